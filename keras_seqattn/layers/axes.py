@@ -1,0 +1,73 @@
+"""Attention over chosen axes of inputs of any rank.
+
+Shapes: B batch, T target length, S source length, H heads, K width of a head.
+"""
+
+import math
+
+from keras import ops
+
+
+class Folding:
+    """Turns inputs of any rank and attention axes into `(B, T, H, K)`, and back.
+
+    The axes that are not attended over fold into the batch, those that are into the
+    length. With rank 3 and axis 1, the common case, nothing is to do.
+    """
+
+    def __init__(self, rank, axes):
+        self.axes = axes
+        self.batch = tuple(axis for axis in range(rank - 1) if axis not in axes)
+        self.order = (*self.batch, *axes, rank - 1, rank)
+        self.trivial = rank == 3 and axes == (1,)
+
+    def _sizes(self, x):
+        shape = ops.shape(x)
+        return [shape[a] for a in self.batch], [shape[a] for a in self.axes]
+
+    def inputs(self, x):
+        """Folds projected inputs `(..., H, K)` into `(B, L, H, K)`."""
+        if self.trivial:
+            return x
+        _, lengths = self._sizes(x)
+        x = ops.transpose(x, self.order)
+        return ops.reshape(x, (-1, math.prod(lengths), *x.shape[-2:]))
+
+    def output(self, x, queries):
+        """Unfolds what the heads gave to the axes of `queries`."""
+        if self.trivial:
+            return x
+        batch, lengths = self._sizes(queries)
+        x = ops.reshape(x, (*batch, *lengths, *x.shape[-2:]))
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return ops.transpose(x, back)
+
+    def scores(self, x, queries, keys):
+        """Unfolds weights `(B, H, T, S)` to `(batch, H, target, source)` axes."""
+        if self.trivial:
+            return x
+        batch, target = self._sizes(queries)
+        _, source = self._sizes(keys)
+        return ops.reshape(x, (*batch, queries.shape[-2], *target, *source))
+
+    def mask(self, mask, queries, keys):
+        """Folds a mask, as Keras aligns it, into `(B, H, T, S)`."""
+        if self.trivial or mask is None:
+            return mask
+        batch, target = self._sizes(queries)
+        _, source = self._sizes(keys)
+        # As in Keras: axes missing between the batch and the lengths are the heads'
+        # and those of the folded batch.
+        lengths = 2 * len(self.axes)
+        for _ in range(len(batch) + 1 + lengths - len(mask.shape)):
+            mask = ops.expand_dims(mask, -lengths - 1)
+        heads = mask.shape[len(batch)]
+        mask = ops.broadcast_to(mask, (*batch, heads, *target, *source))
+        return ops.reshape(mask, (-1, heads, math.prod(target), math.prod(source)))
+
+    def scores_shape(self, query_shape, value_shape, num_heads):
+        """Gives the shape of the unfolded weights."""
+        batch = [query_shape[axis] for axis in self.batch]
+        target = [query_shape[axis] for axis in self.axes]
+        source = [value_shape[axis] for axis in self.axes]
+        return (*batch, num_heads, *target, *source)

@@ -1,0 +1,94 @@
+"""The position-wise feed-forward sublayer."""
+
+import keras
+from keras import ops
+
+from keras_seqattn.layers import arguments
+from keras_seqattn.layers.quantization import dtype_config
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class FeedForward(keras.layers.Layer):
+    """Transforms each position by itself through a wider hidden layer.
+
+    y = W_2 dropout(act(W_1 x + b_1)) + b_2; gated, the hidden layer is
+    act(W_1 x + b_1) * (W_g x + b_g). Masks pass through.
+    Shapes: D model_dim, F intermediate_dim.
+
+    Args:
+        intermediate_dim: Width F of the hidden layer, a positive integer.
+        activation: Name or function of the activation.
+        gated: Whether a linear branch multiplies the activated one ("silu" gives
+            SwiGLU, "gelu" GEGLU).
+        dropout: Fraction of the hidden layer dropped while training, in [0, 1).
+
+    Call arguments:
+        x: Float tensor `(..., D)`.
+
+    Returns:
+        Float tensor `(..., D)` in the compute dtype.
+
+    Raises:
+        ValueError: If `intermediate_dim` is not a positive integer.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = FeedForward(32)
+        >>> tuple(layer(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 5, 8)
+
+    Reference:
+        Vaswani et al. 2017, section 3.3; gated: Shazeer 2020. Differs: the gate has
+        a bias.
+    """
+
+    def __init__(
+        self, intermediate_dim, activation="relu", gated=False, dropout=0.0, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.intermediate_dim = arguments.positive_integer(
+            "intermediate_dim", intermediate_dim
+        )
+        self.activation = keras.activations.get(activation)
+        self.gated = gated
+        self.dropout = arguments.fraction("dropout", dropout)
+        self.supports_masking = True
+
+        def dense(units, name):
+            return keras.layers.Dense(units, name=name, dtype=self.dtype_policy)
+
+        self.hidden_dense = dense(intermediate_dim, "hidden")
+        self.gate_dense = dense(intermediate_dim, "gate") if gated else None
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    def build(self, x_shape):
+        """Makes the projections."""
+        self.hidden_dense.build(x_shape)
+        if self.gated:
+            self.gate_dense.build(x_shape)
+        self.output_dense = keras.layers.Dense(
+            x_shape[-1], name="output", dtype=self.dtype_policy
+        )
+        self.output_dense.build((*x_shape[:-1], self.intermediate_dim))
+
+    def call(self, x):
+        """Transforms each position of `x`."""
+        hidden = self.activation(self.hidden_dense(x))
+        if self.gated:
+            hidden = ops.multiply(hidden, self.gate_dense(x))
+        return self.output_dense(self.dropout_layer(hidden))
+
+    def compute_output_shape(self, x_shape):
+        """Gives the shape of `x`, unchanged."""
+        return x_shape
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "dtype": dtype_config(self),
+            "intermediate_dim": self.intermediate_dim,
+            "activation": keras.activations.serialize(self.activation),
+            "gated": self.gated,
+            "dropout": self.dropout,
+        }

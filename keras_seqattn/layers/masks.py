@@ -1,0 +1,221 @@
+"""Boolean attention masks: pure functions, True = may attend.
+
+Shapes: B batch, L length, T target length, S source length.
+"""
+
+import functools
+
+import keras
+from keras import ops
+
+from keras_seqattn.layers import arguments
+
+
+def padding_mask(token_ids, pad_id=0):
+    """Marks the real tokens of a padded batch.
+
+    Args:
+        token_ids: Integer tensor `(B, L)`.
+        pad_id: The id that fills the end of a short sentence.
+
+    Returns:
+        Bool tensor `(B, L)`, True where a real token stands.
+
+    Example:
+        >>> import numpy as np
+        >>> np.asarray(padding_mask(np.array([[5, 7, 0]]))).tolist()
+        [[True, True, False]]
+    """
+    return ops.not_equal(token_ids, pad_id)
+
+
+def causal_mask(target_length, source_length=None, offset=0):
+    """Lets each query see the keys up to its own position.
+
+    Query i may attend to key j where j <= i + offset.
+
+    Args:
+        target_length: Number of queries T, an integer or a scalar tensor.
+        source_length: Number of keys S; T when None.
+        offset: Position of the first query among the keys; a scalar tensor
+            in cached decoding. 0 is the alignment of Keras.
+
+    Returns:
+        Bool tensor `(T, S)`.
+
+    Example:
+        >>> import numpy as np
+        >>> np.asarray(causal_mask(2, 3)).astype(int).tolist()
+        [[1, 0, 0], [1, 1, 0]]
+    """
+    return _distance(target_length, source_length, offset) >= 0
+
+
+def window_mask(target_length, source_length, window, offset=0):
+    """Lets each query see the keys nearer than `window`, on both sides.
+
+    Query i may attend to key j where |i + offset - j| < window: the band of
+    Keras's `sliding_window`. With `causal_mask` its past half remains.
+
+    Args:
+        target_length: Number of queries T, an integer or a scalar tensor.
+        source_length: Number of keys S; T when None.
+        window: Positive integer; 1 sees the own position alone.
+        offset: Position of the first query among the keys.
+
+    Returns:
+        Bool tensor `(T, S)`.
+
+    Raises:
+        ValueError: If `window` is not a positive integer.
+
+    Example:
+        >>> import numpy as np
+        >>> np.asarray(window_mask(3, 3, window=2)).astype(int).tolist()
+        [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+    """
+    arguments.positive_integer("window", window)
+    return ops.abs(_distance(target_length, source_length, offset)) < window
+
+
+def combine_masks(*masks):
+    """Allows what every given mask allows.
+
+    Args:
+        *masks: Bool tensors whose shapes broadcast; None stands for "all
+            allowed" and is passed over.
+
+    Returns:
+        Bool tensor of the broadcast shape, or None when nothing was given.
+
+    Example:
+        >>> import numpy as np
+        >>> padding = np.array([[[True, False]]])
+        >>> np.asarray(combine_masks(padding, None, causal_mask(2))).tolist()
+        [[[True, False], [True, False]]]
+    """
+    given = [mask for mask in masks if mask is not None]
+    return functools.reduce(ops.logical_and, given) if given else None
+
+
+def input_masks(query_mask, value_mask, key_mask, attention_mask):
+    """Combines the masks of a layer's inputs with its attention mask.
+
+    Args:
+        query_mask: Bool tensor `(B, T)` or None.
+        value_mask: Bool tensor `(B, S)` or None.
+        key_mask: Bool tensor `(B, S)` or None.
+        attention_mask: Bool tensor `(..., T, S)` or None; integers count as bool.
+            Its axes between the batch and the lengths are the heads'.
+
+    Returns:
+        Bool tensor that broadcasts to `(..., T, S)`, or None.
+
+    Raises:
+        ValueError: If a mask is of floats: an additive mask belongs in no mask.
+
+    Example:
+        >>> import numpy as np
+        >>> mask = input_masks(None, np.array([[True, False]]), None, None)
+        >>> tuple(mask.shape)
+        (1, 1, 2)
+    """
+    attention_mask = _bool_mask("attention_mask", attention_mask)
+    rank = 3 if attention_mask is None else len(attention_mask.shape)
+    return combine_masks(
+        _sequence_mask("query_mask", query_mask, -1, rank),
+        _sequence_mask("value_mask", value_mask, -2, rank),
+        _sequence_mask("key_mask", key_mask, -2, rank),
+        attention_mask,
+    )
+
+
+def _sequence_mask(name, mask, axis, rank):
+    """Gives a mask `(B, L)` the axis of the other sequence, and of the heads."""
+    mask = _bool_mask(name, mask)
+    if mask is None:
+        return None
+    mask = ops.expand_dims(mask, axis)
+    for _ in range(rank - len(mask.shape)):
+        mask = ops.expand_dims(mask, -3)
+    return mask
+
+
+def _bool_mask(name, mask):
+    if mask is None:
+        return None
+    mask = ops.convert_to_tensor(mask)
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if "float" in dtype:
+        raise ValueError(
+            f"`{name}` must be bool, True = may attend. "
+            f"Received: {name} of dtype {dtype!r}."
+        )
+    return ops.cast(mask, "bool")
+
+
+def pair_mask(query_shape, key_shape, mask, causal, window, offset):
+    """Combines all that forbids a pair of query and key.
+
+    Args:
+        query_shape: Shape `(B, T, H, K)`; a length may be a scalar tensor.
+        key_shape: Shape `(B, S, G, K)`.
+        mask: Bool tensor that broadcasts to `(B, H, T, S)`, or `(B, T, S)`, or None.
+        causal: Whether query i sees only keys j <= i + offset.
+        window: Positive integer, or None.
+        offset: Position of the first query among the keys.
+
+    Returns:
+        Bool tensor of rank 4 that broadcasts to `(B, H, T, S)`, or None when every
+        pair is allowed.
+
+    Raises:
+        ValueError: If `mask` is not bool or does not broadcast.
+
+    Example:
+        >>> shape = (2, 3, 4, 8)
+        >>> tuple(pair_mask(shape, shape, None, True, None, 0).shape)
+        (1, 1, 3, 3)
+    """
+    target, source = query_shape[1], key_shape[1]
+    band = combine_masks(
+        causal_mask(target, source, offset) if causal else None,
+        None if window is None else window_mask(target, source, window, offset),
+    )
+    if band is not None:
+        band = band[None, None]
+    if mask is None:
+        return band
+    full = (query_shape[0], query_shape[2], target, source)
+    return combine_masks(_rank_4_mask(ops.convert_to_tensor(mask), full), band)
+
+
+def _rank_4_mask(mask, full):
+    """Gives a mask of `(B, T, S)` or `(T, S)` the axes it lacks of `full`."""
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if dtype != "bool":
+        raise ValueError(
+            "`mask` must be bool, True = may attend. "
+            f"Received: mask of dtype {dtype!r}."
+        )
+    shape = tuple(mask.shape)
+    for _ in range(4 - len(shape)):
+        mask = ops.expand_dims(mask, -3 if len(mask.shape) > 1 else 0)
+    fits = len(shape) in (2, 3, 4) and all(
+        not (isinstance(have, int) and isinstance(want, int)) or have in (1, want)
+        for have, want in zip(mask.shape, full, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"`mask` must broadcast to (batch, heads, target, source) = {full}, or to "
+            f"(batch, target, source) for all heads. Received: mask.shape={shape}."
+        )
+    return mask
+
+
+def _distance(target_length, source_length, offset):
+    """Gives how far each query stands behind each key: i + offset - j."""
+    source_length = target_length if source_length is None else source_length
+    rows = ops.arange(target_length, dtype="int32") + offset
+    columns = ops.arange(source_length, dtype="int32")
+    return rows[:, None] - columns[None, :]  # (T, S)

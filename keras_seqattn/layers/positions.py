@@ -1,0 +1,350 @@
+"""Positions: the sinusoidal table, and the layers that add positions to vectors.
+
+Shapes: B batch, L length, D model_dim, V vocabulary. Positions count from 0 and are
+computed in float32 whatever the compute dtype: in bfloat16 the sinusoids are off by
+0.2 at position 300.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_seqattn.layers import arguments
+from keras_seqattn.layers.quantization import unquantized
+
+
+def sinusoidal_table(length, dim, base=10000.0, cosine_exponent="even", start=0):
+    """Computes sinusoidal positions, sines and cosines interleaved.
+
+    table[p, 2i] = sin(p / base^(2i/dim)) and table[p, 2i+1] = cos(p / base^(c/dim)),
+    where the cosine's exponent c is 2i ("even", the standard) or 2i + 1 ("odd").
+
+    Args:
+        length: Number of positions L, an integer or a scalar tensor.
+        dim: Width D of the table, a positive integer; an odd one ends on a sine.
+        base: The longest wavelength over 2 pi.
+        cosine_exponent: "even" or "odd".
+        start: The first position, an integer or a scalar tensor.
+
+    Returns:
+        Float32 tensor `(L, D)`.
+
+    Raises:
+        ValueError: If `cosine_exponent` is neither "even" nor "odd".
+
+    Example:
+        >>> [round(float(x), 4) for x in sinusoidal_table(2, 4)[1]]
+        [0.8415, 0.5403, 0.01, 0.9999]
+
+    Reference:
+        Vaswani et al. 2017, section 3.5. Differs: none ("odd" is a printed variant).
+    """
+    arguments.choice("cosine_exponent", cosine_exponent, ("even", "odd"))
+    index = ops.arange(dim, dtype="int32")
+    cosine = index % 2 == 1
+    exponent = index if cosine_exponent == "odd" else index - index % 2
+    rate = ops.exp(ops.cast(exponent, "float32") * (-math.log(base) / dim))
+    positions = ops.cast(ops.arange(length, dtype="int32") + start, "float32")
+    angles = positions[:, None] * rate[None, :]  # (L, D)
+    return ops.where(cosine, ops.cos(angles), ops.sin(angles))
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class SinusoidalPositions(keras.layers.Layer):
+    """Adds sinusoidal positions to a sequence of vectors.
+
+    y[b, p] = x[b, p] + sinusoidal_table[start + p]. Masks pass through.
+    Shapes: B batch, L length, D model_dim.
+
+    Args:
+        base: The longest wavelength over 2 pi.
+        cosine_exponent: "even" (the standard) or "odd".
+
+    Call arguments:
+        x: Float tensor `(B, L, D)`.
+        start: Position of the first vector; a scalar tensor in cached decoding.
+
+    Returns:
+        Float tensor `(B, L, D)` in the compute dtype.
+
+    Raises:
+        ValueError: If `cosine_exponent` is neither "even" nor "odd".
+
+    Example:
+        >>> import numpy as np
+        >>> layer = SinusoidalPositions()
+        >>> tuple(layer(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 5, 8)
+
+    Reference:
+        Vaswani et al. 2017, section 3.5. Differs: none.
+    """
+
+    def __init__(self, base=10000.0, cosine_exponent="even", **kwargs):
+        super().__init__(**kwargs)
+        self.base = base
+        self.cosine_exponent = arguments.choice(
+            "cosine_exponent", cosine_exponent, ("even", "odd")
+        )
+        self.supports_masking = True
+        self.built = True
+
+    def call(self, x, start=0):
+        """Adds the positions `start`, `start + 1`, ... to `x`."""
+        table = sinusoidal_table(
+            ops.shape(x)[1], x.shape[-1], self.base, self.cosine_exponent, start
+        )
+        return x + ops.cast(table, x.dtype)
+
+    def compute_output_shape(self, x_shape):
+        """Gives the shape of `x`, unchanged."""
+        return x_shape
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        config = super().get_config()
+        return {
+            **config,
+            "base": self.base,
+            "cosine_exponent": self.cosine_exponent,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class LearnedPositions(keras.layers.Layer):
+    """Adds a learned vector for each position.
+
+    y[b, p] = x[b, p] + table[start + p]. Masks pass through.
+    Shapes: B batch, L length, D model_dim.
+
+    Args:
+        max_length: Number of positions in the table, a positive integer.
+        initializer: Initializer of the table.
+
+    Call arguments:
+        x: Float tensor `(B, L, D)`.
+        start: Position of the first vector; a scalar tensor in cached decoding,
+            where the caller sees to it that start + L <= max_length.
+
+    Returns:
+        Float tensor `(B, L, D)` in the compute dtype.
+
+    Raises:
+        ValueError: If `max_length` is not a positive integer, or the sequence is
+            longer than it.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = LearnedPositions(max_length=16)
+        >>> tuple(layer(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 5, 8)
+
+    Reference:
+        Gehring et al. 2017, section 3.1. Differs: none.
+    """
+
+    def __init__(self, max_length, initializer="uniform", **kwargs):
+        super().__init__(**kwargs)
+        self.max_length = arguments.positive_integer("max_length", max_length)
+        self.initializer = keras.initializers.get(initializer)
+        self.supports_masking = True
+
+    def build(self, x_shape):
+        """Makes the table `(max_length, D)`."""
+        self.table = self.add_weight(
+            name="table",
+            shape=(self.max_length, x_shape[-1]),
+            initializer=self.initializer,
+        )
+
+    def call(self, x, start=0):
+        """Adds the positions `start`, `start + 1`, ... to `x`."""
+        length = x.shape[1]
+        self._check_length(length, start)
+        if isinstance(length, int) and isinstance(start, int):
+            rows = self.table[start : start + length]
+        else:
+            positions = ops.arange(ops.shape(x)[1], dtype="int32") + start
+            rows = ops.take(self.table, positions, axis=0)
+        return x + ops.cast(rows, x.dtype)
+
+    def _check_length(self, length, start):
+        known = isinstance(length, int) and isinstance(start, int)
+        if known and start + length > self.max_length:
+            raise ValueError(
+                f"`x` must end before position max_length={self.max_length}; cut the "
+                "sequence or build the layer with a greater `max_length`. "
+                f"Received: x of length {length}, start={start!r}."
+            )
+
+    def compute_output_shape(self, x_shape):
+        """Gives the shape of `x`, unchanged."""
+        return x_shape
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "max_length": self.max_length,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class PositionalEmbedding(keras.layers.ReversibleEmbedding):
+    """Embeds token ids with their positions; in reverse, gives tied logits.
+
+    Forward: dropout(table[token] * sqrt(model_dim) + position). In reverse:
+    logits = x . table^T. With `mask_zero` the token 0 is padding: the mask of real
+    tokens goes with the output, and a mask on `x` goes on with the logits.
+    Shapes: B batch, L length, D model_dim, V vocabulary_size.
+
+    Being Keras's own `ReversibleEmbedding`, it takes LoRA and `quantize` as that
+    layer does.
+
+    Args:
+        vocabulary_size: Number of token ids V, a positive integer.
+        model_dim: Width D of a vector, a positive integer.
+        positions: "sinusoidal", "learned" (takes `max_length`), None, or a layer that
+            is called as `positions(x, start=start)`.
+        max_length: Number of learned positions, or None.
+        dropout: Fraction of the sum dropped while training, in [0, 1).
+        mask_zero: Whether token 0 is padding.
+        **kwargs: Arguments of `keras.layers.ReversibleEmbedding`.
+
+    Call arguments:
+        inputs: Integer tensor `(B, L)` of ids in [0, V); in reverse a float
+            tensor `(..., D)`. An id outside is an error of the backend where it checks
+            (TensorFlow on a CPU), undefined where it does not (XLA).
+        start: Position of the first token; a scalar tensor in cached decoding.
+        reverse: Whether to give logits.
+
+    Returns:
+        Float tensor `(B, L, D)`, in reverse `(..., V)`, in the compute dtype.
+
+    Raises:
+        ValueError: If a size is not positive, `positions` is unknown, or learned
+            positions have no `max_length`.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = PositionalEmbedding(vocabulary_size=100, model_dim=16)
+        >>> x = layer(np.array([[5, 7, 0]]))
+        >>> tuple(x.shape), tuple(layer(x, reverse=True).shape)
+        ((1, 3, 16), (1, 3, 100))
+
+    Reference:
+        Vaswani et al. 2017, sections 3.4 and 3.5; Press and Wolf 2017. Differs: none.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        model_dim,
+        positions="sinusoidal",
+        max_length=None,
+        dropout=0.0,
+        mask_zero=True,
+        **kwargs,
+    ):
+        arguments.positive_integer("vocabulary_size", vocabulary_size)
+        arguments.positive_integer("model_dim", model_dim)
+        # Scaled by sqrt(model_dim) on the way in, unit variance there, and logits of
+        # unit order on the way out (Vaswani et al. 2017, section 3.4).
+        kwargs.setdefault(
+            "embeddings_initializer",
+            keras.initializers.RandomNormal(stddev=model_dim**-0.5),
+        )
+        super().__init__(vocabulary_size, model_dim, mask_zero=mask_zero, **kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.model_dim = model_dim
+        self.max_length = max_length
+        self.dropout = arguments.fraction("dropout", dropout)
+        float_policy = unquantized(self.dtype_policy)
+        self.positions = _positions_layer(positions, max_length, float_policy)
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=float_policy)
+        self.supports_masking = True
+
+    def build(self, inputs_shape=None):
+        """Makes the table `(V, D)` and the positions."""
+        super().build(inputs_shape)
+        if self.positions is not None and not self.positions.built:
+            self.positions.build((None, None, self.model_dim))
+
+    def call(self, inputs, start=0, reverse=False):
+        """Embeds `inputs`, or gives their logits."""
+        output = super().call(inputs, reverse=reverse)
+        return output if reverse else self._finish(output, start)
+
+    def quantized_call(self, inputs, start=0, reverse=False):
+        """Does what `call` does, on the quantized table."""
+        output = super().quantized_call(inputs, reverse=reverse)
+        return output if reverse else self._finish(output, start)
+
+    def _finish(self, x, start):
+        x = x * ops.cast(self.model_dim**0.5, x.dtype)
+        if self.positions is not None:
+            x = self.positions(x, start=start)
+        return self.dropout_layer(x)
+
+    def logits(self, x):
+        """Gives the tied logits `(..., V)` of vectors `(..., D)`."""
+        return self(x, reverse=True)
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        """Quantizes the table as `keras.layers.ReversibleEmbedding` does."""
+        super().quantize(mode, type_check=False, config=config)
+
+    def compute_mask(self, inputs, mask=None):
+        """Marks real tokens; in reverse, passes the mask of the vectors on."""
+        # Keras gives no sign of `reverse` here, and `keras.Sequential` feeds float ids.
+        is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
+        if is_float and inputs.shape[-1] == self.model_dim:
+            return mask
+        return ops.not_equal(inputs, 0) if self.mask_zero else None
+
+    def compute_output_spec(self, inputs, start=0, reverse=False):
+        """Gives the symbolic output."""
+        return super().compute_output_spec(inputs, reverse=reverse)
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        config = super().get_config()
+        for owned_by_keras in ("input_dim", "output_dim"):
+            config.pop(owned_by_keras)
+        return {
+            **config,
+            "vocabulary_size": self.vocabulary_size,
+            "model_dim": self.model_dim,
+            "positions": _positions_config(self.positions),
+            "max_length": self.max_length,
+            "dropout": self.dropout,
+        }
+
+
+def _positions_layer(positions, max_length, dtype):
+    """Makes the layer that a name stands for; a layer stands for itself."""
+    if isinstance(positions, dict):
+        return keras.saving.deserialize_keras_object(positions)
+    if positions is None or isinstance(positions, keras.layers.Layer):
+        return positions
+    if positions == "sinusoidal":
+        return SinusoidalPositions(dtype=dtype)
+    if positions == "learned" and max_length is not None:
+        return LearnedPositions(max_length, dtype=dtype)
+    if positions == "learned":
+        raise ValueError(
+            "`max_length` must be given for learned positions. "
+            f"Received: max_length={max_length!r}."
+        )
+    raise ValueError(
+        "`positions` must be 'sinusoidal', 'learned', None or a layer. "
+        f"Received: positions={positions!r}."
+    )
+
+
+def _positions_config(positions):
+    if positions is None:
+        return None
+    return keras.saving.serialize_keras_object(positions)

@@ -1,0 +1,54 @@
+"""What a layer made of layers must say in its config to be loaded quantized."""
+
+import re
+
+import keras
+
+
+def dtype_config(layer):
+    """Gives the `dtype` of a composite layer's config.
+
+    `quantize` gives each part a policy of its own, which the parts, remade by the
+    layer's `build`, must find again: here by the ends of their paths, since a layer
+    that was given to another is loaded outside of it.
+
+    Args:
+        layer: A layer or model that passes its `dtype_policy` on to its parts.
+
+    Returns:
+        The serialized policy of the layer; where parts are quantized, a serialized
+        `keras.dtype_policies.DTypePolicyMap` of theirs besides.
+
+    Example:
+        >>> dtype_config(keras.layers.Dense(2, dtype="float32"))["class_name"]
+        'DTypePolicy'
+    """
+    policy = layer.dtype_policy
+    outside = layer.path.rpartition("/")[0] + "/"
+    quantized = {
+        f"(.*/)?{re.escape(part.path.removeprefix(outside))}": part.dtype_policy
+        for part in layer._flatten_layers(include_self=False)
+        if part.quantization_mode is not None
+        and not isinstance(part.dtype_policy, keras.dtype_policies.DTypePolicyMap)
+    }
+    if quantized and not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        policy = keras.dtype_policies.DTypePolicyMap(policy, quantized)
+    return keras.dtype_policies.serialize(policy)
+
+
+def unquantized(policy):
+    """Gives the float policy under a policy, for parts that are not quantized.
+
+    Args:
+        policy: A Keras dtype policy.
+
+    Returns:
+        A policy, or its name.
+
+    Example:
+        >>> unquantized(keras.dtype_policies.get("int8_from_mixed_bfloat16"))
+        'mixed_bfloat16'
+    """
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return policy
+    return policy.name.rpartition("_from_")[2]

@@ -1,0 +1,118 @@
+"""The residual connection that every sublayer of a block stands in.
+
+Shapes: D model_dim.
+"""
+
+import keras
+
+from keras_seqattn.layers import arguments
+from keras_seqattn.layers.quantization import dtype_config
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class Residual(keras.layers.Layer):
+    """Adds what a sublayer computes to its input, with norm and dropout around it.
+
+    Pre-norm: y = x + dropout(sublayer(norm(x))); post-norm:
+    y = norm(x + dropout(sublayer(x))). Masks pass through. A sublayer that takes more
+    than `x` is called between `enter` and `leave`.
+
+    Args:
+        sublayer: The layer, which keeps the shape of its first input.
+        dropout: Fraction of the sublayer's output dropped while training, in [0, 1).
+        norm: "layer" or "rms".
+        normalize_first: Pre-norm (True) or post-norm (False).
+
+    Call arguments:
+        x: Float tensor `(..., D)`.
+
+    Returns:
+        Float tensor of the shape of `x` in the compute dtype.
+
+    Raises:
+        ValueError: If `norm` is unknown.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = Residual(keras.layers.Dense(8), dropout=0.1)
+        >>> tuple(layer(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 5, 8)
+
+    Reference:
+        Vaswani et al. 2017, section 3.1; pre-norm: Xiong et al. 2020; RMS norm: Zhang
+        and Sennrich 2019. Differs: none.
+    """
+
+    def __init__(
+        self, sublayer, dropout=0.0, norm="layer", normalize_first=True, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.sublayer = sublayer
+        self.dropout = arguments.fraction("dropout", dropout)
+        self.norm = norm
+        self.normalize_first = normalize_first
+        self.supports_masking = True
+        self.norm_layer = make_norm(norm, dtype=self.dtype_policy)
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    def build(self, x_shape, *more_shapes):
+        """Makes the norm, and the sublayer for `x` and what else it is called with."""
+        self.norm_layer.build(x_shape)
+        if not self.sublayer.built:
+            self.sublayer.build(x_shape, *more_shapes)
+
+    def enter(self, x):
+        """Gives what the sublayer is to see of `x`: normalized when pre-norm."""
+        return self.norm_layer(x) if self.normalize_first else x
+
+    def leave(self, x, output):
+        """Adds the sublayer's output to `x`."""
+        x = x + self.dropout_layer(output)
+        return x if self.normalize_first else self.norm_layer(x)
+
+    def call(self, x):
+        """Computes the sublayer and adds it."""
+        return self.leave(x, self.sublayer(self.enter(x)))
+
+    def compute_output_shape(self, x_shape):
+        """Gives the shape of `x`, unchanged."""
+        return x_shape
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "dtype": dtype_config(self),
+            "sublayer": keras.saving.serialize_keras_object(self.sublayer),
+            "dropout": self.dropout,
+            "norm": self.norm,
+            "normalize_first": self.normalize_first,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Makes the layer, and the sublayer from its own config."""
+        sublayer = keras.saving.deserialize_keras_object(config["sublayer"])
+        return cls(**{**config, "sublayer": sublayer})
+
+
+def make_norm(norm, **kwargs):
+    """Makes the normalization a name stands for.
+
+    Args:
+        norm: "layer" or "rms".
+        **kwargs: `name`, `dtype`.
+
+    Returns:
+        A Keras layer.
+
+    Raises:
+        ValueError: If `norm` is unknown.
+
+    Example:
+        >>> make_norm("rms").__class__.__name__
+        'RMSNormalization'
+    """
+    if arguments.choice("norm", norm, ("layer", "rms")) == "layer":
+        return keras.layers.LayerNormalization(epsilon=1e-5, **kwargs)
+    return keras.layers.RMSNormalization(epsilon=1e-5, **kwargs)

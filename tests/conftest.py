@@ -1,0 +1,33 @@
+"""What every test stands on: quiet backends, fixed seeds, float32, no warnings."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Uncompiled, JAX compiles each operation for each shape: most of the tests' time.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+
+def pytest_configure(config):
+    config.addinivalue_line("filterwarnings", "error:::keras_seqattn")
+
+
+def pytest_report_header():
+    return f"keras {keras.__version__} on {keras.backend.backend()}"
+
+
+@pytest.fixture(autouse=True)
+def fixed_ground():
+    """Starts every test from one seed and in float32, whatever ran before it."""
+    keras.config.set_dtype_policy("float32")
+    keras.utils.set_random_seed(0)
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)

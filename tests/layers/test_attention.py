@@ -1,0 +1,394 @@
+"""Every kernel and every option against the oracle, and the laws of attention."""
+
+import itertools
+import re
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqattn import layers
+from tests import oracle
+from tests.pairs import case_id, every_pair
+
+B, T, S, H, K, V = 2, 4, 5, 4, 6, 3
+KERNELS = ["explicit", "fused", "auto"]
+OPTIONS = {
+    "mask": [None, "keys", "pairs", "heads"],
+    "bias": [None, "shared", "heads"],
+    "scale": [None, 1.0],
+    "causal": [False, True],
+    "window": [None, 2],
+    "offset": [0, 1],
+    "groups": [1, 2, 4],
+    "value_dim": [K, V],
+    "kernel": KERNELS,
+}
+
+
+def numpy(tensor):
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
+
+
+def draw(rng, groups=H, value_dim=V, mask=None, bias=None):
+    """Draws query, key, value, and the mask and bias of the kinds named."""
+    query = rng.normal(size=(B, T, H, K)).astype("float32")
+    key = rng.normal(size=(B, S, groups, K)).astype("float32")
+    value = rng.normal(size=(B, S, groups, value_dim)).astype("float32")
+    masks = {"keys": (B, 1, 1, S), "pairs": (B, T, S), "heads": (B, H, T, S)}
+    biases = {"shared": (1, 1, T, S), "heads": (B, H, T, S)}
+    mask = None if mask is None else rng.random(masks[mask]) < 0.6
+    bias = None if bias is None else rng.normal(size=biases[bias]).astype("float32")
+    return query, key, value, mask, bias
+
+
+def check_case(rng, case):
+    case = dict(case)
+    kernel = case.pop("kernel")
+    query, key, value, mask, bias = draw(
+        rng, *(case.pop(name) for name in ("groups", "value_dim", "mask", "bias"))
+    )
+    options = {"mask": mask, "bias": bias, **case}
+    output = layers.dot_product_attention(
+        query, key, value, implementation=kernel, **options
+    )
+    scores = layers.attention_scores(query, key, **options)
+    expected, expected_scores = oracle.attention(query, key, value, **options)
+    np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
+    np.testing.assert_allclose(numpy(scores), expected_scores, atol=1e-5)
+    empty = expected_scores.sum(-1) == 0.0  # (B, H, T)
+    assert not numpy(output)[np.moveaxis(empty, 1, 2)].any(), "not exactly zero"
+    assert not numpy(scores)[empty].any(), "not exactly zero"
+
+
+@pytest.mark.parametrize("case", every_pair(**OPTIONS), ids=case_id)
+def test_equals_the_oracle(rng, case):
+    check_case(rng, case)
+
+
+@pytest.mark.slow
+def test_equals_the_oracle_in_the_full_product(rng):
+    for values in itertools.product(*OPTIONS.values()):
+        check_case(rng, dict(zip(OPTIONS, values, strict=True)))
+
+
+def test_has_the_worked_numbers():
+    """Scale 1/8, values wider than keys; and scores 112 and 96 at d_k = 64."""
+    key = np.array([[10, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]], "float32")
+    value = np.array([[1, 0, 0], [10, 0, 0], [100, 5, 0], [1000, 6, 0]], "float32")
+    query = np.array([[0, 10, 0], [0, 0, 10], [10, 10, 0]], "float32")
+    output = layers.dot_product_attention(
+        *(x[None, :, None] for x in (query, key, value)), scale=1 / 8
+    )
+    expected = [
+        [10.00399, 4.09927e-5, 0],
+        [549.99797, 5.49998, 0],
+        [5.502029, 2.04965e-5, 0],
+    ]
+    np.testing.assert_allclose(numpy(output)[0, :, 0], expected, rtol=1e-5)
+
+    query, key = np.full((1, 1, 1, 64), 1.0), np.zeros((1, 2, 1, 64))
+    key[0, 0], key[0, 1] = 112 / 64, 96 / 64
+    for scale, weights in ((None, [0.88079708, 0.11920292]), (1.0, [1.0, 1.125e-7])):
+        scores = layers.attention_scores(
+            query.astype("float32"), key.astype("float32"), scale=scale
+        )
+        np.testing.assert_allclose(numpy(scores)[0, 0, 0], weights, rtol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@settings(deadline=None, max_examples=8)
+@given(
+    position=st.integers(0, S - 1),
+    offset=st.integers(0, 2),
+    seed=st.integers(0, 99),
+    dropped=st.booleans(),
+)
+def test_no_future_key_affects_a_row(kernel, position, offset, seed, dropped):
+    query, key, value, _, _ = draw(np.random.default_rng(seed))
+    dropped = dropped and kernel != "fused"
+    options = {
+        "causal": True,
+        "offset": offset,
+        "implementation": kernel,
+        "dropout": 0.5 if dropped else 0.0,
+        "seed": 7,
+    }
+    before = numpy(layers.dot_product_attention(query, key, value, **options))
+    key[:, position:] += 3.0
+    value[:, position:] -= 5.0
+    after = numpy(layers.dot_product_attention(query, key, value, **options))
+    past = max(0, position - offset)
+    np.testing.assert_allclose(after[:, :past], before[:, :past], atol=1e-6)
+    if past < T and not dropped:
+        assert not np.allclose(after[:, past:], before[:, past:])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@settings(deadline=None, max_examples=5)
+@given(seed=st.integers(0, 99))
+def test_a_masked_key_changes_nothing(kernel, seed):
+    query, key, value, mask, _ = draw(np.random.default_rng(seed), mask="keys")
+    hidden = ~mask[:, 0, 0]
+    options = {"mask": mask, "implementation": kernel}
+    before = layers.dot_product_attention(query, key, value, **options)
+    key[hidden], value[hidden] = 1e3, -1e3
+    after = layers.dot_product_attention(query, key, value, **options)
+    np.testing.assert_allclose(numpy(after), numpy(before), atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@settings(deadline=None, max_examples=5)
+@given(seed=st.integers(0, 99))
+def test_order_of_keys_is_unseen_and_order_of_queries_is_kept(kernel, seed):
+    rng = np.random.default_rng(seed)
+    query, key, value, mask, bias = draw(rng, mask="heads", bias="heads")
+    keys, queries = rng.permutation(S), rng.permutation(T)
+    options = {"implementation": kernel}
+    output = layers.dot_product_attention(
+        query, key, value, mask=mask, bias=bias, **options
+    )
+    permuted = layers.dot_product_attention(
+        query[:, queries],
+        key[:, keys],
+        value[:, keys],
+        mask=mask[:, :, queries][..., keys],
+        bias=bias[:, :, queries][..., keys],
+        **options,
+    )
+    np.testing.assert_allclose(numpy(permuted), numpy(output)[:, queries], atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("bias", [None, "heads"])
+def test_an_empty_row_is_exactly_zero(rng, kernel, dtype, bias):
+    query, key, value, mask, bias = draw(rng, mask="heads", bias=bias)
+    mask[0, 1, 2] = False
+    query, key, value = (ops.cast(x, dtype) for x in (query, key, value))
+    options = {"mask": mask, "bias": bias}
+    output = layers.dot_product_attention(
+        query, key, value, implementation=kernel, **options
+    )
+    scores = layers.attention_scores(query, key, **options)
+    assert keras.backend.standardize_dtype(output.dtype) == dtype
+    assert keras.backend.standardize_dtype(scores.dtype) == dtype
+    assert not numpy(output)[0, 2, 1].any()
+    assert not numpy(scores)[0, 1, 2].any()
+    assert np.isfinite(numpy(output)).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_float16_does_not_overflow(kernel):
+    """40 * 40 * 64 is past float16's 65,504; scaled first it is 12,800."""
+    x = ops.cast(np.full((1, 3, 1, 64), 40.0), "float16")
+    output = layers.dot_product_attention(x, x, x, implementation=kernel)
+    np.testing.assert_allclose(numpy(output), 40.0, rtol=1e-3)
+    scores = layers.attention_scores(x, x)
+    np.testing.assert_allclose(numpy(scores), 1 / 3, rtol=1e-3)
+
+
+def test_softmax_is_in_float32():
+    """A sum of 4,096 equal float16 weights is off by several percent in float16."""
+    x = ops.zeros((1, 4096, 1, 1), "float16")
+    scores = numpy(layers.attention_scores(x[:, :1], x))
+    np.testing.assert_allclose(scores, 1 / 4096, rtol=1e-3)
+
+
+def test_dropout_drops_weights_and_keeps_their_sum_on_average():
+    query = np.zeros((1, 1, 1, 4), "float32")
+    key = np.zeros((1, 4000, 1, 4), "float32")
+    value = np.ones((1, 4000, 1, 4), "float32")
+    output = layers.dot_product_attention(query, key, value, dropout=0.5, seed=1)
+    assert 0.9 < numpy(output).mean() < 1.1
+    assert numpy(output).std() == 0.0, "one draw serves the whole vector"
+    assert numpy(output)[0, 0, 0, 0] != 1.0
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_lengths_may_be_unknown_in_a_functional_model(rng, kernel):
+    """Under jit and with dynamic batch and lengths it is the same function."""
+    inputs = [keras.Input((None, K)), keras.Input((None, K))]
+    layer = layers.ScaledDotProductAttention(implementation=kernel)
+    outputs = layer(*inputs, use_causal_mask=True)
+    model = keras.Model(inputs, outputs)
+    query, key, _, _, _ = draw(rng)
+    query, key = query[:, :, 0], key[:, :, 0]
+    output = model.predict([query, key], verbose=0)
+    expected, _ = oracle.attention(
+        query[:, :, None], key[:, :, None], key[:, :, None], causal=True
+    )
+    np.testing.assert_allclose(output, expected[:, :, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"query": (4, 6)}, r"`query` must have rank 4.*query.shape=(4, 6)"),
+        ({"key": (2, 5, 4)}, r"`key` must have rank 4.*key.shape=(2, 5, 4)"),
+        ({"value": (1, 2, 5, 4, 3)}, r"`value` must have rank 4.*(1, 2, 5, 4, 3)"),
+        ({"key": (2, 5, 3, 6)}, r"`query` must have a multiple.*(2, 5, 3, 6)"),
+        ({"value": (2, 5, 2, 3)}, r"`query` must have a multiple.*(2, 5, 2, 3)"),
+        ({"key": (2, 5, 4, 7)}, r"(2, 5, 4, 7)"),
+        ({"value": (2, 6, 4, 3)}, r"(2, 6, 4, 3)"),
+    ],
+)
+def test_says_which_shape_does_not_fit(arguments, message):
+    shapes = {"query": (2, 4, 4, 6), "key": (2, 5, 4, 6), "value": (2, 5, 4, 3)}
+    inputs = {name: np.zeros(shape) for name, shape in (shapes | arguments).items()}
+    message = re.escape(message).replace(r"\.\*", ".*")
+    with pytest.raises(ValueError, match=message):
+        layers.dot_product_attention(**inputs)
+
+
+@pytest.mark.parametrize("shape", [(S,), (T, T), (B, T, T), (B, 3, T, S), (3, T, S)])
+def test_says_which_mask_does_not_fit(rng, shape):
+    query, key, value, _, _ = draw(rng)
+    mask = np.ones(shape, bool)
+    message = re.escape(f"mask.shape={shape}")
+    with pytest.raises(ValueError, match=f"`mask` must broadcast.*{message}"):
+        layers.dot_product_attention(query, key, value, mask=mask)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_a_mask_is_bool(rng, dtype):
+    query, key, value, _, _ = draw(rng)
+    with pytest.raises(ValueError, match=f"`mask` must be bool.*'{dtype}'"):
+        layers.dot_product_attention(query, key, value, mask=np.ones((T, S), dtype))
+    with pytest.raises(ValueError, match=f"`mask` must be bool.*'{dtype}'"):
+        layers.attention_scores(query, key, mask=np.ones((T, S), dtype))
+
+
+def test_says_which_option_does_not_fit(rng):
+    inputs = draw(rng)[:3]
+    with pytest.raises(ValueError, match="`implementation`.*'quick'"):
+        layers.dot_product_attention(*inputs, implementation="quick")
+    with pytest.raises(ValueError, match="`window` must be.*window=0"):
+        layers.dot_product_attention(*inputs, window=0)
+    with pytest.raises(ValueError, match="`dropout` must be 0.*dropout=0.5"):
+        layers.dot_product_attention(*inputs, dropout=0.5, implementation="fused")
+
+
+def test_auto_is_fused_where_the_backend_has_a_kernel():
+    shapes = (B, T, H, K), (B, S, H, K), (B, S, H, V)
+    fused = {
+        "tensorflow": (False, False),
+        "jax": (True, False),
+        "torch": (True, True),
+    }[keras.backend.backend()]
+    same_width = layers.choose_implementation(*shapes[:2])
+    other_width = layers.choose_implementation(*shapes)
+    assert tuple(x == "fused" for x in (same_width, other_width)) == fused
+    assert layers.choose_implementation(*shapes[:2], dropout=0.1) == "explicit"
+
+
+# The layer.
+
+LAYER_OPTIONS = {
+    "rank": [3, 4],
+    "query_mask": [False, True],
+    "value_mask": [False, True],
+    "key": [False, True],
+    "attention_mask": [False, True],
+    "use_causal_mask": [False, True],
+    "return_attention_scores": [False, True],
+    "dropout": [0.0, 0.5],
+    "scale": [None, 1.0],
+    "implementation": KERNELS,
+}
+
+
+@pytest.mark.parametrize("case", every_pair(**LAYER_OPTIONS), ids=case_id)
+def test_layer_equals_the_oracle(rng, case):
+    query, key, value, _, _ = draw(rng, value_dim=K)
+    if case["rank"] == 3:
+        query, key, value = (x[:, :, 0] for x in (query, key, value))
+    query_mask = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], bool)
+    value_mask = np.array([[1, 1, 0, 1, 0], [0, 0, 1, 1, 1]], bool)
+    attention_mask = rng.random((B, T, S)) < 0.7
+    layer = layers.ScaledDotProductAttention(
+        scale=case["scale"],
+        dropout=0.0 if case["implementation"] == "fused" else case["dropout"],
+        implementation=case["implementation"],
+    )
+    output = layer(
+        query,
+        value,
+        key if case["key"] else None,
+        query_mask=query_mask if case["query_mask"] else None,
+        value_mask=value_mask if case["value_mask"] else None,
+        attention_mask=attention_mask if case["attention_mask"] else None,
+        use_causal_mask=case["use_causal_mask"],
+        return_attention_scores=case["return_attention_scores"],
+        training=False,
+    )
+    mask = np.ones((B, T, S), bool)
+    if case["query_mask"]:
+        mask &= query_mask[:, :, None]
+    if case["value_mask"]:
+        mask &= value_mask[:, None]
+    if case["attention_mask"]:
+        mask &= attention_mask
+    if case["rank"] == 3:
+        query, key, value = (x[:, :, None] for x in (query, key, value))
+    expected, expected_scores = oracle.attention(
+        query,
+        key if case["key"] else value,
+        value,
+        mask=mask,
+        scale=case["scale"],
+        causal=case["use_causal_mask"],
+    )
+    if case["rank"] == 3:
+        expected, expected_scores = expected[:, :, 0], expected_scores[:, 0]
+    if case["return_attention_scores"]:
+        output, scores = output
+        np.testing.assert_allclose(numpy(scores), expected_scores, atol=1e-5)
+    np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
+
+
+def test_layer_drops_while_training_and_returns_the_whole_scores(rng):
+    x = rng.normal(size=(2, 6, 8)).astype("float32")
+    layer = layers.ScaledDotProductAttention(dropout=0.5, seed=3)
+    quiet, scores = layer(x, x, return_attention_scores=True)
+    dropped, training_scores = layer(x, x, return_attention_scores=True, training=True)
+    np.testing.assert_allclose(numpy(training_scores), numpy(scores), atol=1e-6)
+    assert not np.allclose(numpy(dropped), numpy(quiet))
+    again = layers.ScaledDotProductAttention(dropout=0.5, seed=3)
+    first = again(x, x, training=True)
+    assert not np.allclose(numpy(first), numpy(again(x, x, training=True)))
+
+
+def test_layer_takes_implicit_masks_and_passes_the_query_mask_on():
+    embedding = keras.layers.Embedding(9, K, mask_zero=True)
+    target_ids, source_ids = np.array([[1, 2, 0]]), np.array([[3, 0, 0, 0]])
+    query, value = embedding(target_ids), embedding(source_ids)
+    layer = layers.ScaledDotProductAttention()
+    output, scores = layer(query, value, return_attention_scores=True)
+    expected = (target_ids != 0)[:, :, None] & (source_ids != 0)[:, None]
+    np.testing.assert_allclose(numpy(scores), expected, atol=1e-6)
+    np.testing.assert_array_equal(output._keras_mask, target_ids != 0)
+    np.testing.assert_array_equal(query._keras_mask, target_ids != 0)
+    explicit = layer(
+        ops.convert_to_numpy(query),
+        ops.convert_to_numpy(value),
+        query_mask=target_ids != 0,
+        value_mask=source_ids != 0,
+    )
+    np.testing.assert_array_equal(numpy(explicit), numpy(output))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
+        ({"dropout": -0.5}, "`dropout` must be in .*dropout=-0.5"),
+        ({"implementation": "quick"}, "`implementation` must.*'quick'"),
+    ],
+)
+def test_layer_says_what_is_wrong(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        layers.ScaledDotProductAttention(**arguments)

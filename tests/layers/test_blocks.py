@@ -1,0 +1,299 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn import layers
+from tests import oracle
+from tests.layers.weights import block_weights, randomize
+from tests.pairs import case_id, every_pair
+
+B, T, S, D, F = 2, 4, 5, 8, 12
+TARGET_MASK = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], bool)
+SOURCE_MASK = np.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
+OPTIONS = {
+    "norm": ["layer", "rms"],
+    "normalize_first": [True, False],
+    "gated": [False, True],
+    "activation": ["relu", "silu"],
+    "key_dim": [None, 3],
+    "dropout": [0.0, 0.3],
+}
+
+
+def numpy(tensor):
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
+
+
+def draw(rng, *lengths):
+    return [rng.normal(size=(B, length, D)).astype("float32") for length in lengths]
+
+
+def built(rng, cls, *shapes, **arguments):
+    block = cls(num_heads=2, intermediate_dim=F, **arguments)
+    block.build(*shapes)
+    randomize(block, rng)
+    return block
+
+
+def oracle_options(block, case):
+    return {
+        "weights": block_weights(block),
+        "normalize_first": case["normalize_first"],
+        "activation": case["activation"],
+        "epsilon": block.feed_forward_residual.norm_layer.epsilon,
+    }
+
+
+@pytest.mark.parametrize(
+    "case", every_pair(**OPTIONS, masked=[False, True]), ids=case_id
+)
+def test_encoder_equals_the_oracle(rng, case):
+    case = dict(case)
+    mask = TARGET_MASK if case.pop("masked") else None
+    (x,) = draw(rng, T)
+    block = built(rng, layers.EncoderBlock, x.shape, **case)
+    pairs = None if mask is None else mask[:, :, None] & mask[:, None]
+    expected = oracle.encoder_block(x, mask=pairs, **oracle_options(block, case))
+    np.testing.assert_allclose(numpy(block(x, mask=mask)), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "case",
+    every_pair(**OPTIONS, masked=[False, True], with_source=[True, False]),
+    ids=case_id,
+)
+def test_decoder_equals_the_oracle(rng, case):
+    case = dict(case)
+    masked, with_source = case.pop("masked"), case.pop("with_source")
+    target, source = draw(rng, T, S)
+    source = source if with_source else None
+    shapes = (target.shape, source.shape) if with_source else (target.shape,)
+    block = built(rng, layers.DecoderBlock, *shapes, **case)
+    output = block(
+        target,
+        source,
+        target_mask=TARGET_MASK if masked else None,
+        source_mask=SOURCE_MASK if masked and with_source else None,
+    )
+    pairs = TARGET_MASK[:, :, None] & TARGET_MASK[:, None]
+    cross_pairs = TARGET_MASK[:, :, None] & SOURCE_MASK[:, None]
+    expected = oracle.decoder_block(
+        target,
+        source,
+        target_mask=pairs if masked else None,
+        source_mask=cross_pairs if masked else None,
+        **oracle_options(block, case),
+    )
+    np.testing.assert_allclose(numpy(output), expected, atol=1e-4)
+
+
+def test_no_causal_mask_where_it_is_not_wanted(rng):
+    (x,) = draw(rng, T)
+    block = built(rng, layers.DecoderBlock, x.shape)
+    causal, full = numpy(block(x)), numpy(block(x, use_causal_mask=False))
+    assert not np.allclose(causal[:, 0], full[:, 0])
+    np.testing.assert_allclose(causal[:, -1], full[:, -1], atol=1e-5)
+
+
+def test_blocks_return_the_scores_of_each_attention(rng):
+    target, source = draw(rng, T, S)
+    encoder = built(rng, layers.EncoderBlock, source.shape)
+    output, scores = encoder(source, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(output), numpy(encoder(source)), atol=1e-5)
+    assert scores.shape == (B, 2, S, S)
+
+    decoder = built(rng, layers.DecoderBlock, target.shape, source.shape)
+    output, scores, cross_scores = decoder(target, source, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(output), numpy(decoder(target, source)), atol=1e-5)
+    assert not np.triu(numpy(scores)[0, 0], 1).any()
+    np.testing.assert_allclose(numpy(cross_scores).sum(-1), 1.0, atol=1e-5)
+    assert cross_scores.shape == (B, 2, T, S)
+
+
+def test_symbolic_scores_have_the_shapes_of_the_eager_ones():
+    target, source = keras.Input((T, D)), keras.Input((S, D))
+    shapes = [
+        each.shape
+        for each in layers.DecoderBlock(2, F)(
+            target, source, return_attention_scores=True
+        )
+    ]
+    assert shapes == [(None, T, D), (None, 2, T, T), (None, 2, T, S)]
+    output, scores = layers.EncoderBlock(2, F)(source, return_attention_scores=True)
+    assert (output.shape, scores.shape) == ((None, S, D), (None, 2, S, S))
+
+
+# Masks.
+
+
+def embedded(ids, width=D):
+    return keras.layers.Embedding(9, width, mask_zero=True)(ids)
+
+
+def without_mask(x):
+    return ops.convert_to_tensor(ops.convert_to_numpy(x))
+
+
+@pytest.mark.parametrize("with_attention_mask", [False, True])
+def test_encoder_takes_the_implicit_mask_and_passes_it_on(rng, with_attention_mask):
+    ids = np.array([[1, 2, 3, 0], [4, 5, 0, 0]])
+    x = embedded(ids)
+    block = built(rng, layers.EncoderBlock, x.shape)
+    options = {}
+    if with_attention_mask:
+        options["attention_mask"] = np.tril(np.ones((B, T, T), bool))
+    implicit = block(x, **options)
+    explicit = block(without_mask(x), mask=ids != 0, **options)
+    np.testing.assert_allclose(numpy(implicit), numpy(explicit), atol=1e-6)
+    np.testing.assert_array_equal(implicit._keras_mask, ids != 0)
+
+
+@pytest.mark.parametrize("with_source", [True, False])
+def test_decoder_takes_the_implicit_masks_and_passes_the_target_mask_on(
+    rng, with_source
+):
+    target_ids = np.array([[1, 2, 3, 0], [4, 5, 0, 0]])
+    source_ids = np.array([[1, 2, 3, 4, 0], [4, 5, 0, 0, 0]])
+    inputs = [embedded(target_ids)]
+    masks = {"target_mask": target_ids != 0}
+    if with_source:
+        inputs.append(embedded(source_ids))
+        masks["source_mask"] = source_ids != 0
+    block = built(rng, layers.DecoderBlock, *(x.shape for x in inputs))
+    implicit = block(*inputs)
+    explicit = block(*map(without_mask, inputs), **masks)
+    np.testing.assert_allclose(numpy(implicit), numpy(explicit), atol=1e-6)
+    np.testing.assert_array_equal(implicit._keras_mask, target_ids != 0)
+
+
+def test_a_given_target_mask_stands_in_for_the_implicit_one(rng):
+    ids = np.array([[1, 2, 3, 0], [4, 5, 0, 0]])
+    x, mask = embedded(ids), np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
+    block = built(rng, layers.DecoderBlock, x.shape)
+    np.testing.assert_allclose(
+        numpy(block(x, target_mask=mask)),
+        numpy(block(without_mask(x), target_mask=mask)),
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("normalize_first", [True, False])
+def test_padding_content_never_changes_a_real_position(rng, normalize_first):
+    target, source = draw(rng, T, S)
+    masks = {"target_mask": TARGET_MASK, "source_mask": SOURCE_MASK}
+    block = built(
+        rng,
+        layers.DecoderBlock,
+        target.shape,
+        source.shape,
+        normalize_first=normalize_first,
+    )
+    encoder = built(
+        rng, layers.EncoderBlock, source.shape, normalize_first=normalize_first
+    )
+    before = numpy(block(target, source, **masks))
+    encoded = numpy(encoder(source, mask=SOURCE_MASK))
+    target[~TARGET_MASK], source[~SOURCE_MASK] = 7.0, -9.0
+    after = numpy(block(target, source, **masks))
+    np.testing.assert_allclose(after[TARGET_MASK], before[TARGET_MASK], atol=1e-5)
+    again = numpy(encoder(source, mask=SOURCE_MASK))
+    np.testing.assert_allclose(again[SOURCE_MASK], encoded[SOURCE_MASK], atol=1e-5)
+
+
+# Attention chosen by the user.
+
+
+def test_attention_takes_a_dict_of_options(rng):
+    target, source = draw(rng, T, S)
+    block = layers.DecoderBlock(
+        2,
+        F,
+        attention={"num_key_value_heads": 1, "sliding_window": 2},
+        cross_attention={"num_heads": 3, "key_dim": 5},
+    )
+    _, scores, cross_scores = block(target, source, return_attention_scores=True)
+    band = np.tril(np.ones((T, T))) - np.tril(np.ones((T, T)), -2)
+    np.testing.assert_array_equal(numpy(scores)[0, 0] > 0, band > 0)
+    assert cross_scores.shape == (B, 3, T, S)
+
+
+def test_attention_takes_a_layer(rng):
+    """Any layer that is called as Keras's is."""
+    (x,) = draw(rng, T)
+    attention = keras.layers.MultiHeadAttention(3, 5)
+    block = layers.EncoderBlock(2, F, attention=attention)
+    _, scores = block(x, return_attention_scores=True)
+    assert scores.shape == (B, 3, T, T)
+    assert block.attention_residual.sublayer is attention
+
+
+# Step by step.
+
+
+@pytest.mark.parametrize("normalize_first", [True, False])
+@pytest.mark.parametrize("with_source", [True, False])
+def test_steps_equal_one_pass(rng, normalize_first, with_source):
+    target = rng.normal(size=(B, 2, T, D)).astype("float32")
+    (source,) = draw(rng, S)
+    rows = target.reshape(2 * B, T, D)
+    options = {"normalize_first": normalize_first, "norm": "rms"}
+    if with_source:
+        shapes = rows.shape, source.shape
+        block = built(rng, layers.DecoderBlock, *shapes, **options)
+        memory = block.project_memory(ops.convert_to_tensor(source))
+        expected = block(
+            rows,
+            np.repeat(source, 2, axis=0),
+            source_mask=np.repeat(SOURCE_MASK, 2, axis=0),
+        )
+        attended = {"memory": memory, "source_mask": SOURCE_MASK}
+    else:
+        block = built(rng, layers.DecoderBlock, rows.shape, **options)
+        expected, attended = block(rows), {}
+    cache = block.initial_cache(B, 2, T + 2)
+    for index in range(T):
+        x = ops.convert_to_tensor(target[:, :, index])
+        output, cache = block.step(x, cache, index, **attended)
+        np.testing.assert_allclose(
+            numpy(output).reshape(2 * B, D), numpy(expected)[:, index], atol=1e-5
+        )
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize("cls", [layers.EncoderBlock, layers.DecoderBlock])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_heads": 0}, "`num_heads` must be a positive .*num_heads=0"),
+        ({"intermediate_dim": 0}, "`intermediate_dim` must.*intermediate_dim=0"),
+        ({"norm": "batch"}, "`norm` must be.*norm='batch'"),
+        ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
+        ({"attention_dropout": -1.0}, "dropout` must be in .*dropout=-1.0"),
+        ({"key_dim": 0}, "`key_dim`.*key_dim=0"),
+        ({"num_heads": 3}, "`num_heads` must divide.*num_heads=3 for width 8"),
+    ],
+    ids=str,
+)
+def test_says_what_is_wrong(cls, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cls(**{"num_heads": 2, "intermediate_dim": F, **arguments}).build((B, T, D))
+
+
+def test_mask_and_target_mask_are_one(rng):
+    (x,) = draw(rng, T)
+    with pytest.raises(ValueError, match=r"`mask` must be None.*\(2, 4\)"):
+        layers.DecoderBlock(2, F)(x, mask=TARGET_MASK, target_mask=TARGET_MASK)
+
+
+def test_a_source_comes_always_or_never(rng):
+    target, source = draw(rng, T, S)
+    with_source, without = layers.DecoderBlock(2, F), layers.DecoderBlock(2, F)
+    with_source(target, source)
+    without(target)
+    with pytest.raises(ValueError, match="`source` must.*source=None"):
+        with_source(target)
+    with pytest.raises(ValueError, match="`source` must.*source=a tensor"):
+        without(target, source)

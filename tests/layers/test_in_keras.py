@@ -1,0 +1,175 @@
+"""The layers where Keras users meet them: models, `fit`, precision, LoRA, int8."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn import layers
+
+L, V, D = 4, 11, 8
+IDS = np.array([[5, 3, 9, 0], [4, 2, 0, 0]], "int32")
+
+
+# How training runs where the test is about something else.
+JIT = keras.backend.backend() == "jax"
+
+
+def every_layer_model(dropout=0.1):
+    """A translation-like functional model in which each layer stands once."""
+    source_ids = keras.Input((None,), dtype="int32", name="source")
+    target_ids = keras.Input((None,), dtype="int32", name="target")
+    embedding = layers.PositionalEmbedding(V, D, dropout=dropout)
+    learned = layers.LearnedPositions(L)
+    source = layers.EncoderBlock(2, 12, dropout=dropout, attention_dropout=dropout)(
+        learned(embedding(source_ids))
+    )
+    target = layers.DecoderBlock(2, 12, norm="rms", gated=True, normalize_first=False)(
+        embedding(target_ids), source
+    )
+    attention = layers.MultiHeadAttention(
+        4, 4, value_dim=3, num_key_value_heads=2, use_gate=True, dropout=dropout
+    )
+    target = target + attention(target, source)
+    target = target + layers.ScaledDotProductAttention()(target, source)
+    target = layers.SinusoidalPositions()(target)
+    target = layers.Residual(layers.FeedForward(12, dropout=dropout))(target)
+    return keras.Model([source_ids, target_ids], embedding.logits(target))
+
+
+def train_step(model, *inputs, **options):
+    """Compiles, takes one step, and returns the loss and the greatest change."""
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        **options,
+    )
+    before = model.get_weights()
+    loss = model.train_on_batch(list(inputs), IDS)
+    changes = [
+        np.abs(a - b).max() for a, b in zip(model.get_weights(), before, strict=True)
+    ]
+    return loss, np.array(changes)
+
+
+@pytest.mark.parametrize(
+    ("policy", "jit_compile"),
+    [
+        ("float32", True),
+        ("float32", False),
+        ("mixed_bfloat16", True),
+        ("mixed_float16", False),
+    ],
+)
+def test_trains_in_a_functional_model(policy, jit_compile):
+    if jit_compile != JIT and keras.backend.backend() != "tensorflow":
+        pytest.skip("JAX is always compiled, and torch never: torch.compile is slow")
+    keras.config.set_dtype_policy(policy)
+    model = every_layer_model()
+    assert model.output.dtype == keras.config.dtype_policy().compute_dtype
+    loss, changes = train_step(model, IDS, IDS, jit_compile=jit_compile)
+    assert np.isfinite(loss)
+    assert np.isfinite(changes).all()
+    assert np.count_nonzero(changes) > 0.9 * len(changes)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_is_close_to_float32(policy):
+    model = every_layer_model()
+    keras.config.set_dtype_policy(policy)
+    mixed = every_layer_model()
+    mixed.set_weights(model.get_weights())
+    expected = ops.convert_to_numpy(model([IDS, IDS]))
+    output = ops.convert_to_numpy(ops.cast(mixed([IDS, IDS]), "float32"))
+    real = IDS != 0
+    scale = np.abs(expected[real]).max()
+    np.testing.assert_allclose(output[real], expected[real], atol=0.03 * scale)
+
+
+def sequential_model():
+    return keras.Sequential(
+        [
+            keras.Input((L,)),
+            layers.PositionalEmbedding(V, D, positions="learned", max_length=L),
+            layers.SinusoidalPositions(),
+            layers.LearnedPositions(L),
+            layers.EncoderBlock(2, 12),
+            layers.DecoderBlock(2, 12),
+            layers.FeedForward(12),
+            layers.Residual(layers.FeedForward(12)),
+            keras.layers.Dense(V),
+        ]
+    )
+
+
+def test_layers_of_one_input_stand_in_a_sequential_model():
+    model = sequential_model()
+    np.testing.assert_array_equal(model(IDS)._keras_mask, IDS != 0)
+    loss, changes = train_step(model, IDS, jit_compile=JIT)
+    assert np.isfinite(loss) and np.isfinite(changes).all()
+
+
+def test_padding_is_not_seen_through_a_whole_model():
+    """The implicit mask reaches every layer between the ids and the logits."""
+    model = every_layer_model()
+    short = ops.convert_to_numpy(model([IDS[:, :3], IDS[:, :3]]))
+    long = ops.convert_to_numpy(model([IDS, IDS]))
+    real = IDS[:, :3] != 0
+    np.testing.assert_allclose(long[:, :3][real], short[real], atol=1e-5)
+
+
+def reloaded(model, path):
+    model.save(path)
+    return keras.models.load_model(path)
+
+
+def test_lora_trains_the_projections_and_the_table(tmp_path):
+    """It is offered where Keras's own layer offers it, and survives saving."""
+    model = every_layer_model(dropout=0.0)
+    by_class = {type(layer): layer for layer in model.layers}
+    attention = by_class[layers.MultiHeadAttention]
+    adapted = [
+        attention.query_dense,
+        attention.output_dense,
+        by_class[layers.EncoderBlock].feed_forward_residual.sublayer.hidden_dense,
+        by_class[layers.PositionalEmbedding],
+    ]
+    for layer in model.layers:
+        layer.trainable = False
+    before = ops.convert_to_numpy(model([IDS, IDS]))
+    for layer in adapted:
+        layer.trainable = True
+        layer.enable_lora(2)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(model([IDS, IDS])), before, atol=1e-5
+    )
+    train_step(model, IDS, IDS, jit_compile=JIT)
+    trained = ops.convert_to_numpy(model([IDS, IDS]))
+    assert not np.allclose(trained, before)
+    loaded = reloaded(model, tmp_path / "lora.keras")
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(loaded([IDS, IDS])), trained, atol=1e-5
+    )
+
+
+def test_int8_is_close_and_survives_saving(tmp_path):
+    model = every_layer_model(dropout=0.0)
+    expected = ops.convert_to_numpy(model([IDS, IDS]))
+    model.quantize("int8")
+    output = ops.convert_to_numpy(model([IDS, IDS]))
+    real = IDS != 0
+    error = np.abs(output - expected)[real].mean() / np.abs(expected)[real].mean()
+    assert 0.0 < error < 0.05
+    loaded = reloaded(model, tmp_path / "int8.keras")
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(loaded([IDS, IDS])), output, atol=1e-5
+    )
+
+
+def test_a_model_may_be_cloned():
+    model = sequential_model()
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(clone(IDS)), ops.convert_to_numpy(model(IDS)), atol=1e-6
+    )

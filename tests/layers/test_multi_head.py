@@ -1,0 +1,463 @@
+"""Against Keras's own layer, against the oracle, and where Keras's is at fault."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqattn import layers
+from tests import oracle
+from tests.layers.weights import attention_weights, randomize
+from tests.pairs import case_id, every_pair
+
+B, T, S, D = 2, 4, 5, 8
+QUERY_MASK = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], bool)
+VALUE_MASK = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 1, 1]], bool)
+
+
+def numpy(tensor):
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
+
+
+def draw(rng, *lengths):
+    return [rng.normal(size=(B, length, D)).astype("float32") for length in lengths]
+
+
+def built(rng, *shapes, **arguments):
+    """Makes a layer of 4 heads with random weights, for inputs of the shapes."""
+    layer = layers.MultiHeadAttention(**{"num_heads": 4, "key_dim": 3, **arguments})
+    layer.build(*shapes or ((B, T, D), (B, S, D)))
+    randomize(layer, rng)
+    return layer
+
+
+# Drop-in: the numbers of keras.layers.MultiHeadAttention.
+
+KERAS_CONSTRUCTOR = {
+    "value_dim": [None, 2],
+    "use_bias": [True, False],
+    "output_shape": [None, 7, (2, 3)],
+    "use_gate": [False, True],
+    "sliding_window": [None, 2],
+    "dropout": [0.0, 0.4],
+}
+KERAS_CALL = {
+    "key": [False, True],
+    "query_mask": [False, True],
+    "value_mask": [False, True],
+    "key_mask": [False, True],
+    "attention_mask": [None, "pairs", "heads"],
+    "use_causal_mask": [False, True],
+    "return_attention_scores": [False, True],
+}
+
+
+def both_layers(rng, *shapes, **arguments):
+    """Makes Keras's layer and ours, with the same random weights."""
+    keras_layer = keras.layers.MultiHeadAttention(num_heads=2, key_dim=3, **arguments)
+    layer = layers.MultiHeadAttention(num_heads=2, key_dim=3, **arguments)
+    for made in (keras_layer, layer):
+        made.build(*shapes)
+    randomize(layer, rng)
+    assert [w.path.split("/")[-2:] for w in layer.weights] == [
+        w.path.split("/")[-2:] for w in keras_layer.weights
+    ]
+    keras_layer.set_weights(layer.get_weights())
+    return keras_layer, layer
+
+
+@pytest.mark.parametrize(
+    "case", every_pair(**KERAS_CONSTRUCTOR, **KERAS_CALL), ids=case_id
+)
+def test_gives_the_numbers_of_keras(rng, case):
+    query, value, key = draw(rng, T, S, S)
+    case = dict(case)
+    constructor = {name: case.pop(name) for name in KERAS_CONSTRUCTOR}
+    shapes = {None: None, "pairs": (B, T, S), "heads": (B, 2, T, S)}
+    shape = shapes[case.pop("attention_mask")]
+    has_query_mask = case.pop("query_mask")
+    has_heads_mask = shape is not None and len(shape) == 4
+    arguments = {
+        "key": key if case.pop("key") else None,
+        "value_mask": VALUE_MASK if case.pop("value_mask") else None,
+        "key_mask": VALUE_MASK if case.pop("key_mask") else None,
+        "attention_mask": None if shape is None else rng.random(shape) < 0.8,
+        **case,
+    }
+    if has_heads_mask:
+        # Keras lays (B, 1, S) against the batch and the heads.
+        arguments.update(value_mask=None, key_mask=None)
+        has_query_mask = False
+    keras_layer, layer = both_layers(rng, query.shape, value.shape, **constructor)
+    if has_query_mask:
+        query = with_mask(query, QUERY_MASK)
+    output = layer(query, value, **arguments)
+    _, scores = layer(query, value, **{**arguments, "return_attention_scores": True})
+    # Keras comes last, for it takes the masks off its inputs.
+    expected = keras_layer(query, value, **arguments)
+    # Of a row that may attend to nothing Keras makes a mean or zero, by its kernel.
+    whole = (numpy(scores).sum(-1) > 0).all(1)  # (B, T)
+    if arguments["return_attention_scores"]:
+        (expected, expected_scores), (output, scores) = expected, output
+        np.testing.assert_allclose(numpy(scores), numpy(expected_scores), atol=1e-5)
+    assert output.shape == expected.shape
+    np.testing.assert_allclose(numpy(output)[whole], numpy(expected)[whole], atol=1e-5)
+
+
+def with_mask(x, mask):
+    """Returns `x` as a tensor that carries an implicit mask."""
+    ids = mask.astype("int32") * np.arange(1, mask.size + 1).reshape(mask.shape)
+    table = np.zeros((mask.size + 1, x.shape[-1]), "float32")
+    table[ids] = x
+    carried = keras.layers.Embedding(*table.shape, weights=[table], mask_zero=True)(ids)
+    assert carried._keras_mask is not None
+    return carried
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((2, 3, 4, D), None),
+        ((2, 3, 4, D), 1),
+        ((2, 3, 4, D), (2,)),
+        ((2, 3, 4, D), (-2,)),
+        ((2, 3, 4, D), (1, 2)),
+        ((2, 2, 3, 2, D), (1, 3)),
+    ],
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_attends_over_the_axes_of_keras(rng, shape, axes, masked):
+    query = rng.normal(size=shape).astype("float32")
+    value = rng.normal(size=shape).astype("float32")
+    keras_layer, layer = both_layers(rng, shape, shape, attention_axes=axes)
+    _, scores = layer(query, value, return_attention_scores=True)
+    mask = None
+    if masked:
+        mask = rng.random(scores.shape) < 0.7
+        mask[..., 0] = True
+    arguments = {"attention_mask": mask, "return_attention_scores": True}
+    output, scores = layer(query, value, **arguments)
+    expected, expected_scores = keras_layer(query, value, **arguments)
+    np.testing.assert_allclose(numpy(output), numpy(expected), atol=1e-5)
+    np.testing.assert_allclose(numpy(scores), numpy(expected_scores), atol=1e-5)
+    quiet = layer(query, value, attention_mask=mask)
+    np.testing.assert_allclose(numpy(quiet), numpy(expected), atol=1e-5)
+
+
+def test_takes_the_weights_file_of_a_model_made_with_keras(rng, tmp_path):
+    """The class is swapped in the source; trained weights still load."""
+
+    def model(cls):
+        inputs = keras.Input((T, D))
+        hidden = cls(2, 3, use_gate=True, dropout=0.1, name="attention")(inputs, inputs)
+        return keras.Model(inputs, keras.layers.Dense(1, name="dense")(hidden))
+
+    theirs, ours = (
+        model(keras.layers.MultiHeadAttention),
+        model(layers.MultiHeadAttention),
+    )
+    theirs.save_weights(tmp_path / "a.weights.h5")
+    ours.load_weights(tmp_path / "a.weights.h5")
+    (x,) = draw(rng, T)
+    np.testing.assert_allclose(numpy(ours(x)), numpy(theirs(x)), atol=1e-5)
+
+
+def test_has_the_config_and_properties_of_keras():
+    theirs, ours = (
+        cls(2, 3, value_dim=4, dropout=0.1, attention_axes=(1,), output_shape=5)
+        for cls in (keras.layers.MultiHeadAttention, layers.MultiHeadAttention)
+    )
+    skipped = {"name", "dtype"}
+    for name, value in theirs.get_config().items():
+        if name not in skipped:
+            assert ours.get_config()[name] == value, name
+    for name in (
+        "num_heads",
+        "key_dim",
+        "value_dim",
+        "dropout",
+        "use_bias",
+        "attention_axes",
+    ):
+        assert getattr(ours, name) == getattr(theirs, name)
+    for each in (theirs, ours):
+        each.build((B, T, D), (B, S, D))
+    for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
+        ours_dense, theirs_dense = getattr(ours, name), getattr(theirs, name)
+        assert ours_dense.kernel.shape == theirs_dense.kernel.shape
+
+
+# Where Keras's layer is at fault.
+
+
+def test_a_given_query_mask_is_respected(rng):
+    query, value = draw(rng, T, S)
+    layer = built(rng)
+    _, scores = layer(query, value, query_mask=QUERY_MASK, return_attention_scores=True)
+    empty = numpy(scores).sum(-1) == 0.0  # (B, H, T)
+    np.testing.assert_array_equal(empty, np.repeat(~QUERY_MASK[:, None], 4, axis=1))
+
+
+def test_symbolic_scores_have_the_shape_of_cross_attention():
+    layer = layers.MultiHeadAttention(num_heads=2, key_dim=3)
+    inputs = keras.Input((T, D)), keras.Input((S, D))
+    output, scores = layer(*inputs, return_attention_scores=True)
+    assert output.shape == (None, T, D)
+    assert scores.shape == (None, 2, T, S)
+
+
+@pytest.mark.parametrize("flash_attention", [None, True, False])
+def test_flash_attention_is_in_the_config(flash_attention):
+    layer = layers.MultiHeadAttention(2, 3, flash_attention=flash_attention)
+    assert layer.get_config()["flash_attention"] is flash_attention
+
+
+def test_inputs_keep_their_masks():
+    inputs = keras.Input((3,), dtype="int32")
+    x = keras.layers.Embedding(9, D, mask_zero=True)(inputs)
+    attended = layers.MultiHeadAttention(2, 3)(x, x)
+    model = keras.Model(inputs, keras.layers.Add()([x, attended]))
+    ids = np.array([[1, 2, 0]])
+    np.testing.assert_array_equal(model(ids)._keras_mask, ids != 0)
+
+
+def test_the_fast_path_is_taken_at_inference_with_dropout_configured(rng):
+    """The same kernel runs, so the numbers are equal to the last bit."""
+    query, value = draw(rng, T, S)
+    plain, configured = built(rng), built(rng, dropout=0.5)
+    configured.set_weights(plain.get_weights())
+    np.testing.assert_array_equal(
+        numpy(configured(query, value)), numpy(plain(query, value))
+    )
+
+
+def test_a_mask_of_heads_combines_with_masks_of_inputs(rng):
+    """B equals H here: a wrong broadcast would go unnoticed by its shape."""
+    query, value = draw(rng, T, S)
+    layer = built(rng, num_heads=B)
+    heads_mask = rng.random((B, B, T, S)) < 0.7
+    output, scores = layer(
+        query,
+        value,
+        query_mask=QUERY_MASK,
+        value_mask=VALUE_MASK,
+        attention_mask=heads_mask,
+        return_attention_scores=True,
+    )
+    mask = heads_mask & QUERY_MASK[:, None, :, None] & VALUE_MASK[:, None, None]
+    expected, expected_scores = oracle.multi_head_attention(
+        query, value, attention_weights(layer), mask=mask
+    )
+    np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
+    np.testing.assert_allclose(numpy(scores), expected_scores, atol=1e-5)
+
+
+# What Keras's layer has not, against the oracle.
+
+OURS = {
+    "num_key_value_heads": [None, 1, 2, 4],
+    "scale": [None, 0.3],
+    "implementation": ["auto", "explicit", "fused"],
+    "value_dim": [None, 2],
+    "use_gate": [False, True],
+    "use_bias": [True, False],
+    "sliding_window": [None, 2],
+    "masked": [False, True],
+    "causal": [False, True],
+    "return_attention_scores": [False, True],
+}
+
+
+@pytest.mark.parametrize("case", every_pair(**OURS), ids=case_id)
+def test_equals_the_oracle(rng, case):
+    query, value, key = draw(rng, T, S, S)
+    case = dict(case)
+    masked, causal = case.pop("masked"), case.pop("causal")
+    returns_scores = case.pop("return_attention_scores")
+    layer = built(rng, **case)
+    output = layer(
+        query,
+        value,
+        key,
+        query_mask=QUERY_MASK if masked else None,
+        value_mask=VALUE_MASK if masked else None,
+        use_causal_mask=causal,
+        return_attention_scores=returns_scores,
+    )
+    mask = QUERY_MASK[:, :, None] & VALUE_MASK[:, None] if masked else None
+    expected, expected_scores = oracle.multi_head_attention(
+        query,
+        value,
+        attention_weights(layer),
+        key=key,
+        mask=mask,
+        scale=case["scale"],
+        causal=causal,
+        window=case["sliding_window"],
+    )
+    if returns_scores:
+        output, scores = output
+        np.testing.assert_allclose(numpy(scores), expected_scores, atol=1e-5)
+    np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=5)
+@given(seed=st.integers(0, 99))
+def test_without_positions_order_is_unseen(seed):
+    rng = np.random.default_rng(seed)
+    (x,) = draw(rng, T)
+    layer = built(rng, (B, T, D), (B, T, D))
+    order = rng.permutation(T)
+    np.testing.assert_allclose(
+        numpy(layer(x[:, order], x[:, order])), numpy(layer(x, x))[:, order], atol=1e-5
+    )
+
+
+@settings(deadline=None, max_examples=8)
+@given(seed=st.integers(0, 99), position=st.integers(1, T - 1), scores=st.booleans())
+def test_no_future_position_affects_a_row(seed, position, scores):
+    rng = np.random.default_rng(seed)
+    (x,) = draw(rng, T)
+    layer = built(rng, (B, T, D), (B, T, D))
+    options = {"use_causal_mask": True, "return_attention_scores": scores}
+
+    def attend(x):
+        output = layer(x, x, **options)
+        return numpy(output[0] if scores else output)
+
+    before = attend(x)
+    x[:, position:] += 2.0
+    after = attend(x)
+    np.testing.assert_allclose(after[:, :position], before[:, :position], atol=1e-6)
+    assert not np.allclose(after[:, position:], before[:, position:])
+
+
+@pytest.mark.parametrize("implementation", ["explicit", "fused"])
+def test_implicit_masks_are_the_explicit_masks(rng, implementation):
+    query, value = draw(rng, T, S)
+    layer = built(rng, implementation=implementation)
+    implicit = layer(with_mask(query, QUERY_MASK), with_mask(value, VALUE_MASK))
+    explicit = layer(query, value, query_mask=QUERY_MASK, value_mask=VALUE_MASK)
+    real = QUERY_MASK[..., None]
+    np.testing.assert_allclose(
+        numpy(implicit) * real, numpy(explicit) * real, atol=1e-6
+    )
+    np.testing.assert_array_equal(implicit._keras_mask, QUERY_MASK)
+
+
+@pytest.mark.parametrize("implementation", ["explicit", "fused"])
+def test_training_with_an_empty_row_stays_finite(rng, implementation):
+    layer = built(rng, (B, T, D), (B, T, D), implementation=implementation)
+    inputs, masks = keras.Input((T, D)), keras.Input((T,), dtype="bool")
+    model = keras.Model([inputs, masks], layer(inputs, inputs, value_mask=masks))
+    model.compile("sgd", "mse", jit_compile=False)
+    (x,) = draw(rng, T)
+    real = np.array([[True] * T, [False] * T])
+    before = layer.get_weights()
+    loss = model.train_on_batch([x, real], x)
+    assert np.isfinite(loss)
+    after = layer.get_weights()
+    assert all(np.isfinite(weight).all() for weight in after)
+    assert any(np.any(a != b) for a, b in zip(after, before, strict=True))
+
+
+# Step by step.
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"num_key_value_heads": 2, "value_dim": 5, "use_gate": True, "scale": 0.3},
+        {"sliding_window": 2, "output_shape": 7, "use_bias": False},
+    ],
+    ids=str,
+)
+def test_steps_equal_one_causal_pass(rng, arguments):
+    """Two beams of a sentence are two rows of the pass; the cache is longer."""
+    layer = built(rng, (B, T, D), (B, T, D), **arguments)
+    x = rng.normal(size=(B, 2, T, D)).astype("float32")
+    rows = x.reshape(2 * B, T, D)
+    expected = numpy(layer(rows, rows, use_causal_mask=True))
+    cache = layer.initial_cache(B, 2, T + 3)
+    for index in range(T):
+        output, cache = layer.step(ops.convert_to_tensor(x[:, :, index]), cache, index)
+        np.testing.assert_allclose(
+            numpy(output).reshape(2 * B, -1), expected[:, index], atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_beams_share_a_projected_memory(rng, masked):
+    query, value = draw(rng, T, S)
+    layer = built(rng, num_key_value_heads=2, use_gate=True)
+    mask = VALUE_MASK if masked else None
+    memory = layer.project_memory(ops.convert_to_tensor(value))
+    output = layer.step_memory(ops.convert_to_tensor(query), memory, mask)
+    expected = layer(query, value, value_mask=mask)
+    np.testing.assert_allclose(numpy(output), numpy(expected), atol=1e-5)
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_heads": 0}, "`num_heads`, expected a positive .*num_heads=0"),
+        ({"num_heads": 2.0}, "`num_heads`, expected a positive .*num_heads=2.0"),
+        ({"key_dim": -1}, "`key_dim`, expected a positive .*key_dim=-1"),
+        ({"value_dim": 0}, "`value_dim`, expected a positive .*value_dim=0"),
+        (
+            {"num_key_value_heads": 3},
+            "must divide `num_heads`.*heads=3, num_heads=4",
+        ),
+        ({"num_key_value_heads": 0}, "`num_key_value_heads`.*num_key_value_heads=0"),
+        ({"sliding_window": 0}, "`sliding_window` must.*sliding_window=0"),
+        ({"attention_axes": "1"}, "`attention_axes` must.*attention_axes='1'"),
+        ({"output_shape": 1.5}, "Invalid `output_shape`: 1.5"),
+        ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
+        ({"dropout": 0.1, "flash_attention": True}, "Dropout is not supported.*=0.1"),
+        ({"implementation": "quick"}, "`implementation` must.*'quick'"),
+    ],
+    ids=str,
+)
+def test_says_what_is_wrong(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        layers.MultiHeadAttention(**{"num_heads": 4, "key_dim": 2, **arguments})
+
+
+def test_flash_attention_returns_no_scores(rng):
+    query, value = draw(rng, T, S)
+    layer = built(rng, flash_attention=True)
+    with pytest.raises(ValueError, match="Returning attention scores is not supported"):
+        layer(query, value, return_attention_scores=True)
+
+
+def test_says_which_inputs_do_not_fit(rng):
+    query, value, key = draw(rng, T, S, S + 1)
+    layer = layers.MultiHeadAttention(2, 3)
+    message = r"All dimensions of `value` and `key`.*\(2, 5, 8\).*\(2, 6, 8\)"
+    with pytest.raises(ValueError, match=message):
+        layer(query, value, key)
+
+
+@pytest.mark.parametrize("shape", [(B, S, T), (3, T, S), (B, 3, T, S)])
+def test_says_which_mask_does_not_fit(rng, shape):
+    query, value = draw(rng, T, S)
+    with pytest.raises(ValueError, match=f"Received: .*mask.*{shape[-1]}"):
+        built(rng)(query, value, attention_mask=np.ones(shape, bool))
+
+
+@pytest.mark.parametrize(
+    "name", ["query_mask", "value_mask", "key_mask", "attention_mask"]
+)
+def test_a_mask_is_not_of_floats(rng, name):
+    """An additive mask of 0 and -1e9 would mean its opposite."""
+    query, value = draw(rng, T, S)
+    shapes = {"query_mask": (B, T), "attention_mask": (B, T, S)}
+    mask = np.zeros(shapes.get(name, (B, S)), "float32")
+    with pytest.raises(ValueError, match=f"`{name}` must be bool.*float32"):
+        built(rng)(query, value, **{name: mask})

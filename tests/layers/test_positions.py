@@ -1,0 +1,190 @@
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqattn import layers
+from tests import oracle
+
+
+def numpy_mask(tensor):
+    """The mask Keras keeps with a tensor, as NumPy, or None."""
+    mask = getattr(tensor, "_keras_mask", None)
+    return None if mask is None else ops.convert_to_numpy(mask)
+
+
+@settings(deadline=None, max_examples=10)
+@given(
+    length=st.integers(1, 5),
+    dim=st.integers(1, 7),
+    base=st.sampled_from([10000.0, 1000.0]),
+    cosine_exponent=st.sampled_from(["even", "odd"]),
+    start=st.integers(0, 300),
+)
+def test_table_equals_the_oracle(**arguments):
+    table = ops.convert_to_numpy(layers.sinusoidal_table(**arguments))
+    assert table.dtype == "float32"
+    expected = oracle.sinusoidal_table(**arguments)
+    np.testing.assert_allclose(table, expected, atol=1e-4)
+
+
+def test_table_has_the_published_numbers():
+    """The standard table, and the variant with base 1000 and its own exponents."""
+    np.testing.assert_allclose(
+        layers.sinusoidal_table(3, 4)[1:],
+        [
+            [0.84147098, 0.54030231, 0.00999983, 0.99995000],
+            [0.90929743, -0.41614684, 0.01999867, 0.99980001],
+        ],
+        atol=1e-6,
+    )
+    np.testing.assert_allclose(
+        layers.sinusoidal_table(3, 4, base=1000.0, cosine_exponent="odd")[1:],
+        [
+            [0.84147098, 0.98423023, 0.03161751, 0.99998419],
+            [0.90929743, 0.93741831, 0.06320340, 0.99993676],
+        ],
+        atol=1e-6,
+    )
+
+
+def test_cosine_exponent_must_be_known():
+    with pytest.raises(ValueError, match="`cosine_exponent`.*='neither'"):
+        layers.sinusoidal_table(2, 4, cosine_exponent="neither")
+    with pytest.raises(ValueError, match="`cosine_exponent`.*='neither'"):
+        layers.SinusoidalPositions(cosine_exponent="neither")
+
+
+@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("tensor_start", [False, True])
+def test_sinusoidal_positions_are_added(rng, start, tensor_start):
+    x = rng.normal(size=(2, 5, 6)).astype("float32")
+    layer = layers.SinusoidalPositions(base=1000.0, cosine_exponent="odd")
+    output = layer(x, start=ops.convert_to_tensor(start) if tensor_start else start)
+    expected = x + oracle.sinusoidal_table(5, 6, 1000.0, "odd", start)
+    np.testing.assert_allclose(ops.convert_to_numpy(output), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("tensor_start", [False, True])
+def test_learned_positions_are_added(rng, start, tensor_start):
+    x = rng.normal(size=(2, 5, 6)).astype("float32")
+    layer = layers.LearnedPositions(8)
+    output = layer(x, start=ops.convert_to_tensor(start) if tensor_start else start)
+    table = ops.convert_to_numpy(layer.weights[0].value)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(output), x + table[start : start + 5], atol=1e-6
+    )
+
+
+def test_positions_are_exact_far_out_in_half_precision():
+    """Computed in bfloat16, position 300 would be off by 0.2."""
+    x = np.zeros((1, 301, 8), "float32")
+    output = layers.SinusoidalPositions(dtype="mixed_bfloat16")(x)
+    output = ops.convert_to_numpy(ops.cast(output, "float32"))
+    expected = oracle.sinusoidal_table(301, 8)
+    np.testing.assert_allclose(output[0], expected, atol=0.005)
+
+
+@pytest.mark.parametrize("max_length", [0, -1, 2.5, None])
+def test_learned_positions_need_a_length(max_length):
+    with pytest.raises(ValueError, match=f"`max_length`.*max_length={max_length!r}"):
+        layers.LearnedPositions(max_length)
+
+
+def test_learned_positions_end():
+    layer = layers.LearnedPositions(4)
+    layer(np.zeros((1, 4, 2), "float32"))
+    with pytest.raises(ValueError, match="max_length=4.*length 5, start=0"):
+        layer(np.zeros((1, 5, 2), "float32"))
+    with pytest.raises(ValueError, match="max_length=4.*length 2, start=3"):
+        layer(np.zeros((1, 2, 2), "float32"), start=3)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", None])
+def test_embedding_is_scaled_and_positioned(positions):
+    layer = layers.PositionalEmbedding(10, 6, positions=positions, max_length=8)
+    token_ids = np.array([[4, 9, 1, 0], [2, 0, 0, 0]], "int32")
+    output = ops.convert_to_numpy(layer(token_ids, start=2))
+    weights = {
+        w.path.split("/")[-1]: ops.convert_to_numpy(w.value) for w in layer.weights
+    }
+    expected = weights["embeddings"][token_ids] * np.sqrt(6.0)
+    if positions == "sinusoidal":
+        expected += oracle.sinusoidal_table(4, 6, start=2)
+    if positions == "learned":
+        expected += weights["table"][2:6]
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_reverse_gives_logits_of_the_same_table(rng):
+    layer = layers.PositionalEmbedding(10, 6)
+    layer(np.array([[1]]))
+    assert len(layer.weights) == 1
+    x = rng.normal(size=(2, 3, 6)).astype("float32")
+    expected = x @ ops.convert_to_numpy(layer.weights[0].value).T
+    reverse = ops.convert_to_numpy(layer(x, reverse=True))
+    np.testing.assert_allclose(reverse, expected, atol=1e-5)
+    np.testing.assert_array_equal(ops.convert_to_numpy(layer.logits(x)), reverse)
+
+
+def test_mask_goes_with_the_vectors_and_the_logits():
+    layer = layers.PositionalEmbedding(10, 6)
+    token_ids = np.array([[4, 9, 0], [2, 0, 0]], "int32")
+    x = layer(token_ids)
+    np.testing.assert_array_equal(numpy_mask(x), token_ids != 0)
+    np.testing.assert_array_equal(numpy_mask(layer.logits(x)), token_ids != 0)
+
+
+def test_no_mask_where_zero_is_a_token():
+    layer = layers.PositionalEmbedding(10, 6, mask_zero=False)
+    assert numpy_mask(layer(np.array([[4, 0]]))) is None
+
+
+def test_float_token_ids_are_masked_too():
+    """`keras.Input(shape)` is float32 unless told otherwise."""
+    layer = layers.PositionalEmbedding(10, 6)
+    x = layer(np.array([[4.0, 9.0, 0.0]], "float32"))
+    np.testing.assert_array_equal(numpy_mask(x), [[True, True, False]])
+
+
+def test_gradient_reaches_the_table_from_both_ends():
+    layer = layers.PositionalEmbedding(7, 4, positions=None)
+    inputs = keras.Input((3,), dtype="int32")
+    model = keras.Model(inputs, layer.logits(layer(inputs)))
+    model.compile(
+        optimizer=keras.optimizers.SGD(1.0),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+    )
+    before = ops.convert_to_numpy(layer.weights[0].value).copy()
+    model.train_on_batch(np.array([[1, 2, 3]]), np.array([[2, 3, 1]]))
+    changed = np.any(ops.convert_to_numpy(layer.weights[0].value) != before, axis=1)
+    assert changed.all(), "rows 4 to 6 are reached through the logits alone"
+
+
+def test_dropout_falls_while_training_only():
+    layer = layers.PositionalEmbedding(10, 64, dropout=0.5)
+    token_ids = np.array([[4, 9, 1]])
+    assert not np.any(ops.convert_to_numpy(layer(token_ids)) == 0.0)
+    dropped = ops.convert_to_numpy(layer(token_ids, training=True)) == 0.0
+    assert 0.3 < dropped.mean() < 0.7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"vocabulary_size": 0, "model_dim": 4}, "vocabulary_size=0"),
+        ({"vocabulary_size": 9, "model_dim": 4.0}, "model_dim=4.0"),
+        ({"vocabulary_size": 9, "model_dim": 4, "positions": "up"}, "positions='up'"),
+        (
+            {"vocabulary_size": 9, "model_dim": 4, "positions": "learned"},
+            "`max_length` must .*max_length=None",
+        ),
+    ],
+)
+def test_embedding_says_what_is_wrong(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        layers.PositionalEmbedding(**arguments)

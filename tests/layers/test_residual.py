@@ -1,0 +1,66 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn import layers
+from tests import oracle
+from tests.layers.weights import dense_weights, norm_weights, randomize
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("normalize_first", [True, False])
+def test_equals_the_oracle(rng, norm, normalize_first):
+    layer = layers.Residual(
+        keras.layers.Dense(8), norm=norm, normalize_first=normalize_first, dropout=0.5
+    )
+    x = rng.normal(size=(2, 3, 8)).astype("float32")
+    layer.build(x.shape)
+    randomize(layer, rng)
+    expected = oracle.residual(
+        x,
+        lambda h: oracle.dense(h, *dense_weights(layer.sublayer)),
+        norm_weights(layer.norm_layer),
+        normalize_first,
+        layer.norm_layer.epsilon,
+    )
+    np.testing.assert_allclose(ops.convert_to_numpy(layer(x)), expected, atol=1e-4)
+
+
+def test_drops_the_sublayer_and_never_the_input(rng):
+    layer = layers.Residual(
+        keras.layers.Dense(64, bias_initializer="ones"), dropout=0.5
+    )
+    x = rng.normal(size=(2, 3, 64)).astype("float32")
+    quiet = ops.convert_to_numpy(layer(x))
+    dropped = ops.convert_to_numpy(layer(x, training=True))
+    untouched = np.isclose(dropped, x, atol=1e-6)
+    assert 0.3 < untouched.mean() < 0.7
+    kept = ~untouched
+    np.testing.assert_allclose((dropped - x)[kept], 2.0 * (quiet - x)[kept], atol=1e-4)
+
+
+def test_keeps_a_sublayer_that_is_built_already(rng):
+    dense = keras.layers.Dense(8)
+    dense.build((None, 8))
+    kernel = dense.kernel
+    layers.Residual(dense)(rng.normal(size=(2, 8)).astype("float32"))
+    assert dense.kernel is kernel
+
+
+def test_passes_the_mask_on():
+    x = keras.layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 2, 0]]))
+    output = layers.Residual(keras.layers.Dense(4))(x)
+    np.testing.assert_array_equal(output._keras_mask, [[True, True, False]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"norm": "batch"}, "`norm` must be.*norm='batch'"),
+        ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
+    ],
+)
+def test_says_what_is_wrong(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        layers.Residual(keras.layers.Dense(4), **arguments)
