@@ -1,0 +1,265 @@
+"""Search over scripted logits, where every answer is known."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqattn import decoding
+from keras_seqattn.decoding.search import SpecialTokens
+
+V = 9
+PAD, START, END = 0, 1, 2
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def scripted(table):
+    """A step that says `table[b, index]`, whatever was generated."""
+
+    def step(token_ids, state, index):
+        return ops.take(state["sentence"]["table"], index, axis=1)[:, None], state
+
+    return step, {"beam": {}, "sentence": {"table": table}}
+
+
+def chained(table):
+    """A step that says `table[b, token]`; it counts in the beams' part of the state."""
+
+    def step(token_ids, state, index):
+        seen = ops.one_hot(token_ids, V)  # (B, W, V)
+        logits = ops.einsum("bwu,buv->bwv", seen, state["sentence"]["table"])
+        counted = state["beam"]["count"] + 1.0
+        return logits, {"beam": {"count": counted}, "sentence": state["sentence"]}
+
+    count = np.zeros((len(table), 1), "float32")
+    return step, {"beam": {"count": count}, "sentence": {"table": table}}
+
+
+def says(*sentences, length):
+    """A table (B, length, V) in which each token is the most probable by far."""
+    table = np.zeros((len(sentences), length, V), "float32")
+    for row, sentence in zip(table, sentences, strict=True):
+        for position, token in enumerate(sentence):
+            row[position, token] = 5.0
+    return table
+
+
+def search(step_and_state, batch_size, max_length, **options):
+    step, state = step_and_state
+    return decoding.search(
+        step, state, batch_size=batch_size, max_length=max_length, **options
+    )
+
+
+def test_greedy_says_what_is_most_probable_and_freezes_what_has_ended():
+    table = says([5, END, 7, 7], [6, 4, 3, END], [8, 8, 8, 8], length=4)
+    found = search(scripted(table), 3, 4, method=decoding.Greedy())
+    assert found.token_ids[:, 0].tolist() == [[5, 0, 0, 0], [6, 4, 3, 0], [8, 8, 8, 8]]
+    assert found.lengths.tolist() == [[1], [3], [4]]
+    each = np.max(log_softmax(table), axis=-1)
+    expected = [[each[0, :2].sum()], [each[1].sum()], [each[2].sum()]]
+    np.testing.assert_allclose(found.scores, expected, rtol=1e-5)
+
+
+def test_found_arrays_have_the_documented_types():
+    found = search(scripted(says([5, END], length=3)), 1, 3)
+    assert isinstance(found, decoding.Hypotheses)
+    assert all(isinstance(array, np.ndarray) for array in found)
+    assert [(a.shape, a.dtype.name) for a in found] == [
+        ((1, 1, 3), "int32"),
+        ((1, 1), "int32"),
+        ((1, 1), "float32"),
+    ]
+
+
+@pytest.mark.parametrize("banned", [PAD, START])
+def test_padding_and_start_are_never_said_and_scores_stay_the_model_s(banned):
+    table = np.zeros((1, 2, V), "float32")
+    table[0, :, banned], table[0, 0, 4], table[0, 1, END] = 9.0, 3.0, 3.0
+    found = search(scripted(table), 1, 2)
+    assert found.token_ids[0, 0].tolist() == [4, 0]
+    log_probs = log_softmax(table)[0]
+    expected = log_probs[0, 4] + log_probs[1, END]
+    np.testing.assert_allclose(found.scores, [[expected]], rtol=1e-5)
+
+
+def test_special_tokens_are_the_caller_s():
+    """Token 0 is a word here, and counts as one."""
+    table = says([0, 1, 0, 4], [7, 8, 5, 5], [5, 0, 8, 4], length=4)
+    found = search(scripted(table), 3, 4, start_id=2, end_id=8, pad_id=3)
+    assert found.token_ids[:, 0].tolist() == [[0, 1, 0, 4], [7, 0, 0, 0], [5, 0, 0, 0]]
+    assert found.lengths.tolist() == [[4], [1], [2]]
+
+
+def naive_greedy(table, max_length):
+    """The same by a loop over one sentence; returns tokens and score."""
+    token, tokens, score = START, [], 0.0
+    for _ in range(max_length):
+        log_probs = log_softmax(table[token].astype("float64"))
+        allowed = np.where(np.isin(np.arange(V), (PAD, START)), -np.inf, log_probs)
+        token = int(allowed.argmax())
+        score += log_probs[token]
+        if token == END:
+            break
+        tokens.append(token)
+    return tokens, score
+
+
+@settings(deadline=None, max_examples=6)
+@given(seed=st.integers(0, 99))
+def test_each_step_sees_the_token_before(seed):
+    table = np.random.default_rng(seed).normal(size=(3, V, V)).astype("float32")
+    found = search(chained(table), 3, 6)
+    for b in range(3):
+        tokens, score = naive_greedy(table[b], 6)
+        assert found.token_ids[b, 0].tolist() == tokens + [0] * (6 - len(tokens))
+        assert found.lengths[b, 0] == len(tokens)
+        np.testing.assert_allclose(found.scores[b, 0], score, rtol=1e-4)
+
+
+def test_it_stops_when_every_sentence_has_ended():
+    """Uncompiled, each step is a call that can be counted."""
+    if keras.backend.backend() == "jax":
+        pytest.skip("JAX traces the step once, compiled or not")
+    calls = []
+    step, state = scripted(says([5, END], [END], length=50))
+
+    def counting(token_ids, state, index):
+        calls.append(index)
+        return step(token_ids, state, index)
+
+    state = keras.tree.map_structure(ops.convert_to_tensor, state)
+    decoding.Greedy().run(
+        counting,
+        state,
+        batch_size=2,
+        max_length=50,
+        limit=ops.convert_to_tensor(50, "int32"),
+        tokens=SpecialTokens(),
+    )
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("name", ["batch_size", "max_length"])
+@pytest.mark.parametrize("value", [0, -1, 2.0, None])
+def test_search_says_which_size_is_wrong(name, value):
+    step, state = scripted(says([5], length=1))
+    sizes = {"batch_size": 1, "max_length": 1, name: value}
+    with pytest.raises(ValueError, match=f"`{name}` must be a positive.*={value!r}"):
+        decoding.search(step, state, **sizes)
+
+
+# `generate` knows a model by its protocol alone.
+
+
+class Copier:
+    """Says its source, reversed; a model of three methods and a few attributes."""
+
+    start_id, end_id, pad_id = START, END, PAD
+    source_vocabulary_size, max_length = V, 40
+    variables = ()
+
+    def encode(self, source_ids):
+        flipped = ops.flip(source_ids, axis=1)  # padding comes first
+        real = ops.sum(ops.cast(source_ids != PAD, "int32"), axis=1)
+        return {"hidden": flipped, "mask": real}
+
+    def initial_state(self, memory, max_length, width=1):
+        return {"beam": {}, "sentence": memory}
+
+    def step(self, token_ids, state, index):
+        flipped, real = state["sentence"]["hidden"], state["sentence"]["mask"]
+        length = ops.shape(flipped)[1]
+        at = ops.minimum(length - real + index, length - 1)
+        token = ops.take_along_axis(flipped, at[:, None], axis=1)
+        token = ops.where((index < real)[:, None], token, END)
+        return 9.0 * ops.cast(ops.one_hot(token, V), "float32"), state
+
+
+def sources(batch_size, length, rng):
+    """Sentences of all lengths up to `length`, padded."""
+    ids = rng.integers(3, V, size=(batch_size, length))
+    real = rng.integers(1, length + 1, size=batch_size)
+    real[0] = length
+    return np.where(np.arange(length) < real[:, None], ids, PAD)
+
+
+def check_reversed(found, source_ids):
+    for row, sentence in enumerate(source_ids):
+        words = sentence[sentence != PAD][::-1].tolist()
+        assert found.lengths[row, 0] == len(words)
+        assert found.token_ids[row, 0, : len(words)].tolist() == words
+        assert not found.token_ids[row, 0, len(words) :].any()
+
+
+def test_generate_keeps_the_order_of_many_sentences(rng):
+    source_ids = sources(70, 5, rng)
+    found = decoding.generate(Copier(), source_ids)
+    assert found.token_ids.shape == (70, 1, 20)
+    check_reversed(found, source_ids)
+
+
+def test_few_programs_serve_many_shapes(rng):
+    model = Copier()
+    for batch_size in (1, 2, 3, 4, 5):
+        for length in (1, 7, 15):
+            source_ids = sources(batch_size, length, rng)
+            check_reversed(decoding.generate(model, source_ids), source_ids)
+    programs = decoding.programs(model)
+    assert sum(program.num_programs for program in programs) == 3
+    assert all(program.compile_seconds > 0.0 for program in programs)
+
+
+@pytest.mark.parametrize(
+    ("length", "max_length", "room"), [(3, None, 16), (20, None, 40), (9, 4, 4)]
+)
+def test_length_limit(rng, length, max_length, room):
+    source_ids = sources(2, length, rng)
+    found = decoding.generate(Copier(), source_ids, max_length=max_length)
+    assert found.token_ids.shape[-1] == room
+    assert found.lengths[0, 0] == min(length, room)
+
+
+def test_a_model_s_length_bounds_what_its_encoder_sees(rng):
+    """Sources are padded to few lengths, and never past the model's own."""
+    source_ids = sources(2, 35, rng)
+
+    class Bounded(Copier):
+        def encode(self, source_ids):
+            assert source_ids.shape[1] <= self.max_length
+            return super().encode(source_ids)
+
+    check_reversed(decoding.generate(Bounded(), source_ids), source_ids)
+
+
+@pytest.mark.parametrize(
+    ("source_ids", "message"),
+    [
+        (np.array([4, 5]), "`source_ids` must have rank 2.*shape=(2,)"),
+        (np.zeros((0, 4), int), "`source_ids` must.*shape=(0, 4)"),
+        (np.zeros((4, 0), int), "`source_ids` must.*shape=(4, 0)"),
+        (np.array([[4.0]]), "`source_ids` must be integers.*'float64'"),
+        (np.array([[4, V]]), "`source_ids` must be in [0, 9).*from 4 to 9"),
+        (np.array([[-1, 4]]), "`source_ids` must be in [0, 9).*from -1 to 4"),
+        (np.full((1, 41), 4), "41"),
+    ],
+    ids=["rank", "rows", "columns", "float", "high", "low", "long"],
+)
+def test_generate_says_what_is_wrong_with_the_source(source_ids, message):
+    message = re.escape(message).replace(r"\.\*", ".*")
+    with pytest.raises(ValueError, match=message):
+        decoding.generate(Copier(), source_ids)
+
+
+@pytest.mark.parametrize("max_length", [0, -1, 2.0, 41])
+def test_generate_says_which_length_is_wrong(max_length):
+    with pytest.raises(ValueError, match=f"`max_length` must.*max_length={max_length}"):
+        decoding.generate(Copier(), np.array([[4]]), max_length=max_length)
