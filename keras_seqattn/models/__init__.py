@@ -1,0 +1,5 @@
+"""Functional-API models built from the layers."""
+
+from keras_seqattn.models.transformer import TranslationTransformer
+
+__all__ = ["TranslationTransformer"]

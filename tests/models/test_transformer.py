@@ -1,0 +1,314 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn import decoding, models, training
+from tests import oracle
+from tests.layers.weights import block_weights, norm_weights, randomize
+
+V, D = 11, 8
+START, END = 1, 2
+SOURCE = np.array([[5, 9, 3, 2, 0], [4, 7, 8, 6, 2]])
+TARGET = np.array([[1, 6, 4, 8], [1, 7, 0, 0]])
+# How training runs where the test is about something else.
+JIT = keras.backend.backend() == "jax"
+SMALL = {
+    "source_vocabulary_size": V,
+    "model_dim": D,
+    "num_heads": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "intermediate_dim": 12,
+}
+VARIANTS = {
+    "default": {},
+    "post-norm, gated": {
+        "normalize_first": False,
+        "norm": "rms",
+        "gated": True,
+        "activation": "silu",
+    },
+    "learned, untied, two vocabularies": {
+        "positions": "learned",
+        "max_length": 6,
+        "tie_embeddings": False,
+        "target_vocabulary_size": V + 4,
+    },
+    "grouped, windowed, wide": {
+        "attention": {"num_key_value_heads": 1, "sliding_window": 3},
+        "key_dim": 6,
+        "positions": None,
+        "target_vocabulary_size": V,
+    },
+}
+
+
+def small(**arguments):
+    return models.TranslationTransformer(**{**SMALL, **arguments})
+
+
+def inputs(source_ids=SOURCE, target_ids=TARGET):
+    return {"source_ids": source_ids, "target_ids": target_ids}
+
+
+def logits(model, source_ids=SOURCE, target_ids=TARGET):
+    return ops.convert_to_numpy(model(inputs(source_ids, target_ids)))
+
+
+@pytest.fixture(scope="module")
+def model():
+    """One model for every test that changes none."""
+    keras.utils.set_random_seed(0)
+    model = small()
+    randomize(model, np.random.default_rng(0))
+    return model
+
+
+@pytest.mark.parametrize("normalize_first", [True, False])
+def test_equals_the_oracle(rng, normalize_first):
+    model = small(normalize_first=normalize_first)
+    randomize(model, rng)
+    by_name = {layer.name: layer for layer in model.layers}
+    table = ops.convert_to_numpy(by_name["source_embedding"].embeddings.value)
+    table = table.astype("float64")
+
+    def embed(ids):
+        return table[ids] * np.sqrt(D) + oracle.sinusoidal_table(ids.shape[1], D)
+
+    def options(block):
+        epsilon = block.feed_forward_residual.norm_layer.epsilon
+        return {"normalize_first": normalize_first, "epsilon": epsilon}
+
+    def final(x, name):
+        if name not in by_name:
+            return x
+        return oracle.normalize(x, norm_weights(by_name[name]), by_name[name].epsilon)
+
+    source_real, target_real = SOURCE != 0, TARGET != 0
+    x = embed(SOURCE)
+    mask = source_real[:, :, None] & source_real[:, None]
+    for name in ("encoder_0", "encoder_1"):
+        block = by_name[name]
+        x = oracle.encoder_block(x, block_weights(block), mask, **options(block))
+    memory = final(x, "encoder_norm")
+    x = embed(TARGET)
+    for name in ("decoder_0", "decoder_1"):
+        block = by_name[name]
+        x = oracle.decoder_block(
+            x,
+            memory,
+            block_weights(block),
+            target_mask=target_real[:, :, None] & target_real[:, None],
+            source_mask=target_real[:, :, None] & source_real[:, None],
+            **options(block),
+        )
+    expected = final(x, "decoder_norm") @ table.T
+    assert ("decoder_norm" in by_name) == normalize_first
+    np.testing.assert_allclose(
+        logits(model)[target_real], expected[target_real], atol=2e-4
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_steps_equal_one_pass(rng, variant):
+    """Two beams with targets of their own share one encoded sentence."""
+    model = small(**VARIANTS[variant])
+    randomize(model, rng)
+    target = rng.integers(3, V, size=(2, 2, 4)).astype("int32")
+    target[:, :, 0] = START
+    expected = logits(model, np.repeat(SOURCE, 2, axis=0), target.reshape(4, 4))
+    memory = model.encode(ops.convert_to_tensor(SOURCE, "int32"))
+    state = model.initial_state(memory, 8, width=2)
+    assert all(
+        tuple(tensor.shape[:2]) == (3, 2)
+        for tensor in keras.tree.flatten(state["beam"])
+    )
+    assert all(tensor.shape[0] == 2 for tensor in keras.tree.flatten(state["sentence"]))
+    for index in range(4):
+        token_ids = ops.convert_to_tensor(target[:, :, index])
+        index = ops.convert_to_tensor(index, "int32")
+        output, state = model.step(token_ids, state, index)
+        assert keras.backend.standardize_dtype(output.dtype) == "float32"
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(output).reshape(4, -1),
+            expected[:, int(index)],
+            atol=1e-5,
+        )
+
+
+@pytest.mark.parametrize("position", [1, 2, 3])
+def test_no_later_token_affects_a_row(model, position):
+    target = np.array([[1, 6, 4, 9], [1, 7, 8, 5]])
+    changed = target.copy()
+    changed[:, position:] = 10
+    before, after = (logits(model, SOURCE, ids) for ids in (target, changed))
+    np.testing.assert_allclose(after[:, :position], before[:, :position], atol=1e-6)
+    assert not np.allclose(after[:, position:], before[:, position:])
+
+
+def test_padding_changes_nothing(model):
+    alone = logits(model, SOURCE[:1, :4], TARGET[1:, :2])
+    padded = logits(model, SOURCE, TARGET[::-1])[:1, :2]
+    np.testing.assert_allclose(padded, alone, atol=1e-5)
+
+
+def test_padding_may_be_another_token(model):
+    """The same sentences under another padding give the same numbers."""
+    other = small(pad_id=V - 1)
+    other.set_weights(model.get_weights())
+    source, target = (np.where(ids == 0, V - 1, ids) for ids in (SOURCE, TARGET))
+    real = TARGET != 0
+    np.testing.assert_allclose(
+        logits(other, source, target)[real], logits(model)[real], atol=1e-5
+    )
+
+
+def naive_greedy(model, source_ids, max_length):
+    """One sentence, one whole pass a token; no padding, no cache, no program."""
+    target, score = [START], 0.0
+    for _ in range(max_length):
+        row = logits(model, source_ids[None], np.array([target]))[0, -1]
+        row = row.astype("float64")
+        log_probs = row - np.log(np.exp(row - row.max()).sum()) - row.max()
+        allowed = log_probs.copy()
+        allowed[[0, START]] = -np.inf
+        target.append(int(allowed.argmax()))
+        score += log_probs[target[-1]]
+        if target[-1] == END:
+            return target[1:-1], score
+    return target[1:], score
+
+
+def test_generate_equals_a_naive_loop(rng):
+    """One program serves the weights before and after they change."""
+    model, max_length = small(encoder_layers=1, decoder_layers=1), 7
+    for _ in range(2):
+        randomize(model, rng)
+        found = model.generate(SOURCE, decoding.Greedy(), max_length=max_length)
+        assert found.token_ids.shape == (2, 1, max_length)
+        for b, sentence in enumerate(SOURCE):
+            tokens, score = naive_greedy(model, sentence[sentence != 0], max_length)
+            assert found.token_ids[b, 0, : found.lengths[b, 0]].tolist() == tokens
+            np.testing.assert_allclose(found.scores[b, 0], score, rtol=1e-4)
+    assert sum(p.num_programs for p in decoding.programs(model)) == 1
+
+
+def test_generate_works_where_the_model_has_a_length():
+    model = small(
+        encoder_layers=1, decoder_layers=1, positions="learned", max_length=20
+    )
+    found = model.generate(np.full((1, 18), 5))
+    assert found.token_ids.shape == (1, 1, 20)
+    with pytest.raises(ValueError, match="21.*20|20.*21"):
+        model.generate(np.full((1, 21), 5))
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision(model, policy):
+    mixed = small(dtype=policy)
+    mixed.set_weights(model.get_weights())
+    output = ops.cast(mixed(inputs()), "float32")
+    real, expected = TARGET != 0, logits(model)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(output)[real],
+        expected[real],
+        atol=0.05 * np.abs(expected).max(),
+    )
+
+
+def test_generate_in_mixed_precision():
+    model = small(encoder_layers=1, decoder_layers=1, dtype="mixed_bfloat16")
+    found = model.generate(SOURCE, max_length=4)
+    assert np.isfinite(found.scores).all() and found.scores.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tables"),
+    [
+        ({}, 1),
+        ({"target_vocabulary_size": V + 4}, 2),
+        ({"tie_embeddings": False}, 3),
+        ({"tie_embeddings": False, "target_vocabulary_size": V + 4}, 3),
+    ],
+    ids=str,
+)
+def test_tables_are_shared_as_said(arguments, tables):
+    model = small(**arguments)
+    sizes = V, model.target_vocabulary_size
+    shapes = [tuple(weight.shape) for weight in model.trainable_weights]
+    assert (
+        sum(D in shape and bool(set(shape) & set(sizes)) for shape in shapes) == tables
+    )
+    assert logits(model).shape[-1] == model.target_vocabulary_size
+
+
+def test_tables_stay_tied_after_fit_saving_and_loading(tmp_path):
+    model = small(dropout=0.0)
+    model.compile(
+        keras.optimizers.Adam(0.01), training.MaskedCrossentropy(), jit_compile=JIT
+    )
+    labels = np.pad(TARGET[:, 1:], ((0, 0), (0, 1)))
+    history = model.fit(inputs(), labels, epochs=8, batch_size=2, verbose=0)
+    assert history.history["loss"][-1] < 0.8 * history.history["loss"][0]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+    assert isinstance(loaded, models.TranslationTransformer)
+    assert len(loaded.trainable_weights) == len(model.trainable_weights)
+    table = loaded.get_layer("source_embedding").embeddings
+    table.assign(ops.zeros_like(table))
+    assert not logits(loaded).any(), "the logits come from another table"
+
+
+def test_config_is_the_constructor_s_arguments():
+    arguments = {**SMALL, **VARIANTS["learned, untied, two vocabularies"]}
+    model = models.TranslationTransformer(**arguments, name="t")
+    config = json.loads(json.dumps(model.get_config()))
+    assert {**config, **arguments} == config
+    again = models.TranslationTransformer.from_config(config)
+    assert again.get_config() == model.get_config()
+    again.set_weights(model.get_weights())
+    np.testing.assert_array_equal(logits(again), logits(model))
+
+
+def test_cross_attention_scores_show_the_source(model):
+    scores = ops.convert_to_numpy(model.cross_attention_scores(SOURCE, TARGET))
+    assert scores.shape == (2, 2, 2, 4, 5)
+    real = np.moveaxis(scores, 3, 1)[TARGET != 0]
+    np.testing.assert_allclose(real.sum(-1), 1.0, atol=1e-5)
+    assert not np.moveaxis(scores, 4, 1)[SOURCE == 0].any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"source_vocabulary_size": 0}, "`source_vocabulary_size` must.*size=0"),
+        ({"target_vocabulary_size": 0}, "`target_vocabulary_size` must.*size=0"),
+        ({"model_dim": 0}, "`model_dim` must.*model_dim=0"),
+        ({"num_heads": 3}, "`num_heads` must divide.*num_heads=3 for width 8"),
+        ({"num_heads": 0}, "`num_heads` must.*num_heads=0"),
+        ({"encoder_layers": 0}, "`encoder_layers` must.*encoder_layers=0"),
+        ({"decoder_layers": 1.0}, "`decoder_layers` must.*decoder_layers=1.0"),
+        ({"intermediate_dim": -2}, "`intermediate_dim` must.*intermediate_dim=-2"),
+        ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
+        ({"positions": "rotating"}, "`positions` must.*'rotating'"),
+        ({"positions": "learned"}, "`max_length` must.*max_length=None"),
+        ({"norm": "batch"}, "`norm` must.*'batch'"),
+        ({"max_length": 0}, "`max_length` must.*max_length=0"),
+        ({"start_id": V}, "`start_id` must.*start_id=11"),
+    ],
+    ids=str,
+)
+def test_says_what_is_wrong(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        small(**arguments)
+
+
+def test_generate_says_what_is_wrong(model):
+    with pytest.raises(ValueError, match=r"`source_ids` must have rank 2.*\(5,\)"):
+        model.generate(SOURCE[0])
+    with pytest.raises(ValueError, match=r"`source_ids` must be in \[0, 11\).*to 11"):
+        model.generate(np.array([[3, 11]]))
