@@ -1,0 +1,168 @@
+"""Metrics over token ids, weighted by tokens and not by batches."""
+
+import keras
+from keras import ops
+
+from keras_seqattn.training.losses import (
+    check_pad_id,
+    flatten_tokens,
+    token_crossentropy,
+)
+
+
+class TokenMean(keras.metrics.Mean):
+    """The mean over all real tokens seen of what `token_values` returns."""
+
+    def __init__(self, pad_id=0, name=None, dtype="float32"):
+        check_pad_id(pad_id)
+        super().__init__(name=name, dtype=dtype)
+        self.pad_id = pad_id
+
+    def token_values(self, labels, logits):
+        """Returns a tensor `(N,)` for int32 labels `(N,)` and logits `(N, V)`."""
+        raise NotImplementedError
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Adds a batch: labels `(B, T)`, logits `(B, T, V)`, weights as the loss."""
+        labels, logits, weights = flatten_tokens(
+            y_true, y_pred, sample_weight, self.pad_id
+        )
+        super().update_state(self.token_values(labels, logits), weights)
+
+    def get_config(self):
+        """Returns the constructor's arguments."""
+        return {"pad_id": self.pad_id, **super().get_config()}
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class TokenCrossentropy(TokenMean):
+    """Computes the mean crossentropy over all real tokens, without smoothing.
+
+    `sum(w * (logsumexp(z) - z[label])) / sum(w)` over every token of every batch,
+    in nats; `w` is 0 where the label is `pad_id`, else the sample weight or 1.
+    `val_loss` is not this mean: Keras weights the losses of batches by their rows.
+    The labels alone say which tokens are real; masks of the logits do not count.
+
+    Compiled, on TensorFlow (XLA or not) and JAX, this metric and `Perplexity` share
+    the exponentials of `MaskedCrossentropy`; each by itself costs one more pass in
+    eager code and on torch, where `exp(token_crossentropy)` saves the second.
+
+    Shapes: B batch, T target length, V vocabulary.
+
+    Args:
+        pad_id: Label of the positions that do not count.
+        name: Name in the logs.
+        dtype: Dtype of the sums.
+
+    Call arguments:
+        y_true: Integer labels `(B, T)`, each `pad_id` or in [0, V).
+        y_pred: Logits `(B, T, V)`.
+        sample_weight: Optional weights of the tokens, `(B, T)` or `(B,)`. In
+            `compile`, only `weighted_metrics` receive them.
+
+    Returns:
+        Scalar; 0 before the first real token.
+
+    Raises:
+        ValueError: As `MaskedCrossentropy` does; NaN where it gives NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> metric = TokenCrossentropy()
+        >>> metric.update_state(np.array([[3, 0]]), np.zeros((1, 2, 5)))
+        >>> round(float(metric.result()), 4)  # log 5
+        1.6094
+    """
+
+    def __init__(self, pad_id=0, name="token_crossentropy", dtype="float32"):
+        super().__init__(pad_id=pad_id, name=name, dtype=dtype)
+
+    def token_values(self, labels, logits):
+        """Returns the crossentropy `(N,)` of each token."""
+        return token_crossentropy(labels, logits, self.pad_id)
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class Perplexity(TokenCrossentropy):
+    """Computes `exp` of the mean crossentropy over all real tokens.
+
+    The mean is `TokenCrossentropy`'s, over every token of every batch, so this is
+    no mean of perplexities. In float32 it is infinite above a mean of 88.7 nats.
+
+    Shapes: B batch, T target length, V vocabulary.
+
+    Args:
+        pad_id: Label of the positions that do not count.
+        name: Name in the logs.
+        dtype: Dtype of the sums.
+
+    Call arguments:
+        y_true: Integer labels `(B, T)`, each `pad_id` or in [0, V).
+        y_pred: Logits `(B, T, V)`.
+        sample_weight: Optional weights of the tokens, `(B, T)` or `(B,)`.
+
+    Returns:
+        Scalar; 1 before the first real token.
+
+    Raises:
+        ValueError: As `MaskedCrossentropy` does; NaN where it gives NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> metric = Perplexity()
+        >>> metric.update_state(np.array([[3, 0]]), np.zeros((1, 2, 5)))
+        >>> round(float(metric.result()), 4)
+        5.0
+    """
+
+    def __init__(self, pad_id=0, name="perplexity", dtype="float32"):
+        super().__init__(pad_id=pad_id, name=name, dtype=dtype)
+
+    def result(self):
+        """Returns the perplexity of all tokens seen."""
+        return ops.exp(super().result())
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class MaskedAccuracy(TokenMean):
+    """Computes the share of real tokens whose label has the largest logit.
+
+    `sum(w * (argmax(z) == label)) / sum(w)` over every token of every batch; `w` is
+    0 where the label is `pad_id`, else the sample weight or 1.
+
+    Shapes: B batch, T target length, V vocabulary.
+
+    Args:
+        pad_id: Label of the positions that do not count.
+        name: Name in the logs.
+        dtype: Dtype of the sums.
+
+    Call arguments:
+        y_true: Integer labels `(B, T)`, each `pad_id` or in [0, V).
+        y_pred: Logits, or anything in their order, `(B, T, V)`.
+        sample_weight: Optional weights of the tokens, `(B, T)` or `(B,)`.
+
+    Returns:
+        Scalar in [0, 1]; 0 before the first real token.
+
+    Raises:
+        ValueError: As `MaskedCrossentropy` does. Inside a compiled program a label
+            out of range counts as missed.
+
+    Example:
+        >>> import numpy as np
+        >>> metric = MaskedAccuracy()
+        >>> logits = np.array([[[0.0, 2.0, 1.0], [0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]])
+        >>> metric.update_state(np.array([[1, 2, 0]]), logits)
+        >>> float(metric.result())
+        0.5
+    """
+
+    def __init__(self, pad_id=0, name="accuracy", dtype="float32"):
+        super().__init__(pad_id=pad_id, name=name, dtype=dtype)
+
+    def token_values(self, labels, logits):
+        """Returns `(N,)`, True where the label has the largest logit."""
+        # `argmax` takes twice as long on TensorFlow and three times as long on JAX.
+        _, predicted = ops.top_k(logits, 1)  # (N, 1)
+        return ops.squeeze(predicted, -1) == labels

@@ -1,0 +1,125 @@
+"""Learning rates that rise over a warm-up and fall as the inverse square root."""
+
+import math
+import numbers
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
+    """Rises linearly to `peak`, then falls as the inverse square root of the step.
+
+    `peak * min(step / warmup_steps, sqrt(warmup_steps / step))`, steps counted from
+    0 as Keras's optimizers do: 0 at the first step, `peak` at step `warmup_steps`,
+    half of it at step `4 * warmup_steps`.
+
+    Args:
+        peak: Largest learning rate, positive.
+        warmup_steps: Step at which it is reached, a positive integer.
+
+    Call arguments:
+        step: Integer scalar.
+
+    Returns:
+        Float32 scalar.
+
+    Raises:
+        ValueError: If `peak` is not a positive number or `warmup_steps` is not a
+            positive integer.
+
+    Example:
+        >>> schedule = InverseSquareRoot(peak=0.5, warmup_steps=100)
+        >>> [float(schedule(step)) for step in (0, 50, 100, 400)]
+        [0.0, 0.25, 0.5, 0.25]
+
+    Reference:
+        Vaswani et al. 2017, section 5.3. Differs: the peak is given, not derived from
+        the model's width.
+    """
+
+    def __init__(self, peak, warmup_steps):
+        _check_positive("peak", peak)
+        _check_positive("warmup_steps", warmup_steps, numbers.Integral)
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step):
+        """Returns the learning rate of `step`."""
+        step = ops.cast(step, "float32")
+        fall = math.sqrt(self.warmup_steps) * ops.rsqrt(ops.maximum(step, 1.0))
+        return self.peak * ops.minimum(step / self.warmup_steps, fall)
+
+    def get_config(self):
+        """Returns the constructor's arguments."""
+        return {"peak": self.peak, "warmup_steps": self.warmup_steps}
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class Noam(keras.optimizers.schedules.LearningRateSchedule):
+    """Follows the schedule of the original Transformer.
+
+    `scale * model_dim**-0.5 * min(n**-0.5, n * warmup_steps**-1.5)`, `n = step + 1`:
+    the paper counts steps from 1 and Keras from 0. The largest learning rate is
+    `scale / sqrt(model_dim * warmup_steps)`, at `n = warmup_steps`.
+
+    Args:
+        model_dim: Width of the model, a positive integer.
+        warmup_steps: Number of steps of the linear rise, a positive integer.
+        scale: Positive factor of all learning rates.
+
+    Call arguments:
+        step: Integer scalar.
+
+    Returns:
+        Float32 scalar.
+
+    Raises:
+        ValueError: If `model_dim` or `warmup_steps` is not a positive integer or
+            `scale` is not a positive number.
+
+    Example:
+        >>> schedule = Noam(model_dim=4, warmup_steps=4)
+        >>> [float(schedule(step)) for step in (0, 3, 15)]
+        [0.0625, 0.25, 0.125]
+
+    Reference:
+        Vaswani et al. 2017, equation 3. Differs: `scale`, 1 in the paper.
+    """
+
+    def __init__(self, model_dim, warmup_steps, scale=1.0):
+        _check_positive("model_dim", model_dim, numbers.Integral)
+        _check_positive("warmup_steps", warmup_steps, numbers.Integral)
+        _check_positive("scale", scale)
+        self.model_dim = model_dim
+        self.warmup_steps = warmup_steps
+        self.scale = scale
+
+    def __call__(self, step):
+        """Returns the learning rate of `step`."""
+        count = ops.cast(step, "float32") + 1.0
+        rise = count * self.warmup_steps**-1.5
+        factor = self.scale * self.model_dim**-0.5
+        return factor * ops.minimum(ops.rsqrt(count), rise)
+
+    def get_config(self):
+        """Returns the constructor's arguments."""
+        return {
+            "model_dim": self.model_dim,
+            "warmup_steps": self.warmup_steps,
+            "scale": self.scale,
+        }
+
+
+def _check_positive(name, value, kind=numbers.Real):
+    """Raises unless `value` is a positive, finite number of that kind."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, kind)
+        or not 0 < value < math.inf
+    ):
+        noun = "integer" if kind is numbers.Integral else "number"
+        raise ValueError(
+            f"`{name}` must be a positive {noun}. Received: {name}={value!r}."
+        )
