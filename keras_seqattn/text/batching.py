@@ -1,0 +1,244 @@
+"""Batches of sentence pairs for `fit`: few shapes, little padding, nothing lost."""
+
+import itertools
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_seqattn.text.tokenizers import check_lines
+
+# With subword sampling the lengths, and so the number of batches, vary from epoch to
+# epoch, while Keras wants one number: the most of so many trials, and one to spare. An
+# epoch of fewer batches halves some; one of more is drawn again, at most so often.
+TRIALS, ATTEMPTS = 2, 5
+
+
+def translation_batches(
+    sources,
+    targets,
+    source_tokenizer,
+    target_tokenizer=None,
+    batch_tokens=4096,
+    bucket_lengths=(16, 32, 64),
+    shuffle=True,
+    seed=0,
+    sampling=0.0,
+    repeat_batch=1,
+):
+    """Makes batches for training and evaluating a translation model.
+
+    Each element is `({"source_ids": x + end, "target_ids": start + y}, y + end)`,
+    int32, padded with 0. A pair goes to the shortest bucket that holds the longer of
+    its sides and one special token. All batches of a bucket of length L have the one
+    shape `(batch_tokens // L, L)`, so that few programs are compiled; the last one of
+    an epoch is filled with rows of padding, which count for nothing in a loss over
+    real tokens. Finer buckets waste less on padding and cost more programs.
+
+    Each epoch has another order of pairs and of batches, the same for the same
+    `seed` and number of the epoch, on every machine. Text is tokenized once. With
+    `sampling` it is tokenized anew for each epoch, by draws that take no seed; a drawn
+    segmentation too long for the last bucket is replaced by the plain one.
+
+    Args:
+        sources: List of strings.
+        targets: List of as many strings, their translations.
+        source_tokenizer: Tokenizer of the sources.
+        target_tokenizer: Tokenizer of the targets. None: `source_tokenizer`.
+        batch_tokens: Positions in one side of a batch, padding included.
+        bucket_lengths: Increasing lengths of the buckets.
+        shuffle: Whether to shuffle; else bucket by bucket, in the given order.
+        seed: Integer seed of the shuffling.
+        sampling: Strength of subword sampling (see the tokenizer), 0 for none.
+        repeat_batch: Copies of each pair, side by side: rows 2i and 2i + 1 are equal
+            for 2, as `MaskedCrossentropy(consistency=...)` wants it.
+
+    Returns:
+        A prefetched `tf.data.Dataset` of known cardinality, with the attributes
+        `shapes`, the set of all (batch, length); `skipped`, the number of pairs left
+        out since they are too long for the last bucket (also said by a warning);
+        `target_tokens`, the number of real target tokens in an epoch, end included
+        (of plain segmentations, where there is `sampling`).
+
+    Raises:
+        ValueError: If the corpus is empty or its sides differ in length, if no pair
+            fits, or if the numbers given do not describe batches.
+
+    Example:
+        >>> from keras_seqattn.text import ByteTokenizer
+        >>> dataset = translation_batches(
+        ...     ["one", "two"], ["eins", "zwei"], ByteTokenizer(), batch_tokens=64
+        ... )
+        >>> for inputs, labels in dataset:
+        ...     print(inputs["source_ids"].shape, labels.shape)
+        (4, 16) (4, 16)
+    """
+    sources = list(check_lines(sources, "sources"))
+    targets = list(check_lines(targets, "targets"))
+    _check_corpus(sources, targets)
+    _check_numbers(batch_tokens, bucket_lengths, repeat_batch)
+    tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
+    columns = (tf.constant(sources), tf.constant(targets))
+    plain = _tokenized(tokenizers, columns, 0.0)
+    fits = _fits(_lengths(plain), bucket_lengths)
+    columns = [tf.boolean_mask(column, fits) for column in columns]
+    plain = [side.kept(fits) for side in plain]
+
+    shapes = [
+        (batch_tokens // (length * repeat_batch) * repeat_batch, length)
+        for length in bucket_lengths
+    ]
+
+    def draws(attempts):
+        """Yields drawn segmentations, and at last the plain one, which is shorter."""
+        for _ in range(attempts if sampling else 0):
+            drawn = zip(_tokenized(tokenizers, columns, sampling), plain, strict=True)
+            yield [side.within(bucket_lengths[-1], other) for side, other in drawn]
+        yield plain
+
+    plans = (_plan(_lengths(sides), shapes, repeat_batch) for sides in draws(TRIALS))
+    steps = max(len(plan) for plan in plans) + (1 if sampling else 0)
+    epochs = itertools.count()
+
+    def epoch():
+        rng = np.random.default_rng((seed, next(epochs))) if shuffle else None
+        for sides in draws(ATTEMPTS):
+            batches = _plan(_lengths(sides), shapes, repeat_batch, rng, steps)
+            if len(batches) == steps:
+                break
+        for shape, rows in batches:
+            yield _arrays(sides, np.repeat(rows, repeat_batch), shape, tokenizers[1])
+
+    ids = tf.TensorSpec((None, None), tf.int32)
+    signature = ({"source_ids": ids, "target_ids": ids}, ids)
+    dataset = tf.data.Dataset.from_generator(epoch, output_signature=signature)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
+    dataset = dataset.prefetch(tf.data.AUTOTUNE)
+    dataset.shapes = set(shapes)
+    dataset.skipped = int(np.sum(~fits))
+    dataset.target_tokens = int(plain[1].lengths.sum()) * repeat_batch
+    return dataset
+
+
+class _Side(NamedTuple):
+    """Token ids of one language, flat; each line ends with the end token."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def tokenized(cls, tokenizer, lines, sampling):
+        ragged = tokenizer.tokenize(lines, sampling)
+        end = tf.fill((ragged.nrows(), 1), tokenizer.end_id)
+        ragged = tf.concat([ragged, end], axis=1)
+        parts = (ragged.flat_values, ragged.row_starts(), ragged.row_lengths())
+        return cls(*(part.numpy() for part in parts))
+
+    def kept(self, which):
+        """The lines of which this says True."""
+        return _Side(self.ids, self.starts[which], self.lengths[which])
+
+    def within(self, limit, other):
+        """These lines where they keep to the limit, and the other's elsewhere."""
+        fits = self.lengths <= limit
+        return _Side(
+            np.concatenate([self.ids, other.ids]),
+            np.where(fits, self.starts, other.starts + len(self.ids)),
+            np.where(fits, self.lengths, other.lengths),
+        )
+
+    def padded(self, rows, shape):
+        """The lines of these rows in an array of this shape, filled with padding."""
+        columns = np.arange(shape[1])
+        real = columns < self.lengths[rows, None]
+        ids = np.zeros(shape, "int32")
+        ids[: len(rows)][real] = self.ids[(self.starts[rows, None] + columns)[real]]
+        return ids
+
+
+def _tokenized(tokenizers, columns, sampling):
+    pairs = zip(tokenizers, columns, strict=True)
+    return [_Side.tokenized(*pair, sampling) for pair in pairs]
+
+
+def _lengths(sides):
+    """The positions that each pair needs: those of its longer side."""
+    return np.maximum(sides[0].lengths, sides[1].lengths)
+
+
+def _plan(lengths, shapes, repeat_batch, rng=None, steps=0):
+    """Lists an epoch's batches as (shape, rows), halving some to make `steps`."""
+    places = np.searchsorted([length for _, length in shapes], lengths)
+    batches = []
+    for place, shape in enumerate(shapes):
+        rows = np.flatnonzero(places == place)
+        rows = rng.permutation(rows) if rng else rows
+        size = shape[0] // repeat_batch
+        batches += [(shape, rows[i : i + size]) for i in range(0, len(rows), size)]
+    while len(batches) < steps:
+        fullest = max(range(len(batches)), key=lambda i: len(batches[i][1]))
+        shape, rows = batches[fullest]
+        batches[fullest] = (shape, rows[::2])
+        batches.append((shape, rows[1::2]))
+    order = rng.permutation(len(batches)) if rng else range(len(batches))
+    return [batches[i] for i in order]
+
+
+def _arrays(sides, rows, shape, target_tokenizer):
+    """Makes the arrays of one batch: inputs and labels."""
+    labels = sides[1].padded(rows, shape)
+    starts = np.full((shape[0], 1), target_tokenizer.start_id, "int32")
+    shifted = np.concatenate([starts, labels[:, :-1]], axis=1)
+    target_ids = np.where(labels == target_tokenizer.pad_id, labels, shifted)
+    source_ids = sides[0].padded(rows, shape)
+    return {"source_ids": source_ids, "target_ids": target_ids}, labels
+
+
+def _fits(lengths, bucket_lengths):
+    """Which pairs fit into the longest bucket; says how many do not."""
+    longest = bucket_lengths[-1]
+    fits = lengths <= longest
+    if not fits.any():
+        raise ValueError(
+            f"`bucket_lengths` must have room for some pair, at least {lengths.min()} "
+            f"tokens. Received: bucket_lengths={bucket_lengths!r}."
+        )
+    if not fits.all():
+        warnings.warn(
+            f"{np.sum(~fits)} of {len(fits)} pairs are left out, being longer than "
+            f"{longest} tokens, the last of `bucket_lengths`.",
+            stacklevel=3,
+        )
+    return fits
+
+
+def _check_corpus(sources, targets):
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"`targets` must hold as many lines as `sources`, {len(sources)}. "
+            f"Received: targets with {len(targets)}."
+        )
+    if not sources:
+        raise ValueError("`sources` must hold lines. Received: sources=[].")
+
+
+def _check_numbers(batch_tokens, bucket_lengths, repeat_batch):
+    lengths = list(bucket_lengths)
+    whole = all(isinstance(length, int | np.integer) for length in lengths)
+    if not (lengths and whole and 0 < lengths[0] and lengths == sorted(set(lengths))):
+        raise ValueError(
+            "`bucket_lengths` must be increasing positive integers. "
+            f"Received: bucket_lengths={bucket_lengths!r}."
+        )
+    if repeat_batch < 1:
+        raise ValueError(
+            "`repeat_batch` must be a positive integer. "
+            f"Received: repeat_batch={repeat_batch!r}."
+        )
+    if batch_tokens < lengths[-1] * repeat_batch:
+        raise ValueError(
+            f"`batch_tokens` must be at least {lengths[-1] * repeat_batch}, to hold a "
+            f"pair of the longest bucket. Received: batch_tokens={batch_tokens!r}."
+        )

@@ -1,0 +1,341 @@
+"""Tokenizers that lose nothing: strings to token ids and back, in the tf.data graph."""
+
+import base64
+import io
+import pathlib
+import re
+import tempfile
+
+import keras
+import numpy as np
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text
+from sentencepiece import sentencepiece_model_pb2
+
+# Ids that no text produces. A model pads, starts and ends its sequences with them.
+SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
+
+# SentencePiece writes a space as U+2581 and reads every U+2581 back as a space. So the
+# model turns a real one into U+0010 (the "data link escape" of ASCII) and "_", U+0010
+# into two of them, and both back: code points, as SentencePiece's rule files have them.
+ESCAPES = (("2581", "10 5F"), ("10", "10 10"))
+
+# What makes a SentencePiece model lose nothing, and have our special ids.
+LOSSLESS = {
+    "byte_fallback": True,
+    "remove_extra_whitespaces": False,
+    "add_dummy_prefix": False,
+    "pad_id": 0,
+    "bos_id": 1,
+    "eos_id": 2,
+    "unk_id": 3,
+    "pad_piece": "<pad>",
+    "minloglevel": 2,
+}
+
+
+def check_lines(lines, argument="lines"):
+    """Yields the lines one by one, each a string that UTF-8 can encode."""
+    if isinstance(lines, str | bytes):
+        raise ValueError(
+            f"`{argument}` must be a list of strings, not one string. "
+            f"Received: {argument}={lines!r}."
+        )
+    for number, line in enumerate(lines):
+        if not isinstance(line, str):
+            raise ValueError(
+                f"`{argument}` must hold strings only; decode bytes as UTF-8 first. "
+                f"Received: {argument}[{number}]={line!r}."
+            )
+        try:
+            line.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"`{argument}` must hold valid Unicode, without lone surrogates. "
+                f"Received: {argument}[{number}]={line!r}."
+            ) from None
+        yield line
+
+
+class _Tokenizer(keras.layers.Layer):
+    """What every tokenizer has: special ids, checks, lists here and tensors there.
+
+    A subclass gives `vocabulary_size`, `_encode(strings, sampling)`, a string tensor
+    to a RaggedTensor of ids, and `_decode(rows)`, a list of id lists, special ids
+    taken out, to a list of strings.
+    """
+
+    pad_id, start_id, end_id, unknown_id = range(len(SPECIAL_PIECES))
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.built = True  # There is nothing to build, so a model that holds it is.
+
+    def tokenize(self, lines, sampling=0.0):
+        """Turns strings into token ids, without start or end.
+
+        Args:
+            lines: List of strings, or a TensorFlow tensor of UTF-8 strings, as in a
+                `tf.data.Dataset.map`. A tensor is not checked: what is not UTF-8 in
+                it does not come back as it was.
+            sampling: Strength of subword sampling, 0 for none (see the class).
+
+        Returns:
+            A list of lists of ids, or an int32 `tf.RaggedTensor` for a tensor.
+
+        Raises:
+            ValueError: If `lines` is one string, or holds anything but valid strings.
+        """
+        if sampling < 0:
+            raise ValueError(
+                f"`sampling` must be at least 0. Received: sampling={sampling!r}."
+            )
+        if tf.is_tensor(lines):
+            return self._encode(lines, sampling)
+        lines = list(check_lines(lines))
+        return self._encode(tf.constant(lines, tf.string), sampling).to_list()
+
+    def detokenize(self, ids):
+        """Turns token ids back into strings.
+
+        Args:
+            ids: Rows of token ids: a list of lists, or a 2-D array or tensor. Pad,
+                start and end are left out wherever they stand; nothing else is.
+
+        Returns:
+            List of strings, one a row. Bytes that are not UTF-8, which a model may
+            well generate, are replaced by U+FFFD.
+
+        Raises:
+            ValueError: If `ids` is no list of rows, or holds an id that the
+                vocabulary does not have.
+        """
+        rows = [np.asarray(row) for row in ids]
+        specials = (self.pad_id, self.start_id, self.end_id)
+        for number, row in enumerate(rows):
+            if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+                raise ValueError(
+                    "`ids` must be rows of integers, one row a string. "
+                    f"Received: ids[{number}]={row.tolist()!r}."
+                )
+            if row.size and not 0 <= row.min() <= row.max() < self.vocabulary_size:
+                raise ValueError(
+                    f"`ids` must be at least 0 and below {self.vocabulary_size}, the "
+                    f"vocabulary's size. Received: ids[{number}]={row.tolist()!r}."
+                )
+        return self._decode([row[~np.isin(row, specials)].tolist() for row in rows])
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class SentencePieceTokenizer(_Tokenizer):
+    r"""Splits text into subwords by a SentencePiece model, without losing anything.
+
+    `detokenize(tokenize(lines)) == lines` for every string: leading and repeated
+    spaces, newlines, emoji, control characters. Characters rare in the training text
+    become their UTF-8 bytes, so nothing is unknown. Ids: pad 0, start 1, end 2,
+    unknown 3 (never produced), the 256 bytes, then the subwords.
+
+    It is a layer for its configuration only: strings go through `tokenize` and
+    `detokenize`, on every Keras backend, and never through `__call__`. The model's
+    bytes are part of the configuration, as base64, and not an asset, since Keras
+    saves assets only with a model, and a configuration everywhere.
+
+    With `sampling` above 0 every call draws other subwords of the same text
+    (regularisation; detokenizes to the same strings): of a "bpe" model each merge is
+    left out with that probability, 0.1 is usual; of a "unigram" model it is the
+    smoothing exponent, small values draw more freely. The draws take no seed.
+
+    Args:
+        model: Bytes of a SentencePiece model, as `train` makes it. A model trained
+            elsewhere must have the ids above, and loses what its own normalisation
+            loses.
+
+    Raises:
+        ValueError: If `model` is no such model.
+
+    Example:
+        >>> lines = ["A man in a blue shirt.", "A woman in a red shirt."] * 50
+        >>> tokenizer = SentencePieceTokenizer.train(lines, vocabulary_size=300)
+        >>> tokenizer.detokenize(tokenizer.tokenize(["  a red\nman 🙂"]))
+        ['  a red\nman 🙂']
+
+    Reference:
+        Kudo and Richardson 2018, "SentencePiece"; sampling: Provilkov et al. 2020,
+        "BPE-Dropout", and Kudo 2018, "Subword Regularization". Differs: the model
+        escapes U+2581 and U+0010, so that they too come back.
+    """
+
+    def __init__(self, model, **kwargs):
+        super().__init__(**kwargs)
+        try:
+            processor = tensorflow_text.SentencepieceTokenizer(model)
+            first = processor.id_to_string(tf.range(len(SPECIAL_PIECES)))
+            pieces = tuple(piece.decode() for piece in first.numpy())
+        except (TypeError, ValueError, tf.errors.OpError) as error:
+            raise ValueError(
+                "`model` must be the bytes of a SentencePiece model. "
+                f"Received: model={_shortened(model)}."
+            ) from error
+        if pieces != SPECIAL_PIECES:
+            raise ValueError(
+                f"`model` must begin with the pieces {SPECIAL_PIECES}; train it with "
+                f"`SentencePieceTokenizer.train`. Received: model with {pieces}."
+            )
+        self._model = model
+        self.vocabulary_size = int(processor.vocab_size())
+        self._to_ids, self._to_strings = _graph_functions(model)
+
+    @classmethod
+    def train(cls, lines, vocabulary_size=8000, model_type="bpe"):
+        """Trains a tokenizer on text; the same lines always give the same one.
+
+        Args:
+            lines: Iterable of strings. For one vocabulary of two
+                languages, chain both sides.
+            vocabulary_size: Number of ids, special ids and bytes included.
+            model_type: "bpe" or "unigram".
+
+        Returns:
+            A `SentencePieceTokenizer`.
+
+        Raises:
+            ValueError: If `lines` holds no text or something other than strings, or
+                `vocabulary_size` does not suit the text; the message names the
+                nearest that does.
+        """
+        if model_type not in ("bpe", "unigram"):
+            raise ValueError(
+                '`model_type` must be "bpe" or "unigram". '
+                f"Received: model_type={model_type!r}."
+            )
+        if not isinstance(vocabulary_size, int) or vocabulary_size < 1:
+            raise ValueError(
+                "`vocabulary_size` must be a positive integer. "
+                f"Received: vocabulary_size={vocabulary_size!r}."
+            )
+        lines = list(check_lines(lines))
+        if not any(lines):
+            raise ValueError(
+                f"`lines` must hold text to train on. Received: {len(lines)} lines, "
+                "all empty."
+            )
+        model = io.BytesIO()
+        with tempfile.TemporaryDirectory() as folder:
+            rules, inverse = (pathlib.Path(folder, name) for name in ("to", "from"))
+            rules.write_text("".join(f"{a}\t{b}\n" for a, b in ESCAPES))
+            inverse.write_text("".join(f"{b}\t{a}\n" for a, b in ESCAPES))
+            try:
+                sentencepiece.SentencePieceTrainer.train(
+                    sentence_iterator=iter(lines),
+                    model_writer=model,
+                    vocab_size=vocabulary_size,
+                    model_type=model_type,
+                    normalization_rule_tsv=rules,
+                    denormalization_rule_tsv=inverse,
+                    **LOSSLESS,
+                )
+            except RuntimeError as error:
+                raise _training_error(str(error), vocabulary_size) from error
+        return cls(_without_paths(model.getvalue()))
+
+    def _encode(self, strings, sampling):
+        nbest_size = tf.constant(-1 if sampling else 0)  # -1: of all segmentations.
+        return self._to_ids(strings, nbest_size, tf.constant(sampling, tf.float32))
+
+    def _decode(self, rows):
+        lines = self._to_strings(tf.ragged.constant(rows, tf.int32, ragged_rank=1))
+        return [line.decode(errors="replace") for line in lines.numpy()]
+
+    def get_config(self):
+        """Returns the constructor's arguments, the model's bytes as base64."""
+        return {**super().get_config(), "model": base64.b64encode(self._model).decode()}
+
+    @classmethod
+    def from_config(cls, config):
+        """Makes the tokenizer that `get_config` described."""
+        return cls(**{**config, "model": base64.b64decode(config["model"])})
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class ByteTokenizer(_Tokenizer):
+    """Splits text into its UTF-8 bytes: nothing to train, nothing unknown or lost.
+
+    The id of a byte is `byte + 4`; ids 0 to 3 are pad, start, end and unknown (never
+    produced). There is one way to split a text into bytes, so `sampling` must be 0.
+
+    Example:
+        >>> ByteTokenizer().tokenize(["Oh é"])
+        [[83, 108, 36, 199, 173]]
+        >>> ByteTokenizer().detokenize([[83, 108, 2, 0]])
+        ['Oh']
+    """
+
+    vocabulary_size = len(SPECIAL_PIECES) + 256
+
+    def _encode(self, strings, sampling):
+        if sampling:
+            raise ValueError(
+                "`sampling` must be 0 for bytes, which can be split in one way only. "
+                f"Received: sampling={sampling!r}."
+            )
+        split = tf.strings.bytes_split(strings)
+        codes = tf.reshape(tf.io.decode_raw(split.flat_values, tf.uint8), [-1])
+        return split.with_flat_values(tf.cast(codes, tf.int32) + len(SPECIAL_PIECES))
+
+    def _decode(self, rows):
+        offset = len(SPECIAL_PIECES)
+        return [
+            bytes(i - offset for i in row if i >= offset).decode(errors="replace")
+            for row in rows
+        ]
+
+
+def _graph_functions(model):
+    """Makes the TensorFlow functions from strings to ids and from ids to strings.
+
+    Each holds the model in its own graph. A `SentencepieceTokenizer` made outside one
+    dies, and every dataset with it, at the next `keras.utils.set_random_seed`, when
+    TensorFlow forgets the kernel that owns it.
+    """
+
+    @tf.function(reduce_retracing=True)
+    def to_ids(strings, nbest_size, alpha):
+        processor = tensorflow_text.SentencepieceTokenizer(
+            model, nbest_size=nbest_size, alpha=alpha
+        )
+        return processor.tokenize(strings)
+
+    @tf.function(reduce_retracing=True)
+    def to_strings(ids):
+        return tensorflow_text.SentencepieceTokenizer(model).detokenize(ids)
+
+    return to_ids, to_strings
+
+
+def _without_paths(model):
+    """Takes out the only parts that differ between two trainings on the same lines."""
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto.normalizer_spec.ClearField("normalization_rule_tsv")
+    proto.denormalizer_spec.ClearField("normalization_rule_tsv")
+    return proto.SerializeToString(deterministic=True)
+
+
+def _shortened(value):
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _training_error(message, vocabulary_size):
+    """Turns an error of SentencePiece's trainer into one that says what to change."""
+    received = f"Received: vocabulary_size={vocabulary_size!r}."
+    if largest := re.search(r"value <= (\d+)", message):
+        return ValueError(
+            f"`vocabulary_size` must be at most {largest[1]} for this text. {received}"
+        )
+    if smallest := re.search(r"required_chars\. -?\d+ vs (\d+)", message):
+        return ValueError(
+            f"`vocabulary_size` must be at least {smallest[1]} for this text, to hold "
+            f"its characters and the 256 bytes. {received}"
+        )
+    return ValueError(f"`lines` could not be trained on: {message} {received}")

@@ -1,0 +1,283 @@
+import collections
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_seqattn.text import (
+    ByteTokenizer,
+    SentencePieceTokenizer,
+    translation_batches,
+)
+
+BYTES = ByteTokenizer()
+
+
+def corpus(size=50, longest=14):
+    """Pairs of different lines, of all lengths from 0 on."""
+    rng = np.random.default_rng(0)
+    sources = [f"{n}{'s' * rng.integers(longest - 3)}" for n in range(size - 1)]
+    targets = [f"{n}{'t' * rng.integers(longest - 3)}" for n in range(size - 1)]
+    return ["", *sources], ["", *targets]
+
+
+def make(lines, **arguments):
+    defaults = {"batch_tokens": 64, "bucket_lengths": (4, 8, 16)}
+    return translation_batches(*lines, BYTES, **{**defaults, **arguments})
+
+
+def arrays(dataset):
+    return [
+        (inputs["source_ids"].numpy(), inputs["target_ids"].numpy(), labels.numpy())
+        for inputs, labels in dataset
+    ]
+
+
+def pairs(batches, tokenizer=BYTES):
+    """The pairs of strings in the batches, rows of padding left out."""
+    found = []
+    for sources, _, labels in batches:
+        real = labels[:, 0] != 0
+        decoded = (tokenizer.detokenize(ids[real]) for ids in (sources, labels))
+        found += zip(*decoded, strict=True)
+    return found
+
+
+def test_one_batch_by_hand():
+    dataset = translation_batches(
+        ["ab", ""], ["c", "de"], BYTES, batch_tokens=12, bucket_lengths=(4,)
+    )
+    shuffled = translation_batches(
+        ["ab", ""], ["c", "de"], BYTES, batch_tokens=12, bucket_lengths=(4,), seed=1
+    )
+    a, b, c, d, e = (ord(letter) + 4 for letter in "abcde")
+    for made in (dataset, shuffled):
+        ((sources, targets, labels),) = arrays(made)
+        order = [0, 1, 2] if sources[0, 0] == a else [1, 0, 2]
+        expected = np.array([[a, b, 2, 0], [2, 0, 0, 0], [0, 0, 0, 0]])
+        np.testing.assert_array_equal(sources[order], expected)
+        expected = np.array([[1, c, 0, 0], [1, d, e, 0], [0, 0, 0, 0]])
+        np.testing.assert_array_equal(targets[order], expected)
+        expected = np.array([[c, 2, 0, 0], [d, e, 2, 0], [0, 0, 0, 0]])
+        np.testing.assert_array_equal(labels[order], expected)
+        assert {ids.dtype for ids in (sources, targets, labels)} == {np.dtype("int32")}
+        assert made.target_tokens == 5
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    lines=st.lists(st.tuples(*[st.text("aé ", max_size=7)] * 2), min_size=1),
+    batch_tokens=st.integers(16, 64),
+    shuffle=st.booleans(),
+)
+def test_every_pair_is_there_once(lines, batch_tokens, shuffle):
+    dataset = make(zip(*lines, strict=True), batch_tokens=batch_tokens, shuffle=shuffle)
+    for _ in range(2):
+        batches = arrays(dataset)
+        assert collections.Counter(pairs(batches)) == collections.Counter(lines)
+        assert len(batches) == dataset.cardinality()
+        assert sum(np.sum(labels != 0) for *_, labels in batches) == (
+            dataset.target_tokens
+        )
+
+
+def test_few_shapes_and_tight_buckets():
+    dataset = make(corpus())
+    assert dataset.shapes == {(16, 4), (8, 8), (4, 16)}
+    batches = arrays(dataset)
+    assert {ids.shape for batch in batches for ids in batch} == dataset.shapes
+    for sources, _, labels in batches:
+        needed = np.maximum((sources != 0).sum(1), (labels != 0).sum(1))
+        below = {4: 0, 8: 4, 16: 8}[labels.shape[1]]
+        assert np.all((needed > below) | (needed == 0))
+
+
+def test_target_ids_are_the_labels_shifted():
+    for sources, targets, labels in arrays(make(corpus())):
+        real = labels != 0
+        assert np.all(targets[:, 0][real[:, 0]] == 1)
+        np.testing.assert_array_equal(targets != 0, real)
+        shifted = np.where(real[:, 1:], labels[:, :-1], 0)
+        np.testing.assert_array_equal(targets[:, 1:], shifted)
+        np.testing.assert_array_equal((labels == 2).sum(1), real[:, 0])
+        np.testing.assert_array_equal((sources == 2).sum(1), real[:, 0])
+
+
+def test_epochs_are_reproducible_and_differ():
+    first, again, other = (make(corpus(), seed=seed) for seed in (7, 7, 8))
+    epochs = [pairs(arrays(first)) for _ in range(3)]
+    keras.utils.set_random_seed(99)
+    assert [pairs(arrays(again)) for _ in range(3)] == epochs
+    assert pairs(arrays(other)) != epochs[0]
+    assert epochs[0] != epochs[1] != epochs[2]
+    shapes = [[labels.shape for *_, labels in arrays(first)] for _ in range(3)]
+    assert shapes[0] != shapes[1] or shapes[1] != shapes[2]
+
+
+def test_rows_change_their_neighbours():
+    dataset = make(corpus())
+    epochs = [
+        {frozenset(pairs([batch])) for batch in arrays(dataset)} for _ in range(2)
+    ]
+    assert len(epochs[0] & epochs[1]) < len(epochs[0]) / 2
+
+
+def test_without_shuffling_the_order_is_that_of_the_corpus():
+    lines = corpus()
+    dataset = make(lines, shuffle=False)
+    epochs = [pairs(arrays(dataset)) for _ in range(2)]
+    assert epochs[0] == epochs[1]
+    order = [list(zip(*lines, strict=True)).index(pair) for pair in epochs[0]]
+    lengths = [labels.shape[1] for *_, labels in arrays(dataset)]
+    assert lengths == sorted(lengths)
+    assert sum(n > m for n, m in zip(order, order[1:], strict=False)) == 2
+
+
+def test_two_iterators_at_once():
+    dataset = make(corpus())
+    one, two = iter(dataset), iter(dataset)
+    found = [arrays(both) for both in zip(*zip(one, two, strict=True), strict=True)]
+    expected = collections.Counter(zip(*corpus(), strict=True))
+    assert [collections.Counter(pairs(batches)) for batches in found] == [expected] * 2
+
+
+def test_copies_stand_side_by_side():
+    dataset = make(corpus(), repeat_batch=2)
+    batches = arrays(dataset)
+    assert {labels.shape for *_, labels in batches} == {(16, 4), (8, 8), (4, 16)}
+    for batch in batches:
+        for ids in batch:
+            np.testing.assert_array_equal(ids[0::2], ids[1::2])
+    expected = collections.Counter(2 * list(zip(*corpus(), strict=True)))
+    assert collections.Counter(pairs(batches)) == expected
+    assert dataset.target_tokens == 2 * make(corpus()).target_tokens
+
+
+def test_three_copies_divide_every_batch():
+    for _, _, labels in arrays(make(corpus(), repeat_batch=3)):
+        assert len(labels) % 3 == 0
+        np.testing.assert_array_equal(labels[0::3], labels[2::3])
+
+
+def test_what_is_too_long_is_counted_and_said():
+    lines = (["a", "b" * 16, "c", "d" * 15], ["a", "b", "c" * 99, "d" * 15])
+    with pytest.warns(UserWarning, match="2 of 4 pairs are left out.* 16 tokens"):
+        dataset = make(lines)
+    assert dataset.skipped == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sorted(pairs(arrays(dataset))) == [("a", "a"), ("d" * 15, "d" * 15)]
+        assert make(corpus()).skipped == 0
+
+
+def test_two_tokenizers():
+    lines = corpus()
+    targets = SentencePieceTokenizer.train(lines[1], 280)
+    dataset = translation_batches(*lines, BYTES, targets)
+    ((sources, _, labels),) = arrays(dataset)
+    assert sorted(BYTES.detokenize(sources[:50])) == sorted(lines[0])
+    assert sorted(targets.detokenize(labels[:50])) == sorted(lines[1])
+
+
+def sampled(**arguments):
+    lines = [[f"{n} and {word}" for n in range(60)] for word in ("this", "dies das")]
+    tokenizer = SentencePieceTokenizer.train([*lines[0], *lines[1]], 280)
+    defaults = {"batch_tokens": 64, "bucket_lengths": (8, 12, 20), "sampling": 0.4}
+    dataset = translation_batches(*lines, tokenizer, **{**defaults, **arguments})
+    return lines, tokenizer, dataset
+
+
+def test_sampling_draws_anew_and_loses_nothing():
+    lines, tokenizer, dataset = sampled()
+    epochs = [arrays(dataset) for _ in range(4)]
+    for batches in epochs:
+        assert len(batches) == dataset.cardinality()
+        assert {labels.shape for *_, labels in batches} <= dataset.shapes
+        assert sorted(pairs(batches, tokenizer)) == sorted(zip(*lines, strict=True))
+    rows = [
+        {tuple(row) for *_, labels in batches for row in labels} for batches in epochs
+    ]
+    assert rows[0] != rows[1]
+    drawn = sum(np.sum(labels != 0) for *_, labels in epochs[0])
+    assert drawn > dataset.target_tokens
+
+
+def test_a_draw_too_long_falls_back_to_the_plain_segmentation():
+    lines, tokenizer, _ = sampled()
+    longest = 1 + max(len(row) for row in tokenizer.tokenize([*lines[0], *lines[1]]))
+    *_, dataset = sampled(bucket_lengths=(longest,), sampling=0.9)
+    assert dataset.skipped == 0
+    assert sorted(pairs(arrays(dataset), tokenizer)) == sorted(zip(*lines, strict=True))
+
+
+def test_it_trains_a_model_whose_progress_is_known():
+    dataset = make(corpus())
+    source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+    target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+    embed = keras.layers.Embedding(260, 4)
+    memory = keras.layers.GlobalAveragePooling1D(keepdims=True)(embed(source_ids))
+    logits = keras.layers.Dense(260)(embed(target_ids) + memory)
+    inputs = {"source_ids": source_ids, "target_ids": target_ids}
+    model = keras.Model(inputs, logits)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*ran out of data")
+        history = model.fit(dataset, validation_data=dataset, epochs=2, verbose=0)
+    assert history.params["steps"] == int(dataset.cardinality())
+    assert history.history["loss"][1] < history.history["loss"][0]
+
+
+def test_padding_rows_do_not_change_a_mean_over_real_tokens():
+    lines = (["a"], ["b"])
+    batches = [arrays(make(lines, batch_tokens=tokens))[0] for tokens in (16, 64)]
+    counts = [np.sum(labels != 0) for *_, labels in batches]
+    assert [len(labels) for *_, labels in batches] == [4, 16]
+    assert counts == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ((["a"], ["b", "c"]), r"as many lines as `sources`, 1.* targets with 2"),
+        (([], []), r"`sources` must hold lines.* sources=\[\]"),
+        (("ab", ["a", "b"]), r"`sources` must be a list of strings.* sources='ab'"),
+        ((["a"], [b"b"]), r"`targets` must hold strings only.* targets\[0\]=b'b'"),
+        ((["a" * 99], ["b"]), r"`bucket_lengths`.* at least 100 .*\(4, 8, 16\)"),
+    ],
+)
+def test_bad_corpus(lines, message):
+    with pytest.raises(ValueError, match=message):
+        make(lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"bucket_lengths": ()}, r"must be increasing.* bucket_lengths=\(\)"),
+        ({"bucket_lengths": (8, 8)}, r"must be increasing.*=\(8, 8\)"),
+        ({"bucket_lengths": (0, 8)}, r"must be increasing.*=\(0, 8\)"),
+        ({"bucket_lengths": (8, 4)}, r"must be increasing.*=\(8, 4\)"),
+        ({"bucket_lengths": (8, 9.5)}, r"must be increasing.*=\(8, 9.5\)"),
+        ({"batch_tokens": 15}, r"must be at least 16, .*batch_tokens=15"),
+        ({"batch_tokens": 31, "repeat_batch": 2}, r"at least 32, .*batch_tokens=31"),
+        ({"repeat_batch": 0}, r"must be a positive integer.*repeat_batch=0"),
+        ({"sampling": -1.0}, r"`sampling` must be at least 0.*sampling=-1.0"),
+        ({"sampling": 0.1}, r"`sampling` must be 0 for bytes.*sampling=0.1"),
+    ],
+)
+def test_bad_numbers(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make((["a"], ["b"]), **arguments)
+
+
+def test_it_is_a_plain_dataset():
+    dataset = make(corpus())
+    assert isinstance(dataset, tf.data.Dataset)
+    inputs, labels = dataset.element_spec
+    assert set(inputs) == {"source_ids", "target_ids"}
+    assert labels.dtype == tf.int32

@@ -1,0 +1,152 @@
+import functools
+import gzip
+
+import keras
+import pytest
+
+from keras_seqattn.text import corpora, load_parallel, read_parallel, read_tsv
+
+LINES = ["One, two.", "  three  \u2028 \x0b four\u0085", "", "fünf"]
+
+
+def write(path, content):
+    data = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["txt", "gz"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_only_newlines_end_a_line(tmp_path, suffix, end, last):
+    content = end.join(LINES) + (end if last else "")
+    path = write(tmp_path / f"lines.{suffix}", content)
+    assert read_parallel(path, str(path)) == (LINES, LINES)
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "gz"])
+def test_tsv(tmp_path, suffix):
+    path = write(tmp_path / f"pairs.{suffix}", "a b\tc \n\t\u2028d\r\n")
+    assert read_tsv(path) == (["a b", ""], ["c ", "\u2028d"])
+
+
+def test_unequal_line_counts(tmp_path):
+    source = write(tmp_path / "a.txt", "1\n2\n")
+    target = write(tmp_path / "b.txt", "1\n2\n\n")
+    with pytest.raises(ValueError, match=r"a.txt' with 2 lines, .*b.txt' with 3"):
+        read_parallel(source, target)
+
+
+@pytest.mark.parametrize("read", [read_tsv, lambda path: read_parallel(path, path)])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.txt", b"", r"must hold lines.*empty.txt"),
+        ("empty.gz", b"", r"must hold lines.*empty.gz"),
+        ("bad.txt", b"a\tb\nc\xff\td\n", r"must be UTF-8.*bad.txt', line 2.*0xff"),
+        ("bad.gz", b"a\xc3", r"must be UTF-8.*bad.gz', line 1"),
+    ],
+)
+def test_bad_files(tmp_path, read, name, content, message):
+    with pytest.raises(ValueError, match=message):
+        read(write(tmp_path / name, content))
+
+
+def test_bad_gzip(tmp_path):
+    path = tmp_path / "cut.gz"
+    for content in (b"no gzip", gzip.compress(b"text")[:-9]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"must hold gzip data.*cut.gz"):
+            read_tsv(path)
+
+
+@pytest.mark.parametrize(("line", "columns"), [("a", 1), ("a\tb\tc", 3)])
+def test_bad_columns(tmp_path, line, columns):
+    path = write(tmp_path / "pairs.tsv", f"a\tb\n{line}\n")
+    with pytest.raises(ValueError, match=rf"two columns.*line 2, with {columns}"):
+        read_tsv(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de", "fr", "cs"):
+            lines = f"{split} {language} 1\n{split} {language} 2\n"
+            write(tmp_path / f"{split}.{language}.gz", lines)
+    return tmp_path
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test_2016_flickr"])
+def test_multi30k_from_a_folder(files, split):
+    sources, targets = load_parallel("multi30k", "en", "cs", split, data_dir=files)
+    assert sources == [f"{split} en 1", f"{split} en 2"]
+    assert targets == [f"{split} cs 1", f"{split} cs 2"]
+
+
+def test_multi30k_lacks_a_file(files):
+    (files / "val.de.gz").unlink()
+    with pytest.raises(FileNotFoundError, match=r"must hold val.de.gz, .*data_dir='/"):
+        load_parallel("multi30k", "de", "en", "val", data_dir=files)
+
+
+def test_multi30k_is_downloaded_and_checked(files, monkeypatch):
+    asked = {}
+
+    def get_file(fname, origin, cache_subdir, file_hash, hash_algorithm):
+        asked[origin] = (file_hash, hash_algorithm)
+        return str(files / fname)
+
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    assert load_parallel("multi30k", "de", "en") == (
+        ["train de 1", "train de 2"],
+        ["train en 1", "train en 2"],
+    )
+    folder = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d/data/task1/raw"
+    assert asked == {
+        f"{folder}/{name}": (corpora.MULTI30K_SHA256[name], "sha256")
+        for name in ("train.de.gz", "train.en.gz")
+    }
+
+
+def test_every_file_of_multi30k_has_its_sum():
+    languages, splits = corpora.CHOICES["multi30k"]
+    names = {f"{split}.{language}.gz" for split in splits for language in languages}
+    assert set(corpora.MULTI30K_SHA256) == names
+    assert len(set(corpora.MULTI30K_SHA256.values())) == 12
+    assert {len(digest) for digest in corpora.MULTI30K_SHA256.values()} == {64}
+
+
+def test_without_a_network_it_says_what_to_do(monkeypatch):
+    def get_file(*arguments, **options):
+        raise Exception("URL fetch failure")
+
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    with pytest.raises(OSError, match=r"URL fetch failure.*train.de.gz.*`data_dir`"):
+        load_parallel("multi30k", "de", "en")
+
+
+def test_a_file_with_another_sum_is_refused(files, monkeypatch):
+    get_file = functools.partial(keras.utils.get_file, cache_dir=files / "cache")
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    monkeypatch.setattr(corpora, "MULTI30K_ADDRESS", f"{files.as_uri()}/")
+    monkeypatch.setattr(corpora, "MULTI30K_FOLDER", "")
+    with pytest.raises(OSError, match=r"downloaded: Incomplete or corrupted.*data_dir"):
+        load_parallel("multi30k", "de", "en")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("wmt", "en", "de"), r"`name` must be one of .*name='wmt'"),
+        (("multi30k", "en", "es"), r"`target` must be one of .*target='es'"),
+        (("multi30k", "xx", "de"), r"`source` must be one of .*source='xx'"),
+        (("multi30k", "en", "en"), r"`target` must differ.*target='en'"),
+        (("multi30k", "en", "de", "test"), r"`split` must be one of.*split='test'"),
+        (("phrases", "en", "xx"), r"`target` must be one of .*target='xx'"),
+        (("phrases", "de", "de"), r"`target` must differ.*target='de'"),
+        (("phrases", "en", "de", "dev"), r"`split` must be one of.*split='dev'"),
+    ],
+)
+def test_bad_names(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        load_parallel(*arguments)

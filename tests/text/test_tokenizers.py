@@ -1,0 +1,259 @@
+import json
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
+
+ROOT = pathlib.Path(__file__).parents[2]
+LINES = [
+    "A man in a blue shirt is standing on a ladder.",
+    "Ein Mann in einem blauen Hemd steht auf einer Leiter.",
+    "Two young men are outside near many bushes.",
+    "Zwei junge Männer sind im Freien in der Nähe vieler Büsche.",
+] * 5
+ODD = [
+    "",
+    " ",
+    "  leading and  double   spaces ",
+    "new\nlines\r\nand\ttabs",
+    "emoji 🙂 👩‍👩‍👧 and e\u0301",
+    "\u2581 is a mark, \u2581\u2581_",
+    "\x10 is an escape, \x10_ and \x10\x10\u2581",
+    "\x00 nul",
+    "<s></s><pad><unk><0x41>",
+    "no\u00a0break\u202fspaces\u2028",
+    "日本語とعربى",
+]
+TEXT = st.text() | st.text(alphabet=" \x10\u2581_aäe<>s/")
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram", "bytes"])
+def tokenizer(request):
+    if request.param == "bytes":
+        return ByteTokenizer()
+    return SentencePieceTokenizer.train(LINES, 320, model_type=request.param)
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return SentencePieceTokenizer.train(LINES, 320)
+
+
+@pytest.mark.parametrize("line", ODD)
+def test_odd_text_comes_back(tokenizer, line):
+    assert tokenizer.detokenize(tokenizer.tokenize([line])) == [line]
+
+
+@settings(deadline=None, max_examples=50)
+@given(lines=st.lists(TEXT, max_size=5))
+def test_any_text_comes_back(tokenizer, lines):
+    ids = tokenizer.tokenize(lines)
+    assert tokenizer.detokenize(ids) == lines
+    assert all(3 < i < tokenizer.vocabulary_size for row in ids for i in row)
+
+
+@settings(deadline=None, max_examples=20)
+@given(lines=st.lists(TEXT, max_size=5), sampling=st.floats(0.05, 1.0))
+def test_sampled_text_comes_back(bpe, lines, sampling):
+    assert bpe.detokenize(bpe.tokenize(lines, sampling=sampling)) == lines
+
+
+def test_subwords_are_learnt_and_sampling_varies_them(bpe):
+    plain = bpe.tokenize(LINES)
+    assert sum(map(len, plain)) < 0.7 * sum(len(line) for line in LINES)
+    assert bpe.tokenize(LINES) == plain
+    assert bpe.tokenize(LINES, sampling=0.3) != plain
+
+
+def test_graph_equals_eager(tokenizer):
+    dataset = tf.data.Dataset.from_tensor_slices(ODD).batch(4)
+    rows = [
+        row
+        for ragged in dataset.map(tokenizer.tokenize)
+        for row in ragged.with_row_splits_dtype("int64").to_list()
+    ]
+    assert rows == tokenizer.tokenize(ODD)
+    ragged = tokenizer.tokenize(tf.constant(ODD))
+    assert isinstance(ragged, tf.RaggedTensor)
+    assert ragged.dtype == tf.int32
+
+
+def test_sampling_in_the_graph(bpe):
+    dataset = tf.data.Dataset.from_tensors(LINES)
+    (ragged,) = dataset.map(lambda lines: bpe.tokenize(lines, sampling=0.3))
+    assert ragged.to_list() != bpe.tokenize(LINES)
+    assert bpe.detokenize(ragged) == LINES
+
+
+def test_detokenize_takes_rows_of_any_kind(tokenizer):
+    ids = tokenizer.tokenize(["one two"])
+    padded = np.array([[1, *ids[0], 2, 0, 0]])
+    tensors = (padded, keras.ops.convert_to_tensor(padded), tf.constant(padded))
+    for rows in (ids, tf.ragged.constant(ids), *tensors):
+        assert tokenizer.detokenize(rows) == ["one two"]
+    assert tokenizer.detokenize([[]]) == [""]
+    assert tokenizer.detokenize([]) == []
+
+
+def test_special_ids_are_left_out_and_nothing_is_cut(tokenizer):
+    first, second = tokenizer.tokenize(["one", " two"])
+    assert tokenizer.detokenize([[*first, 2, 0, 1, *second]]) == ["one two"]
+
+
+def test_what_is_not_utf8_is_replaced(tokenizer):
+    ids = tokenizer.tokenize(["é"])[0][-2:]
+    broken = tokenizer.detokenize([[*ids, ids[0]]])
+    assert broken == ["é\ufffd"]
+
+
+def test_training_is_deterministic_and_quiet(capfd):
+    first, second = (SentencePieceTokenizer.train(iter(LINES), 320) for _ in range(2))
+    assert first.get_config()["model"] == second.get_config()["model"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_configuration_round_trip(tokenizer):
+    config = json.loads(json.dumps(tokenizer.get_config()))
+    other = type(tokenizer).from_config(config)
+    assert other.tokenize(ODD) == tokenizer.tokenize(ODD)
+    assert other.vocabulary_size == tokenizer.vocabulary_size
+    description = keras.saving.serialize_keras_object(tokenizer)
+    assert description["registered_name"].startswith("keras_seqattn>")
+    loaded = keras.saving.deserialize_keras_object(description)
+    assert loaded.tokenize(ODD) == tokenizer.tokenize(ODD)
+
+
+def test_two_tokenizers_live_side_by_side_and_outlive_a_new_seed(bpe):
+    other = SentencePieceTokenizer.train([line.upper() for line in LINES], 300)
+    expected = [bpe.tokenize(ODD), other.tokenize(ODD)]
+    assert expected[0] != expected[1]
+    dataset = tf.data.Dataset.from_tensors(ODD)
+    datasets = [dataset.map(one.tokenize) for one in (bpe, other)]
+    keras.utils.set_random_seed(1)
+    assert [bpe.tokenize(ODD), other.tokenize(ODD)] == expected
+    assert [next(iter(ids)).to_list() for ids in datasets] == expected
+    assert bpe.detokenize(expected[0]) == other.detokenize(expected[1]) == ODD
+
+
+LOAD = """
+import json, sys, keras, keras_seqattn.text
+model = keras.saving.load_model(sys.argv[1])
+print(json.dumps(model.tokenizer.tokenize(json.loads(sys.stdin.read()))))
+"""
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn_tests")
+class Holder(keras.Model):
+    def __init__(self, tokenizer, **kwargs):
+        super().__init__(**kwargs)
+        self.tokenizer = tokenizer
+
+    def call(self, x):
+        return x
+
+    def build(self, input_shape):
+        pass
+
+    def get_config(self):
+        tokenizer = keras.saving.serialize_keras_object(self.tokenizer)
+        return {**super().get_config(), "tokenizer": tokenizer}
+
+    @classmethod
+    def from_config(cls, config):
+        tokenizer = keras.saving.deserialize_keras_object(config.pop("tokenizer"))
+        return cls(tokenizer, **config)
+
+
+def test_it_travels_in_a_saved_model_to_a_fresh_process(tmp_path, bpe):
+    path = tmp_path / "holder.keras"
+    holder = Holder(bpe)
+    holder(np.zeros((1, 1)))
+    holder.save(path)
+    script = f"from tests.text.test_tokenizers import Holder\n{LOAD}"
+    result = subprocess.run(
+        [sys.executable, "-c", script, path],
+        input=json.dumps(ODD),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert json.loads(result.stdout.splitlines()[-1]) == bpe.tokenize(ODD)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("one", r"`lines` must be a list of strings, not one.* lines='one'"),
+        (b"one", r"`lines` must be a list of strings, not one.* lines=b'one'"),
+        (["one", b"\xff"], r"`lines` must hold strings only.* lines\[1\]=b'\\xff'"),
+        ([None], r"`lines` must hold strings only.* lines\[0\]=None"),
+        (["\ud800"], r"`lines` must hold valid Unicode.* lines\[0\]='\\ud800'"),
+    ],
+)
+def test_bad_lines(tokenizer, lines, message):
+    with pytest.raises(ValueError, match=message):
+        tokenizer.tokenize(lines)
+    with pytest.raises(ValueError, match=message):
+        SentencePieceTokenizer.train(lines)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([5, 6], r"`ids` must be rows of integers.* ids\[0\]=5"),
+        ([[5], [6.0]], r"`ids` must be rows of integers.* ids\[1\]=\[6.0\]"),
+        ([["a"]], r"`ids` must be rows of integers.* ids\[0\]=\['a'\]"),
+        ([[320]], r"`ids` must be at least 0 and below \d+.* ids\[0\]=\[320\]"),
+        ([[-1]], r"`ids` must be at least 0 and below \d+.* ids\[0\]=\[-1\]"),
+    ],
+)
+def test_bad_ids(tokenizer, ids, message):
+    with pytest.raises(ValueError, match=message):
+        tokenizer.detokenize(ids)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lines": []}, r"`lines` must hold text to train on.* 0 lines"),
+        ({"lines": ["", ""]}, r"`lines` must hold text to train on.* 2 lines"),
+        ({"vocabulary_size": 8000}, r"must be at most \d+ for .*_size=8000"),
+        ({"vocabulary_size": 100}, r"must be at least \d+ for .*_size=100"),
+        ({"vocabulary_size": 0}, r"must be a positive integer.*vocabulary_size=0"),
+        ({"vocabulary_size": 9.5}, r"must be a positive integer.*_size=9.5"),
+        ({"model_type": "word"}, r'must be "bpe" or "unigram".*model_type=\'word\''),
+    ],
+)
+def test_bad_training(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SentencePieceTokenizer.train(**{"lines": LINES, **arguments})
+
+
+def test_the_sizes_that_errors_name_are_right():
+    for size, words in ((8000, "at most"), (100, "at least")):
+        with pytest.raises(ValueError, match=words) as error:
+            SentencePieceTokenizer.train(LINES, size)
+        named = int(str(error.value).split(words)[1].split()[0])
+        assert SentencePieceTokenizer.train(LINES, named).vocabulary_size == named
+
+
+@pytest.mark.parametrize("model", [b"", b"no model", "text", None])
+def test_bad_model(model):
+    with pytest.raises(ValueError, match=r"`model` must be the bytes.*Received: model"):
+        SentencePieceTokenizer(model)
+
+
+def test_bad_sampling(bpe):
+    with pytest.raises(ValueError, match=r"at least 0.*sampling=-0.1"):
+        bpe.tokenize(["a"], sampling=-0.1)
+    with pytest.raises(ValueError, match=r"must be 0 for bytes.*sampling=0.1"):
+        ByteTokenizer().tokenize(["a"], sampling=0.1)
