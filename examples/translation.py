@@ -1,0 +1,216 @@
+"""Trains a Transformer to translate, scores it on unseen lines, and saves it.
+
+    python examples/translation.py                    # about 5 minutes on 2 cores
+    python examples/translation.py --preset smoke     # under a minute: does it run?
+    python examples/translation.py --corpus multi30k  # photo captions, 45 minutes
+
+Stop it whenever you like: the same command goes on from the last finished epoch. It
+needs `pip install "keras_seqattn[text,score,corpora,plot]"`.
+"""
+
+import argparse
+import csv
+import dataclasses
+import json
+import pathlib
+import shutil
+import sys
+import time
+
+import keras
+import sacrebleu
+
+import keras_seqattn as ks
+
+
+def main():
+    args = arguments()
+    recipe = ks.recipes.RECIPES[args.preset]
+    if args.epochs:
+        recipe = dataclasses.replace(recipe, epochs=args.epochs)
+    keras.utils.set_random_seed(args.seed)
+    claim(args, recipe)
+
+    saved = args.output / "translator.keras"
+    if saved.exists():
+        print(f"Already trained; evaluating {saved} (delete it to train anew).")
+    else:
+        translator = train(args, recipe)
+        unfinished = saved.with_stem("unfinished")
+        translator.save(unfinished)  # Renamed when whole, should a kill come now.
+        unfinished.rename(saved)
+        shutil.rmtree(args.output / "backup")
+
+    evaluate(args, ks.Translator.load(saved))
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--corpus", choices=("phrases", "multi30k"), default="phrases")
+    add("--data-dir", help="folder of multi30k's files; default: download them")
+    add("--source", default="en", help="language translated from; default: en")
+    add("--target", default="de", help="language translated to; default: de")
+    add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
+    add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
+    add("--epochs", type=int, help="default: the preset's")
+    add("--minutes", type=float, default=float("inf"), help="most minutes of training")
+    add("--seed", type=int, default=0)
+    add("--evaluate", choices=("val", "test"), help="default: test; multi30k: val")
+    args = parser.parse_args()
+    phrases = args.corpus == "phrases"
+    args.preset = args.preset or ("default" if phrases else "multi30k")
+    # Multi30k's test part is for a model that is final: look at it once.
+    args.evaluate = args.evaluate or ("test" if phrases else "val")
+    name = f"{args.corpus}-{args.source}-{args.target}-{args.preset}"
+    args.output = args.output or pathlib.Path("runs", name)
+    return args
+
+
+def claim(args, recipe):
+    """Makes the output folder this run's own; that of another run is an error."""
+    run = {name: getattr(args, name) for name in ("corpus", "source", "target", "seed")}
+    run = json.dumps({**run, "recipe": dataclasses.asdict(recipe)}, indent=2)
+    args.output.mkdir(parents=True, exist_ok=True)
+    path = args.output / "run.json"
+    if path.exists() and path.read_text() != run:
+        sys.exit(
+            "`--output` must be a new folder, or that of the same command. "
+            f"Received: --output={args.output}, of another run: see {path}."
+        )
+    path.write_text(run)
+
+
+def load(args, split):
+    if (args.corpus, split) == ("multi30k", "test"):
+        split = "test_2016_flickr"
+    return ks.text.load_parallel(
+        args.corpus, args.source, args.target, split=split, data_dir=args.data_dir
+    )
+
+
+def train(args, recipe):
+    """Trains by the recipe, from the backup if there is one; returns a translator."""
+    sources, targets = load(args, "train")
+    # The same lines give the same tokenizer, so a resumed run finds its own again.
+    tokenizer = ks.text.SentencePieceTokenizer.train(
+        [*sources, *targets], recipe.vocabulary_size
+    )
+    sizes = {
+        "batch_tokens": recipe.batch_tokens,
+        "bucket_lengths": recipe.bucket_lengths,
+    }
+    training = ks.text.translation_batches(
+        sources, targets, tokenizer, seed=args.seed, **sizes
+    )
+    validation = ks.text.translation_batches(
+        *load(args, "val"), tokenizer, shuffle=False, **sizes
+    )
+
+    model = ks.models.TranslationTransformer(tokenizer.vocabulary_size, **recipe.model)
+    schedule = ks.training.InverseSquareRoot(
+        recipe.peak_learning_rate, recipe.warmup_steps
+    )
+    model.compile(
+        keras.optimizers.Adam(
+            schedule, beta_2=0.98, use_ema=True, ema_momentum=recipe.ema_momentum
+        ),
+        ks.training.MaskedCrossentropy(label_smoothing=recipe.label_smoothing),
+        metrics=[ks.training.Perplexity()],
+    )
+    print(f"{len(sources):,} pairs, {model.count_params():,} weights -> {args.output}")
+    history, backup = args.output / "history.csv", args.output / "backup"
+    if not (backup / "training_metadata.json").exists():  # A kill came in the first.
+        shutil.rmtree(backup, ignore_errors=True)
+    model.fit(
+        training,
+        validation_data=validation,
+        epochs=recipe.epochs,
+        callbacks=[
+            keras.callbacks.TerminateOnNaN(raise_error=True),
+            keras.callbacks.SwapEMAWeights(),  # Validates the averaged weights.
+            Stopwatch(history, args.minutes),
+            keras.callbacks.CSVLogger(history, append=True),
+            keras.callbacks.BackupAndRestore(
+                backup,
+                double_checkpoint=True,  # A kill may come while it writes one.
+                delete_checkpoint=False,
+            ),
+        ],
+    )
+    return ks.Translator(model, tokenizer)
+
+
+class Stopwatch(keras.callbacks.Callback):
+    """Logs the minutes of training, those before a resume too, and keeps a limit.
+
+    No epoch begins that would end past the limit, if it took as long as the last.
+    """
+
+    def __init__(self, history, limit):
+        super().__init__()
+        self.history, self.limit = history, limit
+
+    def on_train_begin(self, logs=None):
+        """Counts from what earlier runs of the command took."""
+        self.begin = time.monotonic() - 60 * minutes_trained(self.history)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Takes the time of this epoch alone."""
+        self.epoch_begin = time.monotonic()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Adds the minutes to the logs, and stops where another epoch is too long."""
+        now = time.monotonic()
+        logs["minutes"] = (now - self.begin) / 60
+        if logs["minutes"] + (now - self.epoch_begin) / 60 > self.limit:
+            self.model.stop_training = True
+
+
+def minutes_trained(history):
+    rows = list(csv.DictReader(history.open())) if history.exists() else []
+    return float(rows[-1]["minutes"]) if rows else 0.0
+
+
+def evaluate(args, translator):
+    """Translates the held-out part; prints, draws and writes what came out."""
+    sources, references = load(args, args.evaluate)
+    print(f"Translating the {len(sources):,} lines of {args.evaluate}:")
+    translations = translator(sources, verbose=True)
+    for i in range(0, len(sources), -(-len(sources) // 12)):
+        print(f"\n  {sources[i]}\n= {references[i]}\n> {translations[i]}")
+
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    matches = sum(map(str.__eq__, translations, references))
+    scores = {
+        "minutes": round(minutes_trained(args.output / "history.csv"), 1),
+        "split": args.evaluate,
+        "bleu": round(bleu.corpus_score(translations, [references]).score, 2),
+        "bleu_signature": str(bleu.get_signature()),
+        "chrf": round(chrf.corpus_score(translations, [references]).score, 2),
+        "chrf_signature": str(chrf.get_signature()),
+        "exact_match_percent": round(100 * matches / len(sources), 2),
+    }
+    print(f"\n{json.dumps(scores, indent=2)}")
+
+    write = {"encoding": "utf-8"}
+    (args.output / "scores.json").write_text(json.dumps(scores, indent=2), **write)
+    text = "".join(f"{translation}\n" for translation in translations)
+    (args.output / "translations.txt").write_text(text, **write)
+    curves = ks.plotting.learning_curves(args.output / "history.csv", x="minutes")
+    curves.savefig(args.output / "learning_curve.png", dpi=150)
+    attention = translator.attention(sources[0])
+    ks.plotting.attention_map(
+        attention.weights.mean(axis=(0, 1)),
+        attention.source_tokens,
+        attention.target_tokens,
+        title="Cross-attention, mean of all layers and heads",
+    ).savefig(args.output / "attention.png", dpi=150)
+    names = sorted(path.name for path in args.output.iterdir())
+    print(f"In {args.output}: {', '.join(names)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Attention layers for Keras 3, models that translate with them, and their tuning.
+
+`layers`, `models`, `decoding` and `training` are there at once; what needs more than
+keras and numpy is imported when first used.
+"""
+
+import importlib
+
+from keras_seqattn import decoding, layers, models, training
+from keras_seqattn.version import __version__
+
+_LAZY_MODULES = ("plotting", "recipes", "text")
+
+__all__ = [
+    "Translator",
+    "__version__",
+    "decoding",
+    "layers",
+    "models",
+    "training",
+    *_LAZY_MODULES,
+]
+
+
+def __getattr__(name):
+    if name == "Translator":
+        return importlib.import_module("keras_seqattn.translator").Translator
+    if name in _LAZY_MODULES:
+        return importlib.import_module(f"keras_seqattn.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(__all__)

@@ -1,0 +1,211 @@
+"""Figures: where a translation looked, and how a training went.
+
+Each function returns a `matplotlib.figure.Figure` that belongs to no window and no
+global state: save it with `figure.savefig(path)`, or let a notebook show it.
+Matplotlib is imported when a function is called.
+"""
+
+import csv
+
+import numpy as np
+
+# What the numbers of a column count; a name that is not here labels its own axis.
+LABELS = {
+    "epoch": "epochs of training",
+    "minutes": "minutes of training",
+    "loss": "loss (nats per token)",
+    "token_crossentropy": "cross-entropy (nats per token)",
+    "perplexity": "perplexity (log scale)",
+    "accuracy": "accuracy (fraction of tokens)",
+}
+TRAINING_COLOUR, VALIDATION_COLOUR, FAINT = "#94a3b8", "#c2410c", "#e2e8f0"
+
+
+def attention_map(weights, source_tokens, target_tokens, title=None):
+    """Draws attention weights: a row for a target token, a column for a source token.
+
+    Several heads or layers make a grid: a row of panels for a layer, a column for a
+    head. To draw a mean, pass the mean, as in the example.
+    Shapes: T target tokens, S source tokens, H heads.
+
+    Args:
+        weights: Array `(T, S)`, `(H, T, S)` or `(layers, H, T, S)` of numbers in
+            [0, 1], such as those of `Translator.attention`.
+        source_tokens: S strings. SentencePiece's mark of a space (U+2581) is drawn
+            as an open box, control characters are drawn escaped.
+        target_tokens: T strings, drawn likewise.
+        title: Text above the figure, or None.
+
+    Returns:
+        A `matplotlib.figure.Figure` with a colour bar from 0 to 1.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+        ValueError: If the shape of `weights` does not fit the tokens.
+
+    Example:
+    >>> weights = np.full((2, 4, 3, 3), 1 / 3)
+    >>> tokens = ["A", "▁dog", "."]
+    >>> figure = attention_map(weights.mean(axis=(0, 1)), tokens, tokens)
+    >>> len(figure.axes)  # the map and its colour bar
+    2
+    """
+    weights = np.asarray(weights, "float32")
+    shape = (len(target_tokens), len(source_tokens))
+    if weights.ndim not in (2, 3, 4) or weights.shape[-2:] != shape or 0 in shape:
+        raise ValueError(
+            "`weights` must have the shape (T, S), (heads, T, S) or (layers, heads, "
+            f"T, S), with (T, S) = {shape} by the number of tokens. "
+            f"Received: weights.shape={weights.shape}."
+        )
+    panels = weights.reshape((1,) * (4 - weights.ndim) + weights.shape)
+    layers, heads, rows, columns = panels.shape
+    cell = min(0.3, max(0.1, 12 / (heads * columns)))  # inches
+    size = (heads * (columns * cell + 0.2) + 1.8, layers * (rows * cell + 0.3) + 1.2)
+    figure = _figure(size)
+    axes = figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
+    font_size = min(9, 54 * cell)
+    for (layer, head), panel in np.ndenumerate(axes):
+        image = panel.imshow(panels[layer, head], vmin=0, vmax=1, cmap="Blues")
+        names = [f"layer {layer + 1}"] * (layers > 1) + [f"head {head + 1}"]
+        if weights.ndim > 2:
+            panel.set_title(", ".join(names), fontsize=8)
+        panel.set_xticks(range(columns), _readable(source_tokens), rotation=90)
+        panel.set_yticks(range(rows), _readable(target_tokens))
+        panel.tick_params(labelsize=font_size, length=0)
+        panel.spines[:].set_color(FAINT)
+    figure.supxlabel("source tokens", fontsize=9)
+    figure.supylabel("target tokens", fontsize=9)
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
+    bar.set_label("attention weight (a row sums to 1)", fontsize=9)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, length=0)
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def learning_curves(history, x="epoch", title=None):
+    """Draws every metric of a training, the training and the validation together.
+
+    An epoch that a file holds twice, because a kill came between its line and its
+    backup, counts as it last ended. Perplexity has a logarithmic axis.
+
+    Args:
+        history: What `fit` returned, its `history` dict, or the path of a file
+            written by `keras.callbacks.CSVLogger`.
+        x: Name of the column along the horizontal axis: "epoch", counted from 1, or
+            any other, such as a "minutes" that a callback logged.
+        title: Text above the figure, or None.
+
+    Returns:
+        A `matplotlib.figure.Figure` with one panel for each metric.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+        ValueError: If `history` holds no epoch, or no column `x`.
+
+    Example:
+    >>> figure = learning_curves({"loss": [3.0, 2.0], "val_loss": [3.1, 2.4]})
+    >>> figure.axes[0].get_ylabel()
+    'loss (nats per token)'
+    """
+    columns = _columns(history)
+    if x not in columns:
+        raise ValueError(
+            f"`x` must be a column of the history, one of {sorted(columns)}. "
+            f"Received: x={x!r}."
+        )
+    metrics = [
+        name
+        for name in columns
+        if name not in (x, "epoch", "minutes") and not name.startswith("val_")
+    ]
+    metrics.sort(key=lambda name: name != "loss")
+    figure = _figure((4.2 * max(len(metrics), 1), 3.4))
+    panels = figure.subplots(1, len(metrics), squeeze=False)[0]
+    for panel, name in zip(panels, metrics, strict=True):
+        for column, colour, label in (
+            (name, TRAINING_COLOUR, "training"),
+            (f"val_{name}", VALIDATION_COLOUR, "validation"),
+        ):
+            if column in columns:
+                _curve(panel, columns[x], columns[column], colour, label)
+        if name == "perplexity":
+            panel.set_yscale("log", subs=(2, 3, 5))
+            panel.yaxis.set_major_formatter("{x:g}")
+            panel.yaxis.set_minor_formatter("{x:g}")
+        panel.set_xlabel(LABELS.get(x, x))
+        panel.set_ylabel(LABELS.get(name, name))
+        panel.xaxis.get_major_locator().set_params(integer=x == "epoch")
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(color=FAINT)
+        panel.set_axisbelow(True)
+    panels[0].legend(frameon=False)
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _curve(panel, x, values, colour, label):
+    """Draws one curve and writes its last value beside its end."""
+    (line,) = panel.plot(x, values, color=colour, label=label, linewidth=2)
+    line.set_marker("o" if len(values) == 1 else "")
+    panel.annotate(
+        f"{values[-1]:.3g}",
+        (x[-1], values[-1]),
+        xytext=(4, 0),
+        textcoords="offset points",
+        va="center",
+        color=colour,
+        fontsize=8,
+    )
+
+
+def _columns(history):
+    """Returns a dict from names to equally long lists, "epoch" from 1 among them."""
+    history = getattr(history, "history", history)
+    if isinstance(history, dict):
+        columns = {name: list(values) for name, values in history.items()}
+        columns.setdefault(
+            "epoch", list(range(1, 1 + max(map(len, columns.values()), default=0)))
+        )
+    else:
+        with open(history, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        last = {int(row["epoch"]): row for row in rows}
+        columns = {
+            name: [_number(last[epoch][name]) for epoch in sorted(last)]
+            for name in (rows[0] if rows else {"epoch": None})
+        }
+        columns["epoch"] = [epoch + 1 for epoch in sorted(last)]
+    if not columns["epoch"]:
+        raise ValueError(
+            "`history` must hold at least one epoch, which `fit` records when an epoch "
+            f"ends. Received: history={history!r}."
+        )
+    return columns
+
+
+def _number(text):
+    """Reads a cell of a CSV file; "NA" is what Keras writes for no value."""
+    return float("nan") if text in ("NA", "") else float(text)
+
+
+def _readable(tokens):
+    """Escapes what has no shape of its own, so that each label shows its token."""
+    return [
+        "".join(
+            character if character.isprintable() else repr(character)[1:-1]
+            for character in token.replace("▁", "␣").replace(" ", "␣")
+        )
+        for token in tokens
+    ]
+
+
+def _figure(size):
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "Figures need matplotlib: pip install 'keras_seqattn[plot]'"
+        ) from error
+    return Figure(figsize=size, layout="constrained")

@@ -1,0 +1,187 @@
+"""The main job: trains, scores, saves; goes on after a stop; never trains twice."""
+
+import csv
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import pytest
+
+import keras_seqattn as ks
+
+SCRIPT = pathlib.Path(__file__).parent.parent / "examples" / "translation.py"
+WRITTEN = {
+    "attention.png",
+    "history.csv",
+    "learning_curve.png",
+    "run.json",
+    "scores.json",
+    "translations.txt",
+    "translator.keras",
+}
+
+
+def command(*options):
+    return [sys.executable, SCRIPT, *map(str, options)]
+
+
+def epochs(folder):
+    with open(folder / "history.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def assert_finished(folder, output):
+    """Checks that everything was written, and that the scores were printed too."""
+    assert {path.name for path in folder.iterdir()} == WRITTEN
+    for name in ("attention.png", "learning_curve.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    scores = (folder / "scores.json").read_text()
+    assert scores in output
+    assert "tok:13a" in scores
+    return json.loads(scores)
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """The script as a module, with a recipe and a corpus that take seconds."""
+    spec = importlib.util.spec_from_file_location("translation", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    tiny = {
+        "model": {
+            "model_dim": 8,
+            "num_heads": 2,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "intermediate_dim": 8,
+        },
+        "vocabulary_size": 290,
+        "batch_tokens": 512,
+        "bucket_lengths": (16,),
+        "epochs": 3,
+    }
+    recipe = dataclasses.replace(ks.recipes.RECIPES["smoke"], **tiny)
+    monkeypatch.setitem(ks.recipes.RECIPES, "smoke", recipe)
+
+    def load_parallel(name, source, target, split, data_dir):
+        loaded.append((name, source, target, split, data_dir))
+        numbers = range(40 if split == "train" else 3)
+        pairs = [(f"{i} red dogs", f"{i} rote Hunde") for i in numbers]
+        return tuple(map(list, zip(*pairs, strict=True)))
+
+    loaded = module.loaded = []
+    monkeypatch.setattr(ks.text, "load_parallel", load_parallel)
+
+    def run(*options):
+        arguments = ["translation.py", "--preset", "smoke", *map(str, options)]
+        monkeypatch.setattr(sys, "argv", arguments)
+        module.main()
+
+    module.run = run
+    return module
+
+
+def test_ctrl_c_resumes_and_a_finished_run_is_only_evaluated(
+    example, monkeypatch, tmp_path, capsys
+):
+    begin = example.Stopwatch.on_epoch_begin
+
+    def interrupt(stopwatch, epoch, logs=None):
+        if epoch == 2:
+            raise KeyboardInterrupt
+        begin(stopwatch, epoch)
+
+    output = ("--output", tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(example.Stopwatch, "on_epoch_begin", interrupt)
+        example.run(*output)
+    assert len(epochs(tmp_path)) == 2
+    assert not (tmp_path / "translator.keras").exists()
+    capsys.readouterr()
+
+    example.run(*output)
+    printed = capsys.readouterr().out
+    assert "Epoch 3/3" in printed
+    assert "Epoch 2/3" not in printed
+    rows = epochs(tmp_path)
+    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
+    minutes = [float(row["minutes"]) for row in rows]
+    assert minutes == sorted(minutes)
+    losses = [float(row["val_loss"]) for row in rows]
+    assert losses == sorted(losses, reverse=True)
+    scores = assert_finished(tmp_path, printed)
+    assert scores["split"] == "test"
+    assert scores["minutes"] == round(minutes[-1], 1)
+
+    example.run(*output)
+    printed = capsys.readouterr().out
+    assert "Already trained" in printed
+    assert "Epoch" not in printed
+    assert assert_finished(tmp_path, printed) == scores
+    assert epochs(tmp_path) == rows
+
+    with pytest.raises(SystemExit, match="`--output` must be .*Received: --output="):
+        example.run(*output, "--seed", 1)
+
+
+def test_multi30k_is_scored_on_val_and_minutes_stop_the_training(
+    example, tmp_path, capsys
+):
+    example.run(
+        *("--corpus", "multi30k", "--data-dir", "a_folder", "--target", "fr"),
+        *("--output", tmp_path, "--minutes", 0.0001),
+    )
+    assert len(epochs(tmp_path)) == 1
+    assert assert_finished(tmp_path, capsys.readouterr().out)["split"] == "val"
+    splits = ["train", "val", "val"]
+    assert example.loaded == [
+        ("multi30k", "en", "fr", split, "a_folder") for split in splits
+    ]
+
+
+def test_defaults_follow_the_corpus(example, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["translation.py"])
+    args = example.arguments()
+    assert (args.preset, args.evaluate) == ("default", "test")
+    assert args.output == pathlib.Path("runs/phrases-en-de-default")
+    options = "translation.py --corpus multi30k --evaluate test --target fr".split()
+    monkeypatch.setattr(sys, "argv", options)
+    args = example.arguments()
+    assert (args.preset, args.evaluate) == ("multi30k", "test")
+    assert args.output == pathlib.Path("runs/multi30k-en-fr-multi30k")
+    example.load(args, "test")
+    assert example.loaded[-1][3] == "test_2016_flickr"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("waits_for", ["history.csv", "backup/training_metadata.json"])
+def test_a_kill_loses_at_most_one_epoch(waits_for, tmp_path):
+    options = command("--preset", "smoke", "--epochs", 3, "--output", tmp_path)
+    with subprocess.Popen(options, stdout=subprocess.DEVNULL) as process:
+        while not (path := tmp_path / waits_for).exists() or not path.stat().st_size:
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+    again = subprocess.run(options, capture_output=True, text=True, check=True)
+    assert "Epoch 2/3" in again.stdout
+    # The backup comes after the history: before it, the epoch is the one that is lost.
+    assert waits_for == "history.csv" or "Epoch 1/3" not in again.stdout
+    assert {row["epoch"] for row in epochs(tmp_path)} == {"0", "1", "2"}
+    scores = assert_finished(tmp_path, again.stdout)
+    assert scores["exact_match_percent"] > 50
+
+
+# The other backends run the same script above; here it is the whole of the main job.
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="slower elsewhere")
+def test_the_smoke_preset_learns(tmp_path):
+    options = command("--preset", "smoke", "--output", tmp_path)
+    done = subprocess.run(options, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert assert_finished(tmp_path, done.stdout)["exact_match_percent"] > 50

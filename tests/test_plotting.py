@@ -1,0 +1,134 @@
+"""Figures are drawn: what was given stands on them, what does not fit is an error."""
+
+import re
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_seqattn import plotting
+
+SOURCE = ["A", "▁dog", "▁", "\n", "</s>"]
+TARGET = ["Ein", "▁Hund", "</s>"]
+
+
+@pytest.fixture(autouse=True)
+def no_global_state(monkeypatch):
+    """Makes every import of pyplot, and so of a window, an error."""
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+
+
+@pytest.fixture
+def csv_path(tmp_path):
+    path = tmp_path / "history.csv"
+    path.write_text(
+        "epoch,accuracy,loss,minutes,perplexity,val_loss,val_perplexity\n"
+        "0,0.1,4.0,0.5,54.0,3.5,33.0\n"
+        "1,0.2,3.0,1.0,20.0,NA,NA\n"
+        "1,0.3,2.0,1.7,7.4,2.5,12.0\n"
+    )
+    return path
+
+
+def texts(ticks):
+    return [tick.get_text() for tick in ticks]
+
+
+def drawn(panel):
+    """Maps the label of each line of a panel to its points."""
+    return {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
+
+
+def test_one_attention_map(rng, tmp_path):
+    weights = rng.random((3, 5))
+    figure = plotting.attention_map(weights, SOURCE, TARGET, title="a title")
+    panel, bar = figure.axes
+    np.testing.assert_allclose(panel.images[0].get_array(), weights, rtol=1e-6)
+    assert panel.images[0].get_clim() == bar.get_ylim() == (0, 1)
+    assert texts(panel.get_xticklabels()) == ["A", "␣dog", "␣", r"\n", "</s>"]
+    assert texts(panel.get_yticklabels()) == ["Ein", "␣Hund", "</s>"]
+    assert panel.get_title() == ""
+    assert figure.get_suptitle() == "a title"
+    figure.savefig(tmp_path / "map.png")
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("shape", "titles"),
+    [
+        ((2,), ["head 1", "head 2"]),
+        ((1,), ["head 1"]),
+        ((2, 1), ["layer 1, head 1", "layer 2, head 1"]),
+    ],
+)
+def test_a_grid_of_layers_by_heads(rng, shape, titles):
+    weights = rng.random((*shape, 3, 5))
+    *panels, _ = plotting.attention_map(weights, SOURCE, TARGET).axes
+    assert [panel.get_title() for panel in panels] == titles
+    for panel, one in zip(panels, weights.reshape(-1, 3, 5), strict=True):
+        np.testing.assert_allclose(panel.images[0].get_array(), one, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3,), (1, 1, 1, 3, 5), (2, 3, 4)])
+def test_weights_of_another_shape_are_an_error(shape):
+    message = rf"`weights` must have .*\(3, 5\).*Received: weights.shape=\({shape[0]}"
+    with pytest.raises(ValueError, match=message):
+        plotting.attention_map(np.zeros(shape), SOURCE, TARGET)
+
+
+def test_weights_of_no_tokens_are_an_error():
+    with pytest.raises(ValueError, match=r"Received: weights.shape=\(0, 5\)"):
+        plotting.attention_map(np.zeros((0, 5)), SOURCE, [])
+
+
+def test_learning_curves_of_a_file(csv_path, tmp_path):
+    figure = plotting.learning_curves(csv_path, title="a title")
+    loss, accuracy, perplexity = figure.axes
+    assert loss.get_ylabel() == "loss (nats per token)"
+    assert loss.get_xlabel() == "epochs of training"
+    assert drawn(loss) == {
+        "training": [[1, 4.0], [2, 2.0]],
+        "validation": [[1, 3.5], [2, 2.5]],
+    }
+    assert drawn(accuracy) == {"training": [[1, 0.1], [2, 0.3]]}
+    assert perplexity.get_yscale() == "log"
+    assert texts(loss.get_legend().get_texts()) == ["training", "validation"]
+    assert [note.get_text() for note in loss.texts] == ["2", "2.5"]
+    figure.savefig(tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_learning_curves_by_minutes(csv_path):
+    panel = plotting.learning_curves(csv_path, x="minutes").axes[0]
+    assert panel.get_xlabel() == "minutes of training"
+    assert drawn(panel)["training"] == [[0.5, 4.0], [1.7, 2.0]]
+
+
+def test_learning_curves_of_what_fit_returns():
+    history = keras.callbacks.History()
+    history.history = {"loss": [2.0], "other": [1.0], "val_loss": [3.0]}
+    loss, other = plotting.learning_curves(history).axes
+    assert drawn(loss) == {"training": [[1, 2.0]], "validation": [[1, 3.0]]}
+    assert other.get_ylabel() == "other"
+
+
+@pytest.mark.parametrize("history", [{}, {"loss": []}])
+def test_a_history_of_no_epoch_is_an_error(history, tmp_path):
+    received = re.escape(f"Received: history={history}.")
+    with pytest.raises(ValueError, match=f"`history` must hold .*{received}"):
+        plotting.learning_curves(history)
+    (tmp_path / "empty.csv").write_text("epoch,loss\n")
+    with pytest.raises(ValueError, match="`history` must hold .*empty.csv"):
+        plotting.learning_curves(tmp_path / "empty.csv")
+
+
+def test_an_unknown_column_is_an_error(csv_path):
+    with pytest.raises(ValueError, match="`x` must be .*'minutes'.*x='seconds'"):
+        plotting.learning_curves(csv_path, x="seconds")
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"pip install 'keras_seqattn\[plot\]'"):
+        plotting.learning_curves({"loss": [1.0]})

@@ -1,0 +1,243 @@
+"""Strings in, strings out: order, limits, errors, and one file for it all."""
+
+import json
+import subprocess
+import sys
+import warnings
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import keras_seqattn as ks
+
+LINES = ["one", "", "a longer line", "two"]
+
+
+def make_model(**options):
+    """A model of noise: its weights are large enough that no two tokens tie."""
+    sizes = {"model_dim": 16, "num_heads": 2, "intermediate_dim": 16, "max_length": 24}
+    layers = {"encoder_layers": 1, "decoder_layers": 2}
+    vocabulary_size = options.pop("vocabulary_size", 260)
+    model = ks.models.TranslationTransformer(
+        vocabulary_size, **{**sizes, **layers, **options}
+    )
+    rng = np.random.default_rng(1)
+    model.set_weights([w + rng.normal(0, 0.3, w.shape) for w in model.get_weights()])
+    return model
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return ks.Translator(make_model(), ks.text.ByteTokenizer())
+
+
+@pytest.fixture(scope="module")
+def sentencepiece():
+    lines = ["two dogs run in a park", "a man in a blue shirt sings"] * 20
+    return ks.text.SentencePieceTokenizer.train(lines, vocabulary_size=290)
+
+
+@pytest.fixture
+def echo(monkeypatch):
+    """Makes every translation its source, the second best its first character.
+
+    Returns the list of batches that were searched.
+    """
+    batches = []
+
+    def generate(model, source_ids, search=None):
+        batches.append((source_ids, search))
+        token_ids = np.stack([source_ids] * 2, axis=1)
+        token_ids[token_ids == model.end_id] = 0
+        token_ids[:, 1, 1:] = 0
+        lengths = (token_ids > 0).sum(-1)
+        return ks.decoding.Hypotheses(token_ids, lengths, -1.0 * lengths)
+
+    monkeypatch.setattr(ks.decoding, "generate", generate)
+    return batches
+
+
+def test_translations_come_in_the_order_of_the_lines(translator, echo):
+    lines = [f"{'x' * (7 * i % 11)}{i}" for i in range(150)]
+    assert translator(lines) == lines
+
+
+def test_lines_of_one_length_are_searched_together(translator, echo):
+    translator(["x" * (i % 20) + "." for i in range(150)])
+    lengths = [(batch != 0).sum(-1) for batch, _ in echo]
+    assert [len(batch) for batch in lengths] == [64, 64, 22]
+    assert np.concatenate(lengths).tolist() == sorted(np.concatenate(lengths))
+    for batch, _ in echo:
+        assert batch.dtype == "int32"
+        assert (batch == translator.model.end_id).sum(-1).tolist() == [1] * len(batch)
+        assert batch[-1, -1] == translator.model.end_id
+
+
+def test_every_hypothesis_is_returned_with_its_score(translator, echo):
+    assert translator.translate(["ab", "c"]) == [
+        [("ab", -2.0), ("a", -1.0)],
+        [("c", -1.0), ("c", -1.0)],
+    ]
+
+
+def test_empty_lines_and_no_lines(translator, echo):
+    assert translator(["", "x", "\n "]) == ["", "x", ""]
+    assert translator.translate(["", "\n "]) == [[("", 0.0)], [("", 0.0)]]
+    assert translator([]) == []
+    assert len(echo) == 1
+
+
+def test_a_search_for_one_call_or_for_all(translator, echo):
+    own, other = ks.decoding.Greedy(), ks.decoding.Greedy()
+    ks.Translator(translator.model, translator.source_tokenizer, search=own)(["x"])
+    translator(["x"])
+    translator(["x"], search=other)
+    assert [search for _, search in echo] == [own, None, other]
+
+
+def test_long_lines_are_cut_with_one_warning(translator, echo):
+    lines = ["x" * 23, "x" * 24, "ok", "x" * 40]
+    with pytest.warns(
+        UserWarning, match=r"2 of 4 lines.*max_length=24.*lines\[1\]"
+    ) as w:
+        translations = translator(lines)
+    assert len(w) == 1
+    assert translations == ["x" * 23, "x" * 23, "ok", "x" * 23]
+
+
+def test_no_limit_no_warning(echo):
+    translator = ks.Translator(make_model(max_length=None), ks.text.ByteTokenizer())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert translator(["x" * 99]) == ["x" * 99]
+
+
+def test_progress_is_shown_on_request(translator, echo, capsys):
+    translator(LINES)
+    assert not capsys.readouterr().out
+    translator(LINES, verbose=True)
+    assert "3/3" in capsys.readouterr().out
+
+
+def test_translates_what_the_model_generates(translator):
+    ids = translator.source_tokenizer.tokenize(["two"])[0]
+    found = translator.model.generate(np.array([[*ids, translator.model.end_id]]))
+    length = found.lengths[0, 0]
+    text = translator.target_tokenizer.detokenize(found.token_ids[0, :, :length])[0]
+    [[(translation, score)]] = translator.translate(["two"])
+    assert translation == text != ""
+    assert score == pytest.approx(found.scores[0, 0], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("one", "`lines` must be a list of strings.*Received: lines='one'"),
+        (iter(["one"]), "`lines` must be a list of strings.*Received: lines=<"),
+        (["one", 2], r"`lines` must hold strings.*Received: lines\[1\]=2"),
+        (["one", b"two"], r"`lines` must hold strings.*Received: lines\[1\]=b'two'"),
+        (["\ud800"], r"valid Unicode.*Received: lines\[0\]="),
+    ],
+)
+def test_what_is_no_list_of_strings_is_an_error(translator, lines, message):
+    with pytest.raises(ValueError, match=message):
+        translator(lines)
+
+
+def test_a_tokenizer_of_another_model_is_an_error(translator, sentencepiece):
+    message = "`source_tokenizer` must be .* of 260 entries. Received: .*=290"
+    with pytest.raises(ValueError, match=message):
+        ks.Translator(translator.model, sentencepiece)
+    with pytest.raises(ValueError, match="`target_tokenizer` must be .*=290"):
+        ks.Translator(translator.model, ks.text.ByteTokenizer(), sentencepiece)
+
+
+def test_attention_of_the_own_translation(translator):
+    source, target, weights = translator.attention("a dog")
+    assert source == [*"a dog", "</s>"]
+    assert len(target) > 1
+    assert weights.shape == (2, 2, len(target), len(source))
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+
+
+def test_attention_of_a_given_translation(sentencepiece):
+    model = make_model(vocabulary_size=290)
+    found = ks.Translator(model, sentencepiece).attention("two dogs", "a shirt")
+    assert "".join(found.source_tokens) == "two dogs</s>"
+    assert "".join(found.target_tokens) == "a shirt</s>"
+    source_ids = [*sentencepiece.tokenize(["two dogs"])[0], 2]
+    target_ids = [1, *sentencepiece.tokenize(["a shirt"])[0]]
+    scores = model.cross_attention_scores(
+        np.array([source_ids]), np.array([target_ids])
+    )
+    scores = keras.ops.convert_to_numpy(scores)[0]
+    np.testing.assert_allclose(found.weights, scores, atol=1e-6)
+
+
+def test_save_and_load(translator, sentencepiece, tmp_path):
+    two = ks.Translator(
+        make_model(target_vocabulary_size=290),
+        ks.text.ByteTokenizer(),
+        sentencepiece,
+        search=ks.decoding.Greedy(),
+    )
+    for saved in (translator, two):
+        saved.save(tmp_path / "t.keras")
+        loaded = ks.Translator.load(tmp_path / "t.keras")
+        assert loaded.search == saved.search
+        shared = loaded.source_tokenizer is loaded.target_tokenizer
+        assert shared == (saved is translator)
+        assert loaded.target_tokenizer.detokenize([[110]]) == (
+            saved.target_tokenizer.detokenize([[110]])
+        )
+        ids = {"source_ids": np.array([[5, 7, 2]]), "target_ids": np.array([[1, 9]])}
+        np.testing.assert_array_equal(
+            keras.ops.convert_to_numpy(loaded.model(ids)),
+            keras.ops.convert_to_numpy(saved.model(ids)),
+        )
+
+
+def test_the_file_leaves_the_training_behind(translator, tmp_path):
+    translator.save(tmp_path / "before.keras")
+    model = make_model()
+    model.compile("adam", ks.training.MaskedCrossentropy())
+    optimizer = model.optimizer
+    optimizer.build(model.trainable_variables)
+    ks.Translator(model, ks.text.ByteTokenizer()).save(tmp_path / "after.keras")
+    assert model.optimizer is optimizer
+    sizes = [(tmp_path / f"{n}.keras").stat().st_size for n in ("before", "after")]
+    assert sizes[1] < 1.1 * sizes[0]
+    assert not ks.Translator.load(tmp_path / "after.keras").model.compiled
+
+
+def test_a_fresh_process_needs_the_package_alone(sentencepiece, tmp_path):
+    translator = ks.Translator(make_model(vocabulary_size=290), sentencepiece)
+    translator.save(tmp_path / "t.keras")
+    program = (
+        "import sys, json, keras_seqattn as ks;"
+        "print(json.dumps(ks.Translator.load(sys.argv[1])(json.loads(sys.argv[2]))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "t.keras", json.dumps(LINES)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == translator(LINES)
+
+
+def test_the_file_is_safe_to_load(translator, tmp_path):
+    translator.save(tmp_path / "t.keras")
+    with zipfile.ZipFile(tmp_path / "t.keras") as file:
+        assert "__lambda__" not in file.read("config.json").decode()
+
+
+def test_a_file_of_something_else_is_an_error(tmp_path):
+    path = tmp_path / "other.keras"
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(path)
+    with pytest.raises(ValueError, match="`path` must be .*other.keras.*Sequential"):
+        ks.Translator.load(path)
+    with pytest.raises(ValueError, match="missing.keras"):
+        ks.Translator.load(tmp_path / "missing.keras")
