@@ -1,0 +1,209 @@
+"""How many real target tokens a second does `model.fit` learn from on Multi30k en-de?
+
+Real tokens are the target's tokens with their end tokens, without padding. A measure is
+one epoch through `model.fit`, data pipeline included. The systems:
+
+- ours: `TranslationTransformer` as in the recipe `multi30k`, on `translation_batches`
+  with its token budget and tight buckets.
+- kerashub-fixed: the method of the guide "English-to-Spanish translation with KerasHub"
+  of keras.io: KerasHub's layers, batches of 64 pairs, every side padded to 40 tokens,
+  `SparseCategoricalCrossentropy`, `jit_compile="auto"`.
+- kerashub-fixed-jit: the same with `jit_compile=True`, which the guide leaves out.
+- kerashub-buckets: KerasHub's layers on our batches, to tell the layers' share of the
+  ratio from the batches' share.
+
+The guide's own model (one layer of width 256, two vocabularies of 15,000) would learn
+something else. Here all have the recipe's tokenizer, width, depth and tied table, the
+same parameter count, and Adam, so that the ratio speaks of layers, loss and batching
+alone. KerasHub's dropout falls on attention weights too; it offers no other way.
+
+    python -m benchmarks.multi30k --data-dir DIRECTORY
+    python -m benchmarks.multi30k --data-dir DIRECTORY --pairs 8000 --rounds 1
+"""
+
+import argparse
+import functools
+import statistics
+
+from benchmarks import rounds
+from benchmarks.shapes import PAD_ID, Shape
+
+MODULE = "benchmarks.multi30k"
+SYSTEMS = ("ours", "kerashub-fixed", "kerashub-fixed-jit", "kerashub-buckets")
+COMPARISONS = (("ours", "kerashub-fixed"), ("ours", "kerashub-buckets"))
+WARM_UP_STEPS = 3
+GUIDE_BATCH_SIZE, GUIDE_LENGTH = 64, 40
+
+
+def main():
+    arguments = parse()
+    if arguments.worker:
+        work(arguments.system, arguments.data_dir, arguments.pairs)
+        return
+    measures = measure(arguments)
+    rounds.publish(MODULE, measures, [report(measures)], arguments)
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--data-dir", help="folder with train.en.gz, train.de.gz; else downloaded"
+    )
+    parser.add_argument(
+        "--pairs",
+        type=rounds.count,
+        help="only the first pairs: quicker, but our last batches are emptier",
+    )
+    rounds.add_options(parser)
+    rounds.add_worker_options(parser, SYSTEMS)
+    return parser.parse_args()
+
+
+def measure(arguments):
+    """Runs all systems; prints and returns one dict a measure."""
+    options = []
+    if arguments.data_dir:
+        options += ["--data-dir", arguments.data_dir]
+    if arguments.pairs:
+        options += ["--pairs", arguments.pairs]
+    workers = rounds.start(MODULE, arguments.systems, options)
+    measures = []
+    for number, system, answer in rounds.alternate(workers, arguments.rounds, 1):
+        ready = workers[system].ready
+        rate = ready["target_tokens"] / answer["epoch_s"]
+        measures.append(
+            dict(system=system, round=number, **ready, **answer, tokens_per_s=rate)
+        )
+        rounds.note(f"round {number} {system}: {rate:.0f} real target tokens/s")
+        rounds.show(measures[-1], arguments)
+    return measures
+
+
+def report(measures):
+    """Formats the table of systems and the table of ratios."""
+    rates = {}
+    for row in measures:
+        rates.setdefault(row["system"], []).append(row["tokens_per_s"])
+    last = {row["system"]: row for row in measures}
+    rows = [
+        [
+            system,
+            f"{statistics.median(values):.0f}",
+            last[system]["steps"],
+            f"{100 * last[system]['target_tokens'] / last[system]['positions']:.0f}%",
+            f"{last[system]['first_steps_s']:.1f}",
+            f"{last[system]['peak_mb']:.0f}",
+        ]
+        for system, values in rates.items()
+    ]
+    header = [
+        "Multi30k en-de",
+        "real target tokens/s",
+        "steps an epoch",
+        "filled",
+        "first steps, s",
+        "peak memory, MB",
+    ]
+    return "\n\n".join([rounds.table(header, rows), rounds.compare(rates, COMPARISONS)])
+
+
+def work(system, data_dir, pairs):
+    """Trains one system in this process, as many epochs as each line of stdin asks."""
+    from benchmarks import peers
+    from keras_seqattn.recipes import RECIPES
+    from keras_seqattn.text import SentencePieceTokenizer, load_parallel
+
+    recipe = RECIPES["multi30k"]
+    sources, targets = load_parallel("multi30k", "en", "de", data_dir=data_dir)
+    tokenizer = SentencePieceTokenizer.train(
+        sources + targets, vocabulary_size=recipe.vocabulary_size
+    )
+    corpus = sources[:pairs], targets[:pairs]
+    if system.startswith("kerashub-fixed"):
+        data = fixed_batches(*corpus, tokenizer)
+    else:
+        data = bucketed_batches(*corpus, tokenizer, recipe)
+    labels = [labels.numpy() for _, labels in data]
+    library, shape = system.partition("-")[0], shape_of(recipe)
+    jit_compile = True if system.endswith("-jit") else "auto"
+    model = peers.compiled(library, shape, jit_compile)
+    shape.check(system, peers.parameter_count(model))
+    data = data.map(functools.partial(peers.example, library))
+    first, _ = rounds.timed(train, model, data.take(WARM_UP_STEPS))
+
+    def answer(epochs):
+        seconds, loss = rounds.timed(train, model, data, epochs)
+        return dict(
+            epoch_s=seconds / epochs, loss=loss, peak_mb=rounds.peak_megabytes()
+        )
+
+    ready = dict(
+        parameters=shape.parameters,
+        first_steps_s=first,
+        steps=len(labels),
+        positions=sum(batch.size for batch in labels),
+        target_tokens=sum(int((batch != PAD_ID).sum()) for batch in labels),
+    )
+    rounds.serve(ready, answer)
+
+
+def shape_of(recipe):
+    """Describes the recipe's model."""
+    return Shape(
+        "multi30k",
+        recipe.vocabulary_size,
+        batch_size=GUIDE_BATCH_SIZE,
+        length=GUIDE_LENGTH,
+        min_length=1,
+        tied=True,
+        **{"attention_dropout": 0.0} | recipe.model,
+    )
+
+
+def bucketed_batches(sources, targets, tokenizer, recipe):
+    """Makes our batches, as the recipe has them."""
+    from keras_seqattn.text import translation_batches
+
+    return translation_batches(
+        sources,
+        targets,
+        tokenizer,
+        batch_tokens=recipe.batch_tokens,
+        bucket_lengths=recipe.bucket_lengths,
+    )
+
+
+def fixed_batches(sources, targets, tokenizer):
+    """Makes the guide's batches: all sides padded, or cut, to one length."""
+    import tensorflow as tf
+
+    def pack(lines):
+        tokens = tokenizer.tokenize(lines)
+        end = tf.fill((tokens.nrows(), 1), tokenizer.end_id)
+        tokens = tf.concat([tokens, end], axis=1)[:, :GUIDE_LENGTH]
+        return tokens.to_tensor(PAD_ID, shape=(None, GUIDE_LENGTH))
+
+    def batch(sources, targets):
+        labels = pack(targets)
+        shifted = tf.roll(labels, 1, axis=1)
+        first = tf.range(GUIDE_LENGTH) == 0
+        target_ids = tf.where(first, tokenizer.start_id, shifted)
+        inputs = {"source_ids": pack(sources), "target_ids": target_ids}
+        return inputs, labels
+
+    data = tf.data.Dataset.from_tensor_slices((sources, targets))
+    data = data.batch(GUIDE_BATCH_SIZE).map(batch, num_parallel_calls=tf.data.AUTOTUNE)
+    return data.shuffle(2048).prefetch(16).cache()
+
+
+def train(model, data, epochs=1):
+    """Fits the model silently; returns the last loss."""
+    return model.fit(data, epochs=epochs, verbose=0).history["loss"][-1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""Fair rounds: each system in its own process, all alive, measured in turn.
+
+A process has one Keras backend, and a machine has fast and slow minutes. So every
+system starts and compiles once in a process of its own, then waits; a round asks each
+for one measure in turn, and a ratio is taken between two measures of one round. Figures
+are medians over the rounds.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PACKAGES = ("keras", "tensorflow", "jax", "torch", "keras-hub", "numpy")
+
+
+def note(message):
+    """Prints a progress line, on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def timed(function, *arguments):
+    """Returns the seconds a call took and what it returned."""
+    start = time.perf_counter()
+    result = function(*arguments)
+    return time.perf_counter() - start, result
+
+
+def peak_megabytes():
+    """Returns the largest resident size of this process so far."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def serve(ready, measure):
+    """Runs in a worker: answers stdin line by line with one JSON object each.
+
+    Args:
+        ready: The first object, written at once.
+        measure: Maps the number on a line of stdin to the object that answers it.
+    """
+    print(json.dumps(ready), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(measure(int(line))), flush=True)
+
+
+class Worker:
+    """One system in a process of its own; `ready` is the first object it wrote."""
+
+    def __init__(self, module, *arguments):
+        """Starts `python -m module *arguments --worker` and waits until it is ready."""
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments, "--worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            cwd=ROOT,
+        )
+        self.ready = self._read()
+
+    def measure(self, amount):
+        """Asks for one measure and waits for it."""
+        self.process.stdin.write(f"{amount}\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def _read(self):
+        """Returns the next JSON object, past anything a library prints."""
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        self.process.wait()
+        self.errors.seek(0)
+        raise RuntimeError(
+            f"{shlex.join(self.process.args)} ended with status "
+            f"{self.process.returncode}:\n{self.errors.read()[-2000:]}"
+        )
+
+    def close(self):
+        """Ends the process."""
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def start(module, systems, arguments=()):
+    """Starts the systems one after the other; returns the workers by name.
+
+    A system that cannot start, for lack of a package say, is named and left out.
+    """
+    workers = {}
+    for system in systems:
+        try:
+            seconds, worker = timed(
+                Worker, module, "--system", system, *map(str, arguments)
+            )
+        except RuntimeError as error:
+            note(f"{system}: left out. {error}")
+            continue
+        workers[system] = worker
+        note(f"{system}: ready after {seconds:.0f} s")
+    return workers
+
+
+def alternate(workers, rounds, amount):
+    """Yields `(round, system, measure)`, each round through all workers in turn."""
+    for number in range(1, rounds + 1):
+        for system, worker in workers.items():
+            yield number, system, worker.measure(amount)
+    for worker in workers.values():
+        worker.close()
+
+
+def compare(rates, pairs):
+    """Formats the ratios of the systems of one kind to those of another.
+
+    Args:
+        rates: Per system, its rates in the order of the rounds.
+        pairs: Pairs of name prefixes. Of each kind the system with the best median
+            stands; a pair with a kind that did not run is left out.
+    """
+
+    def best(kind):
+        names = [name for name in rates if f"{name}-".startswith(f"{kind}-")]
+        return max(names, key=lambda name: statistics.median(rates[name]), default=None)
+
+    rows = []
+    for ours, theirs in ((best(ours), best(theirs)) for ours, theirs in pairs):
+        if ours and theirs:
+            paired = zip(rates[ours], rates[theirs], strict=True)
+            ratios = [a / b for a, b in paired]
+            median, low, high = statistics.median(ratios), min(ratios), max(ratios)
+            rows.append(
+                [f"{ours} / {theirs}", f"{median:.2f}", f"{low:.2f}-{high:.2f}"]
+            )
+    rows = [row for i, row in enumerate(rows) if row not in rows[:i]]
+    return table(["Ratio in the same round", "median", "range"], rows) if rows else ""
+
+
+def count(text):
+    """Reads a command line argument that must be a positive integer."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a positive integer. Received: {text!r}."
+        )
+    return int(text)
+
+
+def add_options(parser, default_rounds=3):
+    """Adds the options that every benchmark takes."""
+    parser.add_argument("--rounds", type=count, default=default_rounds)
+    parser.add_argument("--output", type=pathlib.Path, help="file for the JSON lines")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print tables and provenance alone"
+    )
+
+
+def add_worker_options(parser, systems):
+    """Adds the choice of systems, and the options that `Worker` passes on."""
+    parser.add_argument("--systems", nargs="+", choices=systems, default=systems)
+    parser.add_argument("--system", choices=systems, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+
+
+def show(measure, arguments):
+    """Prints one measure as a JSON line, unless only the tables are wanted."""
+    if not arguments.markdown:
+        print(json.dumps(measure), flush=True)
+
+
+def publish(module, measures, sections, arguments):
+    """Prints the closing tables, and writes the measures where they were asked for."""
+    if arguments.output:
+        arguments.output.write_text("".join(json.dumps(m) + "\n" for m in measures))
+    if arguments.markdown:
+        sections = [*sections, provenance(module)]
+    print("\n\n".join(section for section in sections if section))
+
+
+def table(header, rows):
+    """Formats a Markdown table, columns aligned, numbers to the right."""
+    cells = [header, *([str(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines = [
+        [
+            cell.ljust(widths[0]) if not i else cell.rjust(widths[i])
+            for i, cell in enumerate(row)
+        ]
+        for row in (cells[0], rule, *cells[1:])
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def provenance(module):
+    """Says in one paragraph with what command, where and when the run was made."""
+    command = shlex.join(["python", "-m", module, *sys.argv[1:]])
+    versions = [f"Python {platform.python_version()}"]
+    for package in PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    machine = (
+        f"{os.cpu_count()} cores ({_processor()}; a NumPy float32 matrix product "
+        f"reaches {_matmul_gflops():.0f} GFLOP/s), {platform.system()}"
+    )
+    date = datetime.date.today().isoformat()
+    return f"`{command}`, {date}, on {machine}, with {', '.join(versions)}."
+
+
+def _matmul_gflops(size=2048, repeats=5):
+    """Returns the best rate of a large matrix product, the machine's ceiling."""
+    matrix = np.ones((size, size), "float32")
+    seconds = min(timed(np.matmul, matrix, matrix)[0] for _ in range(repeats))
+    return 2 * size**3 / seconds / 1e9
+
+
+def _processor():
+    """Returns the processor's name where the system tells it."""
+    information = pathlib.Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

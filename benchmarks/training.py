@@ -1,0 +1,166 @@
+"""How fast does a training step run, ours and the peers', best against best?
+
+Every system trains the same encoder-decoder Transformer (`benchmarks/shapes.py`): equal
+sizes, equal parameter count (checked), equal dropout, Adam, padded batches of random
+sentences. A measure is the wall time of `model.fit` (PyTorch: of the usual loop) over
+`--steps` steps, so it holds all that a user pays for a step. The first step, with its
+tracing and compilation, is told apart.
+
+Equal work, as far as the peers can: ours and PyTorch smooth the labels by 0.1; the
+Keras peers take `SparseCategoricalCrossentropy`, which cannot, since the one-hot labels
+of `CategoricalCrossentropy` would cost them more.
+
+    python -m benchmarks.training
+    python -m benchmarks.training --systems ours-jax kerashub-jax --shapes T1 --steps 5
+"""
+
+import argparse
+import dataclasses
+import os
+import statistics
+
+from benchmarks import rounds
+from benchmarks.shapes import SHAPES, random_batches
+
+MODULE = "benchmarks.training"
+SYSTEMS = (
+    "ours-tensorflow-jit",
+    "ours-tensorflow",
+    "ours-jax",
+    "kerashub-tensorflow-jit",
+    "kerashub-tensorflow",
+    "kerashub-jax",
+    "keras-tensorflow-jit",
+    "keras-tensorflow",
+    "torch-eager",
+    "torch-compiled",
+)
+COMPARISONS = (
+    ("ours-tensorflow", "kerashub-tensorflow"),
+    ("ours-tensorflow", "keras-tensorflow"),
+    ("ours-jax", "kerashub-jax"),
+    ("ours", "kerashub"),
+    ("ours", "keras"),
+    ("ours", "torch"),
+)
+WARM_UP_STEPS = 2
+
+
+def main():
+    arguments = parse()
+    if arguments.worker:
+        work(arguments.system, shape_of(arguments.shape, arguments))
+        return
+    measures, sections = [], []
+    for name in arguments.shapes:
+        shape = shape_of(name, arguments)
+        measures += measure(shape, arguments)
+        sections.append(report(shape, [m for m in measures if m["shape"] == name]))
+    rounds.publish(MODULE, measures, sections, arguments)
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument(
+        "--steps", type=rounds.count, default=10, help="steps in a measure"
+    )
+    parser.add_argument(
+        "--attention-dropout",
+        type=float,
+        default=0.1,
+        help="rate on attention weights, 0.1 for all; KerasHub cannot leave 0.1",
+    )
+    rounds.add_options(parser)
+    rounds.add_worker_options(parser, SYSTEMS)
+    parser.add_argument("--shape", choices=SHAPES, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def shape_of(name, arguments):
+    return dataclasses.replace(
+        SHAPES[name], attention_dropout=arguments.attention_dropout
+    )
+
+
+def measure(shape, arguments):
+    """Runs all systems on one shape; prints and returns one dict a measure."""
+    options = "--shape", shape.name, "--attention-dropout", shape.attention_dropout
+    workers = rounds.start(MODULE, arguments.systems, options)
+    measures = []
+    for number, system, answer in rounds.alternate(
+        workers, arguments.rounds, arguments.steps
+    ):
+        rate = shape.positions / answer["step_s"]
+        ready = workers[system].ready
+        measures.append(
+            dict(shape=shape.name, system=system, round=number, **ready, **answer)
+            | dict(positions_per_s=rate, flops=shape.flops)
+        )
+        rounds.note(f"{shape.name} round {number} {system}: {rate:.0f} positions/s")
+        rounds.show(measures[-1], arguments)
+    return measures
+
+
+def report(shape, measures):
+    """Formats the table of systems and the table of ratios of one shape."""
+    rates = {}
+    for row in measures:
+        rates.setdefault(row["system"], []).append(row["positions_per_s"])
+    last = {row["system"]: row for row in measures}
+    rows = []
+    for system, values in rates.items():
+        rate = statistics.median(values)
+        rows.append(
+            [
+                system,
+                f"{rate:.0f}",
+                f"{1000 * shape.positions / rate:.0f}",
+                f"{rate / shape.positions * shape.flops / 1e9:.0f}",
+                f"{last[system]['first_step_s']:.1f}",
+                f"{last[system]['peak_mb']:.0f}",
+            ]
+        )
+    header = [
+        f"{shape.name}: {shape.parameters:,} parameters",
+        "target positions/s",
+        "ms a step",
+        "GFLOP/s",
+        "first step, s",
+        "peak memory, MB",
+    ]
+    return "\n\n".join([rounds.table(header, rows), rounds.compare(rates, COMPARISONS)])
+
+
+def work(system, shape):
+    """Trains one system in this process, as many steps as each line of stdin asks."""
+    library, backend, *jit = system.split("-")
+    batches = random_batches(shape)
+    if library == "torch":
+        from benchmarks import torch_peer
+
+        compiled = backend == "compiled"
+        parameters, run = torch_peer.trainer(shape, batches, compiled)
+    else:
+        os.environ["KERAS_BACKEND"] = backend
+        from benchmarks import peers
+
+        jit_compile = backend == "jax" or bool(jit)
+        parameters, run = peers.trainer(library, shape, batches, jit_compile)
+    shape.check(system, parameters)
+    first, _ = rounds.timed(run, 1)
+    run(WARM_UP_STEPS)
+
+    def answer(steps):
+        seconds, loss = rounds.timed(run, steps)
+        return dict(step_s=seconds / steps, loss=loss, peak_mb=rounds.peak_megabytes())
+
+    rounds.serve(dict(parameters=parameters, first_step_s=first), answer)
+
+
+if __name__ == "__main__":
+    main()
