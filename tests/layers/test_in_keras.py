@@ -42,6 +42,7 @@ def train_step(model, *inputs, **options):
     model.compile(
         keras.optimizers.SGD(0.1),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        auto_scale_loss=False,  # It skips the first steps until the scale has fallen.
         **options,
     )
     before = model.get_weights()
@@ -52,18 +53,10 @@ def train_step(model, *inputs, **options):
     return loss, np.array(changes)
 
 
-@pytest.mark.parametrize(
-    ("policy", "jit_compile"),
-    [
-        ("float32", True),
-        ("float32", False),
-        ("mixed_bfloat16", True),
-        ("mixed_float16", False),
-    ],
-)
-def test_trains_in_a_functional_model(policy, jit_compile):
-    if jit_compile != JIT and keras.backend.backend() != "tensorflow":
-        pytest.skip("JAX is always compiled, and torch never: torch.compile is slow")
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_trains_in_a_functional_model(policy):
+    """JAX always compiles, torch never; TensorFlow does with and without XLA."""
+    jit_compile = JIT or (keras.backend.backend() != "torch" and policy == "float32")
     keras.config.set_dtype_policy(policy)
     model = every_layer_model()
     assert model.output.dtype == keras.config.dtype_policy().compute_dtype

@@ -38,7 +38,7 @@ def attention_weights(layer):
         for name in ("query", "key", "value", "output")
     }
     if layer.use_gate:
-        weights["gate"] = dense_weights(layer.gate_dense)
+        weights["gate"] = dense_weights(layer._gate_dense)
     return weights
 
 

@@ -30,7 +30,7 @@ ODD = [
     "\x00 nul",
     "<s></s><pad><unk><0x41>",
     "no\u00a0break\u202fspaces\u2028",
-    "日本語とعربى",
+    "日本語とعربى \u2585 \u2047",
 ]
 TEXT = st.text() | st.text(alphabet=" \x10\u2581_aäe<>s/")
 
@@ -118,6 +118,11 @@ def test_training_is_deterministic_and_quiet(capfd):
     first, second = (SentencePieceTokenizer.train(iter(LINES), 320) for _ in range(2))
     assert first.get_config()["model"] == second.get_config()["model"]
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_long_line_is_trained_on():
+    tokenizer = SentencePieceTokenizer.train([" ".join(LINES * 50)], 320)
+    assert sum(map(len, tokenizer.tokenize(LINES))) < 0.7 * sum(map(len, LINES))
 
 
 def test_configuration_round_trip(tokenizer):

@@ -1,0 +1,226 @@
+"""At least one working example of every public class, for tests that take them all.
+
+A case is (a function that makes the thing, the arrays it is then used with).
+"""
+
+import functools
+
+import keras
+import numpy as np
+
+from keras_seqattn import decoding, layers, models, text, training
+
+V, D = 11, 8
+IDS = np.array([[5, 3, 2, 0], [4, 2, 0, 0]], "int32")
+_rng = np.random.default_rng(0)
+X = _rng.normal(size=(2, 4, D)).astype("float32")
+Y = _rng.normal(size=(2, 5, D)).astype("float32")
+HEADS = _rng.normal(size=(2, 4, 2, D)).astype("float32")
+GRID = _rng.normal(size=(2, 4, 3, D)).astype("float32")
+LOGITS = _rng.normal(size=(2, 4, V)).astype("float32")
+LINES = np.array(["A red shirt.", " un  café ", ""])
+
+
+def case(cls, *arguments, inputs, **options):
+    return functools.partial(cls, *arguments, **options), inputs
+
+
+def _every_attention_option():
+    return {
+        "value_dim": 3,
+        "dropout": 0.1,
+        "use_bias": False,
+        "output_shape": (3, 2),
+        "attention_axes": 2,
+        "sliding_window": 2,
+        "kernel_initializer": "he_normal",
+        "bias_initializer": "ones",
+        "kernel_regularizer": "l2",
+        "bias_regularizer": "l1",
+        "activity_regularizer": "l2",
+        "kernel_constraint": "non_neg",
+        "bias_constraint": "unit_norm",
+        "use_gate": True,
+        "seed": 3,
+        "num_key_value_heads": 2,
+        "scale": 0.5,
+        "implementation": "explicit",
+        "name": "all_options",
+    }
+
+
+def _tokenizer():
+    lines = ["a man in a blue shirt", "a woman in a red shirt"] * 30
+    return text.SentencePieceTokenizer.train(lines, vocabulary_size=290)
+
+
+_small = functools.partial(
+    case,
+    models.TranslationTransformer,
+    V,
+    model_dim=D,
+    num_heads=2,
+    encoder_layers=1,
+    decoder_layers=1,
+    intermediate_dim=12,
+    inputs=(IDS, IDS),
+)
+
+CASES = {
+    "layers.ScaledDotProductAttention": [
+        case(layers.ScaledDotProductAttention, inputs=(X, Y)),
+        case(
+            layers.ScaledDotProductAttention,
+            scale=1.0,
+            dropout=0.2,
+            implementation="explicit",
+            seed=1,
+            inputs=(HEADS, HEADS),
+        ),
+    ],
+    "layers.MultiHeadAttention": [
+        case(layers.MultiHeadAttention, 2, 4, inputs=(X, Y)),
+        case(
+            layers.MultiHeadAttention,
+            4,
+            4,
+            inputs=(GRID, GRID),
+            **_every_attention_option(),
+        ),
+        case(layers.MultiHeadAttention, 2, 4, flash_attention=True, inputs=(X, Y, Y)),
+    ],
+    "layers.SinusoidalPositions": [
+        case(layers.SinusoidalPositions, inputs=(X,)),
+        case(
+            layers.SinusoidalPositions,
+            base=100.0,
+            cosine_exponent="odd",
+            inputs=(X,),
+        ),
+    ],
+    "layers.LearnedPositions": [case(layers.LearnedPositions, 6, inputs=(X,))],
+    "layers.PositionalEmbedding": [
+        case(layers.PositionalEmbedding, V, D, inputs=(IDS,)),
+        case(
+            layers.PositionalEmbedding,
+            V,
+            D,
+            positions="learned",
+            max_length=5,
+            dropout=0.1,
+            mask_zero=False,
+            inputs=(IDS,),
+        ),
+        (
+            lambda: layers.PositionalEmbedding(
+                V, D, positions=layers.SinusoidalPositions(base=100.0)
+            ),
+            (IDS,),
+        ),
+        case(layers.PositionalEmbedding, V, D, positions=None, inputs=(IDS,)),
+    ],
+    "layers.FeedForward": [
+        case(layers.FeedForward, 12, inputs=(X,)),
+        case(
+            layers.FeedForward,
+            12,
+            activation="silu",
+            gated=True,
+            dropout=0.1,
+            inputs=(X,),
+        ),
+    ],
+    "layers.Residual": [
+        (lambda: layers.Residual(layers.FeedForward(12)), (X,)),
+        (
+            lambda: layers.Residual(
+                keras.layers.Dense(D), dropout=0.1, norm="rms", normalize_first=False
+            ),
+            (X,),
+        ),
+    ],
+    "layers.EncoderBlock": [
+        case(layers.EncoderBlock, 2, 12, inputs=(X,)),
+        case(
+            layers.EncoderBlock,
+            2,
+            12,
+            key_dim=3,
+            dropout=0.1,
+            attention_dropout=0.2,
+            activation="gelu",
+            gated=True,
+            norm="rms",
+            normalize_first=False,
+            attention={"num_key_value_heads": 1, "sliding_window": 2},
+            inputs=(X,),
+        ),
+        (
+            lambda: layers.EncoderBlock(
+                2, 12, attention=layers.MultiHeadAttention(3, 5, use_gate=True)
+            ),
+            (X,),
+        ),
+    ],
+    "layers.DecoderBlock": [
+        case(layers.DecoderBlock, 2, 12, inputs=(X, Y)),
+        case(layers.DecoderBlock, 2, 12, norm="rms", inputs=(X,)),
+        (
+            lambda: layers.DecoderBlock(
+                2,
+                12,
+                attention={"use_gate": True},
+                cross_attention=layers.MultiHeadAttention(3, 5),
+            ),
+            (X, Y),
+        ),
+    ],
+    "models.TranslationTransformer": [
+        _small(),
+        _small(
+            target_vocabulary_size=V + 2,
+            positions="learned",
+            max_length=6,
+            tie_embeddings=False,
+            normalize_first=False,
+            norm="rms",
+            gated=True,
+            activation="silu",
+            key_dim=3,
+            attention_dropout=0.1,
+            attention={"num_key_value_heads": 1},
+            start_id=3,
+            end_id=4,
+            name="all_options",
+        ),
+    ],
+    "decoding.Greedy": [case(decoding.Greedy, inputs=(LOGITS,))],
+    "training.MaskedCrossentropy": [
+        case(training.MaskedCrossentropy, inputs=(IDS, LOGITS)),
+        case(
+            training.MaskedCrossentropy,
+            label_smoothing=0.1,
+            normalize_by=7.0,
+            pad_id=2,
+            name="smoothed",
+            inputs=(IDS, LOGITS),
+        ),
+    ],
+    "training.TokenCrossentropy": [
+        case(training.TokenCrossentropy, pad_id=2, inputs=(IDS, LOGITS))
+    ],
+    "training.Perplexity": [
+        case(training.Perplexity, name="ppl", inputs=(IDS, LOGITS))
+    ],
+    "training.MaskedAccuracy": [case(training.MaskedAccuracy, inputs=(IDS, LOGITS))],
+    "training.InverseSquareRoot": [
+        case(training.InverseSquareRoot, 0.01, 100, inputs=(np.array(250),))
+    ],
+    "training.Noam": [
+        case(training.Noam, 512, 4000, scale=2.0, inputs=(np.array(250),))
+    ],
+    "text.SentencePieceTokenizer": [(_tokenizer, (LINES,))],
+    "text.ByteTokenizer": [case(text.ByteTokenizer, inputs=(LINES,))],
+}
+# Classes that hold a result and are neither configured nor saved.
+RESULTS = {"decoding.Hypotheses"}

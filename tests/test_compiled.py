@@ -1,0 +1,53 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn.compiled import CompiledFunction
+
+
+def test_nested_arrays_go_in_and_come_out():
+    function = CompiledFunction(lambda x: {"sum": x["a"] + x["b"], "both": (x["a"],)})
+    result = function({"a": np.ones(3, "float32"), "b": np.full(3, 2.0, "float32")})
+    assert isinstance(result["sum"], np.ndarray)
+    np.testing.assert_array_equal(result["sum"], [3.0, 3.0, 3.0])
+    np.testing.assert_array_equal(result["both"][0], [1.0, 1.0, 1.0])
+
+
+def test_one_program_serves_one_signature():
+    function = CompiledFunction(lambda x: x * 2)
+    for shape in ((2,), (3,), (2,), (3,)):
+        function(np.ones(shape, "float32"))
+    assert function.num_programs == 2
+    function(np.ones(2, "int32"))
+    assert function.num_programs == 3
+    assert function.compile_seconds > 0.0
+
+
+def test_variables_that_change_are_seen():
+    variable = keras.Variable([1.0, 2.0])
+    function = CompiledFunction(lambda x: x + variable, [variable])
+    x = np.zeros(2, "float32")
+    np.testing.assert_array_equal(function(x), [1.0, 2.0])
+    variable.assign([5.0, 6.0])
+    np.testing.assert_array_equal(function(x), [5.0, 6.0])
+    assert function.num_programs == 1
+
+
+def test_it_is_traced_once_where_the_backend_compiles():
+    calls = []
+
+    def function(x):
+        calls.append(x)
+        return ops.sum(x)
+
+    compiled = CompiledFunction(function)
+    for value in (1.0, 2.0, 3.0):
+        assert compiled(np.full(4, value, "float32")) == 4.0 * value
+    assert len(calls) == (3 if keras.backend.backend() == "torch" else 1)
+
+
+def test_a_mistake_inside_shows_itself():
+    function = CompiledFunction(lambda x: ops.reshape(x, (3, 3)))
+    with pytest.raises(Exception, match="reshape|shape"):
+        function(np.zeros(4, "float32"))

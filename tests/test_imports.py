@@ -1,0 +1,152 @@
+"""The house's import table, read from the source, and what an import brings in.
+
+A module that is not in a table may not exist: a change of the house is a visible
+line here.
+"""
+
+import ast
+import json
+import pathlib
+import subprocess
+import sys
+
+import keras
+import pytest
+
+import keras_seqattn
+
+ROOT = pathlib.Path(keras_seqattn.__file__).parent
+PACKAGE = ROOT.name
+
+# Which of our modules each module may import; a package means all it holds.
+OURS = {
+    "": {"layers", "models", "decoding", "training", "version"},
+    "version": set(),
+    "compiled": set(),
+    "layers": {"layers"},
+    "layers.arguments": set(),
+    "layers.quantization": set(),
+    "layers.axes": set(),
+    "layers.masks": {"layers.arguments"},
+    "layers.attention": {"layers.arguments", "layers.masks"},
+    "layers.positions": {"layers.arguments", "layers.quantization"},
+    "layers.multi_head": {
+        "layers.arguments",
+        "layers.attention",
+        "layers.axes",
+        "layers.masks",
+        "layers.positions",
+        "layers.quantization",
+    },
+    "layers.feed_forward": {"layers.arguments", "layers.quantization"},
+    "layers.residual": {"layers.arguments", "layers.quantization"},
+    "layers.blocks": {
+        "layers.arguments",
+        "layers.feed_forward",
+        "layers.multi_head",
+        "layers.quantization",
+        "layers.residual",
+    },
+    "decoding": {"decoding"},
+    "decoding.search": {"compiled"},
+    "models": {"models"},
+    "models.transformer": {"layers", "decoding"},
+    "training": {"training"},
+    "training.losses": {"compiled"},
+    "training.metrics": {"compiled", "training.losses"},
+    "training.schedules": set(),
+    "text": {"text"},
+    "text.tokenizers": set(),
+    "text.phrases": set(),
+    "text.corpora": {"text.phrases"},
+    "text.batching": {"text.tokenizers"},
+    "translator": {"decoding", "models"},
+    "recipes": set(),
+    "plotting": set(),
+}
+# What a module may import of ours inside a function only.
+OURS_LATE = {"translator": {"text"}}
+# What may be imported from elsewhere, beside keras, numpy and the standard library.
+THEIRS = {
+    "text.tokenizers": {"sentencepiece", "tensorflow", "tensorflow_text"},
+    "text.batching": {"tensorflow"},
+}
+THEIRS_LATE = {
+    "compiled": {"jax", "tensorflow", "torch"},
+    "text.phrases": {"babel"},
+    "plotting": {"matplotlib"},
+}
+
+
+def modules():
+    """Maps each module's name within the package, "" for its root, to its file."""
+    names = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        names[".".join(part for part in parts if part != "__init__")] = path
+    return names
+
+
+def imports(path):
+    """Yields (name, whether inside a function) for each import of a file.
+
+    `from package import name` gives "package.name" where that is a module of
+    ours, and "package" where it is not.
+    """
+
+    def visit(node, late):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, late) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import at line {node.lineno}"
+            for alias in node.names:
+                joined = f"{node.module}.{alias.name}"
+                is_module = joined.removeprefix(f"{PACKAGE}.") in modules()
+                yield (joined if is_module else node.module), late
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, late or is_function)
+
+    return visit(ast.parse(path.read_text()), late=False)
+
+
+def is_within(name, allowed):
+    """Whether a module is one of those allowed, or lies in one of them."""
+    return any(name == room or name.startswith(f"{room}.") for room in allowed)
+
+
+def test_every_module_has_its_line_and_every_line_its_module():
+    assert set(modules()) == set(OURS)
+    assert set(OURS_LATE) | set(THEIRS) | set(THEIRS_LATE) <= set(OURS)
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_run_one_way(module):
+    ours, theirs = OURS[module], THEIRS.get(module, set()) | {"keras", "numpy"}
+    ours_late = ours | OURS_LATE.get(module, set())
+    theirs_late = theirs | THEIRS_LATE.get(module, set())
+    for name, late in imports(modules()[module]):
+        top = name.partition(".")[0]
+        if top == PACKAGE:
+            room = name.removeprefix(PACKAGE).removeprefix(".")
+            allowed = is_within(room, ours_late if late else ours)
+        else:
+            allowed = top in (theirs_late if late else theirs) | sys.stdlib_module_names
+        assert allowed, f"`{module}` may not import {name}"
+        assert not name.startswith("keras.src"), f"`{module}` reaches into {name}"
+
+
+def test_importing_the_package_adds_its_own_modules_alone():
+    """So it is quick, and JAX and PyTorch users need no TensorFlow."""
+    program = (
+        "import sys, json, keras; before = set(sys.modules); import keras_seqattn;"
+        "print(json.dumps([sorted(before), sorted(set(sys.modules) - before)]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    before, added = json.loads(done.stdout)
+    tops = {name.partition(".")[0] for name in added}
+    assert tops - sys.stdlib_module_names == {PACKAGE}
+    if keras.backend.backend() != "tensorflow":
+        assert "tensorflow" not in {*before, *added}

@@ -1,0 +1,125 @@
+"""What a clone promises before anything is imported: metadata, bounds, test runner."""
+
+import configparser
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+import keras_seqattn
+from tests import __main__ as runner
+from tests import lowest
+
+ROOT = pathlib.Path(__file__).parent.parent
+REPORT = (
+    '<testsuites><testsuite tests="7" skipped="2" failures="{failed}" '
+    'errors="{failed}"/></testsuites>'
+)
+
+
+def test_the_base_needs_keras_and_numpy_alone():
+    names = {re.split("[<>=]", line)[0] for line in lowest.declared()[""]}
+    assert names == {"keras", "numpy"}
+
+
+def test_extras_are_the_documented_ones():
+    extras = "text score corpora tuning plot export serve test all"
+    assert set(lowest.declared()) == {"", *extras.split()}
+
+
+@pytest.mark.parametrize("extra", lowest.declared())
+def test_every_dependency_has_a_lower_bound(extra):
+    name, version = r"[\w.-]+", r"\d+(\.\d+)*"
+    for line in lowest.declared()[extra]:
+        assert re.fullmatch(
+            rf"{name}>={version}|torch=={version}|keras_seqattn\[[\w,]+\]", line
+        )
+
+
+def test_constraints_pin_each_lower_bound():
+    bounds = lowest.constraints()
+    lines = {line for lines in lowest.declared().values() for line in lines}
+    assert {bound.replace("==", ">=") for bound in bounds} <= lines
+    assert len(bounds) == sum(">=" in line for line in lines)
+
+
+def test_the_changelog_begins_with_this_version():
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    newest = re.search(r"^## (\S+)", changelog, re.MULTILINE)[1]
+    assert newest == keras_seqattn.__version__
+
+
+def test_metadata_stands_in_setup_cfg_alone():
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        pyproject = tomllib.load(file)
+    assert set(pyproject) == {"build-system", "tool"}
+    assert set(pyproject["tool"]) == {"ruff"}
+
+
+def test_the_distribution_holds_every_package_and_the_licence():
+    """`find:` leaves out, without a word, a folder that has no `__init__.py`."""
+    package = ROOT / "keras_seqattn"
+    folders = {path.parent for path in package.rglob("*.py")}
+    assert all((folder / "__init__.py").exists() for folder in folders)
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert (ROOT / config["metadata"]["license_files"]).exists()
+    assert (package / config["options.package_data"]["keras_seqattn"].strip()).exists()
+
+
+@pytest.fixture
+def pytest_runs(monkeypatch):
+    """Stands in for pytest: notes each run, and writes a report without failures."""
+    runs = []
+
+    def run(command, cwd, env):
+        runs.append((env["KERAS_BACKEND"], command[3:-1]))
+        report = pathlib.Path(command[-1].removeprefix("--junitxml="))
+        report.write_text(REPORT.format(failed=0))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(runner.subprocess, "run", run)
+    monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: name)
+    return runs
+
+
+def test_runner_visits_every_backend_and_passes_arguments_on(pytest_runs, capsys):
+    assert runner.main(["tests/layers", "-x"]) == 0
+    assert pytest_runs == [
+        (backend, ["tests/layers", "-x"]) for backend in ("tensorflow", "jax", "torch")
+    ]
+    assert capsys.readouterr().out.endswith("\ntotal: 15 passed, 0 failed, 6 skipped\n")
+
+
+def test_runner_visits_the_chosen_backend_alone(pytest_runs):
+    assert runner.main(["--backend", "jax"]) == 0
+    assert pytest_runs == [("jax", [])]
+
+
+def test_runner_counts_failures_and_errors(tmp_path):
+    report = tmp_path / "report.xml"
+    report.write_text(REPORT.format(failed=1))
+    assert runner.read_report(report) == (3, 2, 2)
+
+
+def test_runner_fails_when_pytest_fails_on_one_backend(tmp_path):
+    broken = tmp_path / "test_broken.py"
+    broken.write_text("def test_broken():\n    assert False\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests", "--backend", "tensorflow", "-q", str(broken)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stdout.endswith("\ntotal: 0 passed, 1 failed, 0 skipped\n")
+
+
+def test_runner_refuses_a_backend_that_is_not_installed(monkeypatch, capsys):
+    monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        runner.main(["--backend", "torch"])
+    assert "Received: backend='torch'." in capsys.readouterr().err
