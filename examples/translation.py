@@ -33,7 +33,7 @@ def main():
 
     saved = args.output / "translator.keras"
     if saved.exists():
-        print(f"Already trained; evaluating {saved} (delete it to train anew).")
+        print(f"Already trained. To train anew, delete {args.output}.")
     else:
         translator = train(args, recipe)
         unfinished = saved.with_stem("unfinished")
@@ -128,6 +128,7 @@ def train(args, recipe):
         training,
         validation_data=validation,
         epochs=recipe.epochs,
+        shuffle=False,  # The batches are shuffled.
         callbacks=[
             keras.callbacks.TerminateOnNaN(raise_error=True),
             keras.callbacks.SwapEMAWeights(),  # Validates the averaged weights.

@@ -17,6 +17,9 @@ class CompiledFunction:
 
     Variables are read at each call: weights that change are seen.
 
+    `num_programs` and `compile_seconds` say what was compiled: the seconds are those of
+    each signature's first call, its run included.
+
     Args:
         function: A function of (nested) tensors, written in `keras.ops`.
         variables: The Keras variables it reads; it must not assign them.
@@ -37,36 +40,44 @@ class CompiledFunction:
     def __init__(self, function, variables=()):
         self._function = function
         self._variables = list(variables)
-        self._run = _RUNNERS[keras.backend.backend()](function, self._variables)
-        self._seconds = {}
+        self._programs = {}
+        self.compile_seconds = 0.0
 
     @property
     def num_programs(self):
         """The number of programs compiled so far: one for each signature."""
-        return len(self._seconds)
-
-    @property
-    def compile_seconds(self):
-        """The seconds that the first call of each signature took, its run included."""
-        return sum(self._seconds.values())
+        return len(self._programs)
 
     def __call__(self, *args):
         """Runs the program for the shapes of `args`."""
         args = tree.map_structure(np.asarray, args)
         signature = tuple((x.shape, x.dtype.str) for x in tree.flatten(args))
+        if signature not in self._programs:
+            return self._first_call(signature, args)
+        return _to_numpy(self._programs[signature](*args))
+
+    def _first_call(self, signature, args):
+        compile_function = _COMPILERS[keras.backend.backend()]
+        program = compile_function(self._function, self._variables)
         start = time.perf_counter()
-        result = tree.map_structure(keras.ops.convert_to_numpy, self._run(*args))
-        self._seconds.setdefault(signature, time.perf_counter() - start)
+        result = _to_numpy(program(*args))
+        self.compile_seconds += time.perf_counter() - start
+        self._programs[signature] = program
         return result
 
 
-def _tensorflow_runner(function, variables):
+def _to_numpy(result):
+    return tree.map_structure(keras.ops.convert_to_numpy, result)
+
+
+def _compile_tensorflow(function, variables):
     import tensorflow as tf
 
-    return tf.function(function, jit_compile=True)
+    # A step is written in `keras.ops`: there is no Python for AutoGraph to convert.
+    return tf.function(function, jit_compile=True, autograph=False)
 
 
-def _jax_runner(function, variables):
+def _compile_jax(function, variables):
     import jax
 
     # The values travel as arguments: read inside, they would become constants.
@@ -78,7 +89,7 @@ def _jax_runner(function, variables):
     return lambda *args: program([variable.value for variable in variables], *args)
 
 
-def _torch_runner(function, variables):
+def _compile_torch(function, variables):
     import torch
 
     @torch.no_grad()
@@ -88,8 +99,8 @@ def _torch_runner(function, variables):
     return run
 
 
-_RUNNERS = {
-    "tensorflow": _tensorflow_runner,
-    "jax": _jax_runner,
-    "torch": _torch_runner,
+_COMPILERS = {
+    "tensorflow": _compile_tensorflow,
+    "jax": _compile_jax,
+    "torch": _compile_torch,
 }

@@ -115,49 +115,57 @@ def learning_curves(history, x="epoch", title=None):
             f"`x` must be a column of the history, one of {sorted(columns)}. "
             f"Received: x={x!r}."
         )
-    metrics = [
-        name
-        for name in columns
-        if name not in (x, "epoch", "minutes") and not name.startswith("val_")
-    ]
-    metrics.sort(key=lambda name: name != "loss")
-    figure = _figure((4.2 * max(len(metrics), 1), 3.4))
+    names = (name for name in columns if name not in (x, "epoch", "minutes"))
+    metrics = dict.fromkeys(name.removeprefix("val_") for name in names)
+    metrics = sorted(metrics, key=lambda name: name != "loss")
+    figure = _figure((4.2 * len(metrics), 3.4))
     panels = figure.subplots(1, len(metrics), squeeze=False)[0]
     for panel, name in zip(panels, metrics, strict=True):
-        for column, colour, label in (
-            (name, TRAINING_COLOUR, "training"),
-            (f"val_{name}", VALIDATION_COLOUR, "validation"),
-        ):
-            if column in columns:
-                _curve(panel, columns[x], columns[column], colour, label)
-        if name == "perplexity":
-            panel.set_yscale("log", subs=(2, 3, 5))
-            panel.yaxis.set_major_formatter("{x:g}")
-            panel.yaxis.set_minor_formatter("{x:g}")
-        panel.set_xlabel(LABELS.get(x, x))
-        panel.set_ylabel(LABELS.get(name, name))
-        panel.xaxis.get_major_locator().set_params(integer=x == "epoch")
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(color=FAINT)
-        panel.set_axisbelow(True)
+        _draw_metric(panel, columns, x, name)
     panels[0].legend(frameon=False)
     figure.suptitle(title, fontsize=11)
     return figure
 
 
-def _curve(panel, x, values, colour, label):
-    """Draws one curve and writes its last value beside its end."""
-    (line,) = panel.plot(x, values, color=colour, label=label, linewidth=2)
-    line.set_marker("o" if len(values) == 1 else "")
-    panel.annotate(
-        f"{values[-1]:.3g}",
-        (x[-1], values[-1]),
-        xytext=(4, 0),
-        textcoords="offset points",
-        va="center",
-        color=colour,
-        fontsize=8,
-    )
+def _draw_metric(panel, columns, x, name):
+    """Draws one metric, of the training and of the validation, as far as they go."""
+    curves = [
+        (columns[column], colour, label)
+        for column, colour, label in (
+            (name, TRAINING_COLOUR, "training"),
+            (f"val_{name}", VALIDATION_COLOUR, "validation"),
+        )
+        if column in columns
+    ]
+    highest = max(values[-1] for values, _, _ in curves)
+    for values, colour, label in curves:
+        panel.plot(
+            columns[x],
+            values,
+            color=colour,
+            label=label,
+            linewidth=2,
+            marker="o" if len(values) == 1 else "",
+        )
+        panel.annotate(
+            f"{values[-1]:.3g}",
+            (columns[x][-1], values[-1]),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="bottom" if values[-1] == highest else "top",  # So that they stay apart.
+            color=colour,
+            fontsize=8,
+        )
+    if name == "perplexity":
+        panel.set_yscale("log", subs=(2, 3, 5))
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter("{x:g}")
+    panel.set_xlabel(LABELS.get(x, x))
+    panel.set_ylabel(LABELS.get(name, name))
+    panel.xaxis.get_major_locator().set_params(integer=x == "epoch")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(color=FAINT)
+    panel.set_axisbelow(True)
 
 
 def _columns(history):

@@ -1,5 +1,6 @@
 """What holds for every public object; a new name without a case fails here."""
 
+import functools
 import inspect
 import re
 import subprocess
@@ -21,73 +22,78 @@ PUBLIC = {
     for name in getattr(keras_seqattn, room).__all__
 }
 CLASSES = {name for name, value in PUBLIC.items() if inspect.isclass(value)}
-EACH_CASE = [
-    pytest.param(make, inputs, id=f"{name}-{i}")
-    for name, cases in CASES.items()
-    for i, (make, inputs) in enumerate(cases)
-]
-EACH_LAYER_CASE = [
-    each for each in EACH_CASE if each.id.startswith(("layers.", "models."))
-]
+EXAMPLES = {
+    f"{name}-{i}": case for name, cases in CASES.items() for i, case in enumerate(cases)
+}
+each_example = pytest.mark.parametrize("name", EXAMPLES)
+each_layer_example = pytest.mark.parametrize(
+    "name", [name for name in EXAMPLES if name.startswith(("layers.", "models."))]
+)
 
 
-def working(make, inputs):
-    """Makes a thing with random weights; a layer comes in a functional model."""
-    made = make()
-    if isinstance(made, keras.layers.Layer) and not hasattr(made, "tokenize"):
-        if not isinstance(made, keras.Model):
-            tensors = [
-                keras.Input((None, *x.shape[2:]), dtype=x.dtype, name=f"input_{i}")
-                for i, x in enumerate(inputs)
-            ]
-            made = keras.Model(tensors, made(*tensors))
-        randomize(made, np.random.default_rng(0))
-    return made
+def working(thing, inputs):
+    """Puts a layer in a functional model; gives random weights to what has any."""
+    if not isinstance(thing, keras.layers.Layer) or hasattr(thing, "tokenize"):
+        return thing
+    if not isinstance(thing, keras.Model):
+        tensors = [
+            keras.Input((None, *x.shape[2:]), dtype=x.dtype, name=f"input_{i}")
+            for i, x in enumerate(inputs)
+        ]
+        thing = keras.Model(tensors, thing(*tensors))
+    randomize(thing, np.random.default_rng(0))
+    return thing
+
+
+@functools.cache
+def example(name):
+    """Returns the working thing, its inputs and outputs: made once for all tests."""
+    make, inputs = EXAMPLES[name]
+    thing = working(make(), inputs)
+    return thing, inputs, roundtrip.use(thing, inputs)
+
+
+def assert_same(outputs, expected, name):
+    for left, right in zip(outputs, expected, strict=True):
+        np.testing.assert_array_equal(left, right, err_msg=name)
 
 
 def test_every_public_class_has_a_case_and_every_case_its_class():
     assert CLASSES == set(CASES) | RESULTS
 
 
-@pytest.mark.parametrize(("make", "inputs"), EACH_CASE)
-def test_config_makes_it_again(make, inputs):
+@each_example
+def test_config_makes_it_again(name):
+    make, inputs = EXAMPLES[name]
     thing = make()
-    config = thing.get_config()
-    again = type(thing).from_config(config)
+    again = type(thing).from_config(thing.get_config())
     serialize = keras.saving.serialize_keras_object
     assert serialize(again)["config"] == serialize(thing)["config"]
-    first, second = (working(lambda it=it: it, inputs) for it in (thing, again))
-    for left, right in zip(
-        roundtrip.use(first, inputs), roundtrip.use(second, inputs), strict=True
-    ):
-        np.testing.assert_array_equal(left, right)
+    outputs = roundtrip.use(working(again, inputs), inputs)
+    assert_same(outputs, example(name)[2], name)
 
 
 def test_every_thing_loads_in_a_fresh_process(tmp_path):
     """One process for all, since starting one takes seconds."""
-    expected = {}
-    for case in EACH_CASE:
-        thing = working(*case.values)
-        expected[case.id] = roundtrip.use(thing, case.values[1])
-        roundtrip.save(thing, case.values[1], tmp_path / case.id)
+    for name in EXAMPLES:
+        thing, inputs, _ = example(name)
+        roundtrip.save(thing, inputs, tmp_path / name)
     done = subprocess.run(
         [sys.executable, "-m", "tests.roundtrip", str(tmp_path)],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    for name, outputs in expected.items():
+    for name in EXAMPLES:
         loaded = roundtrip.arrays(tmp_path / name / "outputs.npz")
-        for left, right in zip(loaded, outputs, strict=True):
-            np.testing.assert_array_equal(left, right, err_msg=name)
+        assert_same(loaded, example(name)[2], name)
 
 
-@pytest.mark.parametrize(("make", "inputs"), EACH_LAYER_CASE)
-def test_symbolic_shapes_are_the_eager_shapes(make, inputs):
-    model = working(make, inputs)
-    eager = roundtrip.use(model, inputs)
-    assert len(model.outputs) == len(eager)
-    for symbolic, output in zip(model.outputs, eager, strict=True):
+@each_layer_example
+def test_symbolic_shapes_are_the_eager_shapes(name):
+    model, _, outputs = example(name)
+    assert len(model.outputs) == len(outputs)
+    for symbolic, output in zip(model.outputs, outputs, strict=True):
         assert len(symbolic.shape) == output.ndim
         assert all(
             size in (None, real)
@@ -95,18 +101,13 @@ def test_symbolic_shapes_are_the_eager_shapes(make, inputs):
         )
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "float16"])
-@pytest.mark.parametrize(("make", "inputs"), EACH_LAYER_CASE)
-def test_precision_is_the_policy_s(make, inputs, policy):
-    keras.config.set_dtype_policy(policy)
-    model = working(make, inputs)
-    policy = keras.config.dtype_policy()
-    assert {output.dtype for output in model.outputs} == {policy.compute_dtype}
-    assert {weight.dtype for weight in model.trainable_weights} <= {
-        policy.variable_dtype
-    }
-    for layer in model._flatten_layers():
-        assert layer.dtype_policy.name == policy.name, layer
+@each_layer_example
+def test_precision_is_the_policy_s(name):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    make, inputs = EXAMPLES[name]
+    model = working(make(), inputs)
+    assert {output.dtype for output in model.outputs} == {"bfloat16"}
+    assert {weight.dtype for weight in model.trainable_weights} <= {"float32"}
     assert all(np.isfinite(output).all() for output in roundtrip.use(model, inputs))
 
 

@@ -98,18 +98,27 @@ def test_ctrl_c_resumes_and_a_finished_run_is_only_evaluated(
             raise KeyboardInterrupt
         begin(stopwatch, epoch)
 
+    def interrupt_save(translator, path):
+        raise KeyboardInterrupt
+
     output = ("--output", tmp_path)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(example.Stopwatch, "on_epoch_begin", interrupt)
         example.run(*output)
     assert len(epochs(tmp_path)) == 2
-    assert not (tmp_path / "translator.keras").exists()
     capsys.readouterr()
 
-    example.run(*output)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ks.Translator, "save", interrupt_save)
+        example.run(*output)
     printed = capsys.readouterr().out
     assert "Epoch 3/3" in printed
     assert "Epoch 2/3" not in printed
+    assert not (tmp_path / "translator.keras").exists()
+
+    example.run(*output)
+    printed = capsys.readouterr().out
+    assert "Epoch" not in printed
     rows = epochs(tmp_path)
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
     minutes = [float(row["minutes"]) for row in rows]

@@ -222,7 +222,7 @@ def generate(model, source_ids, search=None, max_length=None):
     program = _program(model, search or Greedy(), room, tokens)
     found = [
         tuple(array[:rows] for array in program(padded, np.int32(limit)))
-        for rows, padded in _padded_chunks(source_ids, tokens.pad_id)
+        for rows, padded in _padded_chunks(model, source_ids)
     ]
     token_ids, scores = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
     return _hypotheses(token_ids[..., :limit], scores, tokens)
@@ -270,14 +270,15 @@ def _program(model, search, room, tokens):
     return made[key]
 
 
-def _padded_chunks(source_ids, pad_id):
+def _padded_chunks(model, source_ids):
     """Cuts a batch into chunks of few shapes; the rows added repeat the last one."""
     length = _round_up(source_ids.shape[1], LENGTH_MULTIPLE)
+    length = min(length, getattr(model, "max_length", None) or length)
     for start in range(0, len(source_ids), BATCH_SIZES[-1]):
         chunk = source_ids[start : start + BATCH_SIZES[-1]]
         size = next(size for size in BATCH_SIZES if size >= len(chunk))
         padding = ((0, 0), (0, length - chunk.shape[1]))
-        padded = np.pad(chunk, padding, constant_values=pad_id)
+        padded = np.pad(chunk, padding, constant_values=model.pad_id)
         padded = np.pad(padded, ((0, size - len(chunk)), (0, 0)), mode="edge")
         yield len(chunk), padded
 
@@ -339,10 +340,11 @@ def _check_positive(name, value):
 
 
 def _hypotheses(token_ids, scores, tokens):
-    """Takes the end tokens out, and counts what is left."""
-    token_ids = np.where(token_ids == tokens.end_id, 0, token_ids)
-    token_ids = np.where(token_ids == tokens.pad_id, 0, token_ids)
-    lengths = np.count_nonzero(token_ids, axis=-1)
+    """Cuts each sequence before its end token."""
+    length = token_ids.shape[-1]
+    ends = token_ids == tokens.end_id
+    lengths = np.where(ends.any(-1), ends.argmax(-1), length)
+    token_ids = np.where(np.arange(length) < lengths[..., None], token_ids, 0)
     return Hypotheses(
         token_ids.astype("int32"), lengths.astype("int32"), scores.astype("float32")
     )

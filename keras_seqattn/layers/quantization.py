@@ -24,6 +24,8 @@ def dtype_config(layer):
         'DTypePolicy'
     """
     policy = layer.dtype_policy
+    if layer.path is None:  # Not built, so nothing in it is quantized.
+        return keras.dtype_policies.serialize(policy)
     outside = layer.path.rpartition("/")[0] + "/"
     quantized = {
         f"(.*/)?{re.escape(part.path.removeprefix(outside))}": part.dtype_policy

@@ -31,6 +31,7 @@ LOSSLESS = {
     "eos_id": 2,
     "unk_id": 3,
     "pad_piece": "<pad>",
+    "max_sentence_length": 2**30,  # Longer lines would be left out.
     "minloglevel": 2,
 }
 
@@ -62,8 +63,8 @@ class _Tokenizer(keras.layers.Layer):
     """What every tokenizer has: special ids, checks, lists here and tensors there.
 
     A subclass gives `vocabulary_size`, `_encode(strings, sampling)`, a string tensor
-    to a RaggedTensor of ids, and `_decode(rows)`, a list of id lists, special ids
-    taken out, to a list of strings.
+    to a RaggedTensor of ids, and `_decode(rows)`, a list of id lists to a list of
+    strings, where special ids stand for nothing.
     """
 
     pad_id, start_id, end_id, unknown_id = range(len(SPECIAL_PIECES))
@@ -101,7 +102,7 @@ class _Tokenizer(keras.layers.Layer):
 
         Args:
             ids: Rows of token ids: a list of lists, or a 2-D array or tensor. Pad,
-                start and end are left out wherever they stand; nothing else is.
+                start and end stand for nothing, wherever they are, and end nothing.
 
         Returns:
             List of strings, one a row. Bytes that are not UTF-8, which a model may
@@ -112,7 +113,6 @@ class _Tokenizer(keras.layers.Layer):
                 vocabulary does not have.
         """
         rows = [np.asarray(row) for row in ids]
-        specials = (self.pad_id, self.start_id, self.end_id)
         for number, row in enumerate(rows):
             if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
                 raise ValueError(
@@ -124,7 +124,7 @@ class _Tokenizer(keras.layers.Layer):
                     f"`ids` must be at least 0 and below {self.vocabulary_size}, the "
                     f"vocabulary's size. Received: ids[{number}]={row.tolist()!r}."
                 )
-        return self._decode([row[~np.isin(row, specials)].tolist() for row in rows])
+        return self._decode([row.tolist() for row in rows])
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -191,8 +191,8 @@ class SentencePieceTokenizer(_Tokenizer):
         """Trains a tokenizer on text; the same lines always give the same one.
 
         Args:
-            lines: Iterable of strings. For one vocabulary of two
-                languages, chain both sides.
+            lines: Iterable of strings. For one vocabulary of two languages, chain
+                both sides.
             vocabulary_size: Number of ids, special ids and bytes included.
             model_type: "bpe" or "unigram".
 
@@ -261,8 +261,9 @@ class SentencePieceTokenizer(_Tokenizer):
 class ByteTokenizer(_Tokenizer):
     """Splits text into its UTF-8 bytes: nothing to train, nothing unknown or lost.
 
-    The id of a byte is `byte + 4`; ids 0 to 3 are pad, start, end and unknown (never
-    produced). There is one way to split a text into bytes, so `sampling` must be 0.
+    The id of a byte is `byte + 4`; ids 0 to 3 are pad, start, end and unknown, which
+    stand for no text. There is one way to split a text into bytes, so `sampling` must
+    be 0.
 
     Example:
         >>> ByteTokenizer().tokenize(["Oh é"])

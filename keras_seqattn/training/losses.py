@@ -142,8 +142,7 @@ def _crossentropy(labels, logits, label_smoothing):
     label's share is subtracted at N places: no one-hot, no second exponential, and
     in TensorFlow's graph mode the one tensor `(N, V)` is updated in place.
     Differentiating `sparse_categorical_crossentropy` plus the smoothing term takes
-    four times as long there, twice under TensorFlow's XLA, six times on JAX
-    (forward and backward, N = 4,096, V = 10,000, two cores).
+    longer in each of these ways to compile; `benchmarks/loss.py` measures it.
     """
 
     @ops.custom_gradient

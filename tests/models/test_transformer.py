@@ -19,12 +19,12 @@ SMALL = {
     "source_vocabulary_size": V,
     "model_dim": D,
     "num_heads": 2,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
     "intermediate_dim": 12,
 }
 VARIANTS = {
-    "default": {},
+    "two layers": {"encoder_layers": 2, "decoder_layers": 2},
     "post-norm, gated": {
         "normalize_first": False,
         "norm": "rms",
@@ -69,7 +69,7 @@ def model():
 
 @pytest.mark.parametrize("normalize_first", [True, False])
 def test_equals_the_oracle(rng, normalize_first):
-    model = small(normalize_first=normalize_first)
+    model = small(encoder_layers=2, decoder_layers=2, normalize_first=normalize_first)
     randomize(model, rng)
     by_name = {layer.name: layer for layer in model.layers}
     table = ops.convert_to_numpy(by_name["source_embedding"].embeddings.value)
@@ -123,7 +123,7 @@ def test_steps_equal_one_pass(rng, variant):
     memory = model.encode(ops.convert_to_tensor(SOURCE, "int32"))
     state = model.initial_state(memory, 8, width=2)
     assert all(
-        tuple(tensor.shape[:2]) == (3, 2)
+        tuple(tensor.shape[:2]) == (2, 2)
         for tensor in keras.tree.flatten(state["beam"])
     )
     assert all(tensor.shape[0] == 2 for tensor in keras.tree.flatten(state["sentence"]))
@@ -167,10 +167,11 @@ def test_padding_may_be_another_token(model):
 
 
 def naive_greedy(model, source_ids, max_length):
-    """One sentence, one whole pass a token; no padding, no cache, no program."""
+    """One sentence, one whole pass a token; no cache, no program."""
     target, score = [START], 0.0
     for _ in range(max_length):
-        row = logits(model, source_ids[None], np.array([target]))[0, -1]
+        padded = np.pad(target, (0, max_length + 1 - len(target)))
+        row = logits(model, source_ids[None], padded[None])[0, len(target) - 1]
         row = row.astype("float64")
         log_probs = row - np.log(np.exp(row - row.max()).sum()) - row.max()
         allowed = log_probs.copy()
@@ -184,22 +185,20 @@ def naive_greedy(model, source_ids, max_length):
 
 def test_generate_equals_a_naive_loop(rng):
     """One program serves the weights before and after they change."""
-    model, max_length = small(encoder_layers=1, decoder_layers=1), 7
+    model, max_length = small(), 7
     for _ in range(2):
         randomize(model, rng)
         found = model.generate(SOURCE, decoding.Greedy(), max_length=max_length)
         assert found.token_ids.shape == (2, 1, max_length)
         for b, sentence in enumerate(SOURCE):
-            tokens, score = naive_greedy(model, sentence[sentence != 0], max_length)
+            tokens, score = naive_greedy(model, sentence, max_length)
             assert found.token_ids[b, 0, : found.lengths[b, 0]].tolist() == tokens
             np.testing.assert_allclose(found.scores[b, 0], score, rtol=1e-4)
     assert sum(p.num_programs for p in decoding.programs(model)) == 1
 
 
 def test_generate_works_where_the_model_has_a_length():
-    model = small(
-        encoder_layers=1, decoder_layers=1, positions="learned", max_length=20
-    )
+    model = small(positions="learned", max_length=20)
     found = model.generate(np.full((1, 18), 5))
     assert found.token_ids.shape == (1, 1, 20)
     with pytest.raises(ValueError, match="21.*20|20.*21"):
@@ -220,7 +219,7 @@ def test_mixed_precision(model, policy):
 
 
 def test_generate_in_mixed_precision():
-    model = small(encoder_layers=1, decoder_layers=1, dtype="mixed_bfloat16")
+    model = small(dtype="mixed_bfloat16")
     found = model.generate(SOURCE, max_length=4)
     assert np.isfinite(found.scores).all() and found.scores.dtype == "float32"
 
@@ -242,17 +241,17 @@ def test_tables_are_shared_as_said(arguments, tables):
     assert (
         sum(D in shape and bool(set(shape) & set(sizes)) for shape in shapes) == tables
     )
-    assert logits(model).shape[-1] == model.target_vocabulary_size
+    assert model.output.shape[-1] == model.target_vocabulary_size
 
 
 def test_tables_stay_tied_after_fit_saving_and_loading(tmp_path):
     model = small(dropout=0.0)
     model.compile(
-        keras.optimizers.Adam(0.01), training.MaskedCrossentropy(), jit_compile=JIT
+        keras.optimizers.SGD(0.1), training.MaskedCrossentropy(), jit_compile=JIT
     )
     labels = np.pad(TARGET[:, 1:], ((0, 0), (0, 1)))
     history = model.fit(inputs(), labels, epochs=8, batch_size=2, verbose=0)
-    assert history.history["loss"][-1] < 0.8 * history.history["loss"][0]
+    assert history.history["loss"][-1] < 0.7 * history.history["loss"][0]
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
@@ -276,7 +275,7 @@ def test_config_is_the_constructor_s_arguments():
 
 def test_cross_attention_scores_show_the_source(model):
     scores = ops.convert_to_numpy(model.cross_attention_scores(SOURCE, TARGET))
-    assert scores.shape == (2, 2, 2, 4, 5)
+    assert scores.shape == (2, 1, 2, 4, 5)
     real = np.moveaxis(scores, 3, 1)[TARGET != 0]
     np.testing.assert_allclose(real.sum(-1), 1.0, atol=1e-5)
     assert not np.moveaxis(scores, 4, 1)[SOURCE == 0].any()
