@@ -133,10 +133,10 @@ def work(system, data_dir, pairs):
     model = peers.compiled(library, shape, jit_compile)
     shape.check(system, peers.parameter_count(model))
     data = data.map(functools.partial(peers.example, library))
-    first, _ = rounds.timed(train, model, data.take(WARM_UP_STEPS))
+    first, _ = rounds.timed(peers.timed_fit, model, data.take(WARM_UP_STEPS))
 
     def answer(epochs):
-        seconds, loss = rounds.timed(train, model, data, epochs)
+        seconds, loss = peers.timed_fit(model, data, epochs=epochs)
         return dict(
             epoch_s=seconds / epochs, loss=loss, peak_mb=rounds.peak_megabytes()
         )
@@ -198,11 +198,6 @@ def fixed_batches(sources, targets, tokenizer):
     data = tf.data.Dataset.from_tensor_slices((sources, targets))
     data = data.batch(GUIDE_BATCH_SIZE).map(batch, num_parallel_calls=tf.data.AUTOTUNE)
     return data.shuffle(2048).prefetch(16).cache()
-
-
-def train(model, data, epochs=1):
-    """Fits the model silently; returns the last loss."""
-    return model.fit(data, epochs=epochs, verbose=0).history["loss"][-1]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 
 import torch
 from torch import nn
@@ -72,11 +73,13 @@ def trainer(shape, batches, compiled):
     data = itertools.cycle(list(zip(*tensors, strict=True)))
 
     def run(steps):
+        start = time.perf_counter()
         for batch in itertools.islice(data, steps):
             optimizer.zero_grad(set_to_none=True)
             loss = forward(*batch)
             loss.backward()
             optimizer.step()
-        return loss.item()
+        loss = loss.item()
+        return time.perf_counter() - start, loss
 
     return parameters, run

@@ -156,7 +156,7 @@ def work(system, shape):
     run(WARM_UP_STEPS)
 
     def answer(steps):
-        seconds, loss = rounds.timed(run, steps)
+        seconds, loss = run(steps)
         return dict(step_s=seconds / steps, loss=loss, peak_mb=rounds.peak_megabytes())
 
     rounds.serve(dict(parameters=parameters, first_step_s=first), answer)

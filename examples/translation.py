@@ -128,7 +128,7 @@ def train(args, recipe):
         training,
         validation_data=validation,
         epochs=recipe.epochs,
-        shuffle=False,  # The batches are shuffled.
+        shuffle=False,  # The batches come shuffled.
         callbacks=[
             keras.callbacks.TerminateOnNaN(raise_error=True),
             keras.callbacks.SwapEMAWeights(),  # Validates the averaged weights.

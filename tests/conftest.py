@@ -13,6 +13,8 @@ import pytest  # noqa: E402
 
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "error:::keras_seqattn")
+    # Keras 3.15.1 reads a variable as NumPy in a way that NumPy 2 deprecates.
+    config.addinivalue_line("filterwarnings", "ignore:__array__ implementation")
 
 
 def pytest_report_header():

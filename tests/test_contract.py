@@ -66,7 +66,12 @@ def test_every_public_class_has_a_case_and_every_case_its_class():
 def test_config_makes_it_again(name):
     make, inputs = EXAMPLES[name]
     thing = make()
-    again = type(thing).from_config(thing.get_config())
+    config = thing.get_config()
+    assert set(parameters(type(thing).__init__)) <= set(config)
+    for argument, value in getattr(make, "keywords", {}).items():
+        if isinstance(value, int | float | None):
+            assert config[argument] == value
+    again = type(thing).from_config(config)
     serialize = keras.saving.serialize_keras_object
     assert serialize(again)["config"] == serialize(thing)["config"]
     outputs = roundtrip.use(working(again, inputs), inputs)

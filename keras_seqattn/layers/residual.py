@@ -115,4 +115,6 @@ def make_norm(norm, **kwargs):
     """
     if arguments.choice("norm", norm, ("layer", "rms")) == "layer":
         return keras.layers.LayerNormalization(epsilon=1e-5, **kwargs)
-    return keras.layers.RMSNormalization(epsilon=1e-5, **kwargs)
+    layer = keras.layers.RMSNormalization(epsilon=1e-5, **kwargs)
+    layer.supports_masking = True  # else Keras warns that the mask ends here
+    return layer

@@ -52,7 +52,7 @@ def translation_batches(
         seed: Integer seed of the shuffling.
         sampling: Strength of subword sampling (see the tokenizer), 0 for none.
         repeat_batch: Copies of each pair, side by side: rows 2i and 2i + 1 are equal
-            for 2, as `MaskedCrossentropy(consistency=...)` wants it.
+            for 2, as a consistency loss such as R-Drop's wants them.
 
     Returns:
         A prefetched `tf.data.Dataset` of known cardinality, with the attributes

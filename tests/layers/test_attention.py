@@ -182,6 +182,34 @@ def test_an_empty_row_is_exactly_zero(rng, kernel, dtype, bias):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_empty_row_leaves_the_gradients_finite(rng, kernel, dtype):
+    """A zero made of a NaN by `where` would send the NaN back."""
+    query, _, _, mask, bias = draw(rng, mask="heads", bias="heads")
+    query, mask, bias = query[..., :1, :], mask[:, :1, :, :T], bias[:, :1, :, :T]
+    mask[0, :, 2] = False
+
+    class Biased(keras.layers.Layer):
+        def build(self, x_shape):
+            self.kernel = self.add_weight(shape=(K, K), name="kernel")
+
+        def call(self, x):
+            x = ops.matmul(x, self.kernel)
+            return layers.dot_product_attention(
+                x, x, x, mask=mask, bias=bias, implementation=kernel
+            )
+
+    inputs = keras.Input(query.shape[1:], batch_size=B)
+    model = keras.Sequential([inputs, Biased(dtype=dtype)])
+    jit_compile = keras.backend.backend() == "jax"
+    model.compile(keras.optimizers.SGD(), "mse", jit_compile=jit_compile)
+    (before,) = model.get_weights()
+    model.train_on_batch(query, query)
+    (after,) = model.get_weights()
+    assert np.isfinite(after).all() and np.any(after != before)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_float16_does_not_overflow(kernel):
     """40 * 40 * 64 is past float16's 65,504; scaled first it is 12,800."""
     x = ops.cast(np.full((1, 3, 1, 64), 40.0), "float16")
