@@ -31,7 +31,7 @@ def _every_attention_option():
         "dropout": 0.1,
         "use_bias": False,
         "output_shape": (3, 2),
-        "attention_axes": 2,
+        "attention_axes": (2,),
         "sliding_window": 2,
         "kernel_initializer": "he_normal",
         "bias_initializer": "ones",

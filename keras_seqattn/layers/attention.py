@@ -82,7 +82,7 @@ def dot_product_attention(
     arguments.choice("implementation", implementation, IMPLEMENTATIONS)
     if implementation == "auto":
         implementation = choose_implementation(
-            query.shape, key.shape, value.shape, dropout=dropout
+            query.shape, key.shape, value.shape, dropout=dropout, dtype=query.dtype
         )
     if implementation == "fused":
         output = _fused(query, key, value, mask, bias, dropout)
@@ -195,17 +195,21 @@ def attend(query, key, value, *, return_scores, implementation, **options):
     return weighted_sum(kept, value), scores
 
 
-def choose_implementation(query_shape, key_shape, value_shape=None, *, dropout=0.0):
+def choose_implementation(
+    query_shape, key_shape, value_shape=None, *, dropout=0.0, dtype="float32"
+):
     """Picks the implementation that `implementation="auto"` stands for.
 
     The fused kernel where the backend has one (JAX, torch), unless dropout falls on
-    the weights or JAX would be given values of another width than the keys.
+    the weights. On JAX explicit, too, where values have another width than the keys,
+    and in float16, for which its kernel has no gradient on a CPU.
 
     Args:
         query_shape: Shape `(B, T, H, K)`.
         key_shape: Shape `(B, S, G, K)`.
         value_shape: Shape `(B, S, G, V)`; the key's when None.
         dropout: Fraction of the weights dropped in this call.
+        dtype: Dtype of the query.
 
     Returns:
         "explicit" or "fused".
@@ -216,7 +220,9 @@ def choose_implementation(query_shape, key_shape, value_shape=None, *, dropout=0
     """
     backend = keras.backend.backend()
     same_width = value_shape is None or value_shape[-1] == key_shape[-1]
-    has_kernel = backend == "torch" or (backend == "jax" and same_width)
+    is_float16 = keras.backend.standardize_dtype(dtype) == "float16"
+    fits_jax = same_width and not is_float16
+    has_kernel = backend == "torch" or (backend == "jax" and fits_jax)
     return "fused" if has_kernel and dropout == 0.0 else "explicit"
 
 

@@ -116,6 +116,14 @@ def read_parallel(source_path, target_path):
     Raises:
         ValueError: If the numbers of lines differ, or a file holds none, or is not
             UTF-8.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "train.en").write_text("one\ntwo\n", "utf-8")
+        >>> _ = (folder / "train.de").write_text("eins\nzwei\n", "utf-8")
+        >>> read_parallel(folder / "train.en", folder / "train.de")
+        (['one', 'two'], ['eins', 'zwei'])
     """
     sources, targets = _read_lines(source_path), _read_lines(target_path)
     if len(sources) != len(targets):
@@ -128,7 +136,7 @@ def read_parallel(source_path, target_path):
 
 
 def read_tsv(path):
-    """Reads a file of two columns with a tab between them: source and target.
+    r"""Reads a file of two columns with a tab between them: source and target.
 
     Args:
         path: UTF-8 text file, or one ending in `.gz`.
@@ -139,6 +147,13 @@ def read_tsv(path):
     Raises:
         ValueError: If a line does not have two columns, or the file holds no line, or
             is not UTF-8.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "pairs.tsv")
+        >>> _ = path.write_text("one\teins\n", "utf-8")
+        >>> read_tsv(path)
+        (['one'], ['eins'])
     """
     rows = [line.split("\t") for line in _read_lines(path)]
     for number, row in enumerate(rows, start=1):
