@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BACKENDS = ("tensorflow", "jax", "torch")
+# A process for each core: the tests are small, and spend their time tracing.
+PYTEST = (sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile")
 
 
 class Result(NamedTuple):
@@ -38,7 +40,7 @@ def run_backend(backend, arguments):
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.xml"
         status = subprocess.run(
-            [sys.executable, "-m", "pytest", *arguments, f"--junitxml={report}"],
+            [*PYTEST, *arguments, f"--junitxml={report}"],
             cwd=ROOT,
             env=os.environ | {"KERAS_BACKEND": backend},
         ).returncode

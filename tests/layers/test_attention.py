@@ -185,6 +185,8 @@ def test_an_empty_row_is_exactly_zero(rng, kernel, dtype, bias):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_an_empty_row_leaves_the_gradients_finite(rng, kernel, dtype):
     """A zero made of a NaN by `where` would send the NaN back."""
+    if (keras.backend.backend(), kernel, dtype) == ("jax", "fused", "float16"):
+        pytest.skip("JAX's own kernel has no float16 gradient on a CPU")
     query, _, _, mask, bias = draw(rng, mask="heads", bias="heads")
     query, mask, bias = query[..., :1, :], mask[:, :1, :, :T], bias[:, :1, :, :T]
     mask[0, :, 2] = False
@@ -311,6 +313,8 @@ def test_auto_is_fused_where_the_backend_has_a_kernel():
     other_width = layers.choose_implementation(*shapes)
     assert tuple(x == "fused" for x in (same_width, other_width)) == fused
     assert layers.choose_implementation(*shapes[:2], dropout=0.1) == "explicit"
+    half = layers.choose_implementation(*shapes[:2], dtype="float16")
+    assert (half == "fused") == (keras.backend.backend() == "torch")
 
 
 # The layer.
