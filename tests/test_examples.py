@@ -16,7 +16,8 @@ import pytest
 
 import keras_seqattn as ks
 
-SCRIPT = pathlib.Path(__file__).parent.parent / "examples" / "translation.py"
+ROOT = pathlib.Path(__file__).parent.parent
+SCRIPT = ROOT / "examples" / "translation.py"
 WRITTEN = {
     "attention.png",
     "history.csv",
@@ -26,6 +27,12 @@ WRITTEN = {
     "translations.txt",
     "translator.keras",
 }
+
+
+@pytest.fixture(autouse=True)
+def importable_from_a_script(monkeypatch):
+    """Lets a process of its own import the package, whether installed or not."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 def command(*options):

@@ -76,7 +76,9 @@ def pytest_runs(monkeypatch):
     runs = []
 
     def run(command, cwd, env):
-        runs.append((env["KERAS_BACKEND"], command[3:-1]))
+        fixed = len(runner.PYTEST)
+        assert tuple(command[:fixed]) == runner.PYTEST
+        runs.append((env["KERAS_BACKEND"], command[fixed:-1]))
         report = pathlib.Path(command[-1].removeprefix("--junitxml="))
         report.write_text(REPORT.format(failed=0))
         return subprocess.CompletedProcess(command, 0)
