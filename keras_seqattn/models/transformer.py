@@ -130,7 +130,6 @@ class TranslationTransformer(keras.Model):
             "end_id": end_id,
             "pad_id": pad_id,
         }
-        _check_options(options)
         stacks = _Stacks(options, kwargs.get("dtype"))
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
@@ -255,6 +254,7 @@ class _Stacks:
     """
 
     def __init__(self, options, dtype):
+        _check_options(options)
         self.options = options
         self.pad_id = options["pad_id"]
         source_size = options["source_vocabulary_size"]
