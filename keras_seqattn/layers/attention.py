@@ -88,9 +88,7 @@ def dot_product_attention(
         output = _fused(query, key, value, mask, bias, dropout)
     else:
         scores = _softmax_scores(query, key, mask, bias)
-        if dropout > 0.0:
-            scores = keras.random.dropout(scores, dropout, seed=seed)
-        output = weighted_sum(scores, value)
+        output = _dropped_sum(scores, value, dropout, seed)
     return _zero_empty_rows(output, mask, heads_last=True)
 
 
@@ -191,8 +189,7 @@ def attend(query, key, value, *, return_scores, implementation, **options):
         return output, None
     dropout, seed = options.pop("dropout", 0.0), options.pop("seed", None)
     scores = attention_scores(query, key, **options)
-    kept = keras.random.dropout(scores, dropout, seed=seed) if dropout else scores
-    return weighted_sum(kept, value), scores
+    return _dropped_sum(scores, value, dropout, seed), scores
 
 
 def choose_implementation(
@@ -249,6 +246,13 @@ def _checked(query, key, value):
             f"key.shape={tuple(key.shape)}, value.shape={tuple(value.shape)}."
         )
     return query, key, value
+
+
+def _dropped_sum(scores, value, dropout, seed):
+    """Sums the values with weights of which a fraction is dropped."""
+    if dropout > 0.0:
+        scores = keras.random.dropout(scores, dropout, seed=seed)
+    return weighted_sum(scores, value)
 
 
 def _scaled(query, scale):
