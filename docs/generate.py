@@ -20,6 +20,7 @@ ROOMS = (
     "translator",
     "plotting",
     "recipes",
+    "audit",
 )
 LISTS = ("Attributes", "Args", "Call arguments", "Raises")
 SECTIONS = (*LISTS, "Returns", "Yields", "Example", "Reference")

@@ -109,7 +109,7 @@ def train(args, recipe):
         *load(args, "val"), tokenizer, shuffle=False, **sizes
     )
 
-    model = ks.models.TranslationTransformer(tokenizer.vocabulary_size, **recipe.model)
+    model = recipe.make_model(tokenizer.vocabulary_size)
     schedule = ks.training.InverseSquareRoot(
         recipe.peak_learning_rate, recipe.warmup_steps
     )

@@ -1,10 +1,11 @@
-"""The one room that touches the active backend: compilation, and counting programs.
+"""The one room that touches the active backend: compilation, gradients, random state.
 
 Keras has no public way to compile a function. Here a function of tensors becomes one
 XLA program per shape on TensorFlow and JAX, and runs eagerly on torch, whose compiler
 does not take a loop that ends when its data say so.
 """
 
+import contextlib
 import time
 
 import keras
@@ -104,3 +105,81 @@ _COMPILERS = {
     "jax": _compile_jax,
     "torch": _compile_torch,
 }
+
+
+def gradients(function, x):
+    """Differentiates a function of one tensor.
+
+    Args:
+        function: A function from a float tensor to a scalar, written in `keras.ops`.
+        x: Float array.
+
+    Returns:
+        The gradient, a NumPy array of the shape of `x`; zero where nothing of `x`
+        reaches the scalar.
+
+    Example:
+        >>> import numpy as np
+        >>> gradients(lambda x: keras.ops.sum(x * x), np.array([1.0, 2.0])).tolist()
+        [2.0, 4.0]
+    """
+    x = keras.ops.convert_to_tensor(x, "float32")
+    return _to_numpy(_GRADIENTS[keras.backend.backend()](function, x))
+
+
+def _gradients_tensorflow(function, x):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
+def _gradients_jax(function, x):
+    import jax
+
+    return jax.grad(function)(x)
+
+
+def _gradients_torch(function, x):
+    import torch
+
+    x = x.detach().requires_grad_()
+    with torch.enable_grad():
+        y = function(x)
+    # What comes from no differentiable operation has no graph to go back through.
+    if not y.requires_grad:
+        return torch.zeros_like(x)
+    return torch.autograd.grad(y, x, materialize_grads=True)[0]
+
+
+_GRADIENTS = {
+    "tensorflow": _gradients_tensorflow,
+    "jax": _gradients_jax,
+    "torch": _gradients_torch,
+}
+
+
+@contextlib.contextmanager
+def repeated_randomness(seed=0):
+    """Starts the backend's own random numbers from `seed`, and restores them after.
+
+    On torch, `keras.random.dropout` without a seed of the user's draws from them, and
+    not from its `SeedGenerator`. TensorFlow and JAX have no such state for Keras.
+
+    Args:
+        seed: Integer.
+
+    Example:
+        >>> with repeated_randomness():
+        ...     x = keras.layers.Dropout(0.5)(np.ones(3), training=True)
+    """
+    if keras.backend.backend() != "torch":
+        yield
+        return
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield

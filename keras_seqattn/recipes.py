@@ -5,6 +5,8 @@
 
 import dataclasses
 
+from keras_seqattn import models
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -13,7 +15,7 @@ class Recipe:
     Attributes:
         corpus: Name of the corpus that the numbers were chosen on.
         vocabulary_size: Entries of the one vocabulary of both languages.
-        model: Arguments of `TranslationTransformer`, beside the vocabulary's size.
+        model: Arguments of the architecture, beside the vocabulary's size.
         batch_tokens: Most tokens in a batch, padding included.
         bucket_lengths: Lengths in tokens that batches are padded to; a longer pair is
             left out of training.
@@ -23,6 +25,7 @@ class Recipe:
         ema_momentum: Share of the running average of the weights kept at a step. The
             average is what is validated, saved and used.
         epochs: Passes over the training pairs.
+        architecture: Name of a model of `keras_seqattn.models` that translates.
 
     Example:
     >>> RECIPES["multi30k"].model["encoder_layers"]
@@ -39,6 +42,19 @@ class Recipe:
     label_smoothing: float
     ema_momentum: float
     epochs: int
+    architecture: str = "TranslationTransformer"
+
+    def make_model(self, vocabulary_size=None):
+        """Makes the model that is to be trained.
+
+        Args:
+            vocabulary_size: Entries that the tokenizer has; the recipe's when None.
+
+        Returns:
+            A Keras model.
+        """
+        make = getattr(models, self.architecture)
+        return make(vocabulary_size or self.vocabulary_size, **self.model)
 
 
 RECIPES = {
@@ -109,3 +125,18 @@ RECIPES = {
         epochs=30,
     ),
 }
+
+
+def _recurrent(recipe, model_dim):
+    """Gives a recipe's recurrent counterpart: `model_dim` for as many weights."""
+    return dataclasses.replace(
+        recipe,
+        architecture="TranslationRNN",
+        model={"model_dim": model_dim, "dropout": recipe.model["dropout"]},
+        peak_learning_rate=0.003,
+    )
+
+
+RECIPES["gru-smoke"] = _recurrent(RECIPES["smoke"], 58)
+RECIPES["gru-default"] = _recurrent(RECIPES["default"], 156)
+RECIPES["gru-multi30k"] = _recurrent(RECIPES["multi30k"], 192)

@@ -43,7 +43,10 @@ def _every_attention_option():
         "use_gate": True,
         "seed": 3,
         "num_key_value_heads": 2,
+        "score": "scaled_dot",
         "scale": 0.5,
+        "positions": "rotary",
+        "qk_norm": True,
         "implementation": "explicit",
         "name": "all_options",
     }
@@ -54,6 +57,10 @@ def _tokenizer():
     return text.SentencePieceTokenizer.train(lines, vocabulary_size=290)
 
 
+_small_rnn = functools.partial(
+    case, models.TranslationRNN, V, model_dim=D, inputs=(IDS, IDS)
+)
+_stack = {"model_dim": D, "num_heads": 2, "num_layers": 2, "intermediate_dim": 12}
 _small = functools.partial(
     case,
     models.TranslationTransformer,
@@ -78,6 +85,17 @@ CASES = {
             inputs=(HEADS, HEADS),
         ),
     ],
+    "layers.AdditiveAttention": [
+        case(layers.AdditiveAttention, 6, inputs=(X, Y)),
+        case(
+            layers.AdditiveAttention,
+            6,
+            dropout=0.2,
+            use_bias=True,
+            seed=1,
+            inputs=(HEADS, HEADS),
+        ),
+    ],
     "layers.MultiHeadAttention": [
         case(layers.MultiHeadAttention, 2, 4, inputs=(X, Y)),
         case(
@@ -88,7 +106,41 @@ CASES = {
             **_every_attention_option(),
         ),
         case(layers.MultiHeadAttention, 2, 4, flash_attention=True, inputs=(X, Y, Y)),
+        (
+            lambda: layers.MultiHeadAttention(
+                4,
+                3,
+                num_key_value_heads=2,
+                score="additive",
+                positions=layers.RelativeBias(8, 5, bidirectional=False),
+            ),
+            (X, Y),
+        ),
+        case(
+            layers.MultiHeadAttention,
+            3,
+            4,
+            score="dot",
+            positions="alibi",
+            inputs=(X, X),
+        ),
     ],
+    "layers.RotaryPositions": [
+        case(layers.RotaryPositions, inputs=(HEADS,)),
+        case(layers.RotaryPositions, base=100.0, scaling=2.0, inputs=(HEADS,)),
+    ],
+    "layers.RelativeBias": [
+        case(layers.RelativeBias, inputs=(HEADS, HEADS)),
+        case(
+            layers.RelativeBias,
+            num_buckets=5,
+            max_distance=7,
+            bidirectional=False,
+            initializer="ones",
+            inputs=(HEADS,),
+        ),
+    ],
+    "layers.AlibiBias": [case(layers.AlibiBias, inputs=(HEADS, HEADS))],
     "layers.SinusoidalPositions": [
         case(layers.SinusoidalPositions, inputs=(X,)),
         case(
@@ -119,6 +171,7 @@ CASES = {
         ),
         case(layers.PositionalEmbedding, V, D, positions=None, inputs=(IDS,)),
     ],
+    "layers.TokenLogits": [case(layers.TokenLogits, V, inputs=(X,))],
     "layers.FeedForward": [
         case(layers.FeedForward, 12, inputs=(X,)),
         case(
@@ -128,6 +181,38 @@ CASES = {
             gated=True,
             dropout=0.1,
             inputs=(X,),
+        ),
+    ],
+    "layers.RecurrentCell": [
+        (
+            lambda: keras.layers.RNN(
+                layers.RecurrentCell(5, activation="relu"), return_sequences=True
+            ),
+            (X,),
+        ),
+    ],
+    "layers.RecurrentEncoder": [
+        case(layers.RecurrentEncoder, 5, inputs=(X,)),
+        case(
+            layers.RecurrentEncoder,
+            5,
+            num_layers=2,
+            cell="simple",
+            bidirectional=False,
+            dropout=0.1,
+            inputs=(X,),
+        ),
+    ],
+    "layers.AttentiveRecurrentDecoder": [
+        case(layers.AttentiveRecurrentDecoder, 5, inputs=(X, Y, Y[:, 0])),
+        case(
+            layers.AttentiveRecurrentDecoder,
+            5,
+            num_layers=2,
+            cell="simple",
+            attention_units=3,
+            dropout=0.1,
+            inputs=(X, Y, Y[:, 0]),
         ),
     ],
     "layers.Residual": [
@@ -153,6 +238,8 @@ CASES = {
             norm="rms",
             normalize_first=False,
             attention={"num_key_value_heads": 1, "sliding_window": 2},
+            activation_dropout=0.1,
+            stochastic_depth=0.2,
             inputs=(X,),
         ),
         (
@@ -174,6 +261,33 @@ CASES = {
             ),
             (X, Y),
         ),
+        (
+            lambda: layers.DecoderBlock(
+                2, 12, attention={"positions": layers.RelativeBias(num_buckets=8)}
+            ),
+            (X,),
+        ),
+    ],
+    # All is padding, which leaves the memory as it was: what is saved after a use gives
+    # what the use gave.
+    "layers.SegmentMemory": [
+        case(layers.SegmentMemory, 3, 2, inputs=(X, np.zeros((2, 4), bool)))
+    ],
+    "models.TranslationRNN": [
+        _small_rnn(),
+        _small_rnn(
+            target_vocabulary_size=V + 2,
+            encoder_layers=2,
+            decoder_layers=2,
+            dropout=0.2,
+            tie_embeddings=False,
+            cell="simple",
+            attention_units=5,
+            max_length=6,
+            start_id=3,
+            end_id=4,
+            name="all_options",
+        ),
     ],
     "models.TranslationTransformer": [
         _small(),
@@ -191,7 +305,57 @@ CASES = {
             attention={"num_key_value_heads": 1},
             start_id=3,
             end_id=4,
+            activation_dropout=0.1,
+            stochastic_depth=0.2,
             name="all_options",
+        ),
+        _small(positions="rotary", decoder_layers=2, share_layers=True),
+    ],
+    "models.LanguageModel": [
+        case(models.LanguageModel, V, **_stack, memory_length=3, inputs=(IDS,)),
+        (
+            lambda: models.LanguageModel(
+                V,
+                **_stack,
+                positions=None,
+                attention={"positions": layers.RelativeBias(num_buckets=8)},
+                share_layers=True,
+                stochastic_depth=0.2,
+            ),
+            (IDS,),
+        ),
+        case(
+            models.LanguageModel,
+            V,
+            **_stack,
+            positions="learned",
+            max_length=6,
+            tie_embeddings=False,
+            normalize_first=False,
+            start_id=3,
+            inputs=(IDS,),
+        ),
+    ],
+    "models.EncoderModel": [
+        case(models.EncoderModel, V, **_stack, inputs=(IDS,)),
+        case(
+            models.EncoderModel,
+            V,
+            num_classes=3,
+            **_stack,
+            pooling="first",
+            positions="alibi",
+            share_layers=True,
+            inputs=(IDS,),
+        ),
+        case(
+            models.EncoderModel,
+            V,
+            num_classes=3,
+            **_stack,
+            tie_embeddings=False,
+            pad_id=3,
+            inputs=(IDS,),
         ),
     ],
     "decoding.Greedy": [case(decoding.Greedy, inputs=(LOGITS,))],

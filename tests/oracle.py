@@ -74,17 +74,75 @@ def attention_scores(
 def attention(query, key, value, **options):
     """Weighted values (B, T, H, V), and the weights (B, H, T, S)."""
     scores = attention_scores(query, key, **options)
+    return weighted_sum(scores, value), scores
+
+
+def attention_gradients(query, key, value, upstream, bias=None, scale=None, **options):
+    """Gradients of query, key, value and bias, in the bias's shape, or None.
+
+    Args:
+        query: Array (B, T, H, K).
+        key: Array (B, S, G, K).
+        value: Array (B, S, G, V).
+        upstream: Gradient of the output, array (B, T, H, V).
+        bias: Array that broadcasts to (B, H, T, S), or None.
+        scale: Factor of the scores; None is 1 / sqrt(K).
+        **options: Passed on to `attention_scores`.
+    """
+    query, key, value = (np.asarray(x, "float64") for x in (query, key, value))
+    scores = attention_scores(query, key, bias=bias, scale=scale, **options)
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    d_query, d_key, d_value = map(np.zeros_like, (query, key, value))
+    d_scores = np.zeros_like(scores)
+    ratio = query.shape[2] // key.shape[2]
+    for b, h, i in np.ndindex(*scores.shape[:3]):
+        g, weights = h // ratio, scores[b, h, i]
+        d_weights = value[b, :, g] @ upstream[b, i, h]  # (S,)
+        d_scores[b, h, i] = weights * (d_weights - weights @ d_weights)
+        for j in range(len(weights)):
+            d_value[b, j, g] += weights[j] * upstream[b, i, h]
+            d_query[b, i, h] += scale * d_scores[b, h, i, j] * key[b, j, g]
+            d_key[b, j, g] += scale * d_scores[b, h, i, j] * query[b, i, h]
+    if bias is None:
+        return d_query, d_key, d_value, None
+    shape = (1,) * (4 - bias.ndim) + bias.shape
+    shared = tuple(axis for axis in range(4) if shape[axis] == 1)
+    d_bias = d_scores.sum(shared, keepdims=True).reshape(bias.shape)
+    return d_query, d_key, d_value, d_bias
+
+
+def additive_scores(query, key, vector, mask=None, bias=None, **options):
+    """Weights (B, H, T, S) of the scores vector . tanh(query + key).
+
+    Args:
+        query: Array (B, T, H, U).
+        key: Array (B, S, G, U).
+        vector: Array (H, U).
+        mask: As in `attention_scores`.
+        bias: As in `attention_scores`.
+        **options: `causal`, `window` and `offset`.
+    """
+    query, key = np.asarray(query, "float64"), np.asarray(key, "float64")
+    batch, target_length, num_heads, _ = query.shape
+    source_length, num_groups = key.shape[1:3]
+    sums = np.zeros((batch, num_heads, target_length, source_length))
+    for b, h, i, j in np.ndindex(*sums.shape):
+        group = h // (num_heads // num_groups)
+        sums[b, h, i, j] = np.tanh(query[b, i, h] + key[b, j, group]) @ vector[h]
+    bias = sums if bias is None else sums + _broadcast_scores(bias, sums.shape)
+    return attention_scores(query, key, mask=mask, bias=bias, scale=0.0, **options)
+
+
+def weighted_sum(scores, value):
+    """Values (B, S, G, V) summed with weights (B, H, T, S): (B, T, H, V)."""
     value = np.asarray(value, "float64")
     batch, num_heads, target_length, source_length = scores.shape
     num_groups, value_dim = value.shape[2:]
     output = np.zeros((batch, target_length, num_heads, value_dim))
-    for b in range(batch):
-        for h in range(num_heads):
-            group = h // (num_heads // num_groups)
-            for i in range(target_length):
-                for j in range(source_length):
-                    output[b, i, h] += scores[b, h, i, j] * value[b, j, group]
-    return output, scores
+    for b, h, i, j in np.ndindex(*scores.shape):
+        group = h // (num_heads // num_groups)
+        output[b, i, h] += scores[b, h, i, j] * value[b, j, group]
+    return output
 
 
 def dense(x, kernel, bias=None):

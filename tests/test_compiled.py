@@ -3,7 +3,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn.compiled import CompiledFunction
+from keras_seqattn.compiled import (
+    CompiledFunction,
+    gradients,
+    repeated_randomness,
+)
 
 
 def test_nested_arrays_go_in_and_come_out():
@@ -51,3 +55,51 @@ def test_a_mistake_inside_shows_itself():
     function = CompiledFunction(lambda x: ops.reshape(x, (3, 3)))
     with pytest.raises(Exception, match="reshape|shape"):
         function(np.zeros(4, "float32"))
+
+
+def test_gradients_of_a_tensor(rng):
+    x, w = rng.normal(size=(2, 3)), rng.normal(size=3)
+    gradient = gradients(lambda x: ops.sum(ops.multiply(ops.tanh(x) ** 2, w)), x)
+    tanh = np.tanh(x)
+    expected = 2 * tanh * (1 - tanh**2) * w
+    assert isinstance(gradient, np.ndarray)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+
+
+def test_gradients_flow_through_a_layer_and_its_variables(rng):
+    layer = keras.layers.Dense(2)
+    layer.build((None, 3))
+    gradient = gradients(lambda x: ops.sum(layer(x)[0]), rng.normal(size=(2, 3)))
+    kernel = ops.convert_to_numpy(layer.kernel)
+    np.testing.assert_allclose(gradient, [kernel.sum(axis=1), np.zeros(3)], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: ops.sum(ops.stop_gradient(x)),
+        lambda x: ops.cast(ops.argmax(x), "float32"),
+        lambda x: ops.sum(ops.ones(2)),
+    ],
+    ids=["stopped", "not differentiable", "of no input"],
+)
+def test_gradients_are_zero_where_nothing_reaches(function):
+    np.testing.assert_array_equal(gradients(function, np.ones(3)), np.zeros(3))
+
+
+def test_randomness_repeats_and_goes_on_as_if_nothing_had_been():
+    def dropped(dropout):
+        return ops.convert_to_numpy(dropout(ops.ones(100), training=True))
+
+    keras.utils.set_random_seed(0)
+    expected = dropped(keras.layers.Dropout(0.5))
+    keras.utils.set_random_seed(0)
+    dropout = keras.layers.Dropout(0.5)
+    for seed in (1, 1, 2):
+        with keras.StatelessScope(), repeated_randomness(seed):
+            dropped(dropout)
+    np.testing.assert_array_equal(dropped(dropout), expected)
+    with keras.StatelessScope(), repeated_randomness():
+        first = dropped(dropout)
+    with keras.StatelessScope(), repeated_randomness():
+        np.testing.assert_array_equal(dropped(dropout), first)

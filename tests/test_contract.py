@@ -37,7 +37,14 @@ def working(thing, inputs):
         return thing
     if not isinstance(thing, keras.Model):
         tensors = [
-            keras.Input((None, *x.shape[2:]), dtype=x.dtype, name=f"input_{i}")
+            keras.Input(
+                # Two axes of floats are vectors, which have a width and no length.
+                x.shape[1:]
+                if x.ndim == 2 and x.dtype.kind == "f"
+                else (None, *x.shape[2:]),
+                dtype=x.dtype,
+                name=f"input_{i}",
+            )
             for i, x in enumerate(inputs)
         ]
         thing = keras.Model(tensors, thing(*tensors))
@@ -111,7 +118,7 @@ def test_precision_is_the_policy_s(name):
     keras.config.set_dtype_policy("mixed_bfloat16")
     make, inputs = EXAMPLES[name]
     model = working(make(), inputs)
-    assert {output.dtype for output in model.outputs} == {"bfloat16"}
+    assert {output.dtype for output in model.outputs} - {"bool"} == {"bfloat16"}
     assert {weight.dtype for weight in model.trainable_weights} <= {"float32"}
     assert all(np.isfinite(output).all() for output in roundtrip.use(model, inputs))
 

@@ -217,7 +217,7 @@ def generate(model, source_ids, search=None, max_length=None):
     length = source_ids.shape[1]
     _check_source_length(model, length)
     limit = _length_limit(model, length, max_length)
-    room = _length_limit(model, _round_up(length, LENGTH_MULTIPLE), max_length)
+    room = max_length or max(limit, _wanted(model, _round_up(length, LENGTH_MULTIPLE)))
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
     program = _program(model, search or Greedy(), room, tokens)
     found = [
@@ -319,17 +319,29 @@ def _check_source_length(model, length):
 
 
 def _length_limit(model, source_length, max_length):
-    most = getattr(model, "max_length", None)
     if max_length is None:
-        wanted = 2 * source_length + 10
-        return wanted if most is None else min(wanted, most)
+        return _wanted(model, source_length)
     _check_positive("max_length", max_length)
+    most = _most_generated(model, source_length)
     if most is not None and max_length > most:
         raise ValueError(
             f"`max_length` must be at most {most}, the model's own. "
             f"Received: max_length={max_length!r}."
         )
     return max_length
+
+
+def _wanted(model, source_length):
+    """Gives the number of tokens where the caller names none."""
+    wanted, most = 2 * source_length + 10, _most_generated(model, source_length)
+    return wanted if most is None else min(wanted, most)
+
+
+def _most_generated(model, source_length):
+    """Gives the model's own limit; a language model's counts the prompt too."""
+    if hasattr(model, "most_generated"):
+        return model.most_generated(source_length)
+    return getattr(model, "max_length", None)
 
 
 def _check_positive(name, value):

@@ -1,13 +1,19 @@
 """Serializable Keras layers for attention, positions and Transformer blocks."""
 
+from keras_seqattn.layers.additive import (
+    AdditiveAttention,
+    additive_attention,
+    additive_scores,
+)
 from keras_seqattn.layers.attention import (
-    ScaledDotProductAttention,
     attention_scores,
     choose_implementation,
     dot_product_attention,
 )
-from keras_seqattn.layers.blocks import DecoderBlock, EncoderBlock
+from keras_seqattn.layers.blocks import EncoderBlock
+from keras_seqattn.layers.decoder_block import DecoderBlock
 from keras_seqattn.layers.feed_forward import FeedForward
+from keras_seqattn.layers.logits import TokenLogits
 from keras_seqattn.layers.masks import (
     causal_mask,
     combine_masks,
@@ -21,18 +27,34 @@ from keras_seqattn.layers.positions import (
     SinusoidalPositions,
     sinusoidal_table,
 )
+from keras_seqattn.layers.recurrent import RecurrentCell, RecurrentEncoder
+from keras_seqattn.layers.recurrent_decoder import AttentiveRecurrentDecoder
+from keras_seqattn.layers.relative import AlibiBias, RelativeBias, RotaryPositions
 from keras_seqattn.layers.residual import Residual
+from keras_seqattn.layers.scaled_dot import ScaledDotProductAttention
+from keras_seqattn.layers.segment import SegmentMemory
 
 __all__ = [
+    "AdditiveAttention",
+    "AlibiBias",
+    "AttentiveRecurrentDecoder",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
     "LearnedPositions",
     "MultiHeadAttention",
     "PositionalEmbedding",
+    "RecurrentCell",
+    "RecurrentEncoder",
+    "RelativeBias",
     "Residual",
+    "RotaryPositions",
     "ScaledDotProductAttention",
+    "SegmentMemory",
     "SinusoidalPositions",
+    "TokenLogits",
+    "additive_attention",
+    "additive_scores",
     "attention_scores",
     "causal_mask",
     "choose_implementation",

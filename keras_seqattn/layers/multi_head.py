@@ -7,20 +7,28 @@ G key and value heads, K key_dim, V value_dim, W beams, L cache length.
 import keras
 from keras import ops
 
-from keras_seqattn.layers import arguments, attention, masks
+from keras_seqattn.layers import additive, arguments, attention, conversion, masks
 from keras_seqattn.layers.axes import Folding
-from keras_seqattn.layers.quantization import dtype_config
+from keras_seqattn.layers.cached import CachedSteps
+from keras_seqattn.layers.projections import HeadProjections, copied
+from keras_seqattn.layers.relative import positions_in_attention
+
+SCORES = ("scaled_dot", "dot", "additive")
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(CachedSteps, HeadProjections):
     """Attends with several heads, each on its own projection of the inputs.
 
-    output = concat_h(softmax(q_h . k_h^T * scale) . v_h) W_o with q_h = query W_q,h and
-    so on. Takes the arguments of `keras.layers.MultiHeadAttention` with their meaning.
+    output = concat_h(softmax(score(q_h, k_h)) . v_h) W_o with q_h = query W_q,h and so
+    on. Takes the arguments of `keras.layers.MultiHeadAttention` with their meaning.
     Implicit Keras masks and the masks given are combined; a masked key weighs nothing,
     and for a query that is masked, or may attend to nothing, the heads give exactly
     zero. The output has the mask of `query`, and the inputs keep theirs.
+
+    The causal mask, the window and `positions` count alike: query i stands at
+    i + offset and key j at j, in cross-attention too, where that is a statement about
+    the two sequences. Every option also holds in `step`, with keys kept from before.
     Shapes: B batch, T target length, S source length, D width of an input, H heads.
 
     Args:
@@ -47,8 +55,17 @@ class MultiHeadAttention(keras.layers.Layer):
         seed: Integer seed of the dropout, or None.
         num_key_value_heads: Number of key and value heads, a divisor of `num_heads`:
             1 is multi-query attention; `num_heads` when None.
-        scale: Factor of the scores; None is 1 / sqrt(key_dim).
-        implementation: "auto", "explicit" or "fused": see `dot_product_attention`.
+        score: "scaled_dot": q . k * scale; "dot": q . k; "additive":
+            v_h . tanh(q + k) with a learned vector v_h a head.
+        scale: Factor of the scaled dot product; None is 1 / sqrt(key_dim).
+        positions: "rotary", "relative", "alibi", a layer such as `RotaryPositions`,
+            `RelativeBias` or `AlibiBias`, or None. Only distances count with each of
+            them, save for rotary positions with an additive score. Several layers may
+            share one, but not in a `.keras` file, where Keras forgets that they do.
+        qk_norm: Whether an RMS norm with a learned scale of `key_dim` numbers stands
+            behind the projections of queries and keys, before they are rotated.
+        implementation: "auto", "explicit", "fused" or "chunked": see
+            `dot_product_attention`. An additive score is explicit.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -58,18 +75,21 @@ class MultiHeadAttention(keras.layers.Layer):
         query_mask: Bool tensor `(B, T)`.
         value_mask: Bool tensor `(B, S)`.
         key_mask: Bool tensor `(B, S)`.
-        attention_mask: Bool tensor `(B, T, S)` or `(B, H, T, S)`.
+        attention_mask: Bool tensor `(B, T, S)` or `(B, H, T, S)`; of a float tensor the
+            sign counts, positive = may attend.
         return_attention_scores: Whether to return the weights too.
         training: Whether to drop weights.
-        use_causal_mask: Whether query i sees only keys j <= i.
+        use_causal_mask: Whether query i sees only keys j <= i + offset.
+        offset: Position of the first query among the keys, an integer or a scalar
+            tensor; the length of the memory where `value` is a memory and then `query`.
 
     Returns:
         Float tensor `(B, T, output_shape)` in the compute dtype; with
         `return_attention_scores` also the weights `(B, H, T, S)` before dropout.
 
     Raises:
-        ValueError: If a size is not a positive integer, heads do not divide, or shapes
-            do not fit.
+        ValueError: If a size is not a positive integer, heads do not divide, options
+            exclude each other, or shapes do not fit.
 
     Example:
         >>> import numpy as np
@@ -79,8 +99,9 @@ class MultiHeadAttention(keras.layers.Layer):
         (2, 7, 16)
 
     Reference:
-        Vaswani et al. 2017, section 3.2.2; grouped heads: Ainslie et al. 2023; gate:
-        Qiu et al. 2025. Differs: empty rows are zero.
+        Vaswani et al. 2017, section 3.2.2; additive: Bahdanau et al. 2015; grouped
+        heads: Ainslie et al. 2023; norms: Henry et al. 2020, Dehghani et al. 2023;
+        gate: Qiu et al. 2025. Differs: empty rows are zero.
     """
 
     def __init__(
@@ -105,52 +126,48 @@ class MultiHeadAttention(keras.layers.Layer):
         seed=None,
         *,
         num_key_value_heads=None,
+        score="scaled_dot",
         scale=None,
+        positions=None,
+        qk_norm=False,
         implementation="auto",
         **kwargs,
     ):
-        super().__init__(**kwargs)
-        self.num_heads = _positive("num_heads", num_heads)
-        self.key_dim = _positive("key_dim", key_dim)
-        self.value_dim = _positive(
-            "value_dim", key_dim if value_dim is None else value_dim
-        )
-        self.num_key_value_heads = _positive(
-            "num_key_value_heads",
-            num_heads if num_key_value_heads is None else num_key_value_heads,
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            num_key_value_heads=num_key_value_heads,
+            qk_norm=qk_norm,
+            **kwargs,
         )
         self.dropout = arguments.fraction("dropout", dropout)
-        self.use_bias = use_bias
-        self.use_gate = use_gate
+        self.attention_axes = _axes(attention_axes)
         self.sliding_window = sliding_window
         self.flash_attention = flash_attention
-        self.implementation = arguments.choice(
-            "implementation", implementation, attention.IMPLEMENTATIONS
-        )
-        self.scale = scale
         self.seed = seed
-        self.attention_axes = _axes(attention_axes)
-        # Keras owns the name `output_shape` (`summary()` reads it).
-        self._output_shape = _output_widths(output_shape)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        # Keras would apply its own `activity_regularizer` to the layer's output.
-        self._activity_regularizer = keras.regularizers.get(activity_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.score = arguments.choice("score", score, SCORES)
+        self.scale = scale
+        self.positions = positions_in_attention(positions, self.dtype_policy)
+        self.implementation = implementation
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
         self.supports_masking = True
         self._check_options()
 
     def _check_options(self):
-        if self.num_heads % self.num_key_value_heads:
-            raise ValueError(
-                "`num_key_value_heads` must divide `num_heads`. Received: "
-                f"num_key_value_heads={self.num_key_value_heads}, "
-                f"num_heads={self.num_heads}."
-            )
+        arguments.choice(
+            "implementation", self.implementation, attention.IMPLEMENTATIONS
+        )
         if self.flash_attention and self.dropout > 0.0:
             raise ValueError(
                 "Dropout is not supported when flash attention is enabled. "
@@ -163,57 +180,70 @@ class MultiHeadAttention(keras.layers.Layer):
                 "`sliding_window` must be `None` or a positive integer. "
                 f"Received: sliding_window={window!r}"
             )
+        if self.scale is not None and self.score != "scaled_dot":
+            raise ValueError(
+                "`scale` must be None unless the score is 'scaled_dot'. "
+                f"Received: scale={self.scale!r}, score={self.score!r}."
+            )
+        implementation = self._implementation()
+        if self.score == "additive" and implementation not in ("auto", "explicit"):
+            raise ValueError(
+                "`implementation` must be 'auto' or 'explicit' for an additive score, "
+                "which no kernel computes. "
+                f"Received: implementation={implementation!r}."
+            )
+
+    @classmethod
+    def from_keras(cls, layer, **options):
+        """Makes a layer that computes what one of Keras's does, with its weights.
+
+        Args:
+            layer: A `keras.layers.MultiHeadAttention` or
+                `keras.layers.GroupQueryAttention`, built or not, neither quantized nor
+                with LoRA enabled.
+            **options: Further arguments, such as `implementation`, or others than the
+                layer has.
+
+        Returns:
+            A `MultiHeadAttention`, built if `layer` is.
+
+        Raises:
+            ValueError: If `layer` is of another class, or has weights of another kind.
+
+        Example:
+            >>> theirs = keras.layers.MultiHeadAttention(num_heads=2, key_dim=8)
+            >>> MultiHeadAttention.from_keras(theirs, sliding_window=4).key_dim
+            8
+        """
+        ours = cls(**{**conversion.options_of(layer), **options})
+        conversion.take_weights(ours, layer)
+        return ours
 
     def build(self, query_shape, value_shape, key_shape=None):
-        """Makes the projections for inputs of the given shapes.
-
-        Their order, and the names they have as attributes, are Keras's: so the weights
-        of a `keras.layers.MultiHeadAttention` fit.
-        """
-        key_shape = value_shape if key_shape is None else key_shape
-        _check_lengths(value_shape, key_shape)
+        """Makes the projections, and what the score and the positions learn."""
+        super().build(query_shape, value_shape, key_shape)
         rank = len(query_shape)
         axes = self.attention_axes or tuple(range(1, rank - 1))
         self._folding = Folding(rank, tuple(axis % rank for axis in axes))
-        heads, groups = self.num_heads, self.num_key_value_heads
-        self.query_dense = self._dense("query", query_shape, (heads, self.key_dim))
-        self.key_dense = self._dense("key", key_shape, (groups, self.key_dim))
-        if self.use_gate:
-            self._gate_dense = self._dense(
-                "gate", query_shape, (heads, self.value_dim), activation="sigmoid"
+        if self.score == "additive":
+            self.score_vector = self.add_weight(
+                name="score_vector",
+                shape=(self.num_heads, self.key_dim),
+                initializer=copied(self.kernel_initializer),
+                regularizer=self.kernel_regularizer,
+                constraint=self.kernel_constraint,
             )
-        self.value_dense = self._dense("value", value_shape, (groups, self.value_dim))
-        self.output_dense = self._dense(
-            "attention_output",
-            (*query_shape[:-1], heads, self.value_dim),
-            self._output_shape or (query_shape[-1],),
-            bound=2,
-        )
+        if self.positions is not None:
+            self._build_positions(axes)
 
-    def _dense(self, name, input_shape, widths, bound=1, activation=None):
-        """Makes the projection of the last `bound` axes to `widths`."""
-        letters = "abcdefghijklmnopqrstuvwxyz"
-        free, rank = len(input_shape) - bound, len(input_shape)
-        inputs, outputs = letters[:rank], letters[rank : rank + len(widths)]
-        dense = keras.layers.EinsumDense(
-            f"{inputs},{inputs[free:]}{outputs}->{inputs[:free]}{outputs}",
-            output_shape=(*[None] * (free - 1), *widths),
-            bias_axes=outputs if self.use_bias else None,
-            activation=activation,
-            # A copy each: an initializer gives the same numbers when used again.
-            kernel_initializer=_copy(self.kernel_initializer),
-            bias_initializer=_copy(self.bias_initializer),
-            kernel_regularizer=self.kernel_regularizer,
-            bias_regularizer=self.bias_regularizer,
-            activity_regularizer=self._activity_regularizer,
-            kernel_constraint=self.kernel_constraint,
-            bias_constraint=self.bias_constraint,
-            name=name,
-            dtype=self.dtype_policy,
-        )
-        dense.build(input_shape)
-        dense.supports_masking = True  # else Keras warns that the mask ends here
-        return dense
+    def _build_positions(self, axes):
+        if len(axes) > 1:
+            raise ValueError(
+                "`attention_axes` must be one axis for `positions`, which count along "
+                f"it. Received: attention_axes={axes!r}."
+            )
+        if not self.positions.built:
+            self.positions.build((None, None, self.num_heads, self.key_dim))
 
     def call(
         self,
@@ -227,141 +257,84 @@ class MultiHeadAttention(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
         use_causal_mask=False,
+        offset=0,
     ):
         """Attends from each vector of `query` to those of `value`."""
+        self._check_scores_wanted(return_attention_scores)
+        given = (query_mask, value_mask, key_mask, attention_mask)
+        mask = masks.input_masks(*map(_by_sign, given))
+        queries = self.project_query(query)  # (B, T, H, K)
+        keys = self.project_key(value if key is None else key)  # (B, S, G, K)
+        values = self.project_value(value)  # (B, S, G, V)
+        fold = self._folding
+        folded = fold.inputs(queries), fold.inputs(keys)
+        output, scores = self._attend(
+            self._placed(folded[0], offset),
+            self._placed(folded[1], 0),
+            fold.inputs(values),
+            mask=fold.mask(mask, queries, keys),
+            bias=self._bias(*(ops.shape(x)[1] for x in folded), offset),
+            causal=use_causal_mask,
+            window=self.sliding_window,
+            offset=offset,
+            dropout=self.dropout if training else 0.0,
+            seed=self.seed_generator,
+            return_scores=return_attention_scores,
+        )
+        output = self.project_output(query, fold.output(output, queries))
+        if return_attention_scores:
+            return output, fold.scores(scores, queries, keys)
+        return output
+
+    def _check_scores_wanted(self, return_attention_scores):
         if self.flash_attention and return_attention_scores:
             raise ValueError(
                 "Returning attention scores is not supported when flash "
                 "attention is enabled. Please disable flash attention to access"
                 " attention scores."
             )
-        mask = masks.input_masks(query_mask, value_mask, key_mask, attention_mask)
-        queries = self.query_dense(query)  # (B, T, H, K)
-        keys = self.key_dense(value if key is None else key)  # (B, S, G, K)
-        values = self.value_dense(value)  # (B, S, G, V)
-        fold = self._folding
-        output, scores = attention.attend(
-            fold.inputs(queries),
-            fold.inputs(keys),
-            fold.inputs(values),
-            mask=fold.mask(mask, queries, keys),
-            scale=self.scale,
-            causal=use_causal_mask,
-            window=self.sliding_window,
-            dropout=self.dropout if training else 0.0,
-            seed=self.seed_generator,
-            implementation=self._implementation(),
-            return_scores=return_attention_scores,
+
+    def _placed(self, heads, start):
+        """Rotates heads `(B, L, H, K)` that stand at `start`, `start + 1`, ..."""
+        return heads if self.positions is None else self.positions.rotate(heads, start)
+
+    def _bias(self, target_length, source_length, offset):
+        """Gives the bias of the positions, `(1, H, T, S)`, or None."""
+        if self.positions is None:
+            return None
+        bias = self.positions.bias(target_length, source_length, offset)
+        if bias is not None and bias.shape[1] not in (1, self.num_heads):
+            raise ValueError(
+                f"`positions` must give a bias for {self.num_heads} heads, or one for "
+                f"all. Received: a bias for {bias.shape[1]} heads."
+            )
+        return bias
+
+    def _attend(
+        self, query, key, value, *, return_scores=False, implementation=None, **options
+    ):
+        """Attends by the layer's score; gives the weights where asked for."""
+        options["return_scores"] = return_scores
+        if self.score == "additive":
+            vector = ops.cast(self.score_vector, query.dtype)
+            return additive.attend(query, key, value, vector, **options)
+        return attention.attend(
+            query,
+            key,
+            value,
+            scale=1.0 if self.score == "dot" else self.scale,
+            implementation=implementation or self._implementation(),
+            **options,
         )
-        output = self._project_output(query, fold.output(output, queries))
-        if return_attention_scores:
-            return output, fold.scores(scores, queries, keys)
-        return output
 
     def _implementation(self):
         if self.flash_attention is None:
             return self.implementation
         return "fused" if self.flash_attention else "explicit"
 
-    def _project_output(self, query, heads):
-        if self.use_gate:
-            heads = ops.multiply(heads, self._gate_dense(query))
-        return self.output_dense(heads)
-
-    def initial_cache(self, batch_size, width, max_length):
-        """Makes the empty cache of `step`.
-
-        Args:
-            batch_size: Number of sentences B.
-            width: Number of beams W a sentence.
-            max_length: Number of steps L the cache has room for.
-
-        Returns:
-            A dict of "key" `(B, W, L, G, K)` and "value" `(B, W, L, G, V)`, zeros.
-        """
-        shape = (batch_size, width, max_length, self.num_key_value_heads)
-        return {
-            "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
-            "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
-        }
-
-    def step(self, query, cache, index):
-        """Attends from one new position to itself and those before it.
-
-        Equals row `index` of a call with `use_causal_mask=True` on the whole sequence.
-
-        Args:
-            query: Float tensor `(B, W, D)`, the vector at `index` of each beam.
-            cache: What `initial_cache` or the step before gave.
-            index: The position, an integer or a scalar int32 tensor.
-
-        Returns:
-            Float tensor `(B, W, output_shape)`, and the cache with this position.
-        """
-        queries = self.query_dense(query)  # (B, W, H, K)
-        entries = {"key": self.key_dense(query), "value": self.value_dense(query)}
-        cache = {
-            name: ops.slice_update(
-                cache[name], (0, 0, index, 0, 0), ops.expand_dims(entry, 2)
-            )
-            for name, entry in entries.items()
-        }
-        heads = attention.dot_product_attention(
-            ops.reshape(queries, (-1, 1, *queries.shape[2:])),
-            ops.reshape(cache["key"], (-1, *cache["key"].shape[2:])),
-            ops.reshape(cache["value"], (-1, *cache["value"].shape[2:])),
-            scale=self.scale,
-            causal=True,
-            window=self.sliding_window,
-            offset=index,
-            implementation="explicit",
-        )
-        heads = ops.reshape(heads, (*query.shape[:2], *heads.shape[2:]))
-        return self._project_output(query, heads), cache
-
-    def project_memory(self, value, key=None):
-        """Projects what `step_memory` attends to, once for all steps and beams.
-
-        Args:
-            value: Float tensor `(B, S, D)`.
-            key: Float tensor `(B, S, D)`; `value` when None.
-
-        Returns:
-            A dict of "key" `(B, S, G, K)` and "value" `(B, S, G, V)`.
-        """
-        key = value if key is None else key
-        return {"key": self.key_dense(key), "value": self.value_dense(value)}
-
-    def step_memory(self, query, memory, mask=None):
-        """Attends from one new position of each beam to a projected memory.
-
-        Args:
-            query: Float tensor `(B, W, D)`; the beams stand on the query axis and
-                share the memory.
-            memory: What `project_memory` gave.
-            mask: Bool tensor `(B, S)`, True = may attend.
-
-        Returns:
-            Float tensor `(B, W, output_shape)`.
-        """
-        heads = attention.dot_product_attention(
-            self.query_dense(query),
-            memory["key"],
-            memory["value"],
-            mask=masks.input_masks(None, mask, None, None),
-            scale=self.scale,
-            implementation="explicit",
-        )
-        return self._project_output(query, heads)
-
     def compute_mask(self, query, mask=None):
         """Passes the mask of `query` on to the output, none to the weights."""
         return mask
-
-    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
-        """Gives the shape of the output without the weights."""
-        _check_lengths(value_shape, value_shape if key_shape is None else key_shape)
-        return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(
         self,
@@ -375,6 +348,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
         use_causal_mask=False,
+        offset=0,
     ):
         """Gives the symbolic output, and the symbolic weights where asked for."""
         key_shape = None if key is None else key.shape
@@ -390,39 +364,27 @@ class MultiHeadAttention(keras.layers.Layer):
         serialize = keras.saving.serialize_keras_object
         return {
             **super().get_config(),
-            "dtype": dtype_config(self),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
             "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "output_shape": self._output_shape,
             "attention_axes": self.attention_axes,
             "sliding_window": self.sliding_window,
             "flash_attention": self.flash_attention,
-            "kernel_initializer": serialize(self.kernel_initializer),
-            "bias_initializer": serialize(self.bias_initializer),
-            "kernel_regularizer": serialize(self.kernel_regularizer),
-            "bias_regularizer": serialize(self.bias_regularizer),
-            "activity_regularizer": serialize(self._activity_regularizer),
-            "kernel_constraint": serialize(self.kernel_constraint),
-            "bias_constraint": serialize(self.bias_constraint),
-            "use_gate": self.use_gate,
             "seed": self.seed,
-            "num_key_value_heads": self.num_key_value_heads,
+            "score": self.score,
             "scale": self.scale,
+            "positions": self.positions and serialize(self.positions),
             "implementation": self.implementation,
         }
 
 
-def _positive(name, value):
-    """Checks a size; the wording is that of Keras."""
-    if not isinstance(value, int) or value <= 0:
-        raise ValueError(
-            f"Received an invalid value for argument `{name}`, "
-            f"expected a positive integer. Received: {name}={value!r}"
-        )
-    return value
+def _by_sign(mask):
+    """Takes a mask of floats for a bool one, True where it is positive.
+
+    So ones and zeros mean what they mean in Keras, and an additive mask, of 0 and -1e9,
+    hides everything, where cast to bool it would mean its opposite.
+    """
+    if mask is None or "float" not in keras.backend.standardize_dtype(mask.dtype):
+        return mask
+    return ops.greater(mask, 0.0)
 
 
 def _axes(attention_axes):
@@ -436,29 +398,3 @@ def _axes(attention_axes):
             f"Received: attention_axes={attention_axes!r}"
         )
     return tuple(attention_axes)
-
-
-def _output_widths(output_shape):
-    if not output_shape:
-        return None
-    if isinstance(output_shape, int):
-        return (output_shape,)
-    try:
-        return tuple(output_shape)
-    except TypeError:
-        raise ValueError(
-            f"Invalid `output_shape`: {output_shape!r}. When specified, the "
-            "`output_shape` should be of type tuple, list, or int."
-        ) from None
-
-
-def _check_lengths(value_shape, key_shape):
-    if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
-        raise ValueError(
-            "All dimensions of `value` and `key`, except the last one, must be equal. "
-            f"Received: value_shape={value_shape} and key_shape={key_shape}"
-        )
-
-
-def _copy(initializer):
-    return initializer.__class__.from_config(initializer.get_config())

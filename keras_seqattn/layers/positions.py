@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers import arguments
+from keras_seqattn.layers.logits import remember_factors
 from keras_seqattn.layers.quantization import unquantized
 
 
@@ -219,6 +220,8 @@ class PositionalEmbedding(keras.layers.ReversibleEmbedding):
             (TensorFlow on a CPU), undefined where it does not (XLA).
         start: Position of the first token; a scalar tensor in cached decoding.
         reverse: Whether to give logits.
+        training: Whether to drop; logits then carry their factors, as those of
+            `TokenLogits` do.
 
     Returns:
         Float tensor `(B, L, D)`, in reverse `(..., V)`, in the compute dtype.
@@ -272,12 +275,18 @@ class PositionalEmbedding(keras.layers.ReversibleEmbedding):
         if self.positions is not None and not self.positions.built:
             self.positions.build((None, None, self.model_dim))
 
-    def call(self, inputs, start=0, reverse=False):
+    def call(self, inputs, start=0, reverse=False, training=None):
         """Embeds `inputs`, or gives their logits."""
         output = super().call(inputs, reverse=reverse)
-        return output if reverse else self._finish(output, start)
+        if not reverse:
+            return self._finish(output, start)
+        plain = self.tie_weights and self.logit_soft_cap is None
+        if training and plain and self.reverse_dtype is None:
+            kernel = ops.transpose(ops.convert_to_tensor(self.embeddings))
+            remember_factors(output, inputs, ops.cast(kernel, inputs.dtype))
+        return output
 
-    def quantized_call(self, inputs, start=0, reverse=False):
+    def quantized_call(self, inputs, start=0, reverse=False, training=None):
         """Does what `call` does, on the quantized table."""
         output = super().quantized_call(inputs, reverse=reverse)
         return output if reverse else self._finish(output, start)
@@ -304,7 +313,7 @@ class PositionalEmbedding(keras.layers.ReversibleEmbedding):
             return mask
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
-    def compute_output_spec(self, inputs, start=0, reverse=False):
+    def compute_output_spec(self, inputs, start=0, reverse=False, training=None):
         """Gives the symbolic output."""
         return super().compute_output_spec(inputs, reverse=reverse)
 

@@ -15,22 +15,26 @@ class Residual(keras.layers.Layer):
 
     Pre-norm: y = x + dropout(sublayer(norm(x))); post-norm:
     y = norm(x + dropout(sublayer(x))). Masks pass through. A sublayer that takes more
-    than `x` is called between `enter` and `leave`.
+    than `x` is called between `enter` and `leave`. While training, stochastic depth p
+    leaves the sublayer out of a sample with probability p, and multiplies what it gives
+    to the others by 1 / (1 - p), so that nothing is scaled at inference.
 
     Args:
         sublayer: The layer, which keeps the shape of its first input.
         dropout: Fraction of the sublayer's output dropped while training, in [0, 1).
         norm: "layer" or "rms".
         normalize_first: Pre-norm (True) or post-norm (False).
+        stochastic_depth: Fraction of the samples that skip the sublayer while training,
+            in [0, 1).
 
     Call arguments:
-        x: Float tensor `(..., D)`.
+        x: Float tensor `(B, ..., D)`.
 
     Returns:
         Float tensor of the shape of `x` in the compute dtype.
 
     Raises:
-        ValueError: If `norm` is unknown.
+        ValueError: If `norm` is unknown, or a fraction is not in [0, 1).
 
     Example:
         >>> import numpy as np
@@ -40,17 +44,27 @@ class Residual(keras.layers.Layer):
 
     Reference:
         Vaswani et al. 2017, section 3.1; pre-norm: Xiong et al. 2020; RMS norm: Zhang
-        and Sennrich 2019. Differs: none.
+        and Sennrich 2019; stochastic depth: Huang et al. 2016, who skip a layer in a
+        whole batch, as LayerDrop does (Fan et al. 2020), and scale at inference.
+        Differs: samples skip one by one, which has the same mean and less variance,
+        and is one program however many skip.
     """
 
     def __init__(
-        self, sublayer, dropout=0.0, norm="layer", normalize_first=True, **kwargs
+        self,
+        sublayer,
+        dropout=0.0,
+        norm="layer",
+        normalize_first=True,
+        stochastic_depth=0.0,
+        **kwargs,
     ):
         super().__init__(**kwargs)
         self.sublayer = sublayer
         self.dropout = arguments.fraction("dropout", dropout)
         self.norm = norm
         self.normalize_first = normalize_first
+        self.stochastic_depth = arguments.fraction("stochastic_depth", stochastic_depth)
         self.supports_masking = True
         self.norm_layer = make_norm(norm, dtype=self.dtype_policy)
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
@@ -58,6 +72,12 @@ class Residual(keras.layers.Layer):
     def build(self, x_shape, *more_shapes):
         """Makes the norm, and the sublayer for `x` and what else it is called with."""
         self.norm_layer.build(x_shape)
+        self.skip_layer = keras.layers.Dropout(
+            self.stochastic_depth,
+            noise_shape=(None, *[1] * (len(x_shape) - 1)),
+            name="skip",
+            dtype=self.dtype_policy,
+        )
         if not self.sublayer.built:
             self.sublayer.build(x_shape, *more_shapes)
 
@@ -67,7 +87,7 @@ class Residual(keras.layers.Layer):
 
     def leave(self, x, output):
         """Adds the sublayer's output to `x`."""
-        x = x + self.dropout_layer(output)
+        x = x + self.skip_layer(self.dropout_layer(output))
         return x if self.normalize_first else self.norm_layer(x)
 
     def call(self, x):
@@ -87,6 +107,7 @@ class Residual(keras.layers.Layer):
             "dropout": self.dropout,
             "norm": self.norm,
             "normalize_first": self.normalize_first,
+            "stochastic_depth": self.stochastic_depth,
         }
 
     @classmethod

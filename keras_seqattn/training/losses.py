@@ -6,6 +6,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqattn.layers.logits import factors_of
+from keras_seqattn.training.crossentropy import (
+    projected_crossentropy,
+    token_crossentropy,
+)
+
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class MaskedCrossentropy(keras.losses.Loss):
@@ -21,6 +27,11 @@ class MaskedCrossentropy(keras.losses.Loss):
     The labels alone say which tokens are real: a mask that the logits carry from
     `Embedding(mask_zero=True)` changes nothing.
     Computed in float32 whatever the dtype of the logits.
+
+    Logits that `layers.TokenLogits` or `layers.PositionalEmbedding` gave while
+    training are not used: the loss is computed of their factors, over real tokens
+    alone, and a compiled program (TensorFlow, JAX) that needs the logits for nothing
+    else leaves them out.
 
     Shapes: B batch, T target length, V vocabulary.
 
@@ -94,8 +105,24 @@ class MaskedCrossentropy(keras.losses.Loss):
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
         )
-        loss = super().__call__(labels, logits, weights)
+        factors = factors_of(y_pred)
+        if factors is not None:
+            loss = self._projected(factors, labels, weights)
+        else:
+            loss = super().__call__(labels, logits, weights)
         return loss if self.normalize_by is None else loss / self.normalize_by
+
+    def _projected(self, factors, labels, weights):
+        """Returns the loss without the logits, whose factors they carry."""
+        hidden, kernel = factors
+        hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
+        loss = projected_crossentropy(
+            hidden, kernel, labels, weights, self.label_smoothing
+        )
+        if self.normalize_by is None:
+            loss = ops.divide_no_nan(loss, ops.sum(weights))
+        # Keras's reduction, of one value, for what it does under replicas.
+        return _Given(self.reduction)(ops.zeros((1,)), ops.reshape(loss, (1,)))
 
     def call(self, y_true, y_pred):
         """Returns each token's loss `(N,)` for labels `(N,)`, logits `(N, V)`."""
@@ -113,67 +140,15 @@ class MaskedCrossentropy(keras.losses.Loss):
         }
 
 
-def token_crossentropy(labels, logits, pad_id=0, label_smoothing=0.0):
-    """Computes the crossentropy of each token, 0 at padding.
+class _Given(keras.losses.Loss):
+    """Reduces losses that are computed already."""
 
-    Args:
-        labels: Int32 token ids `(N,)`.
-        logits: Float tensor `(N, V)`.
-        pad_id: Label of the positions whose loss is 0.
-        label_smoothing: Share of the target spread over the vocabulary.
+    def __init__(self, reduction):
+        super().__init__(reduction=reduction, dtype="float32")
 
-    Returns:
-        Float32 tensor `(N,)`: NaN where a label is neither `pad_id` nor in [0, V),
-        so that a wrong vocabulary shows. Neither these nor padding have a gradient.
-    """
-    vocabulary_size = logits.shape[-1]
-    in_range = ops.logical_and(labels >= 0, labels < vocabulary_size)
-    # Backends differ on an index out of range: some wrap, some clamp, some raise.
-    indices = ops.clip(labels, 0, vocabulary_size - 1)
-    losses = _crossentropy(indices, ops.cast(logits, "float32"), label_smoothing)
-    losses = ops.where(in_range, losses, float("nan"))
-    return ops.where(labels == pad_id, 0.0, losses)
-
-
-def _crossentropy(labels, logits, label_smoothing):
-    """Smoothed crossentropy `(N,)` with a gradient written by hand.
-
-    The exponentials of the forward pass are kept, scaled into the gradient, and the
-    label's share is subtracted at N places: no one-hot, no second exponential, and
-    in TensorFlow's graph mode the one tensor `(N, V)` is updated in place.
-    Differentiating `sparse_categorical_crossentropy` plus the smoothing term takes
-    longer in each of these ways to compile; `benchmarks/loss.py` measures it.
-    """
-
-    @ops.custom_gradient
-    def crossentropy(logits):
-        peak = ops.amax(logits, axis=-1, keepdims=True)  # (N, 1)
-        exponentials = ops.exp(logits - peak)  # (N, V)
-        total = ops.sum(exponentials, axis=-1, keepdims=True)  # (N, 1)
-        chosen = ops.take_along_axis(logits, labels[:, None], axis=-1)  # (N, 1)
-        losses = ops.log(total) - (1 - label_smoothing) * (chosen - peak)
-        if label_smoothing:
-            mean = ops.mean(logits, axis=-1, keepdims=True)
-            losses = losses - label_smoothing * (mean - peak)
-
-        def gradient(*args, upstream=None):
-            # torch passes `upstream` by name, the others as the one argument.
-            upstream = args[0] if upstream is None else upstream  # (N,)
-            scale = ops.expand_dims(upstream, -1)
-            result = exponentials * (scale / total)  # (N, V)
-            if label_smoothing:
-                result = result - scale * (label_smoothing / logits.shape[-1])
-            rows = ops.arange(ops.shape(labels)[0], dtype="int32")
-            return ops.scatter_update(
-                result,
-                ops.stack([rows, labels], axis=-1),
-                (label_smoothing - 1) * upstream,
-                reduction="add",
-            )
-
-        return ops.squeeze(losses, -1), gradient
-
-    return crossentropy(logits)
+    def call(self, y_true, y_pred):
+        """Returns `y_pred`."""
+        return y_pred
 
 
 def flatten_tokens(y_true, y_pred, sample_weight=None, pad_id=0):

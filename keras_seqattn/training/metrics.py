@@ -3,11 +3,12 @@
 import keras
 from keras import ops
 
-from keras_seqattn.training.losses import (
-    check_pad_id,
-    flatten_tokens,
+from keras_seqattn.layers.logits import factors_of
+from keras_seqattn.training.crossentropy import (
+    projected_crossentropy_value,
     token_crossentropy,
 )
+from keras_seqattn.training.losses import check_pad_id, flatten_tokens
 
 
 class TokenMean(keras.metrics.Mean):
@@ -27,7 +28,11 @@ class TokenMean(keras.metrics.Mean):
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
         )
-        super().update_state(self.token_values(labels, logits), weights)
+        super().update_state(*self.token_means(labels, logits, weights, y_pred))
+
+    def token_means(self, labels, logits, weights, y_pred):
+        """Returns values and their weights: here one of each a token."""
+        return self.token_values(labels, logits), weights
 
     def get_config(self):
         """Returns the constructor's arguments."""
@@ -43,9 +48,8 @@ class TokenCrossentropy(TokenMean):
     `val_loss` is not this mean: Keras weights the losses of batches by their rows.
     The labels alone say which tokens are real; masks of the logits do not count.
 
-    Compiled, on TensorFlow (XLA or not) and JAX, this metric and `Perplexity` share
-    the exponentials of `MaskedCrossentropy`; each by itself costs one more pass in
-    eager code and on torch, where `exp(token_crossentropy)` saves the second.
+    While training it computes, as `MaskedCrossentropy` does, real tokens alone, from
+    the factors of the logits where they carry them.
 
     Shapes: B batch, T target length, V vocabulary.
 
@@ -80,6 +84,17 @@ class TokenCrossentropy(TokenMean):
     def token_values(self, labels, logits):
         """Returns the crossentropy `(N,)` of each token."""
         return token_crossentropy(labels, logits, self.pad_id)
+
+    def token_means(self, labels, logits, weights, y_pred):
+        """Returns one mean for the batch where the logits carry their factors."""
+        factors = factors_of(y_pred)
+        if factors is None:
+            return super().token_means(labels, logits, weights, y_pred)
+        hidden, kernel = factors
+        hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
+        loss = projected_crossentropy_value(hidden, kernel, labels, weights)
+        total = ops.sum(weights)
+        return ops.divide_no_nan(loss, total), total
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")

@@ -15,7 +15,7 @@ from tests import oracle
 from tests.pairs import case_id, every_pair
 
 B, T, S, H, K, V = 2, 4, 5, 4, 6, 3
-KERNELS = ["explicit", "fused", "auto"]
+KERNELS = ["explicit", "fused", "chunked", "auto"]
 OPTIONS = {
     "mask": [None, "keys", "pairs", "heads"],
     "bias": [None, "shared", "heads"],
@@ -75,13 +75,16 @@ def test_equals_the_oracle_in_the_full_product(rng):
         check_case(rng, dict(zip(OPTIONS, values, strict=True)))
 
 
-def test_has_the_worked_numbers():
-    """Scale 1/8, values wider than keys; and scores 112 and 96 at d_k = 64."""
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_has_the_worked_numbers(kernel):
+    """Scale 1/8, values as wide as keys; and scores 112 and 96 at d_k = 64."""
     key = np.array([[10, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]], "float32")
     value = np.array([[1, 0, 0], [10, 0, 0], [100, 5, 0], [1000, 6, 0]], "float32")
     query = np.array([[0, 10, 0], [0, 0, 10], [10, 10, 0]], "float32")
     output = layers.dot_product_attention(
-        *(x[None, :, None] for x in (query, key, value)), scale=1 / 8
+        *(x[None, :, None] for x in (query, key, value)),
+        scale=1 / 8,
+        implementation=kernel,
     )
     expected = [
         [10.00399, 4.09927e-5, 0],
@@ -97,6 +100,21 @@ def test_has_the_worked_numbers():
             query.astype("float32"), key.astype("float32"), scale=scale
         )
         np.testing.assert_allclose(numpy(scores)[0, 0, 0], weights, rtol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("scale", "weights"),
+    [(1.0, [0.73105858, 0.26894142]), (None, [0.66976155, 0.33023845])],
+)
+def test_has_the_worked_numbers_with_and_without_scale(kernel, scale, weights):
+    """Values of one-hot vectors make the output the weights."""
+    query = np.array([1.0, 0.0], "float32").reshape(1, 1, 1, 2)
+    key = np.eye(2, dtype="float32").reshape(1, 2, 1, 2)
+    output = layers.dot_product_attention(
+        query, key, key, scale=scale, implementation=kernel
+    )
+    np.testing.assert_allclose(numpy(output)[0, 0, 0], weights, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -302,7 +320,7 @@ def test_says_which_option_does_not_fit(rng):
         layers.dot_product_attention(*inputs, dropout=0.5, implementation="fused")
 
 
-def test_auto_is_fused_where_the_backend_has_a_kernel():
+def test_short_auto_is_fused_where_the_backend_has_a_kernel():
     shapes = (B, T, H, K), (B, S, H, K), (B, S, H, V)
     fused = {
         "tensorflow": (False, False),
@@ -315,6 +333,50 @@ def test_auto_is_fused_where_the_backend_has_a_kernel():
     assert layers.choose_implementation(*shapes[:2], dropout=0.1) == "explicit"
     half = layers.choose_implementation(*shapes[:2], dtype="float16")
     assert (half == "fused") == (keras.backend.backend() == "torch")
+
+
+@pytest.mark.parametrize(
+    ("options", "thrifty"),
+    [
+        ({}, True),
+        ({"mask": np.ones((1, 1, 1, 8192), bool)}, True),
+        ({"causal": True}, True),
+        ({"mask": np.ones((1, 8192, 8192), bool)}, False),
+        ({"causal": True, "mask": np.ones((1, 1, 1, 8192), bool)}, False),
+        ({"causal": True, "offset": 1}, False),
+        ({"causal": True, "window": 64}, False),
+        ({"window": 64}, False),
+        ({"bias": np.ones((8192,))}, False),
+        ({"dropout": 0.1}, False),
+    ],
+)
+def test_long_auto_is_chunked_unless_a_kernel_is_as_thrifty(options, thrifty):
+    shapes = [(1, 8192, H, K)] * 2
+    backend = keras.backend.backend()
+    choices = {
+        (device, dtype): layers.choose_implementation(
+            *shapes, device=device, dtype=dtype, **options
+        )
+        for device in ("cpu", "gpu")
+        for dtype in ("bfloat16", "float32")
+    }
+    fused = {
+        "tensorflow": [],
+        "jax": [("gpu", "bfloat16")],
+        "torch": list(choices),
+    }[backend]
+    for case, choice in choices.items():
+        expected = "fused" if thrifty and case in fused else "chunked"
+        assert choice == expected, case
+
+
+def test_auto_counts_pairs_and_looks_the_device_up():
+    choose = layers.choose_implementation
+    long, short, unknown = (1, 2**13, H, K), (1, 2**9, H, K), (1, None, H, K)
+    assert choose(long, short, window=8) in ("explicit", "fused")
+    assert choose(unknown, long, window=8) in ("explicit", "fused")
+    assert choose(long, long, window=8) == "chunked"
+    assert choose(long, long) == choose(long, long, device="cpu")
 
 
 # The layer.

@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -15,9 +17,11 @@ OPTIONS = {
     "norm": ["layer", "rms"],
     "normalize_first": [True, False],
     "gated": [False, True],
-    "activation": ["relu", "silu"],
+    "activation": ["relu", "silu", "gelu"],
     "key_dim": [None, 3],
     "dropout": [0.0, 0.3],
+    "activation_dropout": [0.0, 0.2],
+    "stochastic_depth": [0.0, 0.1],
 }
 
 
@@ -88,6 +92,36 @@ def test_decoder_equals_the_oracle(rng, case):
     np.testing.assert_allclose(numpy(output), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("option", "changed"),
+    [
+        ("dropout", {"attention_residual", "feed_forward_residual"}),
+        ("attention_dropout", {"attention_residual"}),
+        ("activation_dropout", {"feed_forward_residual"}),
+        ("stochastic_depth", {"attention_residual", "feed_forward_residual"}),
+    ],
+)
+def test_each_fraction_drops_where_it_says(rng, option, changed):
+    (x,) = draw(rng, T)
+    block = built(rng, layers.EncoderBlock, x.shape, **{option: 0.5})
+    keras.utils.set_random_seed(3)
+    seen = set()
+    for name in ("attention_residual", "feed_forward_residual"):
+        residual = getattr(block, name)
+        arguments = (x, x) if name == "attention_residual" else (x,)
+        for layer, inputs in (
+            (residual.sublayer, arguments),
+            (residual.dropout_layer, (x,)),
+            (residual.skip_layer, (x,)),
+        ):
+            quiet = numpy(layer(*inputs))
+            drawn = [numpy(layer(*inputs, training=True)) for _ in range(4)]
+            if not all(np.allclose(one, quiet, atol=1e-5) for one in drawn):
+                seen.add(name)
+    assert seen == changed
+    assert not np.allclose(numpy(block(x, training=True)), numpy(block(x)))
+
+
 def test_no_causal_mask_where_it_is_not_wanted(rng):
     (x,) = draw(rng, T)
     block = built(rng, layers.DecoderBlock, x.shape)
@@ -97,18 +131,28 @@ def test_no_causal_mask_where_it_is_not_wanted(rng):
 
 
 def test_blocks_return_the_scores_of_each_attention(rng):
+    """Post-norm, so that each attention sees what the oracle can be given."""
     target, source = draw(rng, T, S)
-    encoder = built(rng, layers.EncoderBlock, source.shape)
+    encoder = built(rng, layers.EncoderBlock, source.shape, normalize_first=False)
     output, scores = encoder(source, return_attention_scores=True)
     np.testing.assert_allclose(numpy(output), numpy(encoder(source)), atol=1e-5)
-    assert scores.shape == (B, 2, S, S)
+    weights = block_weights(encoder)
+    attended = oracle.multi_head_attention(source, source, weights["attention"])
+    np.testing.assert_allclose(numpy(scores), attended[1], atol=1e-5)
 
-    decoder = built(rng, layers.DecoderBlock, target.shape, source.shape)
+    decoder = built(
+        rng, layers.DecoderBlock, target.shape, source.shape, normalize_first=False
+    )
     output, scores, cross_scores = decoder(target, source, return_attention_scores=True)
     np.testing.assert_allclose(numpy(output), numpy(decoder(target, source)), atol=1e-5)
-    assert not np.triu(numpy(scores)[0, 0], 1).any()
-    np.testing.assert_allclose(numpy(cross_scores).sum(-1), 1.0, atol=1e-5)
-    assert cross_scores.shape == (B, 2, T, S)
+    weights = block_weights(decoder)
+    attended, expected = oracle.multi_head_attention(
+        target, target, weights["attention"], causal=True
+    )
+    np.testing.assert_allclose(numpy(scores), expected, atol=1e-5)
+    x = oracle.normalize(target + attended, weights["attention_norm"], 1e-5)
+    _, expected = oracle.multi_head_attention(x, source, weights["cross_attention"])
+    np.testing.assert_allclose(numpy(cross_scores), expected, atol=1e-5)
 
 
 def test_symbolic_scores_have_the_shapes_of_the_eager_ones():
@@ -218,6 +262,18 @@ def test_attention_takes_a_dict_of_options(rng):
     assert cross_scores.shape == (B, 3, T, S)
 
 
+@pytest.mark.parametrize("cls", [layers.EncoderBlock, layers.DecoderBlock])
+def test_attention_options_may_hold_a_layer(rng, cls):
+    (x,) = draw(rng, T)
+    positions = layers.RelativeBias(num_buckets=8)
+    block = built(rng, cls, x.shape, attention={"positions": positions})
+    assert block.attention_residual.sublayer.positions is positions
+    again = cls.from_config(json.loads(json.dumps(block.get_config())))
+    again.build(x.shape)
+    again.set_weights(block.get_weights())
+    np.testing.assert_array_equal(numpy(again(x)), numpy(block(x)))
+
+
 def test_attention_takes_a_layer(rng):
     """Any layer that is called as Keras's is."""
     (x,) = draw(rng, T)
@@ -272,6 +328,8 @@ def test_steps_equal_one_pass(rng, normalize_first, with_source):
         ({"norm": "batch"}, "`norm` must be.*norm='batch'"),
         ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
         ({"attention_dropout": -1.0}, "dropout` must be in .*dropout=-1.0"),
+        ({"activation_dropout": 1.0}, "dropout` must be in .*dropout=1.0"),
+        ({"stochastic_depth": 1.0}, "`stochastic_depth` must be in .*=1.0"),
         ({"key_dim": 0}, "`key_dim`.*key_dim=0"),
         ({"num_heads": 3}, "`num_heads` must divide.*num_heads=3 for width 8"),
     ],

@@ -9,7 +9,7 @@ from tests.layers.weights import feed_forward_weights, randomize
 
 
 @pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "silu"])
+@pytest.mark.parametrize("activation", ["relu", "silu", "gelu"])
 def test_equals_the_oracle(rng, gated, activation):
     layer = layers.FeedForward(12, activation=activation, gated=gated)
     x = rng.normal(size=(2, 3, 8)).astype("float32")

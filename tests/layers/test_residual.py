@@ -40,6 +40,31 @@ def test_drops_the_sublayer_and_never_the_input(rng):
     np.testing.assert_allclose((dropped - x)[kept], 2.0 * (quiet - x)[kept], atol=1e-4)
 
 
+@pytest.mark.parametrize("normalize_first", [True, False])
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_samples_skip_the_sublayer_one_by_one(rng, normalize_first, rank):
+    """A sample that does not skip gets 1 / (1 - p) of what the sublayer gives."""
+    layer = layers.Residual(
+        keras.layers.Dense(8, bias_initializer="ones"),
+        normalize_first=normalize_first,
+        stochastic_depth=0.25,
+    )
+    x = rng.normal(size=(200, 3, 2, 8)[: rank - 1] + (8,)).astype("float32")
+    quiet = ops.convert_to_numpy(layer(x))
+    np.testing.assert_array_equal(ops.convert_to_numpy(layer(x, training=False)), quiet)
+    given = ops.convert_to_numpy(layer(x, training=True))
+    if normalize_first:
+        skipped, kept = x, x + (quiet - x) / 0.75
+    else:
+        norm, inner = layer.norm_layer, ops.convert_to_numpy(layer.sublayer(x))
+        skipped, kept = (ops.convert_to_numpy(norm(x + k * inner)) for k in (0, 4 / 3))
+    rows = (200, -1)
+    skips = np.isclose(given, skipped, atol=1e-4).reshape(rows).all(1)
+    keeps = np.isclose(given, kept, atol=1e-4).reshape(rows).all(1)
+    assert (skips ^ keeps).all()
+    assert 0.12 < skips.mean() < 0.38
+
+
 def test_keeps_a_sublayer_that_is_built_already(rng):
     dense = keras.layers.Dense(8)
     dense.build((None, 8))
@@ -59,6 +84,7 @@ def test_passes_the_mask_on():
     [
         ({"norm": "batch"}, "`norm` must be.*norm='batch'"),
         ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
+        ({"stochastic_depth": -0.1}, "`stochastic_depth` must be in .*depth=-0.1"),
     ],
 )
 def test_says_what_is_wrong(arguments, message):

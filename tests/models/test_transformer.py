@@ -43,6 +43,14 @@ VARIANTS = {
         "positions": None,
         "target_vocabulary_size": V,
     },
+    "rotary, normed": {"positions": "rotary", "attention": {"qk_norm": True}},
+    "relative, shared": {
+        "positions": None,
+        "attention": {"positions": "relative", "score": "additive"},
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "share_layers": True,
+    },
 }
 
 
@@ -54,8 +62,12 @@ def inputs(source_ids=SOURCE, target_ids=TARGET):
     return {"source_ids": source_ids, "target_ids": target_ids}
 
 
+def numpy(tensor):
+    return ops.convert_to_numpy(tensor)
+
+
 def logits(model, source_ids=SOURCE, target_ids=TARGET):
-    return ops.convert_to_numpy(model(inputs(source_ids, target_ids)))
+    return numpy(model(inputs(source_ids, target_ids)))
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +236,8 @@ def test_generate_works_where_the_model_has_a_length():
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision(model, policy):
-    mixed = small(dtype=policy)
+    mixed = models.TranslationTransformer.from_config(small(dtype=policy).get_config())
+    assert mixed.dtype_policy.name == policy
     mixed.set_weights(model.get_weights())
     output = ops.cast(mixed(inputs()), "float32")
     real, expected = TARGET != 0, logits(model)
@@ -259,6 +272,58 @@ def test_tables_are_shared_as_said(arguments, tables):
         sum(D in shape and bool(set(shape) & set(sizes)) for shape in shapes) == tables
     )
     assert model.output.shape[-1] == model.target_vocabulary_size
+
+
+def test_shared_layers_are_one(rng):
+    """Two depths of one block are two equal blocks; the weights are those of one."""
+    shared = small(encoder_layers=2, decoder_layers=2, share_layers=True)
+    randomize(shared, rng)
+    assert shared.count_params() == small().count_params()
+    apart = small(encoder_layers=2, decoder_layers=2)
+    by_name = {layer.name: layer for layer in shared.layers}
+    for layer in apart.layers:
+        layer.set_weights(by_name[layer.name.replace("_1", "_0")].get_weights())
+    np.testing.assert_allclose(logits(shared), logits(apart), atol=1e-5)
+    assert shared.get_config()["share_layers"] is True
+    memory = shared.encode(ops.convert_to_tensor(SOURCE, "int32"))
+    sentence = shared.initial_state(memory, 4)["sentence"]
+    assert set(sentence) == {"mask", "decoder_0"}, "the source is projected once"
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "relative"])
+def test_positions_in_attention_go_with_the_order_of_the_source(rng, positions):
+    """Without them the encoder does not see it; cross-attention never has them."""
+    model = small(positions=positions, attention={"sliding_window": 9})
+    without = small(positions=None)
+    for each in (model, without):
+        randomize(each, rng)
+    order = [3, 0, 4, 1, 2]
+    memories = [numpy(m.encode(SOURCE[1:])["hidden"]) for m in (model, without)]
+    others = [numpy(m.encode(SOURCE[1:, order])["hidden"]) for m in (model, without)]
+    np.testing.assert_allclose(others[1], memories[1][:, order], atol=1e-5)
+    assert not np.allclose(others[0], memories[0][:, order], atol=1e-3)
+    block = next(layer for layer in model.layers if layer.name == "decoder_0")
+    cross, own = (
+        residual.sublayer
+        for residual in (block.cross_residual, block.attention_residual)
+    )
+    assert (cross.positions, cross.sliding_window) == (None, None)
+    assert own.positions is not None and own.sliding_window == 9
+
+
+def test_stochastic_depth_rises_to_the_last_block():
+    model = small(
+        encoder_layers=4, stochastic_depth=0.2, activation_dropout=0.1, dropout=0.0
+    )
+    by_name = {layer.name: layer for layer in model.layers}
+    rates = [by_name[f"encoder_{i}"].stochastic_depth for i in range(4)]
+    np.testing.assert_allclose(rates, [0.05, 0.1, 0.15, 0.2])
+    assert by_name["decoder_0"].stochastic_depth == 0.2
+    assert by_name["decoder_0"].activation_dropout == 0.1
+    shared = small(encoder_layers=2, stochastic_depth=0.2, share_layers=True)
+    assert shared.get_layer("encoder_0").stochastic_depth == 0.2
+    one, other = (numpy(model(inputs(), training=True)) for _ in range(2))
+    assert not np.allclose(one, other)
 
 
 def test_tables_stay_tied_after_fit_saving_and_loading(tmp_path):
@@ -310,6 +375,7 @@ def test_cross_attention_scores_show_the_source(model):
         ({"decoder_layers": 1.0}, "`decoder_layers` must.*decoder_layers=1.0"),
         ({"intermediate_dim": -2}, "`intermediate_dim` must.*intermediate_dim=-2"),
         ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
+        ({"stochastic_depth": -1.0}, "`stochastic_depth` must be in .*=-1.0"),
         ({"positions": "rotating"}, "`positions` must.*'rotating'"),
         ({"positions": "learned"}, "`max_length` must.*max_length=None"),
         ({"norm": "batch"}, "`norm` must.*'batch'"),

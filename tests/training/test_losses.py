@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_seqattn.compiled import CompiledFunction
 from keras_seqattn.training import MaskedCrossentropy, TokenCrossentropy
-from keras_seqattn.training.losses import token_crossentropy
+from keras_seqattn.training.crossentropy import token_crossentropy
 from tests.training.numerics import reference, value_and_gradient
 
 V = 11

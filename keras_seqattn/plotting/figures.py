@@ -9,6 +9,9 @@ import csv
 
 import numpy as np
 
+from keras_seqattn.plotting import fonts
+from keras_seqattn.plotting.tokens import panels_of, readable
+
 # What the numbers of a column count; a name that is not here labels its own axis.
 LABELS = {
     "epoch": "epochs of training",
@@ -21,7 +24,7 @@ LABELS = {
 TRAINING_COLOUR, VALIDATION_COLOUR, FAINT = "#94a3b8", "#c2410c", "#e2e8f0"
 
 
-def attention_map(weights, source_tokens, target_tokens, title=None):
+def attention_map(weights, source_tokens=None, target_tokens=None, title=None):
     """Draws attention weights: a row for a target token, a column for a source token.
 
     Several heads or layers make a grid: a row of panels for a layer, a column for a
@@ -30,9 +33,10 @@ def attention_map(weights, source_tokens, target_tokens, title=None):
 
     Args:
         weights: Array `(T, S)`, `(H, T, S)` or `(layers, H, T, S)` of numbers in
-            [0, 1], such as those of `Translator.attention`.
+            [0, 1], or what `Translator.attention` gives, which brings its tokens.
         source_tokens: S strings. SentencePiece's mark of a space (U+2581) is drawn
-            as an open box, control characters are drawn escaped.
+            as an open box; control characters, and those that no installed font has,
+            are drawn escaped.
         target_tokens: T strings, drawn likewise.
         title: Text above the figure, or None.
 
@@ -50,34 +54,30 @@ def attention_map(weights, source_tokens, target_tokens, title=None):
     >>> len(figure.axes)  # the map and its colour bar
     2
     """
-    weights = np.asarray(weights, "float32")
-    shape = (len(target_tokens), len(source_tokens))
-    if weights.ndim not in (2, 3, 4) or weights.shape[-2:] != shape or 0 in shape:
-        raise ValueError(
-            "`weights` must have the shape (T, S), (heads, T, S) or (layers, heads, "
-            f"T, S), with (T, S) = {shape} by the number of tokens. "
-            f"Received: weights.shape={weights.shape}."
-        )
-    panels = weights.reshape((1,) * (4 - weights.ndim) + weights.shape)
+    panels, sources, targets = panels_of(weights, source_tokens, target_tokens)
+    is_one_map = np.ndim(getattr(weights, "weights", weights)) == 2
     layers, heads, rows, columns = panels.shape
+    labels, families = fonts.drawable([*readable(sources), *readable(targets)])
+    across, down = labels[columns:], labels[:columns]
     cell = min(0.3, max(0.1, 12 / (heads * columns)))  # inches
-    size = (heads * (columns * cell + 0.2) + 1.8, layers * (rows * cell + 0.3) + 1.2)
-    figure = _figure(size)
-    axes = figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
     font_size = min(9, 54 * cell)
+    below, beside = (font_size / 110 * max(map(len, side)) for side in (down, across))
+    width = heads * (columns * cell + 0.2) + beside + 1.4
+    figure = _figure((width, layers * (rows * cell + 0.3) + below + 0.8))
+    axes = figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
     for (layer, head), panel in np.ndenumerate(axes):
         image = panel.imshow(panels[layer, head], vmin=0, vmax=1, cmap="Blues")
         names = [f"layer {layer + 1}"] * (layers > 1) + [f"head {head + 1}"]
-        if weights.ndim > 2:
+        if not is_one_map:
             panel.set_title(", ".join(names), fontsize=8)
-        panel.set_xticks(range(columns), _readable(source_tokens), rotation=90)
-        panel.set_yticks(range(rows), _readable(target_tokens))
-        panel.tick_params(labelsize=font_size, length=0)
+        panel.set_xticks(range(columns), down, rotation=90)
+        panel.set_yticks(range(rows), across)
+        panel.tick_params(labelsize=font_size, length=0, labelfontfamily=families)
         panel.spines[:].set_color(FAINT)
     figure.supxlabel("source tokens", fontsize=9)
     figure.supylabel("target tokens", fontsize=9)
     bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
-    bar.set_label("attention weight (a row sums to 1)", fontsize=9)
+    bar.set_label("attention weight", fontsize=9)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, length=0)
     figure.suptitle(title, fontsize=11)
@@ -196,17 +196,6 @@ def _columns(history):
 def _number(text):
     """Reads a cell of a CSV file; "NA" is what Keras writes for no value."""
     return float("nan") if text in ("NA", "") else float(text)
-
-
-def _readable(tokens):
-    """Escapes what has no shape of its own, so that each label shows its token."""
-    return [
-        "".join(
-            character if character.isprintable() else repr(character)[1:-1]
-            for character in token.replace("▁", "␣").replace(" ", "␣")
-        )
-        for token in tokens
-    ]
 
 
 def _figure(size):

@@ -1,0 +1,47 @@
+"""What all lectures share: the folder for the pictures, and how figures are shown."""
+
+import argparse
+import pathlib
+
+import keras
+import numpy as np
+from matplotlib.figure import Figure
+
+
+def arguments(description, **integers):
+    """Reads the command line; `integers` are further options with their defaults."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("lectures"))
+    for name, default in integers.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    return args
+
+
+def array(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(tensor))
+
+
+def show(label, *tensors):
+    """Prints a line: a label, then all numbers of some tensors."""
+    numbers = np.concatenate([array(tensor).ravel() for tensor in tensors])
+    print(f"  {label}: " + "  ".join(f"{number:.8g}" for number in numbers))
+
+
+def difference(left, right):
+    """Gives the largest difference of two tensors."""
+    return np.abs(array(left) - array(right)).max()
+
+
+def panels(count, width=3.6, height=3.2):
+    """Gives a figure, and its panels in a row."""
+    figure = Figure(figsize=(width * count, height), layout="constrained")
+    return figure, figure.subplots(1, count, squeeze=False)[0]
+
+
+def save(figure, path):
+    figure.savefig(path, dpi=150)
+    print(f"Picture: {path}")

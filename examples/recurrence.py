@@ -1,0 +1,220 @@
+"""Trains a recurrent model and a Transformer for the same time, and compares them.
+
+    python examples/recurrence.py                     # about 8 minutes on 2 cores
+    python examples/recurrence.py --preset smoke      # under a minute: does it run?
+    python examples/recurrence.py --corpus multi30k --minutes 20
+
+Both have about as many weights, the same tokens, loss, batches and seed, and as many
+minutes of `fit` after their first step, which compiles. Scores are those of greedy
+translations of unseen lines. It needs
+`pip install "keras_seqattn[text,score,corpora,plot]"`.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import time
+
+import keras
+import numpy as np
+import sacrebleu
+from matplotlib.figure import Figure
+
+import keras_seqattn as ks
+
+COLOURS = {"recurrent": "#c2410c", "Transformer": "#1d4ed8"}
+
+
+def main():
+    args = arguments()
+    recipes = {
+        "recurrent": ks.recipes.RECIPES[f"gru-{args.preset}"],
+        "Transformer": ks.recipes.RECIPES[args.preset],
+    }
+    recipe = recipes["Transformer"]
+    lines = [line for side in load(args, "train") for line in side]
+    tokenizer = ks.text.SentencePieceTokenizer.train(lines, recipe.vocabulary_size)
+    runs = {name: Run(args, recipes[name], tokenizer) for name in recipes}
+    for name, run in runs.items():
+        print(f"\n{name}: {run.model.count_params():,} weights, {args.minutes} minutes")
+        run.train(args.minutes)
+        run.score(*load(args, args.evaluate))
+    report(args, runs)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--corpus", choices=("phrases", "multi30k"), default="phrases")
+    add("--data-dir", help="folder of multi30k's files; default: download them")
+    add("--source", default="en", help="language translated from; default: en")
+    add("--target", default="de", help="language translated to; default: de")
+    add("--preset", choices=("smoke", "default", "multi30k"), help="the corpus's own")
+    add("--minutes", type=float, help="of training for each; default: 3, smoke: 0.2")
+    add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
+    add("--seed", type=int, default=0)
+    add("--evaluate", choices=("val", "test"), help="default: test; multi30k: val")
+    args = parser.parse_args()
+    phrases = args.corpus == "phrases"
+    args.preset = args.preset or ("default" if phrases else "multi30k")
+    args.minutes = args.minutes or (0.2 if args.preset == "smoke" else 3.0)
+    # Multi30k's test part is for a model that is final: look at it once.
+    args.evaluate = args.evaluate or ("test" if phrases else "val")
+    args.output = args.output or pathlib.Path(
+        "runs", f"recurrence-{args.corpus}-{args.source}-{args.target}-{args.preset}"
+    )
+    return args
+
+
+def load(args, split):
+    if (args.corpus, split) == ("multi30k", "test"):
+        split = "test_2016_flickr"
+    return ks.text.load_parallel(
+        args.corpus, args.source, args.target, split=split, data_dir=args.data_dir
+    )
+
+
+class Run:
+    """One model: its batches, its training, and what came of it."""
+
+    def __init__(self, args, recipe, tokenizer):
+        keras.utils.set_random_seed(args.seed)
+        sizes = {
+            "batch_tokens": recipe.batch_tokens,
+            "bucket_lengths": recipe.bucket_lengths,
+        }
+        batches = ks.text.translation_batches
+        self.training = batches(
+            *load(args, "train"), tokenizer, seed=args.seed, **sizes
+        )
+        self.validation = batches(*load(args, "val"), tokenizer, shuffle=False, **sizes)
+        self.model = recipe.make_model(tokenizer.vocabulary_size)
+        schedule = ks.training.InverseSquareRoot(
+            recipe.peak_learning_rate, recipe.warmup_steps
+        )
+        self.model.compile(
+            keras.optimizers.Adam(
+                schedule, beta_2=0.98, use_ema=True, ema_momentum=recipe.ema_momentum
+            ),
+            ks.training.MaskedCrossentropy(label_smoothing=recipe.label_smoothing),
+            metrics=[ks.training.Perplexity()],
+        )
+        self.translator = ks.Translator(self.model, tokenizer)
+        self.results = {"weights": self.model.count_params()}
+
+    def train(self, minutes):
+        """Fits until the time is up, in the middle of an epoch if need be."""
+        deadline = Deadline(minutes)
+        self.history = self.model.fit(
+            self.training,
+            validation_data=self.validation,
+            epochs=10_000,
+            shuffle=False,  # The batches come shuffled.
+            callbacks=[
+                keras.callbacks.TerminateOnNaN(raise_error=True),
+                keras.callbacks.SwapEMAWeights(),  # Validates the averaged weights.
+                deadline,
+            ],
+        ).history
+        tokens = [np.count_nonzero(labels) for _, labels in self.training]
+        seconds = statistics.median(deadline.step_seconds)
+        self.results |= {
+            "seconds": round(60 * self.history["minutes"][-1], 1),
+            "epochs": round((1 + len(deadline.step_seconds)) / len(tokens), 2),
+            # Of a median step: one in which a program is compiled takes longer.
+            "target_tokens_per_second": round(statistics.mean(tokens) / seconds),
+            "val_perplexity": round(self.history["val_perplexity"][-1], 3),
+        }
+
+    def score(self, sources, references):
+        """Translates what the model has not seen, and draws on the longest line."""
+        translations = self.translator(sources, verbose=True)
+        for i in range(0, len(sources), -(-len(sources) // 4)):
+            print(f"\n  {sources[i]}\n= {references[i]}\n> {translations[i]}")
+        bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+        matches = sum(map(str.__eq__, translations, references))
+        self.results |= {
+            "bleu": round(bleu.corpus_score(translations, [references]).score, 2),
+            "chrf": round(chrf.corpus_score(translations, [references]).score, 2),
+            "exact_match_percent": round(100 * matches / len(sources), 2),
+        }
+        self.attention = self.translator.attention(sources[0])
+
+
+class Deadline(keras.callbacks.Callback):
+    """Stops the training when its minutes are over, and takes the time of steps.
+
+    The clock starts after the first step, in which all is traced and compiled.
+    """
+
+    def __init__(self, minutes):
+        super().__init__()
+        self.minutes, self.begin, self.step_seconds = minutes, None, []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Takes the time of this step alone."""
+        self.step_begin = time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Ends the epoch where the time is up."""
+        now = time.monotonic()
+        if self.begin is None:
+            self.begin = now
+            return
+        self.step_seconds.append(now - self.step_begin)
+        if now - self.begin > 60 * self.minutes:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Adds the minutes to the logs."""
+        logs["minutes"] = (time.monotonic() - self.begin) / 60
+
+
+def report(args, runs):
+    """Prints the numbers side by side, and writes them and a picture."""
+    names = list(next(iter(runs.values())).results)
+    print(f"\n{args.evaluate + ':':28}" + "".join(f"{name:>14}" for name in runs))
+    for name in names:
+        row = "".join(f"{run.results[name]:>14,}" for run in runs.values())
+        print(f"{name:28}{row}")
+    args.output.mkdir(parents=True, exist_ok=True)
+    numbers = {
+        "backend": keras.backend.backend(),
+        "corpus": args.corpus,
+        "split": args.evaluate,
+        **{name: run.results for name, run in runs.items()},
+    }
+    (args.output / "comparison.json").write_text(json.dumps(numbers, indent=2))
+    draw(runs).savefig(args.output / "comparison.png", dpi=150)
+    print(f"\nIn {args.output}: comparison.json, comparison.png")
+
+
+def draw(runs):
+    """Draws the validation against time, and where each model looked."""
+    figure = Figure(figsize=(15, 4.8), layout="constrained")
+    curves, *maps = figure.subplots(1, 1 + len(runs))
+    for name, run in runs.items():
+        minutes, perplexity = run.history["minutes"], run.history["val_perplexity"]
+        curves.plot(minutes, perplexity, "o-", color=COLOURS[name], label=name)
+    curves.set(xlabel="minutes of training", ylabel="validation perplexity")
+    curves.set_yscale("log")
+    curves.legend(frameon=False)
+    curves.spines[["top", "right"]].set_visible(False)
+    for panel, (name, run) in zip(maps, runs.items(), strict=True):
+        source, target, weights = run.attention
+        mean = weights.mean(axis=(0, 1))
+        image = panel.imshow(mean, vmin=0, vmax=1, cmap="Blues")
+        panel.set_xticks(range(len(source)), source, rotation=90)
+        panel.set_yticks(range(len(target)), target)
+        panel.tick_params(labelsize=8, length=0)
+        panel.set_title(f"{name}: attention, mean of layers and heads", fontsize=10)
+    bar = figure.colorbar(image, ax=maps, fraction=0.03)
+    bar.set_label("attention weight (a row sums to 1)")
+    return figure
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""That no output position depends on a later position of an input.
+
+Shapes: B batch, L length of the input.
+"""
+
+import numpy as np
+from keras import ops
+
+from keras_seqattn import compiled
+from keras_seqattn.audit.passes import (
+    MODES,
+    AuditReport,
+    Passes,
+    differs,
+    is_float,
+    modes,
+    padding_id,
+)
+
+
+def check_causality(
+    model,
+    inputs,
+    which="target_ids",
+    *,
+    vocabulary_size=None,
+    pad_id=None,
+    training=None,
+    num_draws=3,
+    tolerance=None,
+    select=None,
+    seed=0,
+):
+    """Checks that no output position depends on a later position of an input.
+
+    For every position c, all that the input holds from c on is replaced, by random
+    content `num_draws` times and by padding once: outputs before c must stay. For a
+    float input, the gradient of the outputs before c must be zero from c on, too.
+    A batch norm averages over positions in training: that is a leak, and is reported.
+    Shapes: B batch, L length.
+
+    Args:
+        model: A `keras.Model` or layer, called as `model(inputs, training=...)`.
+        inputs: What it takes: an array, or a (nested) list or dict of arrays; ids
+            `(B, L)`, floats `(B, L, ...)`. Best short: the passes in each mode are
+            L - 1 times `num_draws` + 1.
+        which: Name of the input to be checked: the key in a dict, the name in a
+            functional model, else the place, as "0"; or a list of names. Where there is
+            one input, it is the one.
+        vocabulary_size: Number of token ids; None: that of the smallest `Embedding` of
+            the model that holds the ids given.
+        pad_id: The id of padding; None: the model's `pad_id`, or 0.
+        training: True or False for one mode alone; None checks both.
+        num_draws: Number of random replacements, a positive integer. More of them find
+            a leak that few tokens show.
+        tolerance: Largest relative difference that is none; None: 1e-5, or 2 units in
+            the last place where a layer computes in 16 bits.
+        select: Function from what the model gives to what is checked of it; None: all
+            outputs whose second axis has the length L.
+        seed: Integer seed of the replacements.
+
+    Returns:
+        An `AuditReport`.
+
+    Raises:
+        ValueError: If there is no such input, no vocabulary or no output of length L;
+            if L is 1; if equal passes differ, so that nothing can be told; or if the
+            outputs change with nothing, so that nothing can be seen.
+
+    Example:
+        >>> import keras
+        >>> import numpy as np
+        >>> from keras_seqattn.layers import MultiHeadAttention
+        >>> x, array = keras.Input((4, 8)), np.eye(4, 8)[None]
+        >>> causal = MultiHeadAttention(2, 4)(x, x, use_causal_mask=True)
+        >>> check_causality(keras.Model(x, causal), array).ok
+        True
+        >>> report = check_causality(
+        ...     keras.Model(x, MultiHeadAttention(2, 4)(x, x)), array
+        ... )
+        >>> report.ok, report.position
+        (False, 0)
+    """
+    passes = Passes(model, inputs, select, tolerance)
+    names = passes.names(which)
+    if num_draws < 1:
+        raise ValueError(
+            "`num_draws` must be a positive integer. "
+            f"Received: num_draws={num_draws!r}."
+        )
+    for name in names:
+        rng = np.random.default_rng(seed)
+        array = passes.arrays[name]
+        size = (
+            None if is_float(array) else passes.vocabulary_size(name, vocabulary_size)
+        )
+        others = [random_content(array, size, rng) for _ in range(num_draws)]
+        others.append(
+            np.full_like(array, 0 if size is None else padding_id(model, pad_id))
+        )
+        probes = [_Probe(passes, name, others, mode, rng) for mode in modes(training)]
+        for cut in range(1, array.shape[1]):
+            for probe in probes:
+                if probe.leaks(cut):
+                    return probe.report(cut)
+        if not any(probe.visible for probe in probes):
+            raise ValueError(
+                f"`model` must depend on {name!r}, or no leak could be seen. Received: "
+                f"model={model.name!r}, whose outputs no change of it changes."
+            )
+    return AuditReport(
+        True,
+        None,
+        None,
+        "No output position depends on a later position of "
+        f"{' or '.join(map(repr, names))}, "
+        f"{' or '.join(MODES[mode] for mode in modes(training))}.",
+    )
+
+
+def random_content(array, vocabulary_size, rng):
+    """Returns an array like `array` that differs from it everywhere.
+
+    Args:
+        array: Array of floats, ids or bools.
+        vocabulary_size: Number of ids, where it holds no floats.
+        rng: A NumPy generator.
+
+    Returns:
+        Array of the shape and dtype of `array`.
+    """
+    if is_float(array):
+        scale = np.std(array.astype("float32")) or 1.0
+        return array + (scale * rng.normal(size=array.shape)).astype(array.dtype)
+    steps = rng.integers(1, vocabulary_size, array.shape)
+    return ((array + steps) % vocabulary_size).astype(array.dtype)
+
+
+class _Probe:
+    """Looks in one mode for what crosses a cut, from later input to earlier output."""
+
+    def __init__(self, passes, name, others, training, rng):
+        self.passes, self.name, self.others = passes, name, others
+        self.training = training
+        self.array = passes.arrays[name]
+        self.outputs = passes.repeatable(training)
+        self.visible = False
+        length = self.array.shape[1]
+        if length < 2:
+            raise ValueError(
+                f"`inputs` must hold at least 2 positions of {name!r}, or none is "
+                f"later. Received: an array of shape {self.array.shape}."
+            )
+        self.aligned = [
+            place
+            for place, output in enumerate(self.outputs)
+            if output.ndim > 1 and output.shape[1] == length
+        ]
+        if not self.aligned:
+            shapes = [output.shape for output in self.outputs]
+            raise ValueError(
+                f"`model` must have an output of the length of {name!r}, {length}, on "
+                f"its second axis. Received: outputs of shapes {shapes}."
+            )
+        # The gradient is that of a random sum, in which no two outputs cancel.
+        self.factors = {
+            place: rng.normal(size=self.outputs[place].shape).astype("float32")
+            for place in self.aligned
+            if is_float(self.outputs[place])
+        }
+
+    def leaks(self, cut):
+        """Whether an output before `cut` depends on the input from `cut` on."""
+        return self._changes(slice(cut, None), cut) or self._slopes(cut).any()
+
+    def report(self, cut):
+        """Reports a leak over `cut`, the first that has one.
+
+        As there is none over the cut before, it ends in the position just before.
+        """
+        later = range(cut, self.array.shape[1])
+        sources = (j for j in later if self._changes(slice(j, j + 1), cut))
+        source = next(sources, None)
+        if source is None:
+            slopes = self._slopes(cut)
+            source = cut + int(slopes.argmax()) if slopes.any() else None
+        where = f"positions from {cut} on" if source is None else f"position {source}"
+        message = (
+            f"Output position {cut - 1} depends on {where} of {self.name!r}, which "
+            f"comes later, {MODES[self.training]}."
+        )
+        return AuditReport(False, cut - 1, self.name, message)
+
+    def _changes(self, span, cut):
+        """Whether other content of `span` changes an output before `cut`."""
+        for other in self.others:
+            changed = self.array.copy()
+            changed[:, span] = other[:, span]
+            outputs = self.passes(
+                {**self.passes.arrays, self.name: changed}, self.training
+            )
+            for place in self.aligned:
+                different = differs(
+                    self.outputs[place], outputs[place], self.passes.tolerance
+                )
+                self.visible |= bool(different.any())
+                if different[:, :cut].any():
+                    return True
+        return False
+
+    def _slopes(self, cut):
+        """Says of each position from `cut` on whether the gradient is not zero."""
+        if not is_float(self.array) or not self.factors:
+            return np.zeros(1, bool)
+        earlier = {place: factor.copy() for place, factor in self.factors.items()}
+        for factor in earlier.values():
+            factor[:, cut:] = 0.0
+
+        def total(x):
+            outputs = self.passes.tensors(
+                {**self.passes.arrays, self.name: x}, self.training
+            )
+            products = (
+                ops.multiply(ops.cast(outputs[place], "float32"), factor)
+                for place, factor in earlier.items()
+            )
+            return sum(map(ops.sum, products))
+
+        gradient = compiled.gradients(total, self.array)
+        different = differs(gradient, np.zeros_like(gradient), self.passes.tolerance)
+        axes = tuple(axis for axis in range(gradient.ndim) if axis != 1)
+        return different.any(axis=axes)[cut:]

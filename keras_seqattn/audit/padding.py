@@ -1,0 +1,298 @@
+"""That padding, its amount and its content, changes no output of a real position.
+
+Shapes: B batch, L length of an input.
+"""
+
+import contextlib
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqattn.audit.causality import random_content
+from keras_seqattn.audit.passes import (
+    MODES,
+    OTHER_LENGTH,
+    AuditReport,
+    Passes,
+    differs,
+    first_position,
+    is_float,
+    modes,
+    padding_id,
+)
+
+
+def check_padding_invariance(
+    model,
+    inputs,
+    which=None,
+    *,
+    masks=None,
+    vocabulary_size=None,
+    pad_id=None,
+    extra=4,
+    training=None,
+    num_draws=3,
+    tolerance=None,
+    select=None,
+    seed=0,
+):
+    """Checks that padding, its amount and its content, changes no real output.
+
+    Amount: `extra` positions of padding are added to an input, in each mode in which
+    the model drops nothing at random. Content: what padding holds is replaced: in the
+    input, where `masks` marks padding, else in the vectors that the `Embedding` layers
+    of the model give for it. Either must leave the outputs of the real positions.
+    Shapes: B batch, L length.
+
+    Args:
+        model: A `keras.Model` or layer, called as `model(inputs, training=...)`.
+        inputs: What it takes: an array, or a (nested) list or dict of arrays; ids
+            `(B, L)`, floats `(B, L, ...)`.
+        which: Name or list of names of the inputs that have padding, as in
+            `check_causality`; None: those in `masks`, and every other integer input. An
+            input that is not among them, and as long as one of them, is lengthened
+            with it.
+        masks: Dict from the name of an input to that of the input `(B, L)` that marks
+            its real positions by True or 1. An input that is not in it has padding
+            where it holds `pad_id` alone.
+        vocabulary_size: Number of token ids, as in `check_causality`.
+        pad_id: The id of padding; None: the model's `pad_id`, or 0.
+        extra: Number of positions added. With 0, for a model of fixed length, inputs
+            must hold padding, and its amount is not checked.
+        training: True or False for one mode alone; None checks both.
+        num_draws: Number of random contents.
+        tolerance: Largest relative difference that is none; None: 1e-5, or 2 units in
+            the last place where a layer computes in 16 bits. Ten times that is allowed
+            where the length changes.
+        select: Function from what the model gives to what is checked of it; None: all.
+        seed: Integer seed of the contents.
+
+    Returns:
+        An `AuditReport`. Its message says what was compared.
+
+    Raises:
+        ValueError: If there is no such input, no padding, or nothing that can be
+            compared, or if equal passes differ.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(
+        ...     20, model_dim=8, num_heads=2, encoder_layers=1, decoder_layers=1
+        ... )
+        >>> ids = np.array([[5, 7, 2], [6, 2, 0]])
+        >>> inputs = {"source_ids": ids, "target_ids": ids}
+        >>> check_padding_invariance(model, inputs, num_draws=1).ok
+        True
+    """
+    passes = Passes(model, inputs, select, tolerance)
+    probe = _Probe(passes, which, masks or {}, padding_id(model, pad_id), extra)
+    for mode in modes(training):
+        probe.outputs[mode] = passes.repeatable(mode)
+        for name in probe.names:
+            rng = np.random.default_rng(seed)
+            found = probe.amount(name, mode) or probe.content(
+                name, mode, num_draws, rng, vocabulary_size
+            )
+            if found is not None:
+                return found
+    return probe.passed()
+
+
+class _Probe:
+    """Compares outputs at real positions under changes of padding."""
+
+    def __init__(self, passes, which, masks, pad_id, extra):
+        self.passes, self.masks, self.pad_id, self.extra = passes, masks, pad_id, extra
+        for name, mark in masks.items():
+            passes.names([name, mark])
+        self.names = self._padded_names(which)
+        self.real = {name: self._real(name, passes.arrays) for name in self.names}
+        self.compared = []
+        self._check_lengths()
+        self.outputs = {}  # By mode.
+        self.aligned = self._alignment()
+
+    def amount(self, name, training):
+        """Adds padding to an input, where no random draw changes shape with it."""
+        if not self.extra or (training and self.passes.is_random(training)):
+            return None
+        longer = self.passes(self._lengthened(name), training)
+        return self._compare(
+            "amount", name, training, self.outputs[training], longer, OTHER_LENGTH
+        )
+
+    def content(self, name, training, num_draws, rng, vocabulary_size):
+        """Replaces what the padding of an input holds."""
+        arrays = self._lengthened(name)
+        array, real = arrays[name], self._real(name, arrays)
+        outputs = self.passes(arrays, training)
+        for _ in range(num_draws):
+            if name in self.masks:
+                size = (
+                    None
+                    if is_float(array)
+                    else self.passes.vocabulary_size(name, vocabulary_size)
+                )
+                kept = real.reshape(real.shape + (1,) * (array.ndim - 2))
+                others = np.where(kept, array, random_content(array, size, rng))
+                disturbed = self.passes({**arrays, name: others}, training)
+            else:
+                with _other_vectors(self.passes.model, array, ~real, rng) as found:
+                    disturbed = self.passes(arrays, training)
+                if not found:
+                    return None
+            leak = self._compare("content", name, training, outputs, disturbed, 1)
+            if leak is not None:
+                return leak
+        return None
+
+    def passed(self):
+        """Reports that nothing leaked, or that nothing could have been seen."""
+        if not self.compared:
+            raise ValueError(
+                "`extra` must be positive in a mode without random drops, or `masks` "
+                "given, where no `Embedding` reads the inputs: else nothing can be "
+                f"compared. Received: extra={self.extra!r}, masks={self.masks!r}."
+            )
+        return AuditReport(
+            True,
+            None,
+            None,
+            f"No real output depends on {', '.join(dict.fromkeys(self.compared))}.",
+        )
+
+    def _padded_names(self, which):
+        if which is not None:
+            return self.passes.names(which)
+        marks = set(self.masks.values())
+        names = [
+            name
+            for name, array in self.passes.arrays.items()
+            if name in self.masks or (array.dtype.kind in "iu" and name not in marks)
+        ]
+        if not names:
+            raise ValueError(
+                "`which` must name an input with padding, where none holds integers. "
+                f"Received: which={which!r}, inputs {sorted(self.passes.arrays)}."
+            )
+        return names
+
+    def _check_lengths(self):
+        fixed = {
+            tensor.name: tensor.shape[1]
+            for tensor in getattr(self.passes.model, "inputs", None) or ()
+            if tensor.shape[1] is not None
+        }
+        for name in self.names:
+            if self.extra and name in fixed:
+                raise ValueError(
+                    f"`extra` must be 0 for {name!r}, whose length the model fixes at "
+                    f"{fixed[name]}. Received: extra={self.extra!r}."
+                )
+            if not self.extra and self.real[name].all():
+                raise ValueError(
+                    "`inputs` must hold padding where `extra` is 0. "
+                    f"Received: {name!r}, with no padding in it."
+                )
+
+    def _real(self, name, arrays):
+        """Marks the real positions of an input, `(B, L)`."""
+        if name in self.masks:
+            return arrays[self.masks[name]].astype(bool)
+        real = arrays[name] != self.pad_id
+        return real.any(axis=tuple(range(2, real.ndim)))
+
+    def _lengthened(self, name):
+        """Adds padding to an input, its mask, and what else is as long as it."""
+        arrays = dict(self.passes.arrays)
+        length = arrays[name].shape[1]
+        partners = set(arrays) - set(self.names) - set(self.masks.values())
+        partners |= {self.masks.get(name)}
+        for other, array in arrays.items():
+            is_partner = other in partners and array.shape[1] == length
+            if other == name or is_partner:
+                widths = [(0, 0), (0, self.extra)] + [(0, 0)] * (array.ndim - 2)
+                value = self.pad_id if other == name else 0
+                arrays[other] = np.pad(array, widths, constant_values=value)
+        return arrays
+
+    def _alignment(self):
+        """Finds for each output the inputs whose positions are its positions."""
+        outputs = self.passes(self.passes.arrays, False)
+        aligned = [[] for _ in outputs]
+        for name in self.names:
+            length = self.passes.arrays[name].shape[1]
+            longer = self.passes(self._lengthened(name), False)
+            for names, before, after in zip(aligned, outputs, longer, strict=True):
+                grown = (*before.shape[:1], length + self.extra, *before.shape[2:])
+                if after.shape == grown and before.shape[1] == length:
+                    names.append(name)
+                elif after.shape != before.shape:
+                    raise ValueError(
+                        "`select` must leave outputs that have the length of an input "
+                        "on their second axis, or no length. Received: an output of "
+                        f"shape {before.shape} which becomes {after.shape} with "
+                        f"{self.extra} more positions of {name!r}."
+                    )
+        return aligned
+
+    def _compare(self, kind, name, training, before, after, factor):
+        """Reports a difference at a real position; notes what was compared."""
+        self.compared.append(f"the {kind} of padding in {name!r} {MODES[training]}")
+        tolerance = self.passes.tolerance * factor
+        for names, left, right in zip(self.aligned, before, after, strict=True):
+            if not names:
+                changed = differs(left, right, tolerance)[:, None]
+            else:
+                real = np.logical_and.reduce([self.real[name] for name in names])
+                length = real.shape[1]
+                changed = differs(left[:, :length], right[:, :length], tolerance)
+                changed &= real.reshape(real.shape + (1,) * (changed.ndim - 2))
+            if changed.any():
+                position = first_position(changed) if names else None
+                output = f"Output position {position}" if names else "The output"
+                message = f"{output} depends on {self.compared[-1]}."
+                return AuditReport(False, position, name, message)
+        return None
+
+
+@contextlib.contextmanager
+def _other_vectors(model, token_ids, padding, rng):
+    """Lets the `Embedding` layers that read `token_ids` give noise for padding.
+
+    Yields a list that grows with each such reading. Other weights of the table's row
+    would not do: tied logits depend on them by right.
+    """
+    found = []
+
+    def wrapped(call):
+        def noisy(inputs, *args, **kwargs):
+            vectors = call(inputs, *args, **kwargs)
+            if tuple(inputs.shape) != token_ids.shape or not np.array_equal(
+                ops.convert_to_numpy(inputs), token_ids
+            ):
+                return vectors
+            found.append(True)
+            scale = 3 * ops.std(ops.cast(vectors, "float32"))
+            noise = ops.convert_to_tensor(rng.normal(size=vectors.shape), "float32")
+            return ops.where(
+                padding[..., None], ops.cast(scale * noise, vectors.dtype), vectors
+            )
+
+        return noisy
+
+    layers = [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.Embedding)
+    ]
+    for layer in layers:
+        layer.call = wrapped(layer.call)
+    try:
+        yield found
+    finally:
+        for layer in layers:
+            del layer.call

@@ -1,0 +1,218 @@
+"""Passes of a model that can be repeated and compared, the ground of every audit.
+
+Shapes: B batch, L length of an input.
+"""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from keras_seqattn import compiled
+
+MODES = {False: "in inference", True: "in training"}
+# In units of the largest (or typical) output; see the text of `keras_seqattn.audit`.
+TOLERANCE = 1e-5
+OTHER_LENGTH = 10
+
+
+class AuditReport(NamedTuple):
+    """What an audit found.
+
+    Attributes:
+        ok: Whether nothing leaked.
+        position: The first output position that something leaks into; None where
+            nothing does, or where the output has no positions.
+        input: Name of the input that it leaks from, or None.
+        message: What was found, or what was compared, in a sentence.
+
+    Example:
+        >>> AuditReport(True, None, None, "Nothing leaked.").raise_if_failed().ok
+        True
+    """
+
+    ok: bool
+    position: int | None
+    input: str | None
+    message: str
+
+    def raise_if_failed(self):
+        """Returns the report.
+
+        Raises:
+            AssertionError: If something leaked, with the message.
+        """
+        if not self.ok:
+            raise AssertionError(self.message)
+        return self
+
+
+class Passes:
+    """Runs a model over changed inputs, always from the same state.
+
+    A pass runs within a `keras.StatelessScope`: what it assigns (seeds, moving
+    statistics, metrics) is dropped after it. So each pass drops the same units, and
+    leaves no trace. The backend's own random state is restored, too.
+
+    Args:
+        model: A `keras.Model` or layer, called as `model(inputs, training=...)`.
+        inputs: A (nested) structure of arrays.
+        select: Function of what the model gives, or None.
+        tolerance: Relative difference that is none; None: the default.
+    """
+
+    def __init__(self, model, inputs, select=None, tolerance=None):
+        if not isinstance(model, keras.layers.Layer):
+            raise ValueError(
+                f"`model` must be a Keras model or layer. Received: model={model!r}."
+            )
+        self.model = model
+        self._select = select
+        self._structure = inputs
+        self.arrays = _named_arrays(model, inputs)
+        self.tolerance = _default_tolerance(model) if tolerance is None else tolerance
+        if not model.built:
+            model(self._packed(self.arrays), training=False)
+
+    def __call__(self, arrays, training):
+        """Returns the outputs for `arrays`, flat, as NumPy arrays."""
+        return [_numpy(output) for output in self.tensors(arrays, training)]
+
+    def tensors(self, arrays, training):
+        """Returns the outputs for `arrays`, flat, as tensors."""
+        with keras.StatelessScope(), compiled.repeated_randomness():
+            outputs = self.model(self._packed(arrays), training=training)
+            return tree.flatten(self._select(outputs) if self._select else outputs)
+
+    def repeatable(self, training):
+        """Returns the outputs for the inputs as given, which a second pass equals."""
+        first, second = (self(self.arrays, training) for _ in range(2))
+        if self._differ(first, second):
+            raise ValueError(
+                "`model` must give equal outputs for equal inputs and seeds, which "
+                "takes randomness from `keras.random` alone. Received: "
+                f"model={self.model.name!r}, of which two passes {MODES[training]} "
+                "differ."
+            )
+        return first
+
+    def is_random(self, training):
+        """Whether passes differ by what they draw from the seeds."""
+        inputs = self._packed(self.arrays)
+        # In one scope, the second pass draws other numbers.
+        with keras.StatelessScope(), compiled.repeated_randomness():
+            first, second = (
+                [_numpy(x) for x in tree.flatten(self.model(inputs, training=training))]
+                for _ in range(2)
+            )
+        return self._differ(first, second)
+
+    def names(self, which):
+        """Returns the list of names that `which`, a name or a list, stands for."""
+        if len(self.arrays) == 1:  # Whatever it is called.
+            return list(self.arrays)
+        names = [which] if isinstance(which, str) else list(which)
+        for name in names:
+            if name not in self.arrays:
+                raise ValueError(
+                    f"`which` must name an input, one of {sorted(self.arrays)}. "
+                    f"Received: which={name!r}."
+                )
+        return names
+
+    def vocabulary_size(self, name, given=None):
+        """Returns how many ids an integer input may hold."""
+        array = self.arrays[name]
+        if array.dtype == bool:
+            return 2
+        largest = int(array.max(initial=0))
+        tables = [
+            layer.input_dim
+            for layer in self.model._flatten_layers()
+            if isinstance(layer, keras.layers.Embedding)
+        ]
+        # The input's own table is among those that hold its largest id. The smallest
+        # of them may be another's, but then its ids are ids of the input's too.
+        size = given or min((n for n in tables if n > largest), default=None)
+        if size is None or size <= max(largest, 1):
+            raise ValueError(
+                "`vocabulary_size` must be given, at least 2 and more than the ids of "
+                f"{name!r}, of which the largest is {largest}, where no `Embedding` of "
+                f"the model says it. Received: vocabulary_size={given!r}."
+            )
+        return size
+
+    def _differ(self, first, second):
+        return any(
+            differs(left, right, self.tolerance).any()
+            for left, right in zip(first, second, strict=True)
+        )
+
+    def _packed(self, arrays):
+        return tree.pack_sequence_as(self._structure, list(arrays.values()))
+
+
+def modes(training):
+    """Returns the modes that an argument `training` stands for."""
+    return (False, True) if training is None else (bool(training),)
+
+
+def is_float(array):
+    """Whether an array or tensor holds floats, of 16 bits too."""
+    return "float" in keras.backend.standardize_dtype(array.dtype)
+
+
+def padding_id(model, given):
+    """Returns the id of padding."""
+    return getattr(model, "pad_id", 0) if given is None else given
+
+
+def differs(left, right, tolerance):
+    """Says where two arrays of one shape differ, as a bool array of that shape."""
+    if not is_float(left):
+        return left != right
+    left, right = left.astype("float64"), right.astype("float64")
+    equal = (left == right) | (np.isnan(left) & np.isnan(right))
+    finite = np.abs(left[np.isfinite(left) & (left != 0)])
+    typical = np.median(finite) if finite.size else 0.0
+    # Not the largest of all: that may be the -1e9 of a logit which is banned.
+    size = np.maximum(np.maximum(np.abs(left), np.abs(right)), typical)
+    with np.errstate(invalid="ignore"):
+        close = np.abs(left - right) <= tolerance * np.where(np.isfinite(size), size, 0)
+    return ~(equal | close)
+
+
+def first_position(changed):
+    """Returns the first index along axis 1 that holds a True, or None."""
+    found = changed.any(axis=tuple(axis for axis in range(changed.ndim) if axis != 1))
+    return int(found.argmax()) if found.any() else None
+
+
+def _default_tolerance(model):
+    dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
+    units = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+    return max([TOLERANCE, *(2 * units.get(dtype, 0.0) for dtype in dtypes)])
+
+
+def _named_arrays(model, inputs):
+    """Returns a dict from the name of each input to its array."""
+    leaves = tree.flatten_with_path(inputs)
+    names = ["/".join(map(str, path)) or "inputs" for path, _ in leaves]
+    declared = [tensor.name for tensor in getattr(model, "inputs", None) or ()]
+    if not isinstance(inputs, dict) and len(declared) == len(names):
+        names = declared
+    arrays = [ops.convert_to_numpy(leaf) for _, leaf in leaves]
+    for name, array in zip(names, arrays, strict=True):
+        if array.ndim < 2 or 0 in array.shape:
+            raise ValueError(
+                "`inputs` must hold arrays (batch, length, ...), none of them empty. "
+                f"Received: {name!r} of shape {array.shape}."
+            )
+    return dict(zip(names, arrays, strict=True))
+
+
+def _numpy(output):
+    if is_float(output) and keras.backend.standardize_dtype(output.dtype) != "float64":
+        output = ops.cast(output, "float32")
+    return ops.convert_to_numpy(output)

@@ -1,0 +1,221 @@
+"""Attention block by block: O(T + S) memory, for sequences of any length.
+
+The scores of one block of queries with one of keys exist at a time. Over the blocks of
+keys, the softmax is renormalized whenever a larger score is met; the backward pass
+computes each block of scores anew, from the logarithm of each row's sum.
+
+Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
+R = H / G, K key_dim, V value_dim; N blocks of t queries, M blocks of s keys.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqattn.layers.explicit import MASKED_SCORE
+from keras_seqattn.layers.grid import Grid, stack
+
+# Stands for the logarithm of an empty row's sum: each weight made with it is zero.
+EMPTY_ROW = 1e30
+
+
+def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
+    """Computes `dot_product_attention` in blocks, forward and backward.
+
+    A block of scores that `causal` or `window` hides is not computed. Lengths need not
+    be multiples of a block, and may be unknown in a functional model.
+
+    Args:
+        query: Float tensor `(B, T, H, K)`, scaled already.
+        key: Float tensor `(B, S, G, K)`.
+        value: Float tensor `(B, S, G, V)`.
+        mask: Bool tensor of rank 4 that broadcasts to `(B, H, T, S)`, or None; it is
+            not broadcast as a whole.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or None.
+        **options: `causal`, `window`, `offset`, `dropout` and `seed` as in
+            `dot_product_attention`, and `block_length`: see `Grid`.
+
+    Returns:
+        Float tensor `(B, T, H, V)` in the dtype of `query`, zero where a query may
+        attend to nothing.
+
+    Example:
+        >>> x = ops.ones((1, 6, 2, 4))
+        >>> tuple(chunked_attention(x, x, x, causal=True, block_length=4).shape)
+        (1, 6, 2, 4)
+
+    Reference:
+        Rabe & Staats 2021. Differs: the backward pass goes over the blocks twice, once
+        by queries and once by keys, and so gathers no gradient across blocks.
+    """
+    grid = Grid(query, key, mask, **options)
+    key, value = (ops.cast(x, query.dtype) for x in (key, value))
+
+    @ops.custom_gradient
+    def attend(query, key, value, *biases):
+        keys = grid.key_blocks(key), grid.key_blocks(value)
+        weighing = _Weighing(grid, *keys, *map(grid.pairs, biases))
+        queries = grid.query_blocks(query)
+        output, log_sums = weighing.output(queries)
+
+        def gradient(*args, upstream=None):
+            # torch passes `upstream` by name, the others as the one argument.
+            upstream = args[0] if upstream is None else upstream
+            rows = _rows(queries, grid.query_blocks(upstream), output, log_sums)
+            by_keys = weighing.key_gradients(rows)
+            gradients = [
+                grid.join_queries(weighing.query_gradient(rows)),
+                *(grid.join_keys(blocks) for blocks in by_keys),
+                *(weighing.bias_gradient(rows, bias) for bias in biases),
+            ]
+            inputs = (query, key, value, *biases)
+            return tuple(
+                ops.cast(x, given.dtype)
+                for x, given in zip(gradients, inputs, strict=True)
+            )
+
+        return ops.cast(grid.join_queries(output), query.dtype), gradient
+
+    biases = () if bias is None else (grid.broadcast(ops.convert_to_tensor(bias)),)
+    return attend(query, key, value, *biases)
+
+
+def _rows(queries, upstream, output, log_sums):
+    """Gives what the backward pass needs of each block of queries.
+
+    The last is what each row's gradients share: sum_s weight * d_weight, which equals
+    output . upstream.
+    """
+    shares = ops.sum(output * ops.cast(upstream, "float32"), axis=-1, keepdims=True)
+    return queries, upstream, log_sums, shares
+
+
+class _Weighing:
+    """Weighs values, and differentiates it, with one block of scores at a time.
+
+    Args:
+        grid: The `Grid` of the sequences.
+        keys: Blocks `(M, B, G, s, K)`.
+        values: Blocks `(M, B, G, s, V)`.
+        bias: Pairs `(B, G, R, T, S)`, or None.
+    """
+
+    def __init__(self, grid, keys, values, bias=None):
+        self._grid, self._keys, self._values, self._bias = grid, keys, values, bias
+
+    def output(self, queries):
+        """Gives the weighted values `(N, B, G, R * t, V)`, and the rows' log sums."""
+        column = ops.zeros_like(queries[0, ..., :1], dtype="float32")
+        nothing = _zeros(queries[0], self._values.shape[-1])
+
+        def attend(row, query):
+            def see(column, state):
+                return self._see(row, column, query, *state)
+
+            start = column + MASKED_SCORE, column, nothing
+            edges = self._grid.keys_seen(row)
+            peak, total, output = ops.fori_loop(*edges, see, start)
+            seen = peak > MASKED_SCORE
+            total = ops.where(seen, total, 1.0)
+            log_sum = ops.where(seen, peak + ops.log(total), EMPTY_ROW)
+            return ops.where(seen, output / total, 0.0), log_sum
+
+        return stack(attend, (queries,), (nothing, column))
+
+    def query_gradient(self, rows):
+        """Gives the gradient of the queries, `(N, B, G, R * t, K)`."""
+        nothing = _zeros(rows[0][0], rows[0].shape[-1])
+
+        def gather(row, *blocks):
+            def see(column, total):
+                _, d_scores = self._differentiate(row, column, *blocks)
+                return total + _product(d_scores, self._keys[column])
+
+            return (ops.fori_loop(*self._grid.keys_seen(row), see, nothing),)
+
+        return stack(gather, rows, (nothing,))[0]
+
+    def key_gradients(self, rows):
+        """Gives the gradients of the keys and values, `(M, B, G, s, K)` and V."""
+        blocks = self._keys, self._values
+        nothing = tuple(_zeros(x[0], x.shape[-1]) for x in blocks)
+
+        def gather(column, *_):
+            def be_seen(row, totals):
+                query, upstream, *_ = block = [x[row] for x in rows]
+                weights, d_scores = self._differentiate(row, column, *block)
+                return (
+                    totals[0] + _product(ops.swapaxes(d_scores, -1, -2), query),
+                    totals[1] + _product(ops.swapaxes(weights, -1, -2), upstream),
+                )
+
+            return ops.fori_loop(*self._grid.seen_by(column), be_seen, nothing)
+
+        return stack(gather, blocks, nothing)
+
+    def bias_gradient(self, rows, bias):
+        """Gives the gradient of a bias, summed over the axes it was broadcast along."""
+        grid, pairs = self._grid, self._bias
+        nothing = ops.zeros_like(grid.tile(pairs, 0, 0), dtype="float32")
+        shared = [axis for axis in range(5) if pairs.shape[axis] == 1]
+
+        def gather(row, *blocks):
+            def tile(column, *_):
+                _, d_scores = self._differentiate(row, column, *blocks)
+                return (ops.sum(self._unfold(d_scores), axis=shared, keepdims=True),)
+
+            return stack(tile, (self._keys,), (nothing,))
+
+        across = ops.zeros((grid.num_columns, *ops.shape(nothing)), "float32")
+        tiles = stack(gather, rows, (across,))[0]  # (N, M, B, G, R, t, s)
+        return grid.join_pairs(tiles, bias)
+
+    def _see(self, row, column, query, peak, total, output):
+        """Takes one more block of keys into the online softmax."""
+        scores = self._scores(row, column, query)
+        highest = ops.maximum(peak, ops.max(scores, axis=-1, keepdims=True))
+        weights, fading = ops.exp(scores - highest), ops.exp(peak - highest)
+        total = total * fading + ops.sum(weights, axis=-1, keepdims=True)
+        weights = weights * self._grid.kept(row, column, weights)
+        values = self._values[column]
+        if keras.backend.standardize_dtype(values.dtype) == "float16":
+            # Not yet divided by their sum, the weighted values may overflow.
+            values = ops.cast(values, "float32")
+        return highest, total, output * fading + _product(weights, values)
+
+    def _differentiate(self, row, column, query, upstream, log_sum, share):
+        """Gives one block of weights after dropout, and the scores' gradient."""
+        weights = ops.exp(self._scores(row, column, query) - log_sum)
+        kept = self._grid.kept(row, column, weights)
+        d_weights = _product(upstream, ops.swapaxes(self._values[column], -1, -2))
+        return weights * kept, weights * (d_weights * kept - share)
+
+    def _scores(self, row, column, query):
+        """Gives one block of masked scores, float32 `(B, G, R * t, s)`."""
+        scores = _product(query, ops.swapaxes(self._keys[column], -1, -2))
+        bias = self._grid.tile(self._bias, row, column)
+        visible = self._grid.visible(row, column)
+        if bias is None and visible is None:
+            return scores
+        pairs = self._unfold(scores)
+        if bias is not None:
+            pairs = pairs + ops.cast(bias, "float32")
+        if visible is not None:
+            pairs = ops.where(visible, pairs, MASKED_SCORE)
+        return ops.reshape(pairs, ops.shape(scores))
+
+    def _unfold(self, scores):
+        """Turns `(B, G, R * t, s)` into `(B, G, R, t, s)`."""
+        batch, groups, rows, columns = ops.shape(scores)
+        repeats = self._grid.repeats
+        shape = (batch, groups, repeats, rows // repeats, columns)
+        return ops.reshape(scores, shape)
+
+
+def _zeros(block, width):
+    """Gives float32 zeros in the shape of a block, but for the last axis."""
+    return ops.zeros((*ops.shape(block)[:-1], width), "float32")
+
+
+def _product(left, right):
+    """Multiplies in the dtype of `right`, and gives float32."""
+    return ops.cast(ops.matmul(ops.cast(left, right.dtype), right), "float32")

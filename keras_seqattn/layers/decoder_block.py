@@ -1,0 +1,271 @@
+"""The decoder's block: self-attention, attention to a source, feed-forward.
+
+Shapes: B batch, T target length, S source length, M length of the past, D model_dim,
+H heads, W beams, L cache length.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqattn.layers.blocks import Block, attend, attention_config
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class DecoderBlock(Block):
+    """Lets each target position attend to those before it, then to the source.
+
+    x = residual(causal self-attention), x = residual(cross-attention to the source),
+    y = residual(feed-forward). Called without a source it is a decoder-only block,
+    without the middle part. The target's mask goes on with the output.
+    Shapes: B batch, T target length, S source length, M length of the past, D
+    model_dim, H heads, W beams, L cache length.
+
+    Args:
+        num_heads: Number of attention heads H, a positive integer.
+        intermediate_dim: Width of the feed-forward's hidden layer.
+        key_dim: Width of a head; D / H when None, which must be whole.
+        dropout: Fraction of each sublayer's output dropped while training.
+        attention_dropout: Fraction of the attention weights dropped while training.
+        activation: Activation of the feed-forward.
+        gated: Whether the feed-forward is gated.
+        norm: "layer" or "rms".
+        normalize_first: Pre-norm (True) or post-norm (False).
+        attention: A dict of further `MultiHeadAttention` arguments for the
+            self-attention, or a layer that is called as one.
+        cross_attention: The same for the cross-attention.
+        activation_dropout: Fraction of the feed-forward's hidden layer dropped while
+            training.
+        stochastic_depth: Fraction of the samples that skip a sublayer while training,
+            drawn for each sublayer: see `Residual`.
+
+    Call arguments:
+        target: Float tensor `(B, T, D)`.
+        source: Float tensor `(B, S, D)`, or None.
+        mask: What Keras fills where there is no source; means `target_mask`.
+        target_mask: Bool tensor `(B, T)`; else the mask on `target`.
+        source_mask: Bool tensor `(B, S)`; else the mask on `source`.
+        return_attention_scores: Whether to return the weights too.
+        training: Whether to drop.
+        use_causal_mask: Whether position i of the target sees only j <= i.
+        past: Float tensor `(B, M, D)` of vectors that stood right before the target,
+            or None: the self-attention attends to them too, and positions count from
+            the first of them. Gradients reach it; `ops.stop_gradient` is the caller's.
+        past_mask: Bool tensor `(B, M)`, True = may be attended to.
+
+    Returns:
+        Float tensor `(B, T, D)` in the compute dtype; with `return_attention_scores`
+        also the weights of the self-attention `(B, H, T, M + T)`, and with a source
+        those of the cross-attention `(B, H, T, S)`.
+
+    Raises:
+        ValueError: If both `mask` and `target_mask` are given, `num_heads` does not
+            divide D and `key_dim` is None, or an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> block = DecoderBlock(num_heads=2, intermediate_dim=32)
+        >>> target, source = np.zeros((2, 5, 8)), np.zeros((2, 7, 8))
+        >>> tuple(block(target, source).shape)
+        (2, 5, 8)
+
+    Reference:
+        Vaswani et al. 2017, section 3.1; `past`: Dai et al. 2019, section 3.2.
+        Differs: none.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        intermediate_dim,
+        key_dim=None,
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation="relu",
+        gated=False,
+        norm="layer",
+        normalize_first=True,
+        attention=None,
+        cross_attention=None,
+        activation_dropout=0.0,
+        stochastic_depth=0.0,
+        **kwargs,
+    ):
+        super().__init__(
+            num_heads,
+            intermediate_dim,
+            key_dim=key_dim,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            activation=activation,
+            gated=gated,
+            norm=norm,
+            normalize_first=normalize_first,
+            attention=attention,
+            activation_dropout=activation_dropout,
+            stochastic_depth=stochastic_depth,
+            **kwargs,
+        )
+        self.cross_attention = cross_attention
+
+    def build(self, target_shape, source_shape=None):
+        """Makes the attentions and the feed-forward."""
+        self.attention_residual = self._attention_residual(
+            self.attention, target_shape[-1], "self_attention"
+        )
+        self.attention_residual.build(target_shape, target_shape)
+        self.cross_residual = None
+        if source_shape is not None:
+            self.cross_residual = self._attention_residual(
+                self.cross_attention, target_shape[-1], "cross_attention"
+            )
+            self.cross_residual.build(target_shape, source_shape)
+        self.feed_forward_residual.build(target_shape)
+
+    def __call__(self, *args, **kwargs):
+        """Refuses two masks of the target; `call` cannot, since Keras fills one in."""
+        mask, target_mask = kwargs.get("mask"), kwargs.get("target_mask")
+        if mask is not None and target_mask is not None:
+            raise ValueError(
+                "`mask` must be None where `target_mask` is given: the two mean the "
+                f"same. Received: mask of shape {tuple(mask.shape)}, target_mask of "
+                f"shape {tuple(target_mask.shape)}."
+            )
+        return super().__call__(*args, **kwargs)
+
+    def call(
+        self,
+        target,
+        source=None,
+        mask=None,
+        target_mask=None,
+        source_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=True,
+        past=None,
+        past_mask=None,
+    ):
+        """Decodes `target`, attending to `source`."""
+        target_mask = target_mask if mask is None else mask
+        self._check_source(source)
+        x, *scores = attend(
+            self.attention_residual,
+            target,
+            query_mask=target_mask,
+            return_attention_scores=return_attention_scores,
+            use_causal_mask=use_causal_mask,
+            **_with_past(target, target_mask, past, past_mask),
+        )
+        if source is not None:
+            x, *cross_scores = attend(
+                self.cross_residual,
+                x,
+                source,
+                query_mask=target_mask,
+                value_mask=source_mask,
+                return_attention_scores=return_attention_scores,
+            )
+            scores += cross_scores
+        x = self.feed_forward_residual(x)
+        return (x, *scores) if return_attention_scores else x
+
+    def _check_source(self, source):
+        if (source is None) != (self.cross_residual is None):
+            raise ValueError(
+                "`source` must be given in every call of a decoder block, or in none. "
+                f"Received: source={'None' if source is None else 'a tensor'} after a "
+                "first call that was the other."
+            )
+
+    def initial_cache(self, batch_size, width, max_length):
+        """Makes the empty cache of `step`: that of the self-attention."""
+        attention = self.attention_residual.sublayer
+        return attention.initial_cache(batch_size, width, max_length)
+
+    def project_memory(self, source):
+        """Projects the source for the cross-attention, once a sentence."""
+        return self.cross_residual.sublayer.project_memory(source)
+
+    def prefill(self, target, cache, **arguments):
+        """Does what a call does, and leaves what `step` needs to go on from it.
+
+        Args:
+            target: Float tensor `(B, T, D)`, the first positions of every beam.
+            cache: What `initial_cache` gave.
+            **arguments: Those of a call.
+
+        Returns:
+            What a call gives, and the cache with the T positions.
+        """
+        residual = self.attention_residual
+        cache = residual.sublayer.fill_cache(residual.enter(target), cache)
+        return self(target, **arguments), cache
+
+    def step(self, target, cache, index, memory=None, source_mask=None, mask=None):
+        """Decodes one new position of each beam.
+
+        Equals row `index` of a call on the whole sequence.
+
+        Args:
+            target: Float tensor `(B, W, D)`, the vector at `index` of each beam.
+            cache: What `initial_cache` or the step before gave.
+            index: The position, an integer or a scalar int32 tensor.
+            memory: What `project_memory` gave, or None without a source.
+            source_mask: Bool tensor `(B, S)`.
+            mask: Bool tensor `(B, L)`, True = a position of the cache that may be
+                attended to, where it is not all up to `index`.
+
+        Returns:
+            Float tensor `(B, W, D)`, and the cache with this position.
+        """
+        residual = self.attention_residual
+        masked = {} if mask is None else {"mask": mask}
+        attended, cache = residual.sublayer.step(
+            residual.enter(target), cache, index, **masked
+        )
+        x = residual.leave(target, attended)
+        if memory is not None:
+            residual = self.cross_residual
+            attended = residual.sublayer.step_memory(
+                residual.enter(x), memory, source_mask, index=index
+            )
+            x = residual.leave(x, attended)
+        return self.feed_forward_residual(x), cache
+
+    def compute_mask(self, target, mask=None):
+        """Passes the mask of `target` on to the output, none to the weights."""
+        return mask
+
+    def compute_output_spec(
+        self, target, source=None, return_attention_scores=False, past=None, **kwargs
+    ):
+        """Gives the symbolic output, and the symbolic weights where asked for."""
+        self._check_source(source)
+        seen = target if past is None else ops.concatenate([past, target], axis=1)
+        attended = [(self.attention_residual, seen)]
+        if source is not None:
+            attended.append((self.cross_residual, source))
+        return self._output_spec(target, return_attention_scores, *attended)
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "cross_attention": attention_config(self.cross_attention),
+        }
+
+
+def _with_past(target, target_mask, past, past_mask):
+    """Gives the call arguments that let `target` attend to `past` and itself."""
+    if past is None:
+        return {"value_mask": target_mask}
+    mask = None
+    if past_mask is not None or target_mask is not None:
+        mask = ops.concatenate(
+            [_mask_or_all(past, past_mask), _mask_or_all(target, target_mask)], axis=1
+        )
+    return {"past": past, "value_mask": mask, "offset": ops.shape(past)[1]}
+
+
+def _mask_or_all(x, mask):
+    return ops.ones(ops.shape(x)[:2], "bool") if mask is None else mask

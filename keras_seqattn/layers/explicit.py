@@ -1,0 +1,91 @@
+"""From scores to weighted values with all O(T S) weights at once, whatever the score.
+
+Shapes: B batch, T target length, S source length, H query heads, G key and value heads
+(H is a multiple of G), R = H / G, V value_dim.
+"""
+
+import keras
+from keras import ops
+
+# Far below any score, and finite: a row with no key softmaxes to a mean instead of NaN,
+# and is then set to zero.
+MASKED_SCORE = -1e30
+
+
+def softmax(scores, mask, bias, dtype):
+    """Normalizes biased and masked scores, in float32.
+
+    Args:
+        scores: Float tensor `(B, H, T, S)`.
+        mask: Bool tensor that broadcasts to it, or None.
+        bias: Float tensor that broadcasts to it, or None.
+        dtype: Dtype of the result.
+
+    Returns:
+        Tensor `(B, H, T, S)` whose rows sum to 1, those without a key too: see
+        `zero_empty_rows`.
+
+    Example:
+        >>> float(softmax(ops.zeros((1, 1, 1, 4)), None, None, "float32")[0, 0, 0, 0])
+        0.25
+    """
+    scores = ops.cast(scores, "float32")
+    if bias is not None:
+        scores = scores + ops.cast(bias, "float32")
+    if mask is not None:
+        scores = ops.where(mask, scores, MASKED_SCORE)
+    # Keras warns of a softmax over one key, which is what a first position may see.
+    one_key = scores.shape[-1] == 1
+    scores = ops.ones_like(scores) if one_key else ops.softmax(scores, axis=-1)
+    return ops.cast(scores, dtype)
+
+
+def zero_empty_rows(x, mask, heads_last):
+    """Sets to zero what belongs to a query that may attend to nothing.
+
+    Args:
+        x: Outputs `(B, T, H, V)`, or weights `(B, H, T, S)`.
+        mask: Bool tensor that broadcasts to `(B, H, T, S)`, or None.
+        heads_last: Whether `x` are outputs.
+
+    Returns:
+        Tensor of the shape and dtype of `x`.
+
+    Example:
+        >>> mask = ops.zeros((1, 1, 1, 2), "bool")
+        >>> x = zero_empty_rows(ops.ones((1, 1, 1, 1)), mask, heads_last=True)
+        >>> float(x[0, 0, 0, 0])
+        0.0
+    """
+    if mask is None:
+        return x
+    seen = ops.any(mask, axis=-1, keepdims=True)  # (B, H, T, 1)
+    if heads_last:
+        seen = ops.transpose(seen, (0, 2, 1, 3))  # (B, T, H, 1)
+    return ops.where(seen, x, ops.cast(0.0, x.dtype))
+
+
+def weighted_sum(weights, value, dropout=0.0, seed=None):
+    """Sums the values of each head with given weights.
+
+    Args:
+        weights: Float tensor `(B, H, T, S)`.
+        value: Float tensor `(B, S, G, V)`, where H is a multiple of G.
+        dropout: Fraction of the weights dropped, in [0, 1).
+        seed: Integer or `keras.random.SeedGenerator` of the dropout.
+
+    Returns:
+        Float tensor `(B, T, H, V)`.
+
+    Example:
+        >>> weights, value = ops.ones((1, 4, 3, 2)), ops.ones((1, 2, 4, 8))
+        >>> tuple(weighted_sum(weights, value).shape)
+        (1, 3, 4, 8)
+    """
+    if dropout > 0.0:
+        weights = keras.random.dropout(weights, dropout, seed=seed)
+    groups, value_dim = value.shape[2:]
+    _, heads, target, source = ops.shape(weights)
+    weights = ops.reshape(weights, (-1, groups, heads // groups, target, source))
+    output = ops.einsum("bgrts,bsgv->btgrv", weights, value)
+    return ops.reshape(output, (-1, target, heads, value_dim))  # (B, T, H, V)

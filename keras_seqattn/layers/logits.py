@@ -1,0 +1,116 @@
+"""Logits over a vocabulary, and what they are the product of.
+
+Shapes: B batch, L length, N tokens, D model_dim, V vocabulary.
+"""
+
+import weakref
+
+import keras
+from keras import ops
+
+from keras_seqattn.layers import arguments
+
+# By the id of the logits while they live: JAX's tracers take no attributes.
+_FACTORS = {}
+
+
+def remember_factors(logits, hidden, kernel):
+    """Notes on logits that they are `hidden . kernel`.
+
+    A loss that finds the note (`factors_of`) can do without the logits, whose product
+    a compiled program then leaves out. On torch, which has computed them by then,
+    nothing is noted.
+
+    Args:
+        logits: Float tensor `(..., V)`.
+        hidden: Float tensor `(..., D)`.
+        kernel: Float tensor `(D, V)`.
+
+    Returns:
+        `logits`.
+
+    Example:
+        >>> import numpy as np
+        >>> x, kernel = ops.ones((2, 3)), ops.ones((3, 4))
+        >>> logits = remember_factors(ops.matmul(x, kernel), x, kernel)
+        >>> tuple(logits.shape)
+        (2, 4)
+    """
+    symbolic = isinstance(logits, keras.KerasTensor)
+    if not symbolic and keras.backend.backend() != "torch":
+        key = id(logits)
+        reference = weakref.ref(logits, lambda _: _FACTORS.pop(key, None))
+        _FACTORS[key] = reference, hidden, kernel
+    return logits
+
+
+def factors_of(logits):
+    """Gives what `remember_factors` noted on logits.
+
+    Args:
+        logits: Any tensor.
+
+    Returns:
+        `(hidden, kernel)`, or None.
+
+    Example:
+        >>> factors_of(ops.ones((2, 4))) is None
+        True
+    """
+    reference, *factors = _FACTORS.get(id(logits), (lambda: None,))
+    return tuple(factors) if reference() is logits else None
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class TokenLogits(keras.layers.Dense):
+    """Scores every token of a vocabulary: logits = x . kernel, without bias.
+
+    While training it notes on the logits what they are the product of, which
+    `training.MaskedCrossentropy` uses to compute real tokens alone, a block of rows
+    at a time. Being Keras's own `Dense`, it takes LoRA and `quantize` as that layer
+    does. For logits tied to an embedding see `PositionalEmbedding`.
+    Shapes: B batch, L length, D model_dim, V vocabulary_size.
+
+    Args:
+        vocabulary_size: Number of token ids V, a positive integer.
+        **kwargs: Arguments of `keras.layers.Dense`.
+
+    Call arguments:
+        inputs: Float tensor `(..., D)`.
+        training: Whether to note the factors.
+
+    Returns:
+        Float tensor `(..., V)` in the compute dtype.
+
+    Raises:
+        ValueError: If `vocabulary_size` is not a positive integer.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = TokenLogits(vocabulary_size=100)
+        >>> tuple(layer(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 5, 100)
+
+    Reference:
+        Vaswani et al. 2017, section 3.4. Differs: none.
+    """
+
+    def __init__(self, vocabulary_size, **kwargs):
+        arguments.positive_integer("vocabulary_size", vocabulary_size)
+        super().__init__(vocabulary_size, use_bias=False, **kwargs)
+        self.vocabulary_size = vocabulary_size
+
+    def call(self, inputs, training=None):
+        """Gives the logits of `inputs`."""
+        logits = super().call(inputs, training=training)
+        if training and self.activation is keras.activations.linear:
+            kernel = ops.cast(ops.convert_to_tensor(self.kernel), inputs.dtype)
+            remember_factors(logits, inputs, kernel)
+        return logits
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        config = super().get_config()
+        for owned in ("units", "use_bias"):
+            config.pop(owned)
+        return {**config, "vocabulary_size": self.vocabulary_size}

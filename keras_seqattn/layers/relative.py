@@ -1,0 +1,403 @@
+"""Positions inside attention: rotated queries and keys, and biases of the scores.
+
+A layer of this kind has three methods, which `MultiHeadAttention` calls:
+`build(query_shape)` for heads `(B, T, H, K)`; `rotate(x, start)`, which turns queries
+or keys that stand at `start`, `start + 1`, ...; and `bias(target_length,
+source_length, offset)`, which gives what is added to the scores, or None. Query i
+stands at i + offset, key j at j; the layers here see the distance of the two alone.
+Shapes: B batch, L length, T target length, S source length, H heads, G key and value
+heads, K key_dim.
+"""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqattn.layers import arguments
+from keras_seqattn.layers.quantization import unquantized
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class RotaryPositions(keras.layers.Layer):
+    """Rotates queries and keys by their positions, so that products see distances.
+
+    The pair (x[i], x[i + K / 2]) turns by the angle p * base^(-2i / K) at position
+    p = (start + l) / scaling. Pairs lie across the two halves, as in GPT-NeoX and the
+    checkpoints of Hugging Face, not side by side (2i, 2i + 1) as in the paper: so
+    published weights fit, and CTranslate2 reads ours with `rotary_interleave=False`.
+    A permutation of the projections' columns turns one convention into the other.
+    Computed in float32. Masks pass through.
+    Shapes: B batch, L length, H heads, K key_dim.
+
+    Args:
+        base: The longest wavelength over 2 pi, a positive number.
+        scaling: Positive number by which positions are divided (position
+            interpolation): L tokens fill the range that L / scaling were trained on.
+
+    Call arguments:
+        x: Float tensor `(B, L, H, K)` of queries or keys; K is even.
+        start: Position of the first vector; a scalar tensor in cached decoding.
+
+    Returns:
+        Float tensor `(B, L, H, K)` in the compute dtype.
+
+    Raises:
+        ValueError: If `base` or `scaling` is not positive, or K is odd.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = RotaryPositions()
+        >>> x = np.array([1.0, 0.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
+        >>> [round(float(x), 4) for x in layer(x, start=1)[0, 0, 0]]
+        [0.5403, 0.0, 0.8415, 0.0]
+
+    Reference:
+        Su et al. 2021, section 3.2; scaling: Chen et al. 2023. Differs: the pairs.
+    """
+
+    def __init__(self, base=10000.0, scaling=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.base = _positive_number("base", base)
+        self.scaling = _positive_number("scaling", scaling)
+        self.supports_masking = True
+
+    def build(self, x_shape):
+        """Sees that the width of a head is even."""
+        if x_shape[-1] % 2:
+            raise ValueError(
+                "`key_dim` must be even for rotary positions, which turn pairs. "
+                f"Received: key_dim={x_shape[-1]!r}."
+            )
+
+    def call(self, x, start=0):
+        """Rotates `x`."""
+        return self.rotate(x, start)
+
+    def rotate(self, x, start=0):
+        """Rotates heads that stand at `start`, `start + 1`, ...
+
+        Args:
+            x: Float tensor `(B, L, H, K)`.
+            start: Position of the first vector, an integer or a scalar tensor.
+
+        Returns:
+            Float tensor `(B, L, H, K)` in the dtype of `x`.
+        """
+        half = x.shape[-1] // 2
+        rate = (self.base ** (-np.arange(half) / half)).astype("float32")
+        positions = ops.cast(_positions(ops.shape(x)[1], start), "float32")
+        angles = ops.multiply((positions / self.scaling)[:, None, None], rate)
+        cosine, sine = ops.cos(angles), ops.sin(angles)  # (L, 1, K / 2)
+        left, right = ops.split(ops.cast(x, "float32"), 2, axis=-1)
+        turned = (left * cosine - right * sine, right * cosine + left * sine)
+        return ops.cast(ops.concatenate(turned, axis=-1), x.dtype)
+
+    def bias(self, target_length, source_length, offset=0):
+        """Gives None: the scores of what is rotated need no bias."""
+        return None
+
+    def compute_output_shape(self, x_shape):
+        """Gives the shape of `x`, unchanged."""
+        return x_shape
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {**super().get_config(), "base": self.base, "scaling": self.scaling}
+
+
+class _Bias(keras.layers.Layer):
+    """What biases share: they leave queries and keys as they are."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def build(self, query_shape, key_shape=None):
+        """Takes the number of heads from the queries."""
+        self.num_heads = query_shape[2]
+
+    def call(self, query, key=None, offset=0):
+        """Gives the bias of the scores of `query` and `key`."""
+        if query.shape[2] != self.num_heads:
+            raise ValueError(
+                f"`query` must have the {self.num_heads} heads that the layer was "
+                f"built for. Received: query.shape={tuple(query.shape)}."
+            )
+        source = query if key is None else key
+        bias = self.bias(ops.shape(query)[1], ops.shape(source)[1], offset)
+        return ops.cast(bias, self.compute_dtype)
+
+    def rotate(self, x, start=0):
+        """Gives `x` back."""
+        return x
+
+    def compute_mask(self, query, mask=None):
+        """Gives the bias no mask."""
+        return None
+
+    def compute_output_shape(self, query_shape, key_shape=None):
+        """Gives the shape of the bias."""
+        source = query_shape if key_shape is None else key_shape
+        return (1, query_shape[2], query_shape[1], source[1])
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class RelativeBias(_Bias):
+    """Learns a bias of the scores for each head and bucket of distances.
+
+    bias[h, i, j] = table[bucket(j - i), h]. Of the buckets that a direction has, half
+    stand for one distance each, the rest for ranges that grow geometrically up to
+    `max_distance`; the last one takes all that is farther. Both directions share
+    `num_buckets`, or the keys after a query fall into the bucket of distance 0.
+    Shapes: B batch, T target length, S source length, H heads, K key_dim.
+
+    Args:
+        num_buckets: Number of buckets, a positive integer: an even one from 4 on where
+            bidirectional, else one from 2 on.
+        max_distance: The distance from which on all share one bucket; more than the
+            distances that have a bucket each.
+        bidirectional: Whether keys before and after a query have buckets of their own.
+        initializer: Initializer of the table.
+
+    Call arguments:
+        query: Float tensor `(B, T, H, K)`, of which the shape alone counts.
+        key: Float tensor `(B, S, G, K)`; `query` when None.
+        offset: Position of the first query among the keys; a scalar tensor in cached
+            decoding.
+
+    Returns:
+        Float tensor `(1, H, T, S)` in the compute dtype, to be added to scores as
+        `dot_product_attention(query, key, value, bias=...)` does.
+
+    Raises:
+        ValueError: If `num_buckets` or `max_distance` does not fit, or the layer is
+            called with another number of heads than it was built for.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = RelativeBias()
+        >>> tuple(layer(np.zeros((2, 5, 4, 8)), np.zeros((2, 7, 4, 8))).shape)
+        (1, 4, 5, 7)
+
+    Reference:
+        Raffel et al. 2020, section 2.1. Differs: none; the bounds of the buckets are
+        computed in integers, so that no rounding moves them.
+    """
+
+    def __init__(
+        self,
+        num_buckets=32,
+        max_distance=128,
+        bidirectional=True,
+        initializer="random_normal",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_buckets = arguments.positive_integer("num_buckets", num_buckets)
+        self.max_distance = arguments.positive_integer("max_distance", max_distance)
+        self.bidirectional = bidirectional
+        self.initializer = keras.initializers.get(initializer)
+        self._check_buckets()
+
+    def _check_buckets(self):
+        least, even = (
+            (4, "an even integer") if self.bidirectional else (2, "an integer")
+        )
+        if self.num_buckets < least or (self.bidirectional and self.num_buckets % 2):
+            raise ValueError(
+                f"`num_buckets` must be {even} from {least} on where "
+                f"bidirectional={self.bidirectional!r}. "
+                f"Received: num_buckets={self.num_buckets!r}."
+            )
+        exact = self._buckets_of_a_direction() // 2
+        if self.max_distance <= exact:
+            raise ValueError(
+                f"`max_distance` must be more than {exact}, the number of distances "
+                "with a bucket of their own. "
+                f"Received: max_distance={self.max_distance!r}."
+            )
+
+    def _buckets_of_a_direction(self):
+        return self.num_buckets // 2 if self.bidirectional else self.num_buckets
+
+    def build(self, query_shape, key_shape=None):
+        """Makes the table `(num_buckets, H)`."""
+        super().build(query_shape, key_shape)
+        self.table = self.add_weight(
+            name="table",
+            shape=(self.num_buckets, self.num_heads),
+            initializer=self.initializer,
+            autocast=False,  # In a cached step as in a whole pass: float32.
+        )
+
+    def bias(self, target_length, source_length, offset=0):
+        """Gives the bias of the scores of given lengths.
+
+        Args:
+            target_length: Number of queries T, an integer or a scalar tensor.
+            source_length: Number of keys S.
+            offset: Position of the first query, an integer or a scalar tensor.
+
+        Returns:
+            Float32 tensor `(1, H, T, S)`.
+        """
+        behind = _distances(target_length, source_length, offset)
+        rows = ops.take(self.table, self.buckets(behind), axis=0)  # (T, S, H)
+        return ops.cast(ops.transpose(rows, (2, 0, 1))[None], "float32")
+
+    def buckets(self, behind):
+        """Gives the bucket of each distance.
+
+        Args:
+            behind: Int32 tensor: how far a query stands behind a key, negative where
+                the key comes first after it.
+
+        Returns:
+            Int32 tensor of the same shape.
+        """
+        size = self._buckets_of_a_direction()
+        distance = ops.abs(behind) if self.bidirectional else ops.maximum(behind, 0)
+        table = ops.convert_to_tensor(_bucket_table(size, self.max_distance), "int32")
+        bucket = ops.take(table, ops.minimum(distance, self.max_distance), axis=0)
+        if not self.bidirectional:
+            return bucket
+        return bucket + ops.where(behind < 0, size, 0)
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_buckets": self.num_buckets,
+            "max_distance": self.max_distance,
+            "bidirectional": self.bidirectional,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class AlibiBias(_Bias):
+    """Takes from each score the distance of query and key, times the head's slope.
+
+    bias[h, i, j] = -slope[h] * |i - j|, on both sides alike, so that it serves without
+    a causal mask too. For H a power of two the slopes are 2^(-8 (h + 1) / H); otherwise
+    those of the next lower power of two, and then every second one of its double.
+    Nothing is learned.
+    Shapes: B batch, T target length, S source length, H heads, K key_dim.
+
+    Call arguments:
+        query: Float tensor `(B, T, H, K)`, of which the shape alone counts.
+        key: Float tensor `(B, S, G, K)`; `query` when None.
+        offset: Position of the first query among the keys; a scalar tensor in cached
+            decoding.
+
+    Returns:
+        Float tensor `(1, H, T, S)` in the compute dtype, to be added to scores as
+        `dot_product_attention(query, key, value, bias=...)` does.
+
+    Raises:
+        ValueError: If it is called with another number of heads than it was built for.
+
+    Example:
+        >>> import numpy as np
+        >>> np.asarray(AlibiBias()(np.zeros((1, 3, 8, 4), "float32")))[0, 0].tolist()
+        [[-0.0, -0.5, -1.0], [-0.5, -0.0, -0.5], [-1.0, -0.5, -0.0]]
+
+    Reference:
+        Press et al. 2022, section 3; other head counts: the authors' code. Differs:
+        symmetric without a causal mask, which the paper leaves open.
+    """
+
+    def bias(self, target_length, source_length, offset=0):
+        """Gives the bias of the scores of given lengths.
+
+        Args:
+            target_length: Number of queries T, an integer or a scalar tensor.
+            source_length: Number of keys S.
+            offset: Position of the first query, an integer or a scalar tensor.
+
+        Returns:
+            Float32 tensor `(1, H, T, S)`.
+        """
+        distances = ops.abs(_distances(target_length, source_length, offset))
+        slopes = np.array(_slopes(self.num_heads), "float32")[:, None, None]
+        return -ops.multiply(ops.cast(distances, "float32"), slopes)[None]
+
+
+_LAYERS = {"rotary": RotaryPositions, "alibi": AlibiBias, "relative": RelativeBias}
+
+
+def positions_in_attention(positions, dtype=None):
+    """Makes the layer that a name stands for; a layer stands for itself.
+
+    Args:
+        positions: "rotary", "alibi", "relative", a layer with `rotate` and `bias`, the
+            serialized configuration of one, or None.
+        dtype: The dtype policy of a layer that is made.
+
+    Returns:
+        A layer, or None.
+
+    Raises:
+        ValueError: If `positions` is none of these.
+
+    Example:
+        >>> positions_in_attention("rotary").base
+        10000.0
+    """
+    if isinstance(positions, dict):
+        positions = keras.saving.deserialize_keras_object(positions)
+    if isinstance(positions, str) and positions in _LAYERS:
+        return _LAYERS[positions](dtype=unquantized(keras.dtype_policies.get(dtype)))
+    if positions is None or (
+        hasattr(positions, "rotate") and hasattr(positions, "bias")
+    ):
+        return positions
+    raise ValueError(
+        f"`positions` must be one of {tuple(_LAYERS)}, None or a layer with the "
+        f"methods `rotate` and `bias`. Received: positions={positions!r}."
+    )
+
+
+def _positive_number(name, value):
+    if not value > 0.0:
+        raise ValueError(f"`{name}` must be positive. Received: {name}={value!r}.")
+    return value
+
+
+def _positions(length, start):
+    return ops.arange(length, dtype="int32") + start
+
+
+def _distances(target_length, source_length, offset):
+    """Gives how far each query stands behind each key, `(T, S)`."""
+    queries = _positions(target_length, offset)
+    return queries[:, None] - _positions(source_length, 0)[None, :]
+
+
+def _bucket_table(size, max_distance):
+    """Gives the bucket of each distance up to `max_distance` in one direction.
+
+    Distance n has the bucket exact + floor(log(n / exact) / log(max_distance / exact) *
+    wide) from `exact` on, for `wide` = size - exact. In integers: the greatest k for
+    which max_distance^k * exact^(wide - k) <= n^wide.
+    """
+    exact = size // 2
+    wide = size - exact
+    bounds = [max_distance**k * exact ** (wide - k) for k in range(1, wide)]
+    table, reached = list(range(exact)), 0
+    for distance in range(exact, max_distance + 1):
+        while reached < len(bounds) and bounds[reached] <= distance**wide:
+            reached += 1
+        table.append(exact + reached)
+    return table
+
+
+def _slopes(num_heads):
+    """Gives the slope of each head."""
+    power = 2 ** int(math.log2(num_heads))
+    slopes = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
+    if power == num_heads:
+        return slopes
+    return slopes + _slopes(2 * power)[::2][: num_heads - power]

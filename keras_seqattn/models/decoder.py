@@ -1,0 +1,164 @@
+"""What a decoder-only model computes: whole texts, segments and single steps.
+
+Shapes: B batch, W beams, P prompt length, T length, M memory_length, D model_dim, V
+vocabulary.
+"""
+
+from keras import ops
+
+from keras_seqattn.layers import DecoderBlock, SegmentMemory, TokenLogits, padding_mask
+from keras_seqattn.layers.segment import next_memory
+from keras_seqattn.models import stacks
+
+
+class Decoder:
+    """The layers of a language model and what they compute.
+
+    Apart from the model, since the torch backend lets a `keras.Model` own no layer
+    before its functional graph, and so these computations, exist. What its methods
+    take and give, those of `LanguageModel` say.
+
+    Args:
+        options: Dict of the model's constructor arguments.
+        dtype: Dtype policy of all layers.
+    """
+
+    def __init__(self, options, dtype):
+        stacks.check_options(options)
+        _check_memory_length(options)
+        self.options, self.dtype = options, dtype
+        self.embedding = stacks.make_embedding(
+            options, "embedding", options["vocabulary_size"], dtype
+        )
+        self.stack = stacks.Stack(
+            DecoderBlock, "decoder", options["num_layers"], options, dtype
+        )
+        self.output_dense = None
+        if not options["tie_embeddings"]:
+            self.output_dense = TokenLogits(
+                options["vocabulary_size"], name="output", dtype=dtype
+            )
+
+    def logits(self, x):
+        """Gives the logits `(..., V)` of what the last block gives."""
+        x = self.stack.finish(x)
+        if self.output_dense is not None:
+            return self.output_dense(x)
+        return self.embedding.logits(x)
+
+    def read(self, token_ids, recall=None, training=None):
+        """Gives the logits of a pass.
+
+        `recall(name, x, mask)` gives what a block remembers and the mask of that, and
+        is told what enters the block.
+        """
+        mask = padding_mask(token_ids, self.options["pad_id"])
+        x = self.embedding(token_ids, training=training)
+        for name, block in self.stack:
+            past, past_mask = recall(name, x, mask) if recall else (None, None)
+            x = block(
+                x, target_mask=mask, past=past, past_mask=past_mask, training=training
+            )
+        return self.logits(x)
+
+    def initial_memory(self, batch_size):
+        """Makes a memory that holds nothing."""
+        shape = (batch_size, self.options["memory_length"])
+        vectors = ops.zeros(
+            (*shape, self.options["model_dim"]), self.embedding.compute_dtype
+        )
+        hidden = {name: vectors for name, _ in self.stack}
+        return {"hidden": hidden, "mask": ops.zeros(shape, "bool")}
+
+    def segment(self, token_ids, memory, training):
+        """Gives the logits of a segment, and the memory after it."""
+        held, hidden = memory["hidden"], {}
+
+        def recall(name, x, mask):
+            hidden[name] = next_memory(held[name], x)
+            return ops.stop_gradient(held[name]), memory["mask"]
+
+        logits = self.read(token_ids, recall, training)
+        mask = padding_mask(token_ids, self.options["pad_id"])
+        return logits, {"hidden": hidden, "mask": next_memory(memory["mask"], mask)}
+
+    def memories(self, batch_size):
+        """Makes a `SegmentMemory` for each depth."""
+        length = self.options["memory_length"]
+        return {
+            name: SegmentMemory(
+                length, batch_size, name=f"{name}_memory", dtype=self.dtype
+            )
+            for name, _ in self.stack
+        }
+
+    def embed_prompts(self, prompt_ids):
+        """Embeds prompts, and moves each to the end of its row."""
+        mask = padding_mask(prompt_ids, self.options["pad_id"])
+        length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
+        size = prompt_ids.shape[1]
+        column = ops.arange(size, dtype="int32")[None] - (size - length)  # (B, P)
+        hidden = self.embedding(prompt_ids)
+        moved = ops.take_along_axis(hidden, ops.maximum(column, 0)[..., None], axis=1)
+        return {"hidden": moved, "mask": column >= 0}
+
+    def initial_state(self, memory, max_length, width):
+        """Reads the prompts, and gives the caches they leave."""
+        x, mask = memory["hidden"], memory["mask"]
+        batch_size, length = ops.shape(mask)[0], mask.shape[1]
+        beam = {}
+        # The first step writes the prompt's last column again, hence - 1.
+        room = length - 1 + max_length
+        last = x[:, -1]
+        for name, block in self.stack:
+            cache = block.initial_cache(batch_size, width, room)
+            x, beam[name] = block.prefill(x, cache, target_mask=mask)
+        generated = ops.ones((batch_size, max_length - 1), "bool")
+        sentence = {
+            "last": last,
+            "length": ops.sum(ops.cast(mask, "int32"), axis=1),
+            "prompt_mask": mask,
+            "mask": ops.concatenate([mask, generated], axis=1),
+        }
+        return {"beam": beam, "sentence": sentence}
+
+    def step(self, token_ids, state, index):
+        """Decodes one position of each beam."""
+        beam, sentence = dict(state["beam"]), state["sentence"]
+        x = self._embed_step(token_ids, sentence, index)
+        column = index + sentence["prompt_mask"].shape[1] - 1
+        # The last of the prompt stands in the prompt's segment, and sees all of it.
+        remembered = ops.logical_or(index == 0, self._remembered(sentence, column))
+        mask = ops.logical_and(sentence["mask"], remembered)
+        for name, block in self.stack:
+            x, beam[name] = block.step(x, beam[name], column, mask=mask)
+        return ops.cast(self.logits(x), "float32"), {"beam": beam, "sentence": sentence}
+
+    def _embed_step(self, token_ids, sentence, index):
+        """Embeds a token of each beam at its own position in its own text."""
+        width = token_ids.shape[1]
+        position = ops.repeat(sentence["length"], width)[:, None] - 1 + index
+        x = self.embedding(ops.reshape(token_ids, (-1, 1)), start=position)
+        x = ops.reshape(x, (-1, width, x.shape[-1]))  # (B, W, D)
+        return ops.where(index == 0, sentence["last"][:, None], x)
+
+    def _remembered(self, sentence, column):
+        """Marks what stands at most M before `column`; all without a memory."""
+        length = self.options["memory_length"]
+        columns = ops.arange(sentence["mask"].shape[1], dtype="int32")[None]  # (1, L)
+        return columns >= (column - length if length else 0)
+
+
+def _check_memory_length(options):
+    length, positions = options["memory_length"], options["positions"]
+    if not isinstance(length, int) or length < 0:
+        raise ValueError(
+            "`memory_length` must be an integer of at least 0. "
+            f"Received: memory_length={length!r}."
+        )
+    if length and stacks.embedding_positions(positions) is not None:
+        raise ValueError(
+            f"`positions` must be one of {stacks.POSITIONS_IN_ATTENTION} or None with "
+            "a memory: those of an embedding start each segment at 0. "
+            f"Received: positions={positions!r}, memory_length={length}."
+        )

@@ -1,0 +1,162 @@
+"""The encoder-only model, for masked tokens or for classes.
+
+Shapes: B batch, T length, D model_dim, V vocabulary, C classes.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqattn.layers import EncoderBlock, TokenLogits, arguments, padding_mask
+from keras_seqattn.models import stacks
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class EncoderModel(stacks.Configured, keras.Model):
+    """Reads a whole text: gives logits of its hidden tokens, or of its classes.
+
+    A functional model: token ids (B, T) -> (B, T, V), or with `num_classes` (B, C).
+    Every position sees all real ones; padding is masked by itself.
+    Shapes: B batch, T length, D model_dim, V vocabulary, C num_classes.
+
+    Args:
+        vocabulary_size: Number of token ids V.
+        num_classes: Number of classes C; None for the logits of the tokens.
+        model_dim: Width D of the vectors between blocks.
+        num_heads: Number of attention heads a block.
+        num_layers: Number of blocks.
+        intermediate_dim: Width of the feed-forwards' hidden layers.
+        dropout: Fraction dropped of embeddings, of each sublayer's output and of what
+            the classes are told from, while training.
+        positions: "sinusoidal" or "learned" (takes `max_length`), added to the
+            embedding; "rotary", "alibi" or "relative", inside attention; or None.
+        tie_embeddings: Whether the input's table gives the logits of tokens too.
+        pooling: What the classes are told from: "mean", over real positions, or
+            "first", the first position, where the text has a token for it.
+        key_dim: Width of a head; `model_dim` / `num_heads` when None.
+        attention_dropout: Fraction of the attention weights dropped while training.
+        activation: Activation of the feed-forwards.
+        gated: Whether the feed-forwards are gated.
+        norm: "layer" or "rms".
+        normalize_first: Pre-norm (True), with a norm after the stack, or post-norm.
+        attention: A dict of further `MultiHeadAttention` arguments.
+        max_length: Longest text that the model takes; None for no limit.
+        pad_id: The id that fills a batch.
+        activation_dropout: Fraction of the feed-forwards' hidden layers dropped while
+            training.
+        stochastic_depth: Fraction of the samples that skip a sublayer of the last block
+            while training; from block to block it rises linearly from 0.
+        share_layers: Whether one block's weights serve at every depth.
+        **kwargs: `name`, `dtype`.
+
+    Call arguments:
+        inputs: Int32 tensor `(B, T)`.
+
+    Returns:
+        Float tensor of logits in the compute dtype: `(B, T, V)`, with the mask of the
+        real tokens, or `(B, C)`, without.
+
+    Raises:
+        ValueError: If a size is not positive, `num_heads` does not divide `model_dim`
+            and `key_dim` is None, or another option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> options = {"model_dim": 16, "intermediate_dim": 32}
+        >>> ids = np.array([[5, 7, 2, 0]])
+        >>> tuple(EncoderModel(50, **options)(ids).shape)
+        (1, 4, 50)
+        >>> tuple(EncoderModel(50, num_classes=3, **options)(ids).shape)
+        (1, 3)
+
+    Reference:
+        Devlin et al. 2019, section 3; `share_layers`: Lan et al. 2020. Differs:
+        pre-norm by default; no layer between the blocks and the logits; no segment
+        embedding.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_classes=None,
+        model_dim=256,
+        num_heads=4,
+        num_layers=3,
+        intermediate_dim=1024,
+        dropout=0.1,
+        positions="sinusoidal",
+        tie_embeddings=True,
+        pooling="mean",
+        key_dim=None,
+        attention_dropout=0.0,
+        activation="relu",
+        gated=False,
+        norm="layer",
+        normalize_first=True,
+        attention=None,
+        max_length=None,
+        pad_id=0,
+        activation_dropout=0.0,
+        stochastic_depth=0.0,
+        share_layers=False,
+        **kwargs,
+    ):
+        options = {
+            "vocabulary_size": vocabulary_size,
+            "num_classes": num_classes,
+            "model_dim": model_dim,
+            "num_heads": num_heads,
+            "num_layers": num_layers,
+            "intermediate_dim": intermediate_dim,
+            "dropout": dropout,
+            "positions": positions,
+            "tie_embeddings": tie_embeddings,
+            "pooling": pooling,
+            "key_dim": key_dim,
+            "attention_dropout": attention_dropout,
+            "activation": activation,
+            "gated": gated,
+            "norm": norm,
+            "normalize_first": normalize_first,
+            "attention": attention,
+            "max_length": max_length,
+            "pad_id": pad_id,
+            "activation_dropout": activation_dropout,
+            "stochastic_depth": stochastic_depth,
+            "share_layers": share_layers,
+        }
+        stacks.check_options(options)
+        arguments.choice("pooling", pooling, ("mean", "first"))
+        dtype = kwargs.get("dtype")
+        token_ids = keras.Input((None,), dtype="int32", name="token_ids")
+        super().__init__(token_ids, _read(token_ids, options, dtype), **kwargs)
+        self.configure(options, dtype)
+        self.vocabulary_size, self.num_classes = vocabulary_size, num_classes
+        self.max_length, self.pad_id = max_length, pad_id
+
+
+def _read(token_ids, options, dtype):
+    """Makes the layers, and the logits they give."""
+    size, num_classes = options["vocabulary_size"], options["num_classes"]
+    embedding = stacks.make_embedding(options, "embedding", size, dtype)
+    stack = stacks.Stack(EncoderBlock, "encoder", options["num_layers"], options, dtype)
+    mask = padding_mask(token_ids, options["pad_id"])
+    x = embedding(token_ids)
+    for _, block in stack:
+        x = block(x, mask=mask)
+    x = stack.finish(x)
+    if num_classes is not None:
+        x = x[:, 0] if options["pooling"] == "first" else _mean(x, mask)
+        x = keras.layers.Dropout(options["dropout"], dtype=dtype)(x)
+        return keras.layers.Dense(num_classes, name="classes", dtype=dtype)(x)
+    if not options["tie_embeddings"]:
+        dense = TokenLogits(size, name="output", dtype=dtype)
+        return dense(x)
+    return embedding.logits(x)
+
+
+def _mean(x, mask):
+    """Averages over real positions; a text without any gives zero."""
+    weights = ops.cast(mask, "float32")[..., None]
+    total = ops.sum(ops.cast(x, "float32") * weights, axis=1)
+    count = ops.maximum(ops.sum(weights, axis=1), 1.0)
+    return ops.cast(total / count, x.dtype)

@@ -1,0 +1,338 @@
+"""The decoder-only language model, segment-recurrent where it has a memory.
+
+Shapes: B batch, W beams, P prompt length, T length, L generated length, M
+memory_length, D model_dim, V vocabulary.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqattn import decoding
+from keras_seqattn.layers import arguments
+from keras_seqattn.models import stacks
+from keras_seqattn.models.decoder import Decoder
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class LanguageModel(stacks.Configured, keras.Model):
+    """Gives the logits of the next token of a text, from the text so far.
+
+    A functional model: token ids (B, T) -> logits (B, T, V). Padding is masked by
+    itself; position i sees only j <= i. `generate` continues prompts.
+
+    With `memory_length` M it is segment-recurrent: `segment` reads a long text piece by
+    piece, and each block attends to the M vectors that entered it before the piece, of
+    which no gradient comes back. The model itself reads a piece as a text's first,
+    with an empty memory; `recurrent` gives the model to `fit` on texts that go on from
+    batch to batch, of the same weights.
+    Shapes: B batch, T length, M memory_length, V vocabulary.
+
+    Args:
+        vocabulary_size: Number of token ids V.
+        model_dim: Width D of the vectors between blocks.
+        num_heads: Number of attention heads a block.
+        num_layers: Number of blocks.
+        intermediate_dim: Width of the feed-forwards' hidden layers.
+        dropout: Fraction dropped of embeddings and of each sublayer's output, while
+            training.
+        positions: "rotary", "alibi" or "relative", inside attention; "sinusoidal" or
+            "learned" (takes `max_length`), added to the embedding; or None.
+        tie_embeddings: Whether the input's table gives the logits too.
+        key_dim: Width of a head; `model_dim` / `num_heads` when None.
+        attention_dropout: Fraction of the attention weights dropped while training.
+        activation: Activation of the feed-forwards.
+        gated: Whether the feed-forwards are gated.
+        norm: "layer" or "rms".
+        normalize_first: Pre-norm (True), with a norm after the stack, or post-norm.
+        attention: A dict of further `MultiHeadAttention` arguments.
+        max_length: Most tokens of a text, prompt and continuation, that the model
+            takes; None for no limit.
+        start_id: The id a text starts with; never generated.
+        end_id: The id a text ends with.
+        pad_id: The id that fills a batch.
+        activation_dropout: Fraction of the feed-forwards' hidden layers dropped while
+            training.
+        stochastic_depth: Fraction of the samples that skip a sublayer of the last block
+            while training; from block to block it rises linearly from 0.
+        share_layers: Whether one block's weights serve at every depth.
+        memory_length: Number of vectors M that each block remembers of the segments
+            before; 0 for none.
+        **kwargs: `name`, `dtype`.
+
+    Call arguments:
+        inputs: Int32 tensor `(B, T)`, padded at the end.
+
+    Returns:
+        Float tensor `(B, T, V)`: logits in the compute dtype.
+
+    Raises:
+        ValueError: If a size is not positive, `num_heads` does not divide `model_dim`
+            and `key_dim` is None, or positions are added to the embedding of a model
+            with a memory, which starts each segment at 0.
+
+    Example:
+        >>> import numpy as np
+        >>> model = LanguageModel(50, model_dim=16, intermediate_dim=32)
+        >>> prompts = np.array([[1, 7, 5], [1, 4, 0]])
+        >>> tuple(model(prompts).shape), model.generate(prompts).token_ids.shape
+        ((2, 3, 50), (2, 1, 16))
+
+    Reference:
+        Radford et al. 2019, section 2.3; memory: Dai et al. 2019, section 3.2. Differs:
+        rotary positions (Su et al. 2021) by default, and for those of Dai et al. any
+        that count from query to key.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        model_dim=256,
+        num_heads=4,
+        num_layers=3,
+        intermediate_dim=1024,
+        dropout=0.1,
+        positions="rotary",
+        tie_embeddings=True,
+        key_dim=None,
+        attention_dropout=0.0,
+        activation="relu",
+        gated=False,
+        norm="layer",
+        normalize_first=True,
+        attention=None,
+        max_length=None,
+        start_id=1,
+        end_id=2,
+        pad_id=0,
+        activation_dropout=0.0,
+        stochastic_depth=0.0,
+        share_layers=False,
+        memory_length=0,
+        **kwargs,
+    ):
+        options = {
+            "vocabulary_size": vocabulary_size,
+            "model_dim": model_dim,
+            "num_heads": num_heads,
+            "num_layers": num_layers,
+            "intermediate_dim": intermediate_dim,
+            "dropout": dropout,
+            "positions": positions,
+            "tie_embeddings": tie_embeddings,
+            "key_dim": key_dim,
+            "attention_dropout": attention_dropout,
+            "activation": activation,
+            "gated": gated,
+            "norm": norm,
+            "normalize_first": normalize_first,
+            "attention": attention,
+            "max_length": max_length,
+            "start_id": start_id,
+            "end_id": end_id,
+            "pad_id": pad_id,
+            "activation_dropout": activation_dropout,
+            "stochastic_depth": stochastic_depth,
+            "share_layers": share_layers,
+            "memory_length": memory_length,
+        }
+        decoder = Decoder(options, kwargs.get("dtype"))
+        token_ids = keras.Input((None,), dtype="int32", name="token_ids")
+        super().__init__(token_ids, decoder.read(token_ids), **kwargs)
+        self.configure(options, kwargs.get("dtype"))
+        self._decoder = decoder
+        self.vocabulary_size = self.source_vocabulary_size = vocabulary_size
+        self.max_length, self.memory_length = max_length, memory_length
+        self.start_id, self.end_id, self.pad_id = start_id, end_id, pad_id
+
+    def generate(self, prompt_ids, search=None, max_length=None):
+        """Continues prompts, each from its own end.
+
+        A prompt is what the model is to read, so it begins with `start_id` where the
+        model was trained so. It is read in one pass, and each token after it in a step.
+        With a memory, a token after the prompt attends to the M before it, as a segment
+        of one token does.
+
+        Args:
+            prompt_ids: Int array `(B, P)`, each row padded at its end.
+            search: The search; `Greedy()` when None.
+            max_length: Number of generated tokens at most, end included;
+                2 P + 10 when None, or as many as the model takes.
+
+        Returns:
+            The `Hypotheses` of the continuations, without the prompts.
+
+        Raises:
+            ValueError: If `prompt_ids` is not an integer array of rank 2, holds an id
+                outside the vocabulary, padding before a token or a row without any, or
+                prompt and continuation are longer than the model's `max_length`.
+        """
+        prompt_ids = self._checked_prompts(prompt_ids)
+        return decoding.generate(self, prompt_ids, search, max_length)
+
+    def _checked_prompts(self, prompt_ids):
+        prompt_ids = np.asarray(prompt_ids)
+        if prompt_ids.ndim != 2 or prompt_ids.dtype.kind not in "iu":
+            raise ValueError(
+                "`prompt_ids` must be integers of rank 2, (batch, length). Received: "
+                f"prompt_ids of shape {prompt_ids.shape}, {prompt_ids.dtype.name}."
+            )
+        most = self.most_generated(prompt_ids.shape[1])
+        if most is not None and most < 1:
+            raise ValueError(
+                f"`prompt_ids` must be shorter than {self.max_length}, the model's "
+                f"`max_length`. Received: prompt_ids of length {prompt_ids.shape[1]}."
+            )
+        real = prompt_ids != self.pad_id
+        wrong = ~real[:, :1].any(1) | (real[:, 1:] & ~real[:, :-1]).any(1)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise ValueError(
+                "`prompt_ids` must hold at least one token a row, `start_id` where "
+                "there is no other, and padding at the end alone. Received: "
+                f"prompt_ids[{row}]={prompt_ids[row].tolist()}."
+            )
+        return prompt_ids
+
+    def most_generated(self, prompt_length):
+        """Gives how many tokens the model can put after a prompt.
+
+        Args:
+            prompt_length: Length of the prompt P, an integer.
+
+        Returns:
+            An integer, or None for no limit.
+        """
+        return None if self.max_length is None else self.max_length - prompt_length
+
+    def encode(self, prompt_ids):
+        """Embeds prompts, and moves each to the end of its row.
+
+        So the last tokens of all stand in one column, and a step is at one position
+        for all: what attention needs is how far tokens stand apart.
+
+        Args:
+            prompt_ids: Int32 tensor `(B, P)`, padded at the end.
+
+        Returns:
+            The memory: "hidden", a float tensor `(B, P, D)`, and "mask", a bool tensor
+            `(B, P)`, True = a real token.
+        """
+        return self._decoder.embed_prompts(prompt_ids)
+
+    def initial_state(self, memory, max_length, width=1):
+        """Reads the prompts in one pass.
+
+        Args:
+            memory: What `encode` gave.
+            max_length: Number of steps the caches have room for.
+            width: Number of beams W a prompt.
+
+        Returns:
+            {"beam": the caches `(B, W, ...)`, "sentence": the last vector of each
+            prompt, its mask and length `(B, ...)`}.
+        """
+        return self._decoder.initial_state(memory, max_length, width)
+
+    def step(self, token_ids, state, index):
+        """Decodes one position; equals row P - 1 + `index` of the full pass.
+
+        Args:
+            token_ids: Int32 tensor `(B, W)`, the token at `index` of each beam; at 0
+                the last of the prompt stands, whatever is given.
+            state: What `initial_state` or the step before gave.
+            index: Number of tokens generated so far, a scalar int32 tensor.
+
+        Returns:
+            Float32 logits `(B, W, V)` of the token after, and the state.
+        """
+        return self._decoder.step(token_ids, state, index)
+
+    def initial_memory(self, batch_size):
+        """Makes the empty memory of `segment`.
+
+        Args:
+            batch_size: Number of texts B.
+
+        Returns:
+            A dict: "hidden", a dict of float tensors `(B, M, D)` by depth, and "mask",
+            a bool tensor `(B, M)`, all False.
+
+        Raises:
+            ValueError: If the model has no memory.
+        """
+        self._check_memory("initial_memory")
+        return self._decoder.initial_memory(batch_size)
+
+    def segment(self, token_ids, memory=None, training=None):
+        """Reads the next segment of each text, after what the memory holds.
+
+        A pure function of its arguments and the weights: no state is kept.
+
+        Args:
+            token_ids: Int32 tensor `(B, T)`; padding stands at the end of a text.
+            memory: What `initial_memory` or the segment before gave; empty when None.
+            training: Whether to drop.
+
+        Returns:
+            Logits `(B, T, V)`, and the memory for the next segment, through which no
+            gradient passes.
+
+        Raises:
+            ValueError: If the model has no memory.
+        """
+        self._check_memory("segment")
+        token_ids = ops.convert_to_tensor(token_ids)
+        if memory is None:
+            memory = self._decoder.initial_memory(ops.shape(token_ids)[0])
+        return self._decoder.segment(token_ids, memory, training)
+
+    def recurrent(self, batch_size):
+        """Makes the model that carries its memory from batch to batch, for `fit`.
+
+        It shares this model's weights. Row b of a batch goes on where row b of the
+        batch before ended, so `fit` needs `shuffle=False`; a row whose first token is
+        `start_id` begins another text, and `SegmentMemory.reset` makes all rows do so.
+        Batches to validate on need a model of their own, made by another call.
+
+        Args:
+            batch_size: Number of rows B of every batch.
+
+        Returns:
+            A functional `keras.Model`: token ids `(B, T)` -> logits `(B, T, V)`.
+
+        Raises:
+            ValueError: If the model has no memory, or `batch_size` is not a positive
+                integer.
+
+        Example:
+            >>> import numpy as np
+            >>> model = LanguageModel(9, model_dim=8, intermediate_dim=8,
+            ...                       memory_length=4)
+            >>> reader = model.recurrent(batch_size=1)
+            >>> first, second = (reader(np.array([[3, 5]])) for _ in range(2))
+            >>> bool(ops.all(ops.isclose(first, second)))
+            False
+        """
+        self._check_memory("recurrent")
+        arguments.positive_integer("batch_size", batch_size)
+        memories = self._decoder.memories(batch_size)
+        token_ids = keras.Input(
+            (None,), batch_size=batch_size, dtype="int32", name="token_ids"
+        )
+        restart = ops.equal(token_ids[:, 0], self.start_id)
+
+        def recall(name, x, mask):
+            return memories[name](x, mask=mask, restart=restart)
+
+        logits = self._decoder.read(token_ids, recall)
+        model = keras.Model(token_ids, logits, name=f"recurrent_{self.name}")
+        model.dtype_policy = self.dtype_policy  # `compile` scales the loss by it
+        return model
+
+    def _check_memory(self, method):
+        if self.memory_length == 0:
+            raise ValueError(
+                f"`memory_length` must be positive for `{method}`. "
+                f"Received: memory_length={self.memory_length!r}."
+            )

@@ -1,0 +1,162 @@
+"""The recurrent encoder-decoder for translation: the sequential baseline.
+
+Shapes: B batch, W beams, S source length, T target length, D model_dim, V vocabulary.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqattn.layers import (
+    AttentiveRecurrentDecoder,
+    RecurrentEncoder,
+    padding_mask,
+)
+from keras_seqattn.models.translation import TranslationModel, TranslationStacks
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class TranslationRNN(TranslationModel):
+    """Gives the logits of the next target token, from a source and a target so far.
+
+    A `RecurrentEncoder` reads the source from both sides, an
+    `AttentiveRecurrentDecoder` reads the target and looks back at it. A functional
+    model with the inputs, the output and the decoding protocol of
+    `TranslationTransformer`: {"source_ids": (B, S), "target_ids": (B, T)} ->
+    (B, T, V). The source's padding is masked by itself; target position i depends on
+    j <= i alone, so padding after a target changes nothing in it.
+    Shapes: B batch, W beams, S source length, T target length, D model_dim, V target
+    vocabulary.
+
+    Args:
+        source_vocabulary_size: Number of source token ids.
+        target_vocabulary_size: Number of target token ids V; None when source and
+            target share one vocabulary.
+        model_dim: Width D of the embeddings, of the states of either direction of the
+            encoder, and of those of the decoder.
+        encoder_layers: Number of recurrent layers in the encoder, each in both
+            directions.
+        decoder_layers: Number of recurrent layers in the decoder.
+        dropout: Fraction dropped of embeddings and of each layer's output, while
+            training.
+        tie_embeddings: Whether one table serves the source, the target and the output
+            where the vocabulary is shared, the target and the output where it is not.
+            False makes each its own.
+        cell: "gru", or "simple" for a plain `RecurrentCell`.
+        attention_units: Width of the attention's projections; D when None.
+        max_length: Longest sentence, source or target, that the model takes; None for
+            no limit.
+        start_id: The id each target starts with.
+        end_id: The id each sentence ends with.
+        pad_id: The id that fills a batch.
+        **kwargs: `name`, `dtype`.
+
+    Call arguments:
+        inputs: A dict of int32 tensors, "source_ids" `(B, S)` and "target_ids"
+            `(B, T)`.
+
+    Returns:
+        Float tensor `(B, T, V)`: logits in the compute dtype.
+
+    Raises:
+        ValueError: If a size is not positive, or an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> model = TranslationRNN(100, model_dim=16)
+        >>> ids = np.array([[5, 7, 2, 0]])
+        >>> tuple(model({"source_ids": ids, "target_ids": ids}).shape)
+        (1, 4, 100)
+
+    Reference:
+        Bahdanau et al. 2015 and Luong et al. 2015, as `AttentiveRecurrentDecoder` says;
+        tied tables: Press and Wolf 2017. Differs: embeddings times sqrt(D), as in
+        `PositionalEmbedding`.
+    """
+
+    def __init__(
+        self,
+        source_vocabulary_size,
+        target_vocabulary_size=None,
+        model_dim=256,
+        encoder_layers=1,
+        decoder_layers=1,
+        dropout=0.1,
+        tie_embeddings=True,
+        cell="gru",
+        attention_units=None,
+        max_length=None,
+        start_id=1,
+        end_id=2,
+        pad_id=0,
+        **kwargs,
+    ):
+        options = {
+            "source_vocabulary_size": source_vocabulary_size,
+            "target_vocabulary_size": target_vocabulary_size,
+            "model_dim": model_dim,
+            "encoder_layers": encoder_layers,
+            "decoder_layers": decoder_layers,
+            "dropout": dropout,
+            "tie_embeddings": tie_embeddings,
+            "cell": cell,
+            "attention_units": attention_units,
+            "max_length": max_length,
+            "start_id": start_id,
+            "end_id": end_id,
+            "pad_id": pad_id,
+        }
+        super().__init__(_Stacks(options, kwargs.get("dtype")), options, **kwargs)
+
+
+class _Stacks(TranslationStacks):
+    """The layers of the model and what they compute."""
+
+    def __init__(self, options, dtype):
+        # A table that masks nothing lets the decoder's recurrence take fused kernels.
+        super().__init__(options, dtype, positions=None, mask_zero=False)
+        common = {
+            "units": options["model_dim"],
+            "cell": options["cell"],
+            "dropout": options["dropout"],
+            "dtype": dtype,
+        }
+        self.encoder = RecurrentEncoder(
+            num_layers=options["encoder_layers"], name="encoder", **common
+        )
+        self.decoder = AttentiveRecurrentDecoder(
+            num_layers=options["decoder_layers"],
+            attention_units=options["attention_units"],
+            name="decoder",
+            **common,
+        )
+
+    def encode(self, source_ids):
+        mask = padding_mask(source_ids, self.pad_id)
+        hidden, state = self.encoder(self.source_embedding(source_ids), mask=mask)
+        return {"hidden": hidden, "mask": mask, "state": state}
+
+    def decode(self, target_ids, memory, return_attention_scores=False):
+        """Gives the logits, and the list of the weights where asked for."""
+        x = self.decoder(
+            self.target_embedding(target_ids),
+            memory["hidden"],
+            memory["state"],
+            source_mask=memory["mask"],
+            return_attention_scores=return_attention_scores,
+        )
+        x, *scores = x if return_attention_scores else (x,)
+        return self.logits(x), scores
+
+    def initial_state(self, memory, max_length, width):
+        projected = self.decoder.project_memory(memory["hidden"])
+        return {
+            "beam": {"states": self.decoder.initial_cache(memory["state"], width)},
+            "sentence": {"mask": memory["mask"], **projected},
+        }
+
+    def step(self, token_ids, state, index):
+        x = self.target_embedding(token_ids)  # (B, W, D)
+        beam, sentence = state["beam"], state["sentence"]
+        x, states = self.decoder.step(x, beam["states"], sentence, sentence["mask"])
+        logits = ops.cast(self.logits(x), "float32")
+        return logits, {"beam": {"states": states}, "sentence": sentence}

@@ -1,0 +1,204 @@
+"""What the Transformer models are stacked from, and how they are configured.
+
+Shapes: D model_dim, V vocabulary.
+"""
+
+from keras_seqattn.layers import PositionalEmbedding, arguments
+from keras_seqattn.layers.blocks import attention_config, attention_from_config
+from keras_seqattn.layers.quantization import dtype_config
+from keras_seqattn.layers.residual import make_norm
+
+# Names of positions that stand inside attention, not on the embedding.
+POSITIONS_IN_ATTENTION = ("rotary", "alibi", "relative")
+BLOCK_OPTIONS = (
+    "num_heads",
+    "intermediate_dim",
+    "key_dim",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "activation",
+    "gated",
+    "norm",
+    "normalize_first",
+    "attention",
+)
+_SIZES = ("model_dim", "num_layers", "encoder_layers", "decoder_layers")
+_OPTIONAL_SIZES = ("max_length", "key_dim", "num_classes")
+
+
+class Configured:
+    """A model whose configuration is its constructor's arguments.
+
+    A mixin of `keras.Model`; the model calls `configure` when it is made.
+    """
+
+    def configure(self, options, dtype):
+        """Keeps what `get_config` gives.
+
+        Args:
+            options: Dict of the constructor's arguments.
+            dtype: The dtype policy, which Keras's functional models drop; without it
+                a mixed model is saved as float32, and float16 has no loss scale.
+        """
+        self._options = options
+        if dtype is not None:
+            self.dtype_policy = dtype
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        options = attention_config(self._options)
+        return {"name": self.name, "dtype": dtype_config(self), **options}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Makes the model from its constructor's arguments."""
+        if "attention" in config:
+            attention = attention_from_config(config["attention"])
+            config = {**config, "attention": attention}
+        return cls(**config)
+
+
+def check_options(options):
+    """Checks the sizes, the token ids and the fractions among a model's options.
+
+    Args:
+        options: Dict of a model's constructor arguments.
+
+    Raises:
+        ValueError: If a size is not a positive integer, an id not in the vocabulary, or
+            a fraction not in [0, 1).
+
+    Example:
+        >>> check_options({"model_dim": 8})
+    """
+    vocabularies = [name for name in options if name.endswith("vocabulary_size")]
+    optional = (*_OPTIONAL_SIZES, "target_vocabulary_size")
+    for name in (*vocabularies, *_SIZES, *_OPTIONAL_SIZES):
+        missing = name not in options or (name in optional and options[name] is None)
+        if not missing:
+            arguments.positive_integer(name, options[name])
+    smallest = min((options[name] or float("inf") for name in vocabularies), default=0)
+    for name in ("start_id", "end_id", "pad_id"):
+        if name in options and not 0 <= options[name] < smallest:
+            raise ValueError(
+                f"`{name}` must be in [0, {smallest}), the vocabulary. "
+                f"Received: {name}={options[name]!r}."
+            )
+    arguments.fraction("stochastic_depth", options.get("stochastic_depth", 0.0))
+
+
+def embedding_positions(positions):
+    """Gives the positions that the embedding adds: none where attention has them.
+
+    Args:
+        positions: A model's argument: a name, a layer or None.
+
+    Returns:
+        `positions`, or None.
+
+    Example:
+        >>> embedding_positions("rotary"), embedding_positions("sinusoidal")
+        (None, 'sinusoidal')
+    """
+    inside = isinstance(positions, str) and positions in POSITIONS_IN_ATTENTION
+    return None if inside else positions
+
+
+def make_embedding(options, name, vocabulary_size, dtype):
+    """Makes an embedding, with the positions that do not stand inside attention.
+
+    Args:
+        options: Dict of a model's constructor arguments.
+        name: The layer's name.
+        vocabulary_size: Number of token ids V.
+        dtype: The layer's dtype policy.
+
+    Returns:
+        A `PositionalEmbedding`.
+
+    Example:
+        >>> options = {"model_dim": 8, "positions": "rotary", "max_length": None,
+        ...            "dropout": 0.0, "pad_id": 0}
+        >>> make_embedding(options, "tokens", 11, None).positions is None
+        True
+    """
+    return PositionalEmbedding(
+        vocabulary_size,
+        options["model_dim"],
+        positions=embedding_positions(options["positions"]),
+        max_length=options["max_length"],
+        dropout=options["dropout"],
+        mask_zero=options["pad_id"] == 0,
+        name=name,
+        dtype=dtype,
+    )
+
+
+class Stack:
+    """Blocks one above the other, and the norm that pre-norm blocks need after them.
+
+    Iterating gives (name, block) from the lowest: names differ where weights are
+    shared, in which case one block stands at every depth.
+
+    Args:
+        block: Class of the blocks.
+        name: What the blocks' names begin with.
+        num_layers: Number of blocks.
+        options: Dict of a model's constructor arguments.
+        dtype: Dtype policy of the layers.
+        **more: Further arguments of a block.
+
+    Attributes:
+        norm: The layer after the blocks, or None.
+    """
+
+    def __init__(self, block, name, num_layers, options, dtype, **more):
+        given = {option: options[option] for option in BLOCK_OPTIONS} | more
+        if embedding_positions(options["positions"]) != options["positions"]:
+            inside = {"positions": options["positions"]}
+            given["attention"] = inside | (given["attention"] or {})
+        shared = options["share_layers"]
+        blocks = [
+            block(
+                **given,
+                stochastic_depth=options["stochastic_depth"]
+                * (1.0 if shared else (i + 1) / num_layers),
+                name=f"{name}_{i}",
+                dtype=dtype,
+            )
+            for i in range(1 if shared else num_layers)
+        ]
+        self._names = [f"{name}_{i}" for i in range(num_layers)]
+        self._blocks = blocks * num_layers if shared else blocks
+        self.norm = None
+        if options["normalize_first"]:
+            self.norm = make_norm(options["norm"], name=f"{name}_norm", dtype=dtype)
+
+    def __iter__(self):
+        """Yields (name, block) from the lowest."""
+        return zip(self._names, self._blocks, strict=True)
+
+    def finish(self, x):
+        """Gives the output of the stack from that of its last block."""
+        return x if self.norm is None else self.norm(x)
+
+
+def cross_attention_options(options):
+    """Gives the attention options that make sense between source and target.
+
+    Positions of the two have no common count: what counts them is left out.
+
+    Args:
+        options: Dict of a model's constructor arguments.
+
+    Returns:
+        A dict of `MultiHeadAttention` arguments.
+
+    Example:
+        >>> cross_attention_options({"attention": {"sliding_window": 3, "scale": 1.0}})
+        {'scale': 1.0}
+    """
+    given = options["attention"] or {}
+    counting = ("sliding_window", "positions")
+    return {name: given[name] for name in given if name not in counting}

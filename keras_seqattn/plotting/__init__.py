@@ -1,0 +1,10 @@
+"""Pictures: where a translation looked, and how a training went.
+
+The figures are drawn with matplotlib, which is imported when a function is called; the
+page of `attention_html` needs a browser alone.
+"""
+
+from keras_seqattn.plotting.attention_view import attention_html
+from keras_seqattn.plotting.figures import attention_map, learning_curves
+
+__all__ = ["attention_html", "attention_map", "learning_curves"]

@@ -1,0 +1,85 @@
+"""Attention as one HTML file, in which a reader picks layer, head and token."""
+
+import base64
+import hashlib
+import html
+import json
+
+import numpy as np
+
+from keras_seqattn.plotting import attention_page, tokens
+
+# One byte holds a weight to within 0.002: 12 layers of 16 heads take about 1 MB.
+STEPS = 255
+
+
+def attention_html(weights, source_tokens=None, target_tokens=None, title=None):
+    """Writes attention weights as a page that a reader explores in a browser.
+
+    The page shows every layer and head as a small map, and the tokens of both sides.
+    Under the pointer, or with the keyboard's focus, a target token shows what it
+    attends to, and a source token what attends to it, shaded and in numbers. It is one
+    file that loads nothing, and forbids itself to; any token is shown as text, whatever
+    it holds. Weights are rounded to 1/255.
+    Shapes: T target tokens, S source tokens, H heads.
+
+    Args:
+        weights: What `Translator.attention` gives, or an array `(T, S)`, `(H, T, S)` or
+            `(layers, H, T, S)` of numbers in [0, 1].
+        source_tokens: S strings, where `weights` is an array.
+        target_tokens: T strings, where `weights` is an array. For self-attention, the
+            same as the source's.
+        title: Text above the page, or None.
+
+    Returns:
+        The page, a string of ASCII characters: write it to a file that ends in ".html".
+
+    Raises:
+        ValueError: If the shape of `weights` does not fit the tokens, or a weight is
+            not in [0, 1].
+
+    Example:
+        >>> weights = np.full((2, 4, 3, 3), 1 / 3)
+        >>> page = attention_html(weights, ["A", "▁dog", "."], ["Ein", "▁Hund", "."])
+        >>> page[:15]
+        '<!DOCTYPE html>'
+    """
+    weights, source, target = tokens.panels_of(weights, source_tokens, target_tokens)
+    # 16 bits round up to 1.004.
+    valid = (weights >= 0) & (weights <= 1.01)
+    if not valid.all():
+        raise ValueError(
+            "`weights` must be in [0, 1]. "
+            f"Received: a weight of {weights[~valid].flat[0]}."
+        )
+    steps = np.rint(np.minimum(weights, 1) * STEPS).astype("uint8")
+    data = {
+        "shape": weights.shape,
+        "source": tokens.readable(source),
+        "target": tokens.readable(target),
+        "weights": base64.b64encode(steps.tobytes()).decode(),
+    }
+    return attention_page.PAGE.substitute(
+        title=_ascii(html.escape(title or "Attention")),
+        style=attention_page.STYLE,
+        script=attention_page.SCRIPT,
+        style_hash=_sha256(attention_page.STYLE),
+        script_hash=_sha256(attention_page.SCRIPT),
+        data=_script_safe(json.dumps(data)),
+    )
+
+
+def _script_safe(text):
+    """Escapes in JSON, within its strings, what could end a script element."""
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _ascii(text):
+    return text.encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _sha256(text):
+    """Returns the hash by which a content security policy knows an element."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,50 @@
+"""What every picture of attention is made of: weights that fit tokens one can read."""
+
+import numpy as np
+
+
+def panels_of(weights, source_tokens, target_tokens):
+    """Checks attention weights against their tokens.
+
+    Args:
+        weights: Array `(T, S)`, `(heads, T, S)` or `(layers, heads, T, S)`, or what has
+            `weights`, `source_tokens` and `target_tokens`, as what
+            `Translator.attention` gives.
+        source_tokens: S strings, or None in the latter case.
+        target_tokens: T strings, or None likewise.
+
+    Returns:
+        The weights as a float32 array `(layers, heads, T, S)`, the source tokens and
+        the target tokens.
+
+    Raises:
+        ValueError: If the shape does not fit the tokens.
+    """
+    source_tokens = getattr(weights, "source_tokens", source_tokens)
+    target_tokens = getattr(weights, "target_tokens", target_tokens)
+    weights = np.asarray(getattr(weights, "weights", weights), "float32")
+    shape = (len(target_tokens or ()), len(source_tokens or ()))
+    if weights.ndim not in (2, 3, 4) or weights.shape[-2:] != shape or 0 in shape:
+        raise ValueError(
+            "`weights` must have the shape (T, S), (heads, T, S) or (layers, heads, "
+            f"T, S), with (T, S) = {shape} by the number of tokens. "
+            f"Received: weights.shape={weights.shape}."
+        )
+    weights = weights.reshape((1,) * (4 - weights.ndim) + weights.shape)
+    return weights, source_tokens, target_tokens
+
+
+def readable(tokens):
+    r"""Escapes what has no shape of its own, so that each label shows its token.
+
+    Example:
+        >>> readable(["▁dog", "a\n"])
+        ['␣dog', 'a\\n']
+    """
+    return [
+        "".join(
+            character if character.isprintable() else repr(character)[1:-1]
+            for character in token.replace("▁", "␣").replace(" ", "␣")
+        )
+        for token in tokens
+    ]

@@ -1,0 +1,217 @@
+"""The crossentropy of tokens: from their logits, or from what these are a product of.
+
+Shapes: N tokens, D model_dim, V vocabulary, R rows of a block.
+"""
+
+from keras import ops
+
+# Logits in a block, 8 MB: blocks of 40 MB took twice as long, since memory of that
+# size is new from the system, page by page, in each block (`benchmarks/loss.py`).
+BLOCK_LOGITS = 2_000_000
+
+
+def token_crossentropy(labels, logits, pad_id=0, label_smoothing=0.0):
+    """Computes the crossentropy of each token, 0 at padding.
+
+    Args:
+        labels: Int32 token ids `(N,)`.
+        logits: Float tensor `(N, V)`.
+        pad_id: Label of the positions whose loss is 0.
+        label_smoothing: Share of the target spread over the vocabulary.
+
+    Returns:
+        Float32 tensor `(N,)`: NaN where a label is neither `pad_id` nor in [0, V),
+        so that a wrong vocabulary shows. Neither these nor padding have a gradient.
+    """
+    in_range, indices = _checked(labels, logits.shape[-1])
+    losses = _crossentropy(indices, ops.cast(logits, "float32"), label_smoothing)
+    losses = ops.where(in_range, losses, float("nan"))
+    return ops.where(labels == pad_id, 0.0, losses)
+
+
+def _checked(labels, vocabulary_size):
+    """Gives which labels are in the vocabulary, and labels that all are."""
+    in_range = ops.logical_and(labels >= 0, labels < vocabulary_size)
+    # Backends differ on an index out of range: some wrap, some clamp, some raise.
+    return in_range, ops.clip(labels, 0, vocabulary_size - 1)
+
+
+def _crossentropy(labels, logits, label_smoothing):
+    """Smoothed crossentropy `(N,)` with a gradient written by hand.
+
+    The exponentials of the forward pass are kept, scaled into the gradient, and the
+    label's share is subtracted at N places: no one-hot, no second exponential, and
+    in TensorFlow's graph mode the one tensor `(N, V)` is updated in place.
+    Differentiating `sparse_categorical_crossentropy` plus the smoothing term takes
+    longer in each of these ways to compile; `benchmarks/loss.py` measures it.
+    """
+
+    @ops.custom_gradient
+    def crossentropy(logits):
+        losses, exponentials, total = _losses(labels, logits, label_smoothing)
+
+        def gradient(*args, upstream=None):
+            # torch passes `upstream` by name, the others as the one argument.
+            upstream = args[0] if upstream is None else upstream  # (N,)
+            scale = ops.expand_dims(upstream, -1)
+            result = exponentials * (scale / total)  # (N, V)
+            if label_smoothing:
+                result = result - scale * (label_smoothing / logits.shape[-1])
+            rows = ops.arange(ops.shape(labels)[0], dtype="int32")
+            return ops.scatter_update(
+                result,
+                ops.stack([rows, labels], axis=-1),
+                (label_smoothing - 1) * upstream,
+                reduction="add",
+            )
+
+        return losses, gradient
+
+    return crossentropy(logits)
+
+
+def _chosen(labels, logits):
+    """Gives each label's logit `(N, 1)`."""
+    size, vocabulary_size = ops.shape(logits)
+    if not isinstance(size, int) or size * vocabulary_size >= 2**31:
+        return ops.take_along_axis(logits, labels[:, None], axis=-1)
+    # On TensorFlow `take_along_axis` copies the logits; these indices fit an int32.
+    starts = ops.arange(size, dtype="int32") * vocabulary_size
+    chosen = ops.take(ops.reshape(logits, (-1,)), starts + labels)
+    return ops.expand_dims(chosen, -1)
+
+
+def _losses(labels, logits, label_smoothing):
+    """Gives the losses `(N,)`, exp(logits - peak) `(N, V)` and their sums `(N, 1)`."""
+    peak = ops.amax(logits, axis=-1, keepdims=True)  # (N, 1)
+    exponentials = ops.exp(logits - peak)  # (N, V)
+    total = ops.sum(exponentials, axis=-1, keepdims=True)  # (N, 1)
+    chosen = _chosen(labels, logits)  # (N, 1)
+    losses = ops.log(total) - (1 - label_smoothing) * (chosen - peak)
+    if label_smoothing:
+        mean = ops.mean(logits, axis=-1, keepdims=True)
+        losses = losses - label_smoothing * (mean - peak)
+    return ops.squeeze(losses, -1), exponentials, total
+
+
+def projected_crossentropy(hidden, kernel, labels, weights, label_smoothing=0.0):
+    """Sums the weighted crossentropy of tokens without ever holding their logits.
+
+    sum(w * loss) of the logits `hidden . kernel`, with its gradient for both factors.
+    Tokens of weight 0 are passed over; the others are taken a block of rows at a
+    time, and the gradient is computed beside the loss, while a block's logits are at
+    hand. So memory is O((N + V) D), and padding costs nothing.
+
+    Args:
+        hidden: Float tensor `(N, D)`.
+        kernel: Float tensor `(D, V)` of the same dtype.
+        labels: Int32 token ids `(N,)`.
+        weights: Float32 tensor `(N,)`.
+        label_smoothing: Share of the target spread over the vocabulary.
+
+    Returns:
+        Float32 scalar: NaN where a label of weight not 0 is not in [0, V); such a
+        token adds nothing to the gradients.
+    """
+    blocks = _Blocks(labels, weights, kernel.shape[-1])
+
+    @ops.custom_gradient
+    def crossentropy(hidden, kernel):
+        transposed = ops.transpose(kernel)  # (V, D)
+
+        def body(start, loss, hidden_slope, kernel_slope):
+            vectors, added, slope = blocks.loss(start, hidden, kernel, label_smoothing)
+            slope = ops.cast(slope, kernel.dtype)  # (R, V)
+            hidden_slope = ops.slice_update(
+                hidden_slope, (start, 0), ops.matmul(slope, transposed)
+            )
+            outer = ops.matmul(ops.transpose(vectors), slope)  # (D, V)
+            kernel_slope = kernel_slope + ops.cast(outer, "float32")
+            return start + blocks.rows, loss + added, hidden_slope, kernel_slope
+
+        _, loss, hidden_slope, kernel_slope = blocks.loop(
+            body,
+            ops.zeros((blocks.size, hidden.shape[-1]), hidden.dtype),
+            ops.zeros(kernel.shape, "float32"),
+        )
+        hidden_slope = ops.take(hidden_slope, blocks.place, axis=0)
+
+        def gradient(*args, upstream=None):
+            upstream = args[0] if upstream is None else upstream
+            return tuple(
+                ops.cast(ops.cast(slope, "float32") * upstream, kernel.dtype)
+                for slope in (hidden_slope, kernel_slope)
+            )
+
+        return loss, gradient
+
+    return crossentropy(hidden, kernel)
+
+
+def projected_crossentropy_value(hidden, kernel, labels, weights):
+    """Gives what `projected_crossentropy` gives, unsmoothed, for metrics.
+
+    A third of the work, since nothing is computed for a gradient.
+    """
+    blocks = _Blocks(labels, weights, kernel.shape[-1])
+
+    def body(start, loss):
+        _, added, _ = blocks.loss(start, hidden, kernel, 0.0)
+        return start + blocks.rows, loss + added
+
+    return blocks.loop(body)[1]
+
+
+class _Blocks:
+    """The tokens of weight not 0, in blocks of rows.
+
+    Attributes:
+        rows: Number of rows R of a block.
+        size: N filled up to whole blocks.
+        place: Where each token stands when the real ones come first, int32 `(N,)`.
+    """
+
+    def __init__(self, labels, weights, vocabulary_size):
+        self.rows = max(64, BLOCK_LOGITS // vocabulary_size)
+        self._in_range, self._labels = _checked(labels, vocabulary_size)
+        self._weights = weights
+        self._columns = ops.arange(vocabulary_size, dtype="int32")[None]
+        # By sums, not by a sort: in one XLA program with a sort, dropout takes many
+        # times as long on a CPU.
+        real = weights != 0
+        before = ops.cumsum(ops.cast(real, "int32"))
+        self._count = before[-1]
+        length = ops.shape(labels)[0]
+        index = ops.arange(length, dtype="int32")
+        self.place = ops.where(real, before - 1, self._count + index - before)
+        self.size = length + -length % self.rows
+        self._order = ops.scatter(self.place[:, None], index, (self.size,))
+
+    def loop(self, body, *sums):
+        """Runs `body(start, loss, *sums)` for every block with a real token."""
+        start, loss = ops.zeros((), "int32"), ops.zeros((), "float32")
+        return ops.while_loop(
+            lambda start, *_: start < self._count, body, (start, loss, *sums)
+        )
+
+    def loss(self, start, hidden, kernel, label_smoothing):
+        """Gives a block's vectors, its loss, and the loss's gradient for the logits."""
+        tokens = ops.slice(self._order, (start,), (self.rows,))
+        labels, weights, in_range = (
+            ops.take(x, tokens) for x in (self._labels, self._weights, self._in_range)
+        )
+        last = start + ops.arange(self.rows, dtype="int32") >= self._count
+        weights = ops.where(last, 0.0, weights)  # (R,)
+        vectors = ops.take(hidden, tokens, axis=0)  # (R, D)
+        logits = ops.cast(ops.matmul(vectors, kernel), "float32")  # (R, V)
+        losses, exponentials, total = _losses(labels, logits, label_smoothing)
+        losses = ops.where(in_range, losses * weights, float("nan"))
+        losses = ops.where(weights != 0, losses, 0.0)
+        # A comparison takes one pass more than a scatter into the exponentials, but
+        # XLA would copy them for it.
+        spread = label_smoothing / logits.shape[-1]
+        label = self._columns == labels[:, None]
+        target = ops.where(label, 1 - label_smoothing + spread, spread)
+        weights = ops.where(in_range, weights, 0.0)[:, None]
+        slope = (exponentials / total - target) * weights  # (R, V)
+        return vectors, ops.sum(losses), slope

@@ -1,0 +1,296 @@
+"""The chunked kernel: its numbers, its gradients, what it skips and what it holds."""
+
+import functools
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqattn import layers
+from keras_seqattn.layers import grid
+from keras_seqattn.layers.chunked import chunked_attention
+from tests import oracle
+from tests.layers.differentiate import upstream_gradient, values_and_gradients
+from tests.layers.largest import largest_tensor
+from tests.pairs import case_id, every_pair
+
+B, T, S, H, K, V = 2, 7, 9, 4, 6, 3
+OPTIONS = {
+    "mask": [None, "keys", "heads"],
+    "bias": [None, "keys", "heads"],
+    "causal": [False, True],
+    "window": [None, 3],
+    "offset": [0, 2],
+    "groups": [2, 4],
+    "block_length": [3, 16],
+}
+EVERY_OPTION = {
+    "mask": [None, "keys", "queries", "pairs", "heads"],
+    "bias": [None, "keys", "shared", "heads", "row"],
+    "causal": [False, True],
+    "window": [None, 1, 3, 20],
+    "offset": [0, 2, -3],
+    "groups": [1, 2, 4],
+    "block_length": [1, 3, 4, 16],
+}
+# What there is to compile with, beside what every case already does.
+MODES = ["graph", "jit"] if keras.backend.backend() == "tensorflow" else ["eager"]
+MASKS = {
+    "keys": (B, 1, 1, S),
+    "queries": (B, 1, T, 1),
+    "pairs": (B, 1, T, S),
+    "heads": (1, H, T, S),
+}
+BIASES = {
+    "keys": (B, 1, 1, S),
+    "shared": (1, 1, T, S),
+    "heads": (B, H, T, S),
+    "row": (S,),
+}
+
+
+def numpy(tensor):
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
+
+
+def draw(rng, groups=H, mask=None, bias=None):
+    """Draws query, key, value, and the mask and bias of the kinds named."""
+    query = rng.normal(size=(B, T, H, K)).astype("float32")
+    key = rng.normal(size=(B, S, groups, K)).astype("float32")
+    value = rng.normal(size=(B, S, groups, V)).astype("float32")
+    mask = None if mask is None else rng.random(MASKS[mask]) < 0.6
+    bias = None if bias is None else rng.normal(size=BIASES[bias]).astype("float32")
+    return query, key, value, mask, bias
+
+
+def check_case(rng, case, mode="eager"):
+    case = dict(case)
+    block_length = case.pop("block_length")
+    query, key, value, mask, bias = draw(
+        rng, *(case.pop(name) for name in ("groups", "mask", "bias"))
+    )
+
+    def attend(query, key, value, bias=None):
+        tensor = None if mask is None else ops.convert_to_tensor(mask)
+        options = {"mask": tensor, "bias": bias, "block_length": block_length, **case}
+        return chunked_attention(query, key, value, **options)
+
+    arrays = [x for x in (query, key, value, bias) if x is not None]
+    output, gradients = values_and_gradients(attend, arrays, mode)
+    options = {"mask": mask, "bias": bias, "scale": 1.0, **case}
+    expected, weights = oracle.attention(query, key, value, **options)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    empty = np.moveaxis(weights.sum(-1) == 0.0, 1, 2)  # (B, T, H)
+    assert not output[empty].any(), "not exactly zero"
+    assert not gradients[0][empty].any(), "not exactly zero"
+    upstream = upstream_gradient(output.shape)
+    expected = oracle.attention_gradients(query, key, value, upstream, **options)
+    for gradient, expected_gradient in zip(gradients, expected, strict=False):
+        np.testing.assert_allclose(gradient, expected_gradient, atol=2e-5)
+
+
+@pytest.mark.parametrize("case", every_pair(**OPTIONS), ids=case_id)
+def test_equals_the_oracle_forward_and_backward(rng, case):
+    check_case(rng, case)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_equals_the_oracle_compiled(rng, mode):
+    """With all options at once, and with none."""
+    case = dict.fromkeys(("mask", "bias"), "heads") | {"causal": True, "window": 3}
+    check_case(rng, {**case, "offset": 2, "groups": 2, "block_length": 3}, mode)
+    case = dict.fromkeys(("mask", "bias", "window")) | {"causal": False, "offset": 0}
+    check_case(rng, {**case, "groups": 4, "block_length": 3}, mode)
+
+
+@pytest.mark.slow
+def test_equals_the_oracle_in_the_full_product(rng):
+    for values in itertools.product(*EVERY_OPTION.values()):
+        check_case(rng, dict(zip(EVERY_OPTION, values, strict=True)))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    target=st.integers(1, 40),
+    source=st.integers(1, 40),
+    causal=st.booleans(),
+    window=st.none() | st.integers(1, 50),
+    offset=st.integers(-45, 45),
+    block_length=st.integers(1, 45),
+)
+def test_visits_the_blocks_that_hold_a_visible_pair_and_no_others(
+    target, source, causal, window, offset, block_length
+):
+    query, key = (ops.zeros((1, length, 1, 1)) for length in (target, source))
+    blocks = grid.Grid(
+        query,
+        key,
+        causal=causal,
+        window=window,
+        offset=offset,
+        block_length=block_length,
+    )
+    # The queries that fill up the last block see keys like any other.
+    height, width = blocks.rows * blocks.num_rows, blocks.columns * blocks.num_columns
+    visible = np.array(
+        [
+            [oracle.may_attend(i, j, causal, window, offset) for j in range(width)]
+            for i in range(height)
+        ]
+    )
+    tiles = visible.reshape(
+        blocks.num_rows, blocks.rows, blocks.num_columns, blocks.columns
+    ).any((1, 3))
+    for row in range(blocks.num_rows):
+        visited = np.zeros(blocks.num_columns, bool)
+        visited[slice(*map(int, blocks.keys_seen(row)))] = True
+        np.testing.assert_array_equal(visited, tiles[row])
+    for column in range(blocks.num_columns):
+        visited = np.zeros(blocks.num_rows, bool)
+        visited[slice(*map(int, blocks.seen_by(column)))] = True
+        np.testing.assert_array_equal(visited, tiles[:, column])
+
+
+def test_work_in_a_window_grows_with_the_length_alone():
+    def visited(length):
+        x = ops.zeros((1, length, 1, 1))
+        blocks = grid.Grid(x, x, window=256, causal=True)
+        edges = [blocks.keys_seen(row) for row in range(blocks.num_rows)]
+        pairs = blocks.rows * blocks.columns
+        return pairs * sum(int(end) - int(first) for first, end in edges)
+
+    assert visited(4096) <= 3 * 256 * 4096
+    assert visited(16384) <= 4.2 * visited(4096)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_block_out_of_sight_is_not_read(rng, causal):
+    """A weight of zero times NaN would be NaN: those keys meet no query at all."""
+    length = 24
+    query, key, value = rng.normal(size=(3, 1, length, 1, 4)).astype("float32")
+    key[:, :8], value[:, :8] = np.nan, np.nan
+
+    def attend(query, key, value):
+        options = {"causal": causal, "window": 4, "block_length": 4}
+        # Those of keys 12 to 23, and nearer than 4: no block before 8 is seen.
+        return chunked_attention(query[:, 12:], key, value, offset=12, **options)
+
+    output, gradients = values_and_gradients(attend, [query, key, value])
+    assert np.isfinite(output).all()
+    assert np.isfinite(gradients[0]).all()
+    for gradient in gradients[1:]:
+        assert np.isfinite(gradient[:, 8:]).all()
+        assert not np.nan_to_num(gradient[:, :8]).any()
+
+
+def test_never_has_all_scores_nor_all_of_a_mask(rng):
+    """Neither forward nor backward; the explicit kernel is seen to have them."""
+    length, block = 96, 8
+    tensors = rng.normal(size=(3, 1, length, 1, 4)).astype("float32")
+    mask = rng.random((1, 1, 1, length)) < 0.8
+
+    def attend(*tensors, kernel):
+        options = {"mask": ops.convert_to_tensor(mask), "causal": True, "window": 50}
+        if kernel == "explicit":
+            options["implementation"] = kernel
+            return layers.dot_product_attention(*tensors, **options)
+        return chunked_attention(*tensors, block_length=block, **options)
+
+    largest = {
+        kernel: largest_tensor(functools.partial(attend, kernel=kernel), tensors)
+        for kernel in ("explicit", "chunked")
+    }
+    assert largest["explicit"] >= length * length
+    assert largest["chunked"] <= length * block
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bit_sums_are_kept_in_float32(rng, dtype):
+    """Weights not yet divided, times values of 300, would overflow float16."""
+    query, key, value, mask, _ = draw(rng, mask="keys")
+    value = 300.0 + value
+    query, key = query * 0.01, np.repeat(key, 40, axis=1)
+    value, mask = np.repeat(value, 40, axis=1), np.repeat(mask, 40, axis=3)
+    mask[0] = False
+
+    def attend(query, key, value):
+        tensor = ops.convert_to_tensor(mask)
+        return chunked_attention(query, key, value, mask=tensor)
+
+    arrays = [query, key, value]
+    output, gradients = values_and_gradients(attend, arrays, dtype=dtype)
+    expected, _ = oracle.attention(*arrays, mask=mask, scale=1.0)
+    np.testing.assert_allclose(output, expected, rtol=2e-2)
+    assert not output[0].any() and not gradients[0][0].any()
+    assert all(np.isfinite(x).all() for x in gradients)
+
+
+def test_float16_does_not_overflow():
+    x = ops.cast(np.full((1, 3, 1, 64), 40.0), "float16")
+    output = layers.dot_product_attention(x, x, x, implementation="chunked")
+    assert keras.backend.standardize_dtype(output.dtype) == "float16"
+    np.testing.assert_allclose(numpy(output), 40.0, rtol=1e-3)
+
+
+def test_dropout_is_drawn_again_in_the_backward_pass():
+    """Weights are uniform and values one-hot, so the output shows what was dropped."""
+    length, rate = 12, 0.25
+    query, key = np.zeros((2, 1, length, 2, 4), "float32")
+    value = np.broadcast_to(np.eye(length, dtype="float32")[:, None], (length, 2, 12))
+
+    def attend(query, key, value):
+        options = {"dropout": rate, "seed": 3, "block_length": 5}
+        return chunked_attention(query, key, value, **options)
+
+    output, gradients = values_and_gradients(attend, [query, key, value[None]])
+    weights = np.moveaxis(output, 1, 2) * length  # (1, H, T, S)
+    dropped = weights == 0.0
+    np.testing.assert_allclose(weights[~dropped], 1 / (1 - rate), rtol=1e-5)
+    assert 0.1 < dropped.mean() < 0.4
+    assert not np.array_equal(dropped[0, 0], dropped[0, 1])
+    blocks = dropped[0, 0].reshape(3, 4, 3, 4).swapaxes(1, 2).reshape(9, 16)
+    assert len(np.unique(blocks, axis=0)) == 9, "each block has its own draw"
+    upstream = np.moveaxis(upstream_gradient(output.shape), 1, 2)
+    d_value = np.einsum("bhts,bhtv->bshv", weights / length, upstream)
+    np.testing.assert_allclose(gradients[2], d_value, atol=1e-5)
+
+
+def test_dropout_has_the_mean_of_none_and_another_draw_each_time(rng):
+    query, key = rng.normal(size=(2, 1, 3, 1, 4)).astype("float32")
+    key = np.repeat(key, 1000, axis=1)
+    options = {"dropout": 0.5, "implementation": "chunked"}
+    seed = keras.random.SeedGenerator(1)
+    first, second = (
+        numpy(layers.dot_product_attention(query, key, key, seed=seed, **options))
+        for _ in range(2)
+    )
+    expected, _ = oracle.attention(query, key, key)
+    np.testing.assert_allclose(first, expected, atol=0.2)
+    assert not np.allclose(first, second)
+    again = numpy(layers.dot_product_attention(query, key, key, seed=7, **options))
+    same = numpy(layers.dot_product_attention(query, key, key, seed=7, **options))
+    np.testing.assert_array_equal(again, same)
+
+
+def test_lengths_may_be_unknown_and_masks_of_unknown_shape(rng):
+    inputs = [
+        keras.Input((None, K)),
+        keras.Input((None, K)),
+        keras.Input((None, None), dtype="bool"),
+    ]
+    layer = layers.ScaledDotProductAttention(implementation="chunked")
+    query, value, mask = inputs
+    outputs = layer(query, value, attention_mask=mask, use_causal_mask=True)
+    model = keras.Model(inputs, outputs)
+    query, value = (rng.normal(size=(B, x, K)).astype("float32") for x in (T, S))
+    for shape in ((B, T, S), (B, 1, S)):
+        mask = rng.random(shape) < 0.6
+        output = model.predict([query, value, mask], verbose=0)
+        expected, _ = oracle.attention(
+            *(x[:, :, None] for x in (query, value, value)), mask=mask, causal=True
+        )
+        np.testing.assert_allclose(output, expected[:, :, 0], atol=1e-5)

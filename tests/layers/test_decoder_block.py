@@ -1,0 +1,122 @@
+"""The decoder's block before a past, and its cache filled in one pass."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn import layers
+from tests.layers.test_blocks import B, D, F, T, built, draw, numpy
+from tests.training.numerics import value_and_gradient
+
+M = 3
+PAST_MASK = np.array([[0, 1, 1], [0, 0, 1]], bool)
+SCHEMES = {
+    "none": {},
+    "rotary": {"attention": {"positions": "rotary"}},
+    "alibi": {"attention": {"positions": "alibi", "sliding_window": 4}},
+    "relative": {"attention": {"positions": "relative", "num_key_value_heads": 1}},
+    "post-norm": {"normalize_first": False},
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_past_and_target_equal_the_end_of_one_pass(rng, scheme):
+    past, target = draw(rng, M, T)
+    block = built(rng, layers.DecoderBlock, target.shape, **SCHEMES[scheme])
+    expected = numpy(block(np.concatenate([past, target], axis=1)))[:, M:]
+    output, scores = block(target, past=past, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
+    assert scores.shape == (B, 2, T, M + T)
+    np.testing.assert_allclose(numpy(block(target, past=past)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("with_target_mask", [False, True])
+def test_a_masked_past_changes_nothing(rng, with_target_mask):
+    past, target = draw(rng, M, T)
+    masks = {"past_mask": PAST_MASK}
+    if with_target_mask:
+        masks["target_mask"] = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], bool)
+    block = built(rng, layers.DecoderBlock, target.shape)
+    before = numpy(block(target, past=past, **masks))
+    past[~PAST_MASK] = 9.0
+    np.testing.assert_allclose(
+        numpy(block(target, past=past, **masks)), before, atol=1e-5
+    )
+    empty = {**masks, "past_mask": np.zeros_like(PAST_MASK)}
+    plain = {name: mask for name, mask in masks.items() if name != "past_mask"}
+    np.testing.assert_allclose(
+        numpy(block(target, past=past, **empty)),
+        numpy(block(target, **plain)),
+        atol=1e-5,
+    )
+
+
+def test_past_takes_its_implicit_mask(rng):
+    ids = np.array([[0, 1, 2], [0, 0, 3]])
+    past = keras.layers.Embedding(9, D, mask_zero=True)(ids)
+    (target,) = draw(rng, T)
+    block = built(rng, layers.DecoderBlock, target.shape)
+    explicit = block(target, past=ops.convert_to_numpy(past), past_mask=PAST_MASK)
+    implicit = block(target, past=past)
+    np.testing.assert_allclose(numpy(implicit), numpy(explicit), atol=1e-6)
+
+
+def test_past_stands_in_a_functional_model(rng):
+    past, target = draw(rng, M, T)
+    inputs = keras.Input((None, D)), keras.Input((None, D))
+    block = layers.DecoderBlock(2, F)
+    outputs = block(inputs[0], past=inputs[1], return_attention_scores=True)
+    assert outputs[1].shape == (None, 2, None, None)
+    given = keras.Model(inputs, outputs)([target, past])[0]
+    np.testing.assert_allclose(numpy(given), numpy(block(target, past=past)), atol=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("position", [0, 2])
+def test_no_gradient_comes_from_a_later_position(rng, dropout, position):
+    """And some from the past, and from each position up to its own."""
+    past, target = draw(rng, M, T)
+    block = built(rng, layers.DecoderBlock, target.shape, dropout=dropout)
+    seen = M + position
+
+    def loss(x):
+        keras.utils.set_random_seed(1)
+        y = block(x[:, M:], past=x[:, :M], training=dropout > 0)
+        return ops.sum(y[:, position] ** 2)
+
+    _, gradient = value_and_gradient(loss, np.concatenate([past, target], axis=1))
+    assert not gradient[:, seen + 1 :].any()
+    if not dropout:
+        assert np.abs(gradient[:, : seen + 1]).max(axis=(0, 2)).all()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_prefill_equals_steps(rng, scheme):
+    (x,) = draw(rng, T)
+    block = built(rng, layers.DecoderBlock, x.shape, **SCHEMES[scheme])
+    expected = numpy(block(x))
+    first = ops.convert_to_tensor(x[:, :2])
+    output, cache = block.prefill(first, block.initial_cache(B, 2, T))
+    np.testing.assert_allclose(numpy(output), expected[:, :2], atol=1e-5)
+    for index in (2, 3):
+        beams = ops.convert_to_tensor(np.repeat(x[:, None, index], 2, axis=1))
+        output, cache = block.step(beams, cache, index)
+        for w in range(2):
+            np.testing.assert_allclose(
+                numpy(output)[:, w], expected[:, index], atol=1e-5
+            )
+
+
+def test_a_masked_column_of_the_cache_is_unseen(rng):
+    """As padding before a short prompt is."""
+    (x,) = draw(rng, T)
+    block = built(rng, layers.DecoderBlock, x.shape)
+    mask = np.array([[0, 1, 1, 1], [0, 0, 1, 1]], bool)
+    expected = numpy(block(x, target_mask=mask))[:, -1]
+    prompt = ops.convert_to_tensor(x[:, :3])
+    cache = block.initial_cache(B, 1, T)
+    _, cache = block.prefill(prompt, cache, target_mask=mask[:, :3])
+    last = ops.convert_to_tensor(x[:, 3:])
+    output, _ = block.step(last, cache, 3, mask=ops.convert_to_tensor(mask))
+    np.testing.assert_allclose(numpy(output)[:, 0], expected, atol=1e-5)

@@ -1,0 +1,130 @@
+"""The options of `MultiHeadAttention` in models: masks, saving, LoRA, int8, blocks."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn import layers, models
+
+L, V, D = 4, 11, 8
+IDS = np.array([[5, 3, 9, 0], [4, 2, 0, 0]], "int32")
+JIT = keras.backend.backend() == "jax"
+
+OPTIONS = [
+    {"positions": "rotary", "qk_norm": True, "num_key_value_heads": 1},
+    {"positions": "relative", "score": "additive", "use_gate": True},
+    {"positions": "alibi", "score": "dot", "implementation": "chunked"},
+]
+each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
+
+
+def numpy(tensor):
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
+
+
+def attention_model(options):
+    """Adds what self-attention gives to embedded tokens, and classifies each."""
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(V, D, "orthogonal", mask_zero=True)(ids)
+    attention = layers.MultiHeadAttention(2, 4, name="attention", **options)
+    x = keras.layers.Add()([x, attention(x, x, use_causal_mask=True)])
+    return keras.Model(ids, keras.layers.Dense(V)(x))
+
+
+def train_step(model, *inputs):
+    """Takes one step, and returns which weights changed, by path."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, jit_compile=JIT)
+    before = model.get_weights()
+    assert np.isfinite(model.train_on_batch(*inputs))
+    return {
+        weight.path
+        for weight, a, b in zip(model.weights, before, model.get_weights(), strict=True)
+        if np.any(a != b)
+    }
+
+
+@each_option
+def test_masks_go_on_past_the_layer_and_weights_learn(options):
+    """The implicit mask holds inside the layer, in its output and in its inputs."""
+    model = attention_model(options)
+    np.testing.assert_array_equal(model(IDS)._keras_mask, IDS != 0)
+    short = numpy(model(IDS[:, :3]))
+    np.testing.assert_allclose(numpy(model(IDS))[:, :3], short, atol=1e-5)
+    changed = train_step(model, IDS, IDS)
+    # A bias of all keys alike changes no weight of a dot product.
+    unchanged = {w.path for w in model.trainable_weights} - changed
+    assert unchanged <= {"attention/key/bias"}
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
+def test_lora_trains_the_projections_and_is_saved(options, tmp_path):
+    model = attention_model(options)
+    attention = model.get_layer("attention")
+    before = numpy(model(IDS))
+    for layer in model.layers:
+        layer.trainable = False
+    for dense in (attention.query_dense, attention.output_dense):
+        dense.trainable = True
+        dense.enable_lora(2)
+    np.testing.assert_allclose(numpy(model(IDS)), before, atol=1e-5)
+    assert any("lora" in path for path in train_step(model, IDS, IDS))
+    trained = numpy(model(IDS))
+    assert not np.allclose(trained, before)
+    model.save(tmp_path / "lora.keras")
+    loaded = keras.models.load_model(tmp_path / "lora.keras")
+    np.testing.assert_allclose(numpy(loaded(IDS)), trained, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", OPTIONS[:1], ids=str)
+def test_int8_is_close_and_is_saved(options, tmp_path):
+    model = attention_model(options)
+    expected = numpy(model(IDS))
+    model.quantize("int8")
+    assert model.get_layer("attention").key_dense.quantization_mode == "int8"
+    output = numpy(model(IDS))
+    real = IDS != 0
+    error = np.abs(output - expected)[real].mean() / np.abs(expected)[real].mean()
+    assert 0.0 < error < 0.05
+    model.save(tmp_path / "int8.keras")
+    loaded = keras.models.load_model(tmp_path / "int8.keras")
+    np.testing.assert_allclose(numpy(loaded(IDS)), output, atol=1e-5)
+
+
+@each_option
+def test_symbolic_shapes_are_the_eager_ones(options):
+    layer = layers.MultiHeadAttention(2, 4, value_dim=3, output_shape=5, **options)
+    query, value = keras.Input((None, D)), keras.Input((None, D))
+    symbolic = layer(query, value, return_attention_scores=True, offset=2)
+    assert [tensor.shape for tensor in symbolic] == [
+        (None, None, 5),
+        (None, 2, None, None),
+    ]
+    model = keras.Model([query, value], symbolic)
+    arrays = [np.zeros((3, length, D), "float32") for length in (4, 6)]
+    eager = layer(*arrays, return_attention_scores=True, offset=2)
+    for left, right in zip(model(arrays), eager, strict=True):
+        np.testing.assert_allclose(numpy(left), numpy(right), atol=1e-6)
+
+
+@each_option
+def test_a_translation_model_takes_the_options(options):
+    """It trains, is made again from its config, and generates."""
+    model = models.TranslationTransformer(
+        V,
+        model_dim=D,
+        num_heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        intermediate_dim=12,
+        dropout=0.0,
+        attention=options,
+    )
+    inputs = {"source_ids": IDS, "target_ids": IDS}
+    assert train_step(model, inputs, IDS)
+    again = type(model).from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    np.testing.assert_allclose(numpy(again(inputs)), numpy(model(inputs)), atol=1e-5)
+    found = model.generate(IDS, max_length=5)
+    assert found.token_ids.shape == (2, 1, 5)

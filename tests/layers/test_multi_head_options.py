@@ -1,0 +1,337 @@
+"""What Keras's layer has not, in all combinations: against the oracle, and by laws."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqattn import layers
+from keras_seqattn.compiled import gradients
+from keras_seqattn.layers import attention
+from tests.layers.multi_head_oracle import multi_head_attention
+from tests.layers.weights import attention_weights, randomize
+from tests.pairs import case_id, every_pair
+
+B, T, S, D = 2, 4, 5, 8
+BUCKETS = (8, 4, True)
+QUERY_MASK = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], bool)
+VALUE_MASK = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 1, 1]], bool)
+
+OPTIONS = {
+    "score": ["scaled_dot", "dot", "additive"],
+    "positions": [None, "rotary", "relative", "alibi"],
+    "num_key_value_heads": [4, 2],
+    "implementation": list(attention.IMPLEMENTATIONS),
+    "mask": [None, "padding", "causal", "window"],
+    "qk_norm": [False, True],
+    "use_gate": [False, True],
+    "dropout": [0.0, 0.4],
+    "return_attention_scores": [False, True],
+}
+PAIRS = every_pair(**OPTIONS)
+CALLED = ("mask", "return_attention_scores")
+
+
+def numpy(tensor):
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
+
+
+def draw(rng, *lengths):
+    return [rng.normal(size=(B, length, D)).astype("float32") for length in lengths]
+
+
+def make(rng, case, **more):
+    """Makes the layer of a case, with random weights."""
+    arguments = {name: case[name] for name in case if name not in CALLED} | more
+    if arguments["score"] == "additive":
+        arguments["implementation"] = "auto"  # It has no kernel.
+    if arguments["positions"] == "relative":
+        arguments["positions"] = layers.RelativeBias(*BUCKETS)
+    window = 2 if case["mask"] == "window" else None
+    layer = layers.MultiHeadAttention(4, 6, sliding_window=window, **arguments)
+    layer.build((B, T, D), (B, S, D))
+    randomize(layer, rng)
+    return layer
+
+
+def weights_of(layer):
+    """The weights in the form the oracle takes."""
+    weights = attention_weights(layer)
+    if layer.qk_norm:
+        weights["query_norm"] = [numpy(layer.query_norm.scale.value)]
+        weights["key_norm"] = [numpy(layer.key_norm.scale.value)]
+    if layer.score == "additive":
+        weights["vector"] = numpy(layer.score_vector.value).astype("float64")
+    if isinstance(layer.positions, layers.RelativeBias):
+        weights["table"] = numpy(layer.positions.table.value).astype("float64")
+    return weights
+
+
+def droppable(case):
+    """Gives the case with an implementation that drops weights."""
+    is_fused = case["implementation"] == "fused" and case["dropout"]
+    return {**case, "implementation": "auto"} if is_fused else case
+
+
+def call(layer, *inputs, case, **more):
+    """Calls a layer as a case says; gives the output, and the weights or None."""
+    arguments = {"use_causal_mask": case["mask"] == "causal", **more}
+    returns_scores = case["return_attention_scores"]
+    output = layer(*inputs, return_attention_scores=returns_scores, **arguments)
+    return output if returns_scores else (output, None)
+
+
+def check_oracle(case):
+    rng = np.random.default_rng(0)
+    query, value, key = draw(rng, T, S, S)
+    layer = make(rng, case)
+    masked = case["mask"] == "padding"
+    offset = 1 if case["mask"] in ("causal", "window") else 0
+    output, scores = call(
+        layer,
+        query,
+        value,
+        key,
+        case=case,
+        query_mask=QUERY_MASK if masked else None,
+        value_mask=VALUE_MASK if masked else None,
+        offset=offset,
+    )
+    expected, expected_scores = multi_head_attention(
+        query,
+        value,
+        weights_of(layer),
+        key=key,
+        mask=QUERY_MASK[:, :, None] & VALUE_MASK[:, None] if masked else None,
+        causal=case["mask"] == "causal",
+        window=layer.sliding_window,
+        score=case["score"],
+        positions=case["positions"],
+        buckets=BUCKETS,
+        offset=offset,
+    )
+    np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
+    if scores is not None:
+        np.testing.assert_allclose(numpy(scores), expected_scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", PAIRS, ids=case_id)
+def test_equals_the_oracle(case):
+    check_oracle(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", OPTIONS["positions"], ids=str)
+@pytest.mark.parametrize("score", OPTIONS["score"])
+def test_every_combination_equals_the_oracle(score, positions):
+    options = {**OPTIONS, "score": [score], "positions": [positions]}
+    if score == "additive":
+        options["implementation"] = ["auto"]
+    for values in itertools.product(*options.values()):
+        check_oracle(dict(zip(options, values, strict=True)))
+
+
+# Laws. Each is tried with some of the cases that hold every pair of options.
+
+cases = st.sampled_from(PAIRS)
+seeds = st.integers(0, 99)
+law = settings(deadline=None, max_examples=3)
+
+
+@law
+@given(case=cases, seed=seeds, position=st.sampled_from([1, 3]))
+def test_no_gradient_comes_from_the_future(case, seed, position):
+    """Of rows before `position` to inputs from it on; dropout is on."""
+    rng = np.random.default_rng(seed)
+    (x,) = draw(rng, T)
+    layer = make(rng, droppable(case))
+    slope = ops.convert_to_tensor(rng.normal(size=(B, position, D)), "float32")
+
+    def rows(x):
+        output, _ = call(layer, x, x, case={**case, "mask": "causal"}, training=True)
+        return ops.sum(output[:, :position] * slope)
+
+    gradient = gradients(rows, x)
+    assert np.all(gradient[:, position:] == 0.0)
+    assert np.any(gradient[:, :position] != 0.0)
+
+
+@law
+@given(case=cases, seed=seeds)
+def test_padding_is_not_seen(case, seed):
+    """What stands where nothing may be attended to changes no real row."""
+    rng = np.random.default_rng(seed)
+    query, value, other = draw(rng, T, S, S)
+    layer = make(rng, case)
+    other = np.where(VALUE_MASK[..., None], value, 10.0 * other)
+    outputs = [
+        call(layer, query, x, case=case, value_mask=VALUE_MASK) for x in (value, other)
+    ]
+    for left, right in zip(*outputs, strict=True):
+        if left is not None:
+            np.testing.assert_allclose(numpy(left), numpy(right), atol=1e-6)
+
+
+@law
+@given(case=cases, seed=seeds)
+def test_without_positions_order_is_unseen(case, seed):
+    rng = np.random.default_rng(seed)
+    (x,) = draw(rng, T)
+    case = {**case, "positions": None, "mask": None}
+    layer = make(rng, case)
+    order = rng.permutation(T)
+    shuffled, _ = call(layer, x[:, order], x[:, order], case=case)
+    straight, _ = call(layer, x, x, case=case)
+    np.testing.assert_allclose(numpy(shuffled), numpy(straight)[:, order], atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "relative", "alibi"])
+def test_with_positions_order_is_seen(rng, positions):
+    (x,) = draw(rng, T)
+    layer = make(rng, {**PAIRS[0], "positions": positions, "mask": None})
+    order = [1, 0, 3, 2]
+    straight = numpy(layer(x, x))[:, order]
+    assert not np.allclose(numpy(layer(x[:, order], x[:, order])), straight, atol=1e-3)
+
+
+@law
+@given(case=cases, seed=seeds, shift=st.sampled_from([3, 40]))
+def test_only_distances_count(case, seed, shift):
+    """Padding before a sequence shifts all its positions, and changes nothing."""
+    if (case["positions"], case["score"]) == ("rotary", "additive"):
+        return  # tanh(q + k) of rotated q and k sees more than the distance.
+    rng = np.random.default_rng(seed)
+    x, padding = draw(rng, T, shift)
+    layer = make(rng, case)
+    mask = np.arange(shift + T)[None] >= shift
+    mask = np.broadcast_to(mask, (B, shift + T))
+    longer = np.concatenate([padding, x], axis=1)
+    expected, _ = call(layer, x, x, case=case)
+    shifted, _ = call(layer, longer, longer, case=case, value_mask=mask)
+    np.testing.assert_allclose(numpy(shifted)[:, shift:], numpy(expected), atol=1e-5)
+
+
+@law
+@given(case=cases, seed=seeds, memory=st.sampled_from([1, 3]))
+def test_a_segment_attends_to_memory_and_itself(case, seed, memory):
+    """With the memory's length as offset, its rows are those of the whole."""
+    rng = np.random.default_rng(seed)
+    (x,) = draw(rng, T)
+    layer = make(rng, case)
+    whole, _ = call(layer, x, x, case=case)
+    segment, _ = call(layer, x[:, memory:], x, case=case, offset=memory)
+    np.testing.assert_allclose(numpy(segment), numpy(whole)[:, memory:], atol=1e-5)
+
+
+@pytest.mark.parametrize("case", PAIRS[:4], ids=case_id)
+def test_dropout_falls_on_the_weights_while_training(rng, case):
+    """The same seed drops the same, the next draw other weights, inference none."""
+    query, value = draw(rng, T, S)
+    case = droppable({**case, "dropout": 0.3})
+    layer, again = (make(np.random.default_rng(1), case, seed=5) for _ in "ab")
+    draws = [
+        numpy(call(layer, query, value, case=case, training=True)[0]) for _ in "ab"
+    ]
+    repeated = call(again, query, value, case=case, training=True)[0]
+    np.testing.assert_array_equal(numpy(repeated), draws[0])
+    assert not np.allclose(draws[0], draws[1])
+    undropped, _ = call(layer, query, value, case=case)
+    assert not np.allclose(draws[0], numpy(undropped))
+
+
+# Precision, axes and shapes.
+
+
+@pytest.mark.parametrize("case", PAIRS[:6], ids=case_id)
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_is_close(rng, policy, case):
+    query, value = draw(rng, T, S)
+    layer = make(rng, case)
+    mixed = make(rng, case, dtype=policy)
+    mixed.set_weights(layer.get_weights())
+    expected, _ = call(layer, query, value, case=case)
+    output, _ = call(mixed, query, value, case=case)
+    assert output.dtype == mixed.compute_dtype or "16" in str(output.dtype)
+    scale = np.abs(numpy(expected)).max()
+    np.testing.assert_allclose(numpy(output), numpy(expected), atol=0.05 * scale)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "relative", "alibi"])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_positions_count_along_the_axis_attended_over(rng, positions, axis):
+    """Each row or column of a grid is a sequence of its own."""
+    grid = rng.normal(size=(B, 3, 4, D)).astype("float32")
+    layer = layers.MultiHeadAttention(2, 4, attention_axes=axis, positions=positions)
+    flat = layers.MultiHeadAttention(2, 4, positions=positions)
+    output = numpy(layer(grid, grid))
+    sequences = np.moveaxis(grid, axis, 2).reshape(-1, grid.shape[axis], D)
+    flat.build(sequences.shape, sequences.shape)
+    flat.set_weights(layer.get_weights())
+    expected = numpy(flat(sequences, sequences))
+    output = np.moveaxis(output, axis, 2).reshape(expected.shape)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_positions_refuse_several_axes():
+    layer = layers.MultiHeadAttention(2, 4, positions="rotary")
+    grid = np.zeros((B, 3, 4, D), "float32")
+    with pytest.raises(ValueError, match=r"`attention_axes` must be one.*\(1, 2\)"):
+        layer(grid, grid)
+
+
+def test_a_layer_of_positions_may_be_shared(rng):
+    """As T5 shares one bias among its blocks; the heads must be as many."""
+    bias = layers.RelativeBias(*BUCKETS)
+    first, second = (layers.MultiHeadAttention(2, 4, positions=bias) for _ in "ab")
+    (x,) = draw(rng, T)
+    second(first(x, x), x)
+    assert first.positions is second.positions
+    third = layers.MultiHeadAttention(4, 4, positions=bias)
+    with pytest.raises(ValueError, match="`positions` must give a bias for 4.*2 heads"):
+        third(x, x)
+
+
+def test_users_may_give_positions_of_their_own(rng):
+    """Whatever has `build`, `rotate` and `bias`: here, the next key alone counts."""
+
+    class Next(layers.AlibiBias):
+        def bias(self, target_length, source_length, offset=0):
+            ahead = (
+                np.arange(source_length) - np.arange(target_length)[:, None] - offset
+            )
+            return ops.convert_to_tensor(np.where(ahead == 1, 0.0, -1e9), "float32")[
+                None, None
+            ]
+
+    (x,) = draw(rng, T)
+    layer = layers.MultiHeadAttention(2, 4, positions=Next())
+    _, scores = layer(x, x, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(scores)[:, :, 0, 1], 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"score": "cosine"}, "`score` must be one of.*'cosine'"),
+        ({"score": "dot", "scale": 0.5}, "`scale` must be None.*scale=0.5.*'dot'"),
+        ({"positions": "learned"}, "`positions` must be one of.*'learned'"),
+        (
+            {"score": "additive", "implementation": "fused"},
+            "`implementation` must be 'auto' or 'explicit'.*'fused'",
+        ),
+        ({"score": "additive", "flash_attention": True}, "`implementation`.*'fused'"),
+    ],
+    ids=str,
+)
+def test_says_what_is_wrong(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        layers.MultiHeadAttention(2, 4, **arguments)
+
+
+def test_rotary_positions_want_an_even_width():
+    layer = layers.MultiHeadAttention(2, 5, positions="rotary")
+    with pytest.raises(ValueError, match="`key_dim` must be even.*key_dim=5"):
+        layer.build((B, T, D), (B, S, D))

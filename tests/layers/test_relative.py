@@ -1,0 +1,264 @@
+"""Positions inside attention, against hand-computed values and their formulas."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqattn import layers
+from tests.layers.multi_head_oracle import alibi_slopes, rotated, t5_bucket
+
+
+def numpy(tensor):
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
+
+
+def heads(rng, length=5, num_heads=4, key_dim=6):
+    return rng.normal(size=(2, length, num_heads, key_dim)).astype("float32")
+
+
+def built(layer, num_heads=4, key_dim=6):
+    layer.build((None, None, num_heads, key_dim))
+    return layer
+
+
+# Rotary.
+
+
+def test_rotary_turns_the_first_pair_by_one_radian_a_position():
+    """Key width 4, base 100: the angles of position 2 are 2 and 0.2."""
+    x = np.array([1.0, 0.0, 0.0, 3.0], "float32").reshape(1, 1, 1, 4)
+    turned = numpy(layers.RotaryPositions(base=100.0)(x, start=2))[0, 0, 0]
+    expected = [math.cos(2), -3 * math.sin(0.2), math.sin(2), 3 * math.cos(0.2)]
+    np.testing.assert_allclose(turned, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("start", [0, 3, 4000])
+@pytest.mark.parametrize(("base", "scaling"), [(10000.0, 1.0), (100.0, 4.0)])
+def test_rotary_equals_the_oracle(rng, start, base, scaling):
+    x = heads(rng)
+    layer = layers.RotaryPositions(base=base, scaling=scaling)
+    expected = rotated(x, start, base, scaling)
+    np.testing.assert_allclose(numpy(layer(x, start=start)), expected, atol=1e-3)
+    if start < 10:
+        np.testing.assert_allclose(numpy(layer(x, start=start)), expected, atol=1e-5)
+
+
+def test_rotary_takes_a_position_that_is_a_tensor(rng):
+    x = heads(rng)
+    layer = layers.RotaryPositions()
+    given_tensor = layer(x, start=ops.convert_to_tensor(7, "int32"))
+    np.testing.assert_array_equal(numpy(given_tensor), numpy(layer(x, start=7)))
+
+
+def test_scaling_interpolates_positions(rng):
+    """Position 6 scaled by 2 is position 3."""
+    x = heads(rng, length=1)
+    scaled = layers.RotaryPositions(scaling=2.0)(x, start=6)
+    np.testing.assert_allclose(
+        numpy(scaled), numpy(layers.RotaryPositions()(x, start=3)), atol=1e-6
+    )
+
+
+@settings(deadline=None, max_examples=10)
+@given(
+    start=st.integers(0, 500), distance=st.integers(-100, 100), seed=st.integers(0, 99)
+)
+def test_rotary_products_depend_on_the_distance_alone(start, distance, seed):
+    query, key = (heads(np.random.default_rng(seed), length=1) for _ in range(2))
+    layer = built(layers.RotaryPositions())
+
+    def product(at):
+        pair = layer.rotate(query, at), layer.rotate(key, at + distance)
+        return np.sum(numpy(pair[0]) * numpy(pair[1]), axis=-1)
+
+    np.testing.assert_allclose(product(start + 100), product(100), atol=1e-4)
+
+
+def test_rotary_is_computed_in_float32():
+    """In bfloat16 position 257 would be 256, and its sine off by 0.8."""
+    layer = layers.RotaryPositions(dtype="mixed_bfloat16")
+    x = np.array([1.0, 0.0], "float32").reshape(1, 1, 1, 2)
+    turned = numpy(layer(x, start=257))[0, 0, 0]
+    np.testing.assert_allclose(turned, [math.cos(257), math.sin(257)], atol=0.01)
+
+
+def test_rotary_keeps_the_length_of_vectors_and_gives_no_bias(rng):
+    x = heads(rng)
+    layer = layers.RotaryPositions()
+    np.testing.assert_allclose(
+        np.linalg.norm(numpy(layer(x, start=9)), axis=-1),
+        np.linalg.norm(x, axis=-1),
+        rtol=1e-5,
+    )
+    assert layer.bias(3, 3) is None
+
+
+# The relative bias.
+
+# Distance of the query behind the key -> bucket, worked out by hand from T5's formula:
+# 8 + floor(log(n / 8) / log(16) * 8) behind, 16 more ahead, capped at 15.
+BIDIRECTIONAL = {
+    0: 0,
+    1: 1,
+    7: 7,
+    8: 8,
+    11: 8,
+    12: 9,
+    15: 9,
+    16: 10,
+    22: 10,
+    23: 11,
+    31: 11,
+    32: 12,
+    45: 12,
+    46: 13,
+    63: 13,
+    64: 14,
+    90: 14,
+    91: 15,
+    128: 15,
+    5000: 15,
+    -1: 17,
+    -7: 23,
+    -8: 24,
+    -64: 30,
+    -5000: 31,
+}
+# 16 + floor(log(n / 16) / log(8) * 16), capped at 31; the future is distance 0.
+CAUSAL = {0: 0, 1: 1, 15: 15, 16: 16, 18: 16, 19: 17, 127: 31, 128: 31, -3: 0}
+
+
+@pytest.mark.parametrize(
+    ("bidirectional", "expected"), [(True, BIDIRECTIONAL), (False, CAUSAL)]
+)
+def test_buckets_are_those_of_t5(bidirectional, expected):
+    layer = layers.RelativeBias(bidirectional=bidirectional)
+    behind = np.array(list(expected), "int32")
+    assert numpy(layer.buckets(behind)).tolist() == list(expected.values())
+
+
+@pytest.mark.parametrize(
+    ("num_buckets", "max_distance", "bidirectional"),
+    [(32, 128, True), (32, 128, False), (8, 20, True), (5, 7, False), (64, 512, True)],
+)
+def test_buckets_equal_the_formula_in_floats(num_buckets, max_distance, bidirectional):
+    layer = layers.RelativeBias(num_buckets, max_distance, bidirectional)
+    behind = np.arange(-2 * max_distance, 2 * max_distance + 1)
+    expected = [
+        t5_bucket(-int(n), num_buckets, max_distance, bidirectional) for n in behind
+    ]
+    assert numpy(layer.buckets(behind.astype("int32"))).tolist() == expected
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_relative_bias_is_the_table_at_the_buckets(rng, offset):
+    layer = built(layers.RelativeBias(8, 6))
+    layer.table.assign(rng.normal(size=(8, 4)))
+    bias, table = numpy(layer.bias(3, 5, offset)), numpy(layer.table.value)
+    assert bias.shape == (1, 4, 3, 5)
+    for i in range(3):
+        for j in range(5):
+            row = table[t5_bucket(j - i - offset, 8, 6, True)]
+            np.testing.assert_array_equal(bias[0, :, i, j], row)
+
+
+def test_a_head_learns_its_own_bias(rng):
+    """Each bucket that occurs gets a gradient; one that does not stays."""
+    query = keras.Input((3, 2, 4))
+    bias = layers.RelativeBias(8, 4, initializer="zeros")
+    model = keras.Model(query, bias(query) + ops.sum(query) * 0.0)
+    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+    x = heads(rng, length=3, num_heads=2, key_dim=4)[:1]
+    model.train_on_batch(x, np.ones((1, 2, 3, 3)))
+    used = {t5_bucket(j - i, 8, 4, True) for i in range(3) for j in range(3)}
+    learned = np.flatnonzero(np.all(numpy(bias.table.value) > 0.0, axis=-1))
+    assert set(learned.tolist()) == used
+
+
+# ALiBi.
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "slopes"),
+    [
+        (1, [2**-8]),
+        (2, [2**-4, 2**-8]),
+        (3, [2**-4, 2**-8, 2**-2]),
+        (8, [0.5, 0.25, 0.125, 0.0625, 2**-5, 2**-6, 2**-7, 2**-8]),
+        (6, [0.25, 0.0625, 2**-6, 2**-8, 0.5, 0.125]),
+        (
+            12,
+            [
+                *(2.0 ** -(h + 1) for h in range(8)),
+                *(2.0 ** -(h + 0.5) for h in range(4)),
+            ],
+        ),
+    ],
+)
+def test_alibi_slopes(num_heads, slopes):
+    bias = numpy(built(layers.AlibiBias(), num_heads).bias(1, 2, offset=0))
+    np.testing.assert_allclose(-bias[0, :, 0, 1], slopes, rtol=1e-6)
+    np.testing.assert_allclose(alibi_slopes(num_heads), slopes, rtol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_alibi_takes_the_distance_times_the_slope(offset):
+    bias = numpy(built(layers.AlibiBias(), 2).bias(4, 6, offset))
+    for i in range(4):
+        for j in range(6):
+            distance = abs(i + offset - j)
+            np.testing.assert_allclose(
+                bias[0, :, i, j], [-distance * 2**-4, -distance * 2**-8], rtol=1e-6
+            )
+
+
+# All three, alone in a user's model.
+
+
+@pytest.mark.parametrize("name", ["relative", "alibi"])
+def test_a_bias_layer_serves_the_pure_function(rng, name):
+    cls = {"relative": layers.RelativeBias, "alibi": layers.AlibiBias}[name]
+    query, key = heads(rng, 3), heads(rng, 5)
+    bias = cls()
+    inputs = keras.Input((None, 4, 6)), keras.Input((None, 4, 6))
+    given_bias = bias(*inputs)
+    assert given_bias.shape == (1, 4, None, None)
+    model = keras.Model(inputs, given_bias)
+    eager = bias(query, key, offset=0)
+    np.testing.assert_allclose(numpy(model([query, key])), numpy(eager), atol=1e-6)
+    attended = layers.dot_product_attention(query, key, key, bias=eager)
+    plain = layers.dot_product_attention(query, key, key)
+    assert not np.allclose(numpy(attended), numpy(plain))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: layers.RotaryPositions(base=0.0), "`base` must be positive.*base=0.0"),
+        (lambda: layers.RotaryPositions(scaling=-1), "`scaling` must be.*scaling=-1"),
+        (
+            lambda: built(layers.RotaryPositions(), key_dim=5),
+            "`key_dim` must be even.*key_dim=5",
+        ),
+        (lambda: layers.RelativeBias(0), "`num_buckets` must be a positive.*=0"),
+        (lambda: layers.RelativeBias(7), "`num_buckets` must be an even.*from 4.*=7"),
+        (lambda: layers.RelativeBias(2), "`num_buckets` must be an even.*from 4.*=2"),
+        (
+            lambda: layers.RelativeBias(1, bidirectional=False),
+            "`num_buckets` must be an integer from 2.*=1",
+        ),
+        (lambda: layers.RelativeBias(32, 8), "`max_distance` must be more than 8.*=8"),
+        (
+            lambda: built(layers.AlibiBias(), 2)(np.zeros((1, 3, 4, 6))),
+            r"`query` must have the 2 heads.*\(1, 3, 4, 6\)",
+        ),
+    ],
+)
+def test_says_what_is_wrong(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,284 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_seqattn as ks
+from keras_seqattn import decoding, models, training
+from tests.layers import recurrent_oracle
+from tests.layers.weights import randomize
+
+V, D = 11, 8
+START, END = 1, 2
+SOURCE = np.array([[5, 9, 3, 2, 0], [4, 7, 8, 6, 2]])
+TARGET = np.array([[1, 6, 4, 8], [1, 7, 0, 0]])
+VARIANTS = {
+    "two layers": {"encoder_layers": 2, "decoder_layers": 2},
+    "plain cell, narrow attention": {"cell": "simple", "attention_units": 3},
+    "untied, two vocabularies": {
+        "tie_embeddings": False,
+        "target_vocabulary_size": V + 4,
+        "max_length": 6,
+    },
+}
+
+
+def small(**options):
+    return models.TranslationRNN(V, **{"model_dim": D, **options})
+
+
+def inputs(source_ids=SOURCE, target_ids=TARGET):
+    return {"source_ids": source_ids, "target_ids": target_ids}
+
+
+def logits(model, source_ids=SOURCE, target_ids=TARGET):
+    """Runs the model compiled: an eager loop takes JAX a compilation each."""
+    return model.predict_on_batch(inputs(source_ids, target_ids))
+
+
+@pytest.fixture(scope="module")
+def model():
+    """One model for every test that changes none."""
+    keras.utils.set_random_seed(0)
+    model = small()
+    randomize(model, np.random.default_rng(0))
+    return model
+
+
+def table(model, name):
+    weights = recurrent_oracle.numpy_weights(model.get_layer(name))
+    return weights[0]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equals_the_oracle(rng, variant):
+    options = VARIANTS[variant]
+    model, tied = small(**options), options.get("tie_embeddings", True)
+    randomize(model, rng)
+    encoder, decoder = model.get_layer("encoder"), model.get_layer("decoder")
+    target_name = "source_embedding" if tied else "target_embedding"
+    embed = {
+        name: table(model, name) * np.sqrt(D)
+        for name in ("source_embedding", target_name)
+    }
+    hidden, state = recurrent_oracle.encoder(
+        embed["source_embedding"][SOURCE],
+        recurrent_oracle.encoder_weights(encoder),
+        D,
+        SOURCE != 0,
+    )
+    output, scores = recurrent_oracle.decoder(
+        embed[target_name][TARGET],
+        hidden,
+        state,
+        recurrent_oracle.decoder_weights(decoder),
+        D,
+        source_mask=SOURCE != 0,
+    )
+    kernel = table(model, "source_embedding").T if tied else table(model, "output")
+    np.testing.assert_allclose(logits(model), output @ kernel, atol=1e-4)
+    found = ops.convert_to_numpy(model.cross_attention_scores(SOURCE, TARGET))
+    assert found.shape == (2, 1, 1, 4, 5)
+    np.testing.assert_allclose(found[:, 0], scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_steps_equal_one_pass(rng, variant):
+    """Two beams with targets of their own share one encoded sentence."""
+    model = small(**VARIANTS[variant])
+    randomize(model, rng)
+    target = rng.integers(3, V, size=(2, 2, 4)).astype("int32")
+    target[:, :, 0] = START
+    expected = logits(model, np.repeat(SOURCE, 2, axis=0), target.reshape(4, 4))
+    memory = model.encode(ops.convert_to_tensor(SOURCE, "int32"))
+    assert tuple(memory["hidden"].shape) == (2, 5, 2 * D)
+    assert tuple(memory["mask"].shape) == (2, 5)
+    state = model.initial_state(memory, 8, width=2)
+    assert all(
+        tuple(tensor.shape[:2]) == (2, 2)
+        for tensor in keras.tree.flatten(state["beam"])
+    )
+    assert all(tensor.shape[0] == 2 for tensor in keras.tree.flatten(state["sentence"]))
+    for index in range(4):
+        token_ids = ops.convert_to_tensor(target[:, :, index])
+        output, state = model.step(token_ids, state, ops.convert_to_tensor(index))
+        assert keras.backend.standardize_dtype(output.dtype) == "float32"
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(output).reshape(4, -1), expected[:, index], atol=1e-5
+        )
+
+
+def test_no_later_token_affects_a_row(model):
+    target = np.array([[1, 6, 4, 9], [1, 7, 8, 5]])
+    changed = target.copy()
+    changed[:, 2:] = 10
+    before, after = (logits(model, SOURCE, ids) for ids in (target, changed))
+    np.testing.assert_allclose(after[:, :2], before[:, :2], atol=1e-6)
+    assert not np.allclose(after[:, 2:], before[:, 2:])
+
+
+def test_padding_changes_nothing(model):
+    alone = logits(model, SOURCE[:1, :4], TARGET[1:, :2])
+    padded = logits(model, SOURCE, TARGET[::-1])[:1, :2]
+    np.testing.assert_allclose(padded, alone, atol=1e-5)
+
+
+def test_padding_may_be_another_token(model):
+    """The same sentences under another padding give the same numbers."""
+    other = small(pad_id=V - 1)
+    other.set_weights(model.get_weights())
+    source, target = (np.where(ids == 0, V - 1, ids) for ids in (SOURCE, TARGET))
+    real = TARGET != 0
+    np.testing.assert_allclose(
+        logits(other, source, target)[real], logits(model)[real], atol=1e-5
+    )
+
+
+def naive_greedy(model, source_ids, max_length):
+    """One sentence, one whole pass a token; no cache."""
+    target, score = [START], 0.0
+    for _ in range(max_length):
+        padded = np.pad(target, (0, max_length + 1 - len(target)))
+        row = logits(model, source_ids[None], padded[None])[0, len(target) - 1]
+        row = row.astype("float64")
+        log_probs = row - np.log(np.exp(row - row.max()).sum()) - row.max()
+        allowed = log_probs.copy()
+        allowed[[0, START]] = -np.inf
+        target.append(int(allowed.argmax()))
+        score += log_probs[target[-1]]
+        if target[-1] == END:
+            return target[1:-1], score
+    return target[1:], score
+
+
+def test_generate_equals_a_naive_loop(model):
+    found = model.generate(SOURCE, max_length=7)
+    for b, sentence in enumerate(SOURCE):
+        tokens, score = naive_greedy(model, sentence, 7)
+        assert found.token_ids[b, 0, : found.lengths[b, 0]].tolist() == tokens
+        np.testing.assert_allclose(found.scores[b, 0], score, rtol=1e-4)
+    assert sum(p.num_programs for p in decoding.programs(model)) == 1
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision(model, policy, tmp_path):
+    mixed = small(dtype=policy)
+    mixed.set_weights(model.get_weights())
+    expected, output = logits(model), ops.cast(mixed(inputs()), "float32")
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(output), expected, atol=0.05 * np.abs(expected).max()
+    )
+    assert models.TranslationRNN.from_config(mixed.get_config()).dtype_policy.name == (
+        policy
+    )
+
+
+def test_generate_in_mixed_precision():
+    found = small(dtype="mixed_bfloat16").generate(SOURCE, max_length=4)
+    assert np.isfinite(found.scores).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "tables"),
+    [
+        ({}, 1),
+        ({"tie_embeddings": False}, 3),
+        ({"target_vocabulary_size": V + 1}, 2),
+        ({"target_vocabulary_size": V + 1, "tie_embeddings": False}, 3),
+    ],
+    ids=str,
+)
+def test_tables_are_shared_as_asked_for(options, tables):
+    model = small(**options)
+    sizes = (model.source_vocabulary_size, model.target_vocabulary_size)
+    shapes = [tuple(sorted(w.shape)) for w in model.trainable_weights]
+    assert sum(shape in {(D, size) for size in sizes} for shape in shapes) == tables
+    assert model.output.shape[-1] == model.target_vocabulary_size
+
+
+def test_config_is_the_constructor_s_arguments(model):
+    config = json.loads(json.dumps(model.get_config()))
+    assert {**config, "source_vocabulary_size": V, "model_dim": D} == config
+    again = models.TranslationRNN.from_config(config)
+    assert again.get_config() == model.get_config()
+    again.set_weights(model.get_weights())
+    np.testing.assert_array_equal(logits(again), logits(model))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"source_vocabulary_size": 0}, "`source_vocabulary_size` must.*size=0"),
+        ({"target_vocabulary_size": 0}, "`target_vocabulary_size` must.*size=0"),
+        ({"model_dim": 0}, "`model_dim` must.*model_dim=0"),
+        ({"encoder_layers": 0}, "`encoder_layers` must.*encoder_layers=0"),
+        ({"decoder_layers": 1.0}, "`decoder_layers` must.*decoder_layers=1.0"),
+        ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
+        ({"cell": "lstm"}, "`cell` must be one of .*cell='lstm'"),
+        ({"attention_units": 0}, "`attention_units` must.*attention_units=0"),
+        ({"max_length": 0}, "`max_length` must.*max_length=0"),
+        ({"end_id": V}, "`end_id` must.*end_id=11"),
+    ],
+    ids=str,
+)
+def test_says_what_is_wrong(options, message):
+    with pytest.raises(ValueError, match=message):
+        models.TranslationRNN(
+            **{"source_vocabulary_size": V, "model_dim": D, **options}
+        )
+
+
+# Training and translating.
+
+
+def mirrored(rng, count):
+    """Words of 3 to 6 letters; translated, each letter is the next, backwards."""
+    words = rng.integers(ord("a"), ord("z"), size=(count, 6))
+    words = [word[: 3 + i % 4] for i, word in enumerate(words)]
+    text = ["".join(map(chr, word)) for word in words]
+    return text, ["".join(map(chr, word[::-1] + 1)) for word in words]
+
+
+# "auto": graph mode on TensorFlow, one program a shape on JAX, eager on torch, which
+# takes more than a minute.
+EAGER = [pytest.mark.slow] if keras.backend.backend() == "torch" else []
+
+
+@pytest.mark.parametrize(
+    "jit_compile",
+    [pytest.param("auto", marks=EAGER), pytest.param(True, marks=pytest.mark.slow)],
+)
+def test_translates_lines_it_has_not_seen(jit_compile, rng, tmp_path):
+    """The recurrent system, from lines to lines (worked example J)."""
+    sources, targets = mirrored(rng, 1700)
+    tokenizer = ks.text.ByteTokenizer()
+    batches = ks.text.translation_batches(
+        sources[:1600], targets[:1600], tokenizer, batch_tokens=320, bucket_lengths=(8,)
+    )
+    model = models.TranslationRNN(tokenizer.vocabulary_size, model_dim=48, dropout=0.0)
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        training.MaskedCrossentropy(),
+        jit_compile=jit_compile,
+    )
+    model.fit(batches, epochs=3, verbose=0)
+    translator = ks.Translator(model, tokenizer)
+    translations = translator(sources[1600:])
+    assert np.mean(list(map(str.__eq__, translations, targets[1600:]))) > 0.5
+    # Most letters look at their mirror image in the source, where chance is a sixth.
+    mirrored_letters = []
+    for source, target in zip(sources[-10:], targets[-10:], strict=True):
+        letters = translator.attention(source, target).weights[0, 0][:-1]
+        mirror_image = np.arange(len(letters))[::-1]
+        mirrored_letters += (letters.argmax(-1) == mirror_image).tolist()
+    assert np.mean(mirrored_letters) > 0.6
+
+    translator.save(tmp_path / "translator.keras")
+    loaded = ks.Translator.load(tmp_path / "translator.keras")
+    assert isinstance(loaded.model, models.TranslationRNN)
+    assert loaded(sources[1600:1610]) == translations[:10]
+    tied = loaded.model.get_layer("source_embedding").embeddings
+    tied.assign(np.zeros(tied.shape))
+    assert not logits(loaded.model).any(), "the logits come from another table"

@@ -1,0 +1,205 @@
+"""`projected_crossentropy` against a float64 loop, alone, in the loss and in `fit`."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn.layers import PositionalEmbedding, TokenLogits
+from keras_seqattn.layers.logits import factors_of, remember_factors
+from keras_seqattn.training import MaskedCrossentropy, Perplexity
+from keras_seqattn.training.crossentropy import (
+    projected_crossentropy,
+    projected_crossentropy_value,
+)
+from tests.training.numerics import reference, value_and_gradient
+
+BACKEND = keras.backend.backend()
+SHAPE, D, V = (3, 50), 6, 11  # 150 tokens are three blocks of 64 rows.
+rng = np.random.default_rng(0)
+HIDDEN = rng.normal(size=(*SHAPE, D)).astype("float32")
+KERNEL = rng.normal(size=(D, V)).astype("float32")
+LABELS = rng.integers(0, V, SHAPE).astype("int32")
+WEIGHTS = rng.choice([0.0, 0.5, 1.0, 3.0], SHAPE).astype("float32")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr("keras_seqattn.training.crossentropy.BLOCK_LOGITS", 1)
+
+
+def projected(hidden, kernel, labels=LABELS, weights=WEIGHTS, label_smoothing=0.0):
+    hidden = ops.reshape(hidden, (-1, D))
+    kernel = ops.convert_to_tensor(kernel)
+    labels, weights = labels.reshape(-1), weights.reshape(-1)
+    weights = ops.convert_to_tensor(weights)
+    return projected_crossentropy(
+        hidden, kernel, ops.convert_to_tensor(labels), weights, label_smoothing
+    )
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "weights",
+    [WEIGHTS, np.ones(SHAPE, "float32"), (WEIGHTS > 2).astype("float32")],
+    ids=["some", "all", "few"],
+)
+def test_sum_and_both_gradients_are_the_float64_loop(label_smoothing, weights):
+    logits = HIDDEN.astype("float64") @ KERNEL
+    total, _, slope = reference(LABELS, logits, weights, label_smoothing, pad_id=-1)
+    value, hidden_slope = value_and_gradient(
+        lambda x: projected(x, KERNEL, LABELS, weights, label_smoothing), HIDDEN
+    )
+    np.testing.assert_allclose(value, total, rtol=1e-5)
+    np.testing.assert_allclose(hidden_slope, slope @ KERNEL.T, atol=1e-5)
+    _, kernel_slope = value_and_gradient(
+        lambda x: projected(HIDDEN, x, LABELS, weights, label_smoothing), KERNEL
+    )
+    np.testing.assert_allclose(
+        kernel_slope, np.einsum("btd,btv->dv", HIDDEN, slope), atol=1e-4
+    )
+
+
+def test_value_alone_is_the_same():
+    value = projected_crossentropy_value(
+        ops.reshape(HIDDEN, (-1, D)),
+        ops.convert_to_tensor(KERNEL),
+        ops.convert_to_tensor(LABELS.reshape(-1)),
+        ops.convert_to_tensor(WEIGHTS.reshape(-1)),
+    )
+    np.testing.assert_allclose(float(value), float(projected(HIDDEN, KERNEL)))
+
+
+def test_a_label_out_of_range_is_nan_without_gradient():
+    labels, weights = LABELS.copy(), np.ones(SHAPE, "float32")
+    labels[1, 3], labels[2, 4] = V, -7
+    weights[2, 4] = 0.0
+    value, slope = value_and_gradient(
+        lambda x: projected(x, KERNEL, labels, weights), HIDDEN
+    )
+    assert np.isnan(value)
+    assert np.isfinite(slope).all()
+    assert not slope[1, 3].any()
+    assert not slope[2, 4].any()
+    assert slope[1, 2].all()
+
+
+def test_nothing_but_padding_is_zero():
+    loss = MaskedCrossentropy(0.1)
+    labels = np.zeros(SHAPE, "int32")
+
+    def function(hidden):
+        logits = ops.matmul(hidden, KERNEL)
+        return loss(labels, remember_factors(logits, hidden, KERNEL))
+
+    value, slope = value_and_gradient(function, HIDDEN)
+    assert value == 0.0
+    assert not slope.any()
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="logits carry no factors on torch")
+@pytest.mark.parametrize("normalize_by", [None, 7.0])
+@pytest.mark.parametrize("weights", [None, WEIGHTS, np.array([1.0, 2.0, 0.5])])
+def test_loss_of_factors_is_the_loss_of_logits(normalize_by, weights):
+    loss = MaskedCrossentropy(0.1, normalize_by=normalize_by)
+
+    def function(hidden, projected):
+        logits = ops.matmul(hidden, KERNEL)
+        if projected:
+            remember_factors(logits, hidden, ops.convert_to_tensor(KERNEL))
+        return loss(LABELS, logits, weights)
+
+    value, slope = value_and_gradient(lambda x: function(x, True), HIDDEN)
+    expected, expected_slope = value_and_gradient(lambda x: function(x, False), HIDDEN)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(slope, expected_slope, atol=1e-6)
+
+
+def tied_layer():
+    layer = PositionalEmbedding(V, D, positions=None)
+    layer.build((None, None))
+    return layer, lambda x, **options: layer(x, reverse=True, **options)
+
+
+def untied_layer():
+    layer = TokenLogits(V)
+    layer.build((None, None, D))
+    return layer, layer
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="logits carry no factors on torch")
+@pytest.mark.parametrize("make", [tied_layer, untied_layer])
+def test_logits_carry_their_factors_while_training(make):
+    _, logits_of = make()
+    assert factors_of(logits_of(HIDDEN)) is None
+    assert factors_of(logits_of(HIDDEN, training=False)) is None
+    logits = logits_of(HIDDEN, training=True)
+    hidden, kernel = factors_of(logits)
+    np.testing.assert_allclose(logits, ops.matmul(hidden, kernel), atol=1e-5)
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="logits carry no factors on torch")
+def test_soft_capped_logits_carry_none():
+    layer = PositionalEmbedding(V, D, positions=None, logit_soft_cap=3.0)
+    layer.build((None, None))
+    assert factors_of(layer(HIDDEN, reverse=True, training=True)) is None
+
+
+@pytest.mark.parametrize("make", [tied_layer, untied_layer])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_fit_learns_as_it_does_from_logits(make, policy, jit_compile, monkeypatch):
+    if BACKEND == "torch" and jit_compile:
+        pytest.skip("torch.compile takes minutes; the library runs torch eagerly")
+
+    def losses(factored):
+        with monkeypatch.context() as patch:
+            if not factored:
+                patch.setattr("keras_seqattn.training.losses.factors_of", _none)
+                patch.setattr("keras_seqattn.training.metrics.factors_of", _none)
+            keras.utils.set_random_seed(3)
+            keras.config.set_dtype_policy(policy)
+            try:
+                inputs = keras.Input((None, D))
+                _, logits_of = make()
+                hidden = keras.layers.Dense(D)(inputs)
+                model = keras.Model(inputs, logits_of(hidden))
+            finally:
+                keras.config.set_dtype_policy("float32")
+            model.compile(
+                keras.optimizers.SGD(0.1),
+                MaskedCrossentropy(0.1),
+                metrics=[Perplexity()],
+                jit_compile=jit_compile,
+            )
+            history = model.fit(HIDDEN, LABELS, batch_size=3, epochs=3, verbose=0)
+            return history.history
+
+    ours, expected = losses(True), losses(False)
+    tolerance = 1e-5 if policy == "float32" else 0.02
+    for name in ("loss", "perplexity"):
+        np.testing.assert_allclose(ours[name], expected[name], rtol=tolerance)
+    assert ours["loss"][2] < ours["loss"][0]
+
+
+def _none(logits):
+    return None
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="reads the program that JAX compiles")
+def test_compiled_program_has_no_logits():
+    import jax
+
+    layer, _ = untied_layer()
+    loss = MaskedCrossentropy()
+
+    def program(hidden, training):
+        return loss(LABELS, layer(hidden, training=training))
+
+    def text(training):
+        slope = jax.jit(jax.grad(lambda x: program(x, training)))
+        return slope.lower(HIDDEN).compile().as_text()
+
+    assert f"[{LABELS.size},{V}]" in text(False)
+    assert f"[{LABELS.size},{V}]" not in text(True)
+    assert f"[{SHAPE[0]},{SHAPE[1]},{V}]" not in text(True)
