@@ -6,7 +6,7 @@ vocabulary.
 
 from keras import ops
 
-from keras_seqattn.layers import DecoderBlock, SegmentMemory, TokenLogits, padding_mask
+from keras_seqattn.layers import DecoderBlock, SegmentMemory, padding_mask
 from keras_seqattn.layers.segment import next_memory
 from keras_seqattn.models import stacks
 
@@ -33,18 +33,11 @@ class Decoder:
         self.stack = stacks.Stack(
             DecoderBlock, "decoder", options["num_layers"], options, dtype
         )
-        self.output_dense = None
-        if not options["tie_embeddings"]:
-            self.output_dense = TokenLogits(
-                options["vocabulary_size"], name="output", dtype=dtype
-            )
+        self._project = stacks.make_logits(self.embedding, options, dtype)
 
     def logits(self, x):
         """Gives the logits `(..., V)` of what the last block gives."""
-        x = self.stack.finish(x)
-        if self.output_dense is not None:
-            return self.output_dense(x)
-        return self.embedding.logits(x)
+        return self._project(self.stack.finish(x))
 
     def read(self, token_ids, recall=None, training=None):
         """Gives the logits of a pass.

@@ -6,7 +6,7 @@ Shapes: B batch, T length, D model_dim, V vocabulary, C classes.
 import keras
 from keras import ops
 
-from keras_seqattn.layers import EncoderBlock, TokenLogits, arguments, padding_mask
+from keras_seqattn.layers import EncoderBlock, arguments, padding_mask
 from keras_seqattn.models import stacks
 
 
@@ -148,10 +148,7 @@ def _read(token_ids, options, dtype):
         x = x[:, 0] if options["pooling"] == "first" else _mean(x, mask)
         x = keras.layers.Dropout(options["dropout"], dtype=dtype)(x)
         return keras.layers.Dense(num_classes, name="classes", dtype=dtype)(x)
-    if not options["tie_embeddings"]:
-        dense = TokenLogits(size, name="output", dtype=dtype)
-        return dense(x)
-    return embedding.logits(x)
+    return stacks.make_logits(embedding, options, dtype)(x)
 
 
 def _mean(x, mask):

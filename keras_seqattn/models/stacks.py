@@ -3,7 +3,7 @@
 Shapes: D model_dim, V vocabulary.
 """
 
-from keras_seqattn.layers import PositionalEmbedding, arguments
+from keras_seqattn.layers import PositionalEmbedding, TokenLogits, arguments
 from keras_seqattn.layers.blocks import attention_config, attention_from_config
 from keras_seqattn.layers.quantization import dtype_config
 from keras_seqattn.layers.residual import make_norm
@@ -133,6 +133,27 @@ def make_embedding(options, name, vocabulary_size, dtype):
         name=name,
         dtype=dtype,
     )
+
+
+def make_logits(embedding, options, dtype):
+    """Makes what turns vectors into logits: the embedding's own table, or another.
+
+    Args:
+        embedding: A `PositionalEmbedding` of the tokens that are scored.
+        options: Dict of a model's constructor arguments.
+        dtype: Dtype policy of another table.
+
+    Returns:
+        A function of float tensors `(..., D)` that gives `(..., V)`.
+
+    Example:
+        >>> embedding = PositionalEmbedding(11, 8)
+        >>> make_logits(embedding, {"tie_embeddings": False}, None).vocabulary_size
+        11
+    """
+    if options["tie_embeddings"]:
+        return embedding.logits
+    return TokenLogits(embedding.vocabulary_size, name="output", dtype=dtype)
 
 
 class Stack:

@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from keras_seqattn import decoding
-from keras_seqattn.layers import PositionalEmbedding, TokenLogits
-from keras_seqattn.models.stacks import Configured, check_options
+from keras_seqattn.layers import PositionalEmbedding
+from keras_seqattn.models.stacks import Configured, check_options, make_logits
 
 
 class TranslationModel(Configured, keras.Model):
@@ -102,7 +102,8 @@ class TranslationStacks:
     Apart from the model, since the torch backend lets a `keras.Model` own no layer
     before its functional graph, and so these computations, exist. A subclass adds
     `encode`, `decode`, `initial_state` and `step`; its `decode` gives the logits and
-    the list of each layer's cross-attention weights, empty where not asked for.
+    the list of each layer's cross-attention weights, empty where not asked for. What
+    gives the logits `(..., V)` of vectors `(..., D)` is `logits`.
 
     Args:
         options: Dict of the model's constructor arguments.
@@ -116,18 +117,13 @@ class TranslationStacks:
         self.pad_id = options["pad_id"]
         source_size = options["source_vocabulary_size"]
         target_size = options["target_vocabulary_size"]
-        tied = options["tie_embeddings"]
         self.source_embedding = self._embedding("source", source_size, embedding)
         self.target_embedding = self.source_embedding
-        if target_size is not None or not tied:
+        if target_size is not None or not options["tie_embeddings"]:
             self.target_embedding = self._embedding(
                 "target", target_size or source_size, embedding
             )
-        self.output_dense = None
-        if not tied:
-            self.output_dense = TokenLogits(
-                target_size or source_size, name="output", dtype=dtype
-            )
+        self.logits = make_logits(self.target_embedding, options, dtype)
 
     def _embedding(self, side, vocabulary_size, options):
         return PositionalEmbedding(
@@ -138,9 +134,3 @@ class TranslationStacks:
             dtype=self.dtype,
             **options,
         )
-
-    def logits(self, x):
-        """Gives the logits `(..., V)` of vectors `(..., D)`."""
-        if self.output_dense is not None:
-            return self.output_dense(x)
-        return self.target_embedding.logits(x)

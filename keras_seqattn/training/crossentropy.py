@@ -103,7 +103,7 @@ def projected_crossentropy(hidden, kernel, labels, weights, label_smoothing=0.0)
     hand. So memory is O((N + V) D), and padding costs nothing.
 
     Args:
-        hidden: Float tensor `(N, D)`.
+        hidden: Float tensor `(..., D)` of N vectors.
         kernel: Float tensor `(D, V)` of the same dtype.
         labels: Int32 token ids `(N,)`.
         weights: Float32 tensor `(N,)`.
@@ -114,6 +114,7 @@ def projected_crossentropy(hidden, kernel, labels, weights, label_smoothing=0.0)
         token adds nothing to the gradients.
     """
     blocks = _Blocks(labels, weights, kernel.shape[-1])
+    hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
 
     @ops.custom_gradient
     def crossentropy(hidden, kernel):
@@ -154,6 +155,7 @@ def projected_crossentropy_value(hidden, kernel, labels, weights):
     A third of the work, since nothing is computed for a gradient.
     """
     blocks = _Blocks(labels, weights, kernel.shape[-1])
+    hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
 
     def body(start, loss):
         _, added, _ = blocks.loss(start, hidden, kernel, 0.0)

@@ -114,11 +114,7 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     def _projected(self, factors, labels, weights):
         """Returns the loss without the logits, whose factors they carry."""
-        hidden, kernel = factors
-        hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
-        loss = projected_crossentropy(
-            hidden, kernel, labels, weights, self.label_smoothing
-        )
+        loss = projected_crossentropy(*factors, labels, weights, self.label_smoothing)
         if self.normalize_by is None:
             loss = ops.divide_no_nan(loss, ops.sum(weights))
         # Keras's reduction, of one value, for what it does under replicas.

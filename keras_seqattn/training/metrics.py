@@ -90,9 +90,7 @@ class TokenCrossentropy(TokenMean):
         factors = factors_of(y_pred)
         if factors is None:
             return super().token_means(labels, logits, weights, y_pred)
-        hidden, kernel = factors
-        hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
-        loss = projected_crossentropy_value(hidden, kernel, labels, weights)
+        loss = projected_crossentropy_value(*factors, labels, weights)
         total = ops.sum(weights)
         return ops.divide_no_nan(loss, total), total
 
