@@ -57,6 +57,15 @@ def serve(ready, measure):
         print(json.dumps(measure(int(line))), flush=True)
 
 
+# What `keras_seqattn.training.keep_freed_memory` does, for every system alike: else a
+# slow system call for new pages is measured, and not the library.
+KEPT_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+    "MALLOC_TOP_PAD_": str(64 * 2**20),
+}
+
+
 class Worker:
     """One system in a process of its own; `ready` is the first object it wrote."""
 
@@ -70,6 +79,7 @@ class Worker:
             stderr=self.errors,
             text=True,
             cwd=ROOT,
+            env=os.environ | KEPT_MEMORY,
         )
         self.ready = self._read()
 

@@ -29,6 +29,7 @@ def main():
     if args.epochs:
         recipe = dataclasses.replace(recipe, epochs=args.epochs)
     keras.utils.set_random_seed(args.seed)
+    ks.training.keep_freed_memory()
     claim(args, recipe)
 
     saved = args.output / "translator.keras"

@@ -24,12 +24,14 @@ class CompiledFunction:
     Args:
         function: A function of (nested) tensors, written in `keras.ops`.
         variables: The Keras variables it reads; it must not assign them.
+        to_numpy: Whether to give NumPy arrays; False leaves the results where they
+            are, for another call to go on with.
 
     Call arguments:
-        *args: (Nested) NumPy arrays.
+        *args: (Nested) NumPy arrays, or tensors of the backend.
 
     Returns:
-        What `function` gives, as (nested) NumPy arrays.
+        What `function` gives, as (nested) NumPy arrays or tensors.
 
     Example:
         >>> import numpy as np
@@ -38,9 +40,10 @@ class CompiledFunction:
         ([2.0, 2.0], 1)
     """
 
-    def __init__(self, function, variables=()):
+    def __init__(self, function, variables=(), to_numpy=True):
         self._function = function
         self._variables = list(variables)
+        self._to_numpy = to_numpy
         self._programs = {}
         self.compile_seconds = 0.0
 
@@ -51,20 +54,30 @@ class CompiledFunction:
 
     def __call__(self, *args):
         """Runs the program for the shapes of `args`."""
-        args = tree.map_structure(np.asarray, args)
-        signature = tuple((x.shape, x.dtype.str) for x in tree.flatten(args))
+        args = tree.map_structure(_tensor_or_array, args)
+        signature = tuple(map(_shape_and_dtype, tree.flatten(args)))
         if signature not in self._programs:
             return self._first_call(signature, args)
-        return _to_numpy(self._programs[signature](*args))
+        result = self._programs[signature](*args)
+        return _to_numpy(result) if self._to_numpy else result
 
     def _first_call(self, signature, args):
         compile_function = _COMPILERS[keras.backend.backend()]
         program = compile_function(self._function, self._variables)
         start = time.perf_counter()
-        result = _to_numpy(program(*args))
+        result = program(*args)
+        arrays = _to_numpy(result)  # waits for the end
         self.compile_seconds += time.perf_counter() - start
         self._programs[signature] = program
-        return result
+        return arrays if self._to_numpy else result
+
+
+def _tensor_or_array(x):
+    return x if keras.ops.is_tensor(x) else np.asarray(x)
+
+
+def _shape_and_dtype(x):
+    return tuple(x.shape), keras.backend.standardize_dtype(x.dtype)
 
 
 def _to_numpy(result):

@@ -1,5 +1,7 @@
 """`Translator`: strings in, strings out, and one file that holds all it takes."""
 
+import dataclasses
+import itertools
 import warnings
 from typing import NamedTuple
 
@@ -7,25 +9,44 @@ import keras
 import numpy as np
 
 from keras_seqattn import decoding
+from keras_seqattn.decoding import generation
 
 # Lines searched together: enough to fill the processor, few enough that lines of
 # about one length meet, since a batch takes as long as its longest line.
-LINES_AT_ONCE = 64
+LINES_AT_ONCE = generation.BATCH_SIZES[-1]
+# Lines that `stream` holds at once: enough that lines of about one length meet.
+LINES_IN_A_BLOCK = 4096
 
 
 class AttentionWeights(NamedTuple):
-    """Where each target token of one translation looked.
+    """Where each token of one sentence looked.
 
     Attributes:
-        source_tokens: List of S strings, the end of the sentence last.
-        target_tokens: List of T strings, likewise.
-        weights: Float32 array `(layers, heads, T, S)`: row t is the attention of the
-            step that predicted `target_tokens[t]`. A row sums to 1.
+        source_tokens: List of S strings that were looked at, the end of the sentence
+            last. In the decoder's own attention these are what each step has read,
+            the sign of the start first.
+        target_tokens: List of T strings that looked, likewise. In the decoder row t is
+            the step that predicted `target_tokens[t]`.
+        weights: Float32 array `(layers, heads, T, S)`. A row sums to 1.
     """
 
     source_tokens: list[str]
     target_tokens: list[str]
     weights: np.ndarray
+
+    def alignment(self):
+        """Gives for each token the one that all heads together looked at most.
+
+        Returns:
+            List of T pairs (target index, source index).
+
+        Example:
+        >>> weights = np.array([[[[0.2, 0.8], [0.9, 0.1]]]], "float32")
+        >>> AttentionWeights(["a", "b"], ["B", "A"], weights).alignment()
+        [(0, 1), (1, 0)]
+        """
+        mean = self.weights.mean(axis=(0, 1))
+        return [(row, int(column)) for row, column in enumerate(mean.argmax(axis=1))]
 
 
 class Translator:
@@ -93,55 +114,139 @@ class Translator:
         hypotheses = self.translate(lines, search=search, verbose=verbose)
         return [best[0][0] for best in hypotheses]
 
-    def translate(self, lines, search=None, verbose=False):
+    def translate(
+        self, lines, search=None, num_hypotheses=1, prefix=None, verbose=False
+    ):
         """Translates lines, and scores the translations.
 
         Args:
             lines: List of strings.
             search: Search for this call alone; None: the translator's own.
+            num_hypotheses: Number of translations a line, best first. More than one
+                makes a greedy search a `BeamSearch` at least as wide.
+            prefix: List of strings that the translations are to begin with, one for
+                each line ("" leaves a line free), or None.
             verbose: Whether to show a progress bar.
 
         Returns:
             For each line a list of pairs `(text, score)`, best first; the score is
-            the search's, a log-probability (a number of nats, at most 0). An empty
-            line gives `[("", 0.0)]`.
+            the search's: a log-probability (a number of nats, at most 0), of a beam
+            search divided by its length penalty. An empty line gives `[("", 0.0)]`.
 
         Raises:
-            ValueError: If `lines` is not a list of strings.
+            ValueError: If `lines` or `prefix` is not a list of strings, or of another
+                length than `lines`.
         """
-        if not isinstance(lines, list | tuple):
-            raise ValueError(
-                "`lines` must be a list of strings; pass one line as [line]. "
-                f"Received: lines={lines!r}."
-            )
+        _check_lines("lines", lines)
+        if prefix is not None:
+            _check_lines("prefix", prefix, len(lines))
+        search = _with_hypotheses(search or self.search, num_hypotheses)
+        return self._translate(lines, search, prefix, verbose, first=0)
+
+    def _translate(self, lines, search, prefix, verbose, first):
+        """Does what `translate` does, for lines whose first is the number `first`."""
         sources = self._source_ids(lines)
+        forced = None if prefix is None else self.target_tokenizer.tokenize(prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
         filled.sort(key=lambda index: len(sources[index]))
         progress = (
             keras.utils.Progbar(len(filled), unit_name="line") if verbose else None
         )
         translations = [[("", 0.0)] for _ in lines]
-        for first in range(0, len(filled), LINES_AT_ONCE):
-            batch = filled[first : first + LINES_AT_ONCE]
-            found = self._search([sources[index] for index in batch], search)
-            for index, translation in zip(batch, found, strict=True):
+        for start in range(0, len(filled), LINES_AT_ONCE):
+            batch = filled[start : start + LINES_AT_ONCE]
+            found = decoding.generation.decode(
+                self.model,
+                self._padded([sources[index] for index in batch]),
+                search,
+                prefix=forced and self._padded([forced[index] for index in batch]),
+                numbers=[first + index for index in batch],
+            )
+            texts = zip(batch, self._texts(found), strict=True)
+            for index, translation in texts:
                 translations[index] = translation
             if progress:
                 progress.add(len(batch))
         return translations
 
-    def attention(self, source, target=None):
-        """Returns the cross-attention of every decoder layer and head on one line.
+    def stream(self, lines, search=None, verbose=False):
+        """Translates lines one after another, however many there are.
+
+        Holds a few thousand lines at a time, which it sorts by length; so the memory
+        it takes does not grow with their number.
+
+        Args:
+            lines: Iterable of strings, such as an open file.
+            search: Search for this call alone; None: the translator's own.
+            verbose: Whether to show the number of lines so far.
+
+        Yields:
+            A string for each line, in their order.
+
+        Raises:
+            ValueError: If something in `lines` is not a string.
+        """
+        progress = keras.utils.Progbar(None, unit_name="line") if verbose else None
+        lines, first = iter(lines), 0
+        while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
+            block = [line.rstrip("\r\n") for line in _strings(block, first)]
+            found = self._translate(block, search or self.search, None, False, first)
+            if progress:
+                progress.add(len(block))
+            yield from (best[0][0] for best in found)
+            first += len(block)
+
+    def score(self, sources, targets, verbose=False):
+        """Gives the log-probability of given translations.
+
+        Args:
+            sources: List of strings.
+            targets: List of as many strings, their translations.
+            verbose: Whether to show a progress bar.
+
+        Returns:
+            Float32 array `(len(sources),)`: the sum over the tokens of each target, its
+            end included, in nats. A source or target of more tokens than
+            `model.max_length` is cut there, with a warning.
+
+        Raises:
+            ValueError: If these are not lists of strings of one length.
+        """
+        _check_lines("sources", sources)
+        _check_lines("targets", targets, len(sources))
+        source_ids, target_ids = self._source_ids(sources), self._target_ids(targets)
+        pairs = list(zip(source_ids, target_ids, strict=True))
+        order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
+        progress = (
+            keras.utils.Progbar(len(pairs), unit_name="pair") if verbose else None
+        )
+        scores = np.zeros(len(pairs), "float32")
+        for start in range(0, len(order), LINES_AT_ONCE):
+            batch = order[start : start + LINES_AT_ONCE]
+            source_ids, target_ids = (
+                self._padded([pairs[index][side] for index in batch]) for side in (0, 1)
+            )
+            scores[batch] = self.model.score(source_ids, target_ids)
+            if progress:
+                progress.add(len(batch))
+        return scores
+
+    def attention(self, source, target=None, kind="cross"):
+        """Returns the attention of every layer and head on one line.
 
         Args:
             source: String.
             target: Its translation; None: the translator's own.
+            kind: "cross": of the target's tokens on the source's; "encoder": of the
+                source's on each other; "decoder": of the target's on those before. A
+                recurrent model has "cross" alone.
 
         Returns:
             An `AttentionWeights` named tuple, as `plotting.attention_map` draws it.
 
         Raises:
-            ValueError: If `source` or `target` is not a string.
+            ValueError: If `source` or `target` is not a string, or the model has no
+                attention of that kind.
         """
         (source_ids,) = self._source_ids([source])
         inputs = np.array([source_ids], "int32")
@@ -150,14 +255,42 @@ class Translator:
             target_ids = found.token_ids[0, 0, : found.lengths[0, 0]].tolist()
         else:
             (target_ids,) = self.target_tokenizer.tokenize([target])
-        scores = self.model.cross_attention_scores(
-            inputs, np.array([[self.model.start_id, *target_ids]], "int32")
-        )
-        return AttentionWeights(
-            _pieces(self.source_tokenizer, source_ids[:-1]),
-            _pieces(self.target_tokenizer, target_ids),
-            keras.ops.convert_to_numpy(scores)[0],
-        )
+        read = [self.model.start_id, *target_ids]
+        scores = self.model.attention_scores(inputs, np.array([read], "int32"), kind)
+        sources = _pieces(self.source_tokenizer, source_ids[:-1])
+        targets = _pieces(self.target_tokenizer, target_ids)
+        looking, seen = {
+            "cross": (targets, sources),
+            "encoder": (sources, sources),
+            "decoder": (targets, ["<s>", *targets[:-1]]),
+        }[kind]
+        return AttentionWeights(seen, looking, keras.ops.convert_to_numpy(scores)[0])
+
+    def compile_report(self):
+        """Counts what was compiled for this translator's searches.
+
+        Returns:
+            A `decoding.CompileReport`: the number of programs, and the seconds that
+            their first calls took.
+        """
+        return decoding.compile_report(self.model)
+
+    def export(self, path, format="saved_model", **options):
+        """Writes the translator for an engine that serves it without this library.
+
+        Args:
+            path: Folder, or file, that does not exist yet.
+            format: "saved_model": TensorFlow's, from strings to strings;
+                "ctranslate2"; "onnx": the model alone, from token ids to logits.
+            **options: Those of the format: see `keras_seqattn.export`.
+
+        Raises:
+            ValueError: If the format is none of these, or cannot hold this translator;
+                nothing is written then.
+        """
+        from keras_seqattn.export import export_translator
+
+        export_translator(self, path, format, **options)
 
     def save(self, path):
         """Writes model, tokenizers and search to one file.
@@ -211,28 +344,37 @@ class Translator:
 
     def _source_ids(self, lines):
         """Tokenises lines as the encoder was trained to read them."""
-        sources = self.source_tokenizer.tokenize(lines)
+        return self._ended("lines", self.source_tokenizer.tokenize(lines))
+
+    def _target_ids(self, lines):
+        """Tokenises lines as the decoder was trained to say them."""
+        return self._ended("targets", self.target_tokenizer.tokenize(lines))
+
+    def _ended(self, name, token_ids):
+        """Cuts what is too long, and ends each line."""
         limit = self.model.max_length or float("inf")
-        too_long = [index for index, ids in enumerate(sources) if len(ids) >= limit]
+        too_long = [index for index, ids in enumerate(token_ids) if len(ids) >= limit]
         for index in too_long:
-            sources[index] = sources[index][: limit - 1]
+            token_ids[index] = token_ids[index][: limit - 1]
         if too_long:
             warnings.warn(
-                f"{len(too_long)} of {len(lines)} lines are longer than the model's "
-                f"max_length={limit} tokens, the end's included, and were cut there. "
-                f"The first is lines[{too_long[0]}].",
-                stacklevel=3,
+                f"{len(too_long)} of {len(token_ids)} lines are longer than the "
+                f"model's max_length={limit} tokens, the end's included, and were cut "
+                f"there. The first is {name}[{too_long[0]}].",
+                stacklevel=4,
             )
-        return [[*ids, self.model.end_id] for ids in sources]
+        return [[*ids, self.model.end_id] for ids in token_ids]
 
-    def _search(self, sources, search):
-        """Searches one batch; returns for each source its pairs (text, score)."""
-        source_ids = np.full(
-            (len(sources), max(map(len, sources))), self.model.pad_id, "int32"
-        )
-        for row, ids in zip(source_ids, sources, strict=True):
+    def _padded(self, lists):
+        """Makes an int32 array of lists of token ids."""
+        length = max(1, max(map(len, lists)))
+        token_ids = np.full((len(lists), length), self.model.pad_id, "int32")
+        for row, ids in zip(token_ids, lists, strict=True):
             row[: len(ids)] = ids
-        found = decoding.generate(self.model, source_ids, search or self.search)
+        return token_ids
+
+    def _texts(self, found):
+        """Gives for each sentence its pairs (text, score)."""
         batch, count = found.scores.shape
         texts = self.target_tokenizer.detokenize(
             [
@@ -241,7 +383,44 @@ class Translator:
             ]
         )
         pairs = list(zip(texts, found.scores.ravel().tolist(), strict=True))
-        return [pairs[row * count : (row + 1) * count] for row in range(batch)]
+        pairs = [pairs[row * count : (row + 1) * count] for row in range(batch)]
+        # A beam may have found fewer sentences than were asked for.
+        return [[pair for pair in row if pair[1] > -np.inf] for row in pairs]
+
+
+def _check_lines(name, lines, length=None):
+    if not isinstance(lines, list | tuple):
+        raise ValueError(
+            f"`{name}` must be a list of strings; pass one line as [line]. "
+            f"Received: {name}={lines!r}."
+        )
+    if length is not None and len(lines) != length:
+        raise ValueError(
+            f"`{name}` must have {length} lines, as many as there are sources. "
+            f"Received: {name} of {len(lines)} lines."
+        )
+
+
+def _strings(lines, first):
+    for index, line in enumerate(lines):
+        if not isinstance(line, str):
+            raise ValueError(
+                "`lines` must hold strings only. "
+                f"Received: line {first + index}: {line!r}."
+            )
+    return lines
+
+
+def _with_hypotheses(search, count):
+    """Gives a search that finds a number of hypotheses a sentence."""
+    if count == 1:
+        return search
+    if search is None or type(search) is decoding.Greedy:
+        options = {} if search is None else search.get_config()
+        search = decoding.BeamSearch(width=max(4, count), **options)
+    if isinstance(search, decoding.BeamSearch):
+        search = dataclasses.replace(search, width=max(search.width, count))
+    return dataclasses.replace(search, num_hypotheses=count)
 
 
 @keras.saving.register_keras_serializable(

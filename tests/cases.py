@@ -358,7 +358,40 @@ CASES = {
             inputs=(IDS,),
         ),
     ],
-    "decoding.Greedy": [case(decoding.Greedy, inputs=(LOGITS,))],
+    "decoding.Greedy": [
+        case(decoding.Greedy, inputs=(LOGITS,)),
+        case(
+            decoding.Greedy,
+            min_length=1,
+            repetition_penalty=1.5,
+            no_repeat_ngram=2,
+            banned_ids=(4,),
+            inputs=(LOGITS,),
+        ),
+    ],
+    "decoding.Sample": [
+        case(
+            decoding.Sample,
+            temperature=0.9,
+            top_k=5,
+            top_p=0.9,
+            min_p=0.1,
+            seed=3,
+            num_hypotheses=2,
+            inputs=(LOGITS,),
+        )
+    ],
+    "decoding.BeamSearch": [
+        case(
+            decoding.BeamSearch,
+            width=3,
+            length_penalty=0.6,
+            penalty="gnmt",
+            num_hypotheses=2,
+            banned_ids=(4,),
+            inputs=(LOGITS,),
+        )
+    ],
     "training.MaskedCrossentropy": [
         case(training.MaskedCrossentropy, inputs=(IDS, LOGITS)),
         case(
@@ -387,4 +420,4 @@ CASES = {
     "text.ByteTokenizer": [case(text.ByteTokenizer, inputs=(LINES,))],
 }
 # Classes that hold a result and are neither configured nor saved.
-RESULTS = {"decoding.Hypotheses"}
+RESULTS = {"decoding.Hypotheses", "decoding.CompileReport"}

@@ -25,7 +25,7 @@ def use(thing, inputs):
         thing.reset_state()
         thing.update_state(*inputs)
         return [ops.convert_to_numpy(thing.result())]
-    if hasattr(thing, "run"):
+    if hasattr(thing, "advance"):
         return list(_searched(thing, *inputs))
     if isinstance(thing, keras.Model):
         names = [tensor.name for tensor in thing.inputs]
@@ -36,7 +36,8 @@ def use(thing, inputs):
 
 def _searched(method, table):
     def step(token_ids, state, index):
-        return ops.take(state["sentence"]["table"], index, axis=1)[:, None], state
+        logits = ops.take(state["sentence"]["table"], index, axis=1)[:, None]
+        return ops.repeat(logits, token_ids.shape[1], axis=1), state
 
     return keras_seqattn.decoding.search(
         step,

@@ -47,7 +47,7 @@ def echo(monkeypatch):
     """
     batches = []
 
-    def generate(model, source_ids, search=None):
+    def decode(model, source_ids, search=None, prefix=None, numbers=None):
         batches.append((source_ids, search))
         token_ids = np.stack([source_ids] * 2, axis=1)
         token_ids[token_ids == model.end_id] = 0
@@ -55,7 +55,7 @@ def echo(monkeypatch):
         lengths = (token_ids > 0).sum(-1)
         return ks.decoding.Hypotheses(token_ids, lengths, -1.0 * lengths)
 
-    monkeypatch.setattr(ks.decoding, "generate", generate)
+    monkeypatch.setattr(ks.decoding.generation, "decode", decode)
     return batches
 
 
@@ -169,9 +169,7 @@ def test_attention_of_a_given_translation(sentencepiece):
     assert "".join(found.target_tokens) == "a shirt</s>"
     source_ids = [*sentencepiece.tokenize(["two dogs"])[0], 2]
     target_ids = [1, *sentencepiece.tokenize(["a shirt"])[0]]
-    scores = model.cross_attention_scores(
-        np.array([source_ids]), np.array([target_ids])
-    )
+    scores = model.attention_scores(np.array([source_ids]), np.array([target_ids]))
     scores = keras.ops.convert_to_numpy(scores)[0]
     np.testing.assert_allclose(found.weights, scores, atol=1e-6)
 
@@ -241,3 +239,117 @@ def test_a_file_of_something_else_is_an_error(tmp_path):
         ks.Translator.load(path)
     with pytest.raises(ValueError, match="missing.keras"):
         ks.Translator.load(tmp_path / "missing.keras")
+
+
+def test_more_hypotheses_make_the_search_a_beam(translator):
+    [found] = translator.translate(["two"], num_hypotheses=3)
+    scores = [score for _, score in found]
+    assert len(found) == 3 and scores == sorted(scores, reverse=True)
+    beam = ks.decoding.BeamSearch(width=4, num_hypotheses=3)
+    assert found == translator.translate(["two"], search=beam)[0]
+
+
+def test_samples_do_not_depend_on_the_lines_beside(translator):
+    search = ks.decoding.Sample(seed=1)
+    lines = [f"{i}" * (1 + i % 4) for i in range(6)]
+    together = translator(lines, search=search)
+    shuffled = translator([*lines[:3], "x" * 20, *lines[4:]], search=search)
+    assert together[:3] + together[4:] == shuffled[:3] + shuffled[4:]
+
+
+def test_translations_begin_as_they_are_told(translator):
+    found = translator.translate(["two", "dogs"], prefix=["ab", ""])
+    assert found[0][0][0].startswith("ab")
+    assert found[1][0][0] == translator(["dogs"])[0]
+
+
+def test_a_stream_is_translated_block_by_block(translator, monkeypatch):
+    monkeypatch.setattr(ks.translator, "LINES_IN_A_BLOCK", 2)
+    read = []
+
+    def lines():
+        for line in ("one\n", "\n", "two\r\n", "three", "four\n"):
+            read.append(line)
+            yield line
+
+    stream = translator.stream(lines())
+    first = next(stream)
+    assert len(read) == 2, "no more is read than is translated"
+    expected = translator(["one", "", "two", "three", "four"])
+    assert [first, *stream] == expected
+
+
+def test_a_stream_says_which_line_is_no_string(translator):
+    with pytest.raises(ValueError, match="`lines` must hold strings.*line 1: b'x'"):
+        list(translator.stream(["a", b"x"]))
+
+
+def test_score_is_the_log_probability_of_the_whole_target(translator):
+    """A loop over the tokens, in float64, of the logits of one pass."""
+    sources, targets = ["two dogs", "x", ""], ["ab", "a longer target", ""]
+    scores = translator.score(sources, targets)
+    model, tokenizer = translator.model, translator.source_tokenizer
+    for source, target, score in zip(sources, targets, scores, strict=True):
+        (source_ids,), (target_ids,) = map(tokenizer.tokenize, ([source], [target]))
+        said = [*target_ids, model.end_id]
+        logits = model(
+            {
+                "source_ids": np.array([[*source_ids, model.end_id]]),
+                "target_ids": np.array([[model.start_id, *target_ids]]),
+            }
+        )
+        logits = keras.ops.convert_to_numpy(logits)[0].astype("float64")
+        total = np.log(np.exp(logits).sum(-1))
+        expected = sum(logits[i, token] - total[i] for i, token in enumerate(said))
+        np.testing.assert_allclose(score, expected, rtol=1e-4)
+
+
+def test_a_translation_has_the_score_that_was_returned(translator):
+    [[(text, score)]] = translator.translate(["dogs"])
+    if len(text.encode()) < 20:  # the end was found, not the limit
+        np.testing.assert_allclose(
+            translator.score(["dogs"], [text]), [score], rtol=1e-3
+        )
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "message"),
+    [
+        (["a"], ["b", "c"], "`targets` must have 1 lines.*2 lines"),
+        ("a", ["b"], "`sources` must be a list of strings.*sources='a'"),
+    ],
+)
+def test_bad_pairs_to_score(translator, sources, targets, message):
+    with pytest.raises(ValueError, match=message):
+        translator.score(sources, targets)
+
+
+def test_bad_prefix(translator):
+    with pytest.raises(ValueError, match="`prefix` must have 2 lines.*1 lines"):
+        translator.translate(["a", "b"], prefix=["c"])
+
+
+@pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
+def test_attention_of_every_kind_is_normalized(translator, kind):
+    looked = translator.attention("two", "ab", kind=kind)
+    sizes = {"cross": (3, 4), "encoder": (4, 4), "decoder": (3, 3)}[kind]
+    assert (len(looked.target_tokens), len(looked.source_tokens)) == sizes
+    assert looked.weights.shape[2:] == sizes
+    np.testing.assert_allclose(looked.weights.sum(-1), 1.0, atol=1e-5)
+    if kind == "decoder":
+        assert looked.source_tokens[0] == "<s>"
+        assert not np.triu(looked.weights, k=1).any()
+    assert len(looked.alignment()) == sizes[0]
+
+
+def test_no_such_attention(translator):
+    with pytest.raises(ValueError, match="`kind` must be one of.*kind='self'"):
+        translator.attention("two", "ab", kind="self")
+
+
+def test_what_was_compiled_is_counted(translator):
+    translator(["two"])
+    report = translator.compile_report()
+    assert report.num_programs >= 1 and report.seconds > 0.0
+    translator(["six"])
+    assert translator.compile_report() == report

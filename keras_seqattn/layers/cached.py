@@ -14,7 +14,9 @@ class CachedSteps:
 
     The methods are those of a layer with `HeadProjections` and the attention of
     `MultiHeadAttention`. Keys are kept as they are attended to: normed, and rotated by
-    rotary positions.
+    rotary positions. A cache is never reordered when beams are: what each slot wrote
+    stays where it is, and `origin`, a small table that is reordered, says in which slot
+    each position of a beam's history stands.
     Shapes: B batch, W beams, L cache length, S source length, D width of an input.
     """
 
@@ -27,9 +29,9 @@ class CachedSteps:
             max_length: Number of steps L the cache has room for.
 
         Returns:
-            A dict of "key" `(B, W, L, G, K)` and "value" `(B, W, L, G, V)`, zeros.
+            A dict of "key" `(B, L, W, G, K)` and "value" `(B, L, W, G, V)`, zeros.
         """
-        shape = (batch_size, width, max_length, self.num_key_value_heads)
+        shape = (batch_size, max_length, width, self.num_key_value_heads)
         return {
             "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
             "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
@@ -49,14 +51,14 @@ class CachedSteps:
             The cache with these positions.
         """
         entries = self.project_memory(value, start=index)
-        width = cache["key"].shape[1]
+        width = cache["key"].shape[2]
         beams = {
-            name: ops.repeat(ops.expand_dims(entry, 1), width, axis=1)
+            name: ops.repeat(ops.expand_dims(entry, 2), width, axis=2)
             for name, entry in entries.items()
         }
         return _written(cache, beams, index)
 
-    def step(self, query, cache, index, mask=None):
+    def step(self, query, cache, index, mask=None, origin=None):
         """Attends from one new position to itself and those before it.
 
         Equals row `index` of a call with `use_causal_mask=True` on the whole sequence.
@@ -67,37 +69,49 @@ class CachedSteps:
             index: The position, an integer or a scalar int32 tensor.
             mask: Bool tensor `(B, L)` over the positions of the cache, True = may
                 attend; False hides the padding before a short prompt.
+            origin: Int32 tensor `(B, W, L)`, the slot in which each position of a
+                beam's history was written; None where beams never changed places.
 
         Returns:
             Float tensor `(B, W, output_shape)`, and the cache with this position.
         """
         width = query.shape[1]
-        rows = ops.reshape(query, (-1, 1, query.shape[-1]))  # (B W, 1, D)
-        entries = self.project_memory(rows, start=index)
         entries = {
-            name: ops.reshape(entry, (-1, width, *entry.shape[1:]))
-            for name, entry in entries.items()
+            "key": self._beams_placed(self.project_key(query), index),
+            "value": self.project_value(query),
         }
-        cache = _written(cache, entries, index)  # (B, W, L, G, K)
-        keys, values = (
-            ops.reshape(cache[name], (-1, *cache[name].shape[2:]))
-            for name in ("key", "value")
+        cache = _written(
+            cache, {name: x[:, None] for name, x in entries.items()}, index
         )
-        if mask is not None:
-            mask = ops.repeat(mask, width, axis=0)[:, None, None]  # (B W, 1, 1, L)
+        keys, values = (
+            ops.reshape(x, (-1, x.shape[1] * width, *x.shape[3:]))  # (B, L W, G, K)
+            for x in (cache["key"], cache["value"])
+        )
+        length = cache["key"].shape[1]
+        bias = self._bias(1, length, index)  # (1, H, 1, L)
+        # The beams stand at one position, so the kernel must not count them from 0.
         heads, _ = self._attend(
-            self._placed(self.project_query(rows), index),
+            self._beams_placed(self.project_query(query), index),
             keys,
             values,
-            mask=mask,
-            bias=self._bias(1, ops.shape(keys)[1], index),
-            causal=True,
-            window=self.sliding_window,
-            offset=index,
+            mask=self._history(width, length, index, mask, origin),
+            bias=None if bias is None else ops.repeat(bias, width, axis=-1),
+            window=None,
             implementation="explicit",
         )
-        output = self.project_output(rows, heads)
-        return ops.reshape(output, (-1, width, *output.shape[2:])), cache
+        return self.project_output(query, heads), cache
+
+    def _history(self, width, length, index, mask, origin):
+        """Marks what of the cache each beam may see, `(B or 1, 1, W or 1, L W)`."""
+        seen = masks.causal_mask(1, length, index)  # (1, L)
+        seen = masks.combine_masks(seen, self._window_at(length, index), mask)
+        if width == 1:
+            return seen[:, None, None, :]
+        slots = ops.arange(width, dtype="int32")
+        origin = slots[None, :, None] if origin is None else origin
+        own = ops.equal(origin[..., None], slots)  # (B, W, L, W)
+        own = ops.logical_and(own, seen[:, None, :, None])
+        return ops.reshape(own, (-1, 1, width, length * width))
 
     def project_memory(self, value, key=None, start=0):
         """Projects what `step_memory` attends to, once for all steps and beams.
@@ -113,7 +127,9 @@ class CachedSteps:
         keys = self.project_key(value if key is None else key)
         return {"key": self._placed(keys, start), "value": self.project_value(value)}
 
-    def step_memory(self, query, memory, mask=None, index=None):
+    def step_memory(
+        self, query, memory, mask=None, index=None, return_attention_scores=False
+    ):
         """Attends from one new position of each beam to a projected memory.
 
         Equals row `index` of a call of the layer on the whole sequence and memory.
@@ -125,9 +141,11 @@ class CachedSteps:
             mask: Bool tensor `(B, S)`, True = may attend.
             index: Position of the beams among the memory's, an integer or a scalar
                 int32 tensor; needed with `positions` or `sliding_window`.
+            return_attention_scores: Whether to return the weights too.
 
         Returns:
-            Float tensor `(B, W, output_shape)`.
+            Float tensor `(B, W, output_shape)`; with `return_attention_scores` also
+            the weights `(B, H, W, S)`.
 
         Raises:
             ValueError: If `index` is needed and None.
@@ -135,41 +153,86 @@ class CachedSteps:
         queries = self.project_query(query)  # (B, W, H, K)
         mask = masks.input_masks(None, mask, None, None)  # (B, 1, S)
         if self.positions is not None or self.sliding_window is not None:
-            queries = self._beams_placed(queries, index)
+            _check_given("index", index)
+        queries = self._beams_placed(queries, index)
+        length = ops.shape(memory["key"])[1]
         # The beams stand at one position, so the kernel must not count them from 0.
-        heads, _ = self._attend(
+        heads, scores = self._attend(
             queries,
             memory["key"],
             memory["value"],
-            mask=masks.combine_masks(mask, self._window_at(memory, index)),
-            bias=self._bias(1, ops.shape(memory["key"])[1], index),
+            mask=masks.combine_masks(mask, self._window_at(length, index)),
+            bias=self._bias(1, length, index),
             window=None,
             implementation="explicit",
+            return_scores=return_attention_scores,
         )
-        return self.project_output(query, heads)
+        output = self.project_output(query, heads)
+        return (output, scores) if return_attention_scores else output
 
-    def _beams_placed(self, queries, index):
-        """Rotates the queries of beams, which all stand at `index`."""
-        if index is None:
-            raise ValueError(
-                "`index` must be given where the layer has `positions` or "
-                "`sliding_window`. Received: index=None."
-            )
-        rows = ops.reshape(queries, (-1, 1, *queries.shape[2:]))  # (B W, 1, H, K)
-        rows = self._placed(rows, index)
-        return ops.reshape(rows, (-1, *queries.shape[1:]))
+    def _beams_placed(self, heads, index):
+        """Rotates heads `(B, W, H, K)` of beams, which all stand at `index`."""
+        if self.positions is None:
+            return heads
+        rows = ops.reshape(heads, (-1, 1, *heads.shape[2:]))  # (B W, 1, H, K)
+        return ops.reshape(self._placed(rows, index), (-1, *heads.shape[1:]))
 
-    def _window_at(self, memory, index):
-        """Gives which of the memory a query at `index` may see, `(1, S)`, or None."""
+    def _window_at(self, length, index):
+        """Gives which positions a query at `index` may see, `(1, L)`, or None."""
         if self.sliding_window is None:
             return None
-        length = ops.shape(memory["key"])[1]
         return masks.window_mask(1, length, self.sliding_window, index)
 
 
+def initial_origin(batch_size, width, max_length):
+    """Makes the table that says where each position of a beam's history stands.
+
+    Args:
+        batch_size: Number of sentences B.
+        width: Number of beams W a sentence.
+        max_length: Number of steps L.
+
+    Returns:
+        Int32 tensor `(B, W, L)`: each beam's own slot.
+
+    Example:
+        >>> [int(x) for x in initial_origin(1, 2, 3)[0, 1]]
+        [1, 1, 1]
+    """
+    slots = ops.arange(width, dtype="int32")[None, :, None]
+    return ops.broadcast_to(slots, (batch_size, width, max_length))
+
+
+def mark_origin(origin, index):
+    """Notes that every beam now writes position `index` in its own slot.
+
+    Args:
+        origin: Int32 tensor `(B, W, L)`, reordered as the beams were.
+        index: The position, an integer or a scalar int32 tensor.
+
+    Returns:
+        Int32 tensor `(B, W, L)`.
+
+    Example:
+        >>> origin = ops.zeros((1, 2, 3), "int32")  # both beams came from slot 0
+        >>> [int(x) for x in mark_origin(origin, 1)[0, 1]]
+        [0, 1, 0]
+    """
+    batch_size, width, _ = ops.shape(origin)
+    return ops.slice_update(origin, (0, 0, index), initial_origin(batch_size, width, 1))
+
+
 def _written(cache, entries, index):
-    """Writes entries `(B, W, T, G, K)` at `index` of each beam."""
+    """Writes entries `(B, T, W, G, K)` at `index`."""
     return {
-        name: ops.slice_update(cache[name], (0, 0, index, 0, 0), entry)
+        name: ops.slice_update(cache[name], (0, index, 0, 0, 0), entry)
         for name, entry in entries.items()
     }
+
+
+def _check_given(name, index):
+    if index is None:
+        raise ValueError(
+            f"`{name}` must be given where the layer has `positions` or "
+            f"`sliding_window`. Received: {name}=None."
+        )

@@ -201,7 +201,17 @@ class DecoderBlock(Block):
         cache = residual.sublayer.fill_cache(residual.enter(target), cache)
         return self(target, **arguments), cache
 
-    def step(self, target, cache, index, memory=None, source_mask=None, mask=None):
+    def step(
+        self,
+        target,
+        cache,
+        index,
+        memory=None,
+        source_mask=None,
+        mask=None,
+        origin=None,
+        return_attention_scores=False,
+    ):
         """Decodes one new position of each beam.
 
         Equals row `index` of a call on the whole sequence.
@@ -214,23 +224,35 @@ class DecoderBlock(Block):
             source_mask: Bool tensor `(B, S)`.
             mask: Bool tensor `(B, L)`, True = a position of the cache that may be
                 attended to, where it is not all up to `index`.
+            origin: Int32 tensor `(B, W, L)`, the slot of the cache in which each
+                position of a beam's history stands; None where it is the beam's own.
+            return_attention_scores: Whether to return the weights on the memory too.
 
         Returns:
-            Float tensor `(B, W, D)`, and the cache with this position.
+            Float tensor `(B, W, D)`, and the cache with this position; with
+            `return_attention_scores` also the weights `(B, H, W, S)`.
         """
         residual = self.attention_residual
-        masked = {} if mask is None else {"mask": mask}
+        given = {"mask": mask, "origin": origin}
+        given = {name: value for name, value in given.items() if value is not None}
         attended, cache = residual.sublayer.step(
-            residual.enter(target), cache, index, **masked
+            residual.enter(target), cache, index, **given
         )
-        x = residual.leave(target, attended)
+        x, scores = residual.leave(target, attended), None
         if memory is not None:
             residual = self.cross_residual
             attended = residual.sublayer.step_memory(
-                residual.enter(x), memory, source_mask, index=index
+                residual.enter(x),
+                memory,
+                source_mask,
+                index=index,
+                return_attention_scores=return_attention_scores,
             )
+            if return_attention_scores:
+                attended, scores = attended
             x = residual.leave(x, attended)
-        return self.feed_forward_residual(x), cache
+        x = self.feed_forward_residual(x)
+        return (x, cache, scores) if return_attention_scores else (x, cache)
 
     def compute_mask(self, target, mask=None):
         """Passes the mask of `target` on to the output, none to the weights."""

@@ -174,7 +174,9 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             "value": ops.expand_dims(source, 2),
         }
 
-    def step(self, target, cache, memory, source_mask=None):
+    def step(
+        self, target, cache, memory, source_mask=None, return_attention_scores=False
+    ):
         """Decodes one new position of each beam; equals its row of a whole pass.
 
         Args:
@@ -182,9 +184,11 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             cache: What `initial_cache` or the step before gave.
             memory: What `project_memory` gave, shared by a sentence's beams.
             source_mask: Bool tensor `(B, S)`.
+            return_attention_scores: Whether to return the weights too.
 
         Returns:
-            Float tensor `(B, W, U)`, and the states after this position.
+            Float tensor `(B, W, U)`, and the states after this position; with
+            `return_attention_scores` also the weights `(B, 1, W, S)`.
         """
         width = target.shape[1]
         hidden = ops.reshape(target, (-1, target.shape[-1]))  # (B W, D)
@@ -196,8 +200,8 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         hidden = ops.reshape(hidden, (-1, width, self.units))
         cache = ops.reshape(ops.stack(states, axis=1), (-1, *cache.shape[1:]))
         mask = input_masks(None, source_mask, None, None)
-        output, _ = self._attend(hidden, memory, mask)
-        return output, cache
+        output, scores = self._attend(hidden, memory, mask, return_attention_scores)
+        return (output, cache, scores) if return_attention_scores else (output, cache)
 
     def compute_mask(self, target, mask=None):
         """Passes the mask of `target` on to the output, none to the weights."""

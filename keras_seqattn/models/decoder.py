@@ -7,6 +7,7 @@ vocabulary.
 from keras import ops
 
 from keras_seqattn.layers import DecoderBlock, SegmentMemory, padding_mask
+from keras_seqattn.layers.cached import initial_origin, mark_origin
 from keras_seqattn.layers.segment import next_memory
 from keras_seqattn.models import stacks
 
@@ -99,33 +100,39 @@ class Decoder:
         """Reads the prompts, and gives the caches they leave."""
         x, mask = memory["hidden"], memory["mask"]
         batch_size, length = ops.shape(mask)[0], mask.shape[1]
-        beam = {}
+        caches = {}
         # The first step writes the prompt's last column again, hence - 1.
         room = length - 1 + max_length
         last = x[:, -1]
         for name, block in self.stack:
             cache = block.initial_cache(batch_size, width, room)
-            x, beam[name] = block.prefill(x, cache, target_mask=mask)
+            x, caches[name] = block.prefill(x, cache, target_mask=mask)
         generated = ops.ones((batch_size, max_length - 1), "bool")
         sentence = {
             "last": last,
             "length": ops.sum(ops.cast(mask, "int32"), axis=1),
             "prompt_mask": mask,
             "mask": ops.concatenate([mask, generated], axis=1),
+            "caches": caches,
         }
+        beam = {"origin": initial_origin(batch_size, width, room)}
         return {"beam": beam, "sentence": sentence}
 
     def step(self, token_ids, state, index):
         """Decodes one position of each beam."""
-        beam, sentence = dict(state["beam"]), state["sentence"]
+        sentence, caches = state["sentence"], {}
         x = self._embed_step(token_ids, sentence, index)
         column = index + sentence["prompt_mask"].shape[1] - 1
         # The last of the prompt stands in the prompt's segment, and sees all of it.
         remembered = ops.logical_or(index == 0, self._remembered(sentence, column))
         mask = ops.logical_and(sentence["mask"], remembered)
+        origin = mark_origin(state["beam"]["origin"], column)
         for name, block in self.stack:
-            x, beam[name] = block.step(x, beam[name], column, mask=mask)
-        return ops.cast(self.logits(x), "float32"), {"beam": beam, "sentence": sentence}
+            x, caches[name] = block.step(
+                x, sentence["caches"][name], column, mask=mask, origin=origin
+            )
+        state = {"beam": {"origin": origin}, "sentence": {**sentence, "caches": caches}}
+        return ops.cast(self.logits(x), "float32"), state
 
     def _embed_step(self, token_ids, sentence, index):
         """Embeds a token of each beam at its own position in its own text."""

@@ -11,7 +11,11 @@ from keras_seqattn.layers import (
     RecurrentEncoder,
     padding_mask,
 )
-from keras_seqattn.models.translation import TranslationModel, TranslationStacks
+from keras_seqattn.models.translation import (
+    TranslationModel,
+    TranslationStacks,
+    attention_given,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -130,13 +134,13 @@ class _Stacks(TranslationStacks):
             **common,
         )
 
-    def encode(self, source_ids):
+    def encode(self, source_ids, return_attention_scores=False):
         mask = padding_mask(source_ids, self.pad_id)
         hidden, state = self.encoder(self.source_embedding(source_ids), mask=mask)
-        return {"hidden": hidden, "mask": mask, "state": state}
+        memory = {"hidden": hidden, "mask": mask, "state": state}
+        return (memory, {}) if return_attention_scores else memory
 
     def decode(self, target_ids, memory, return_attention_scores=False):
-        """Gives the logits, and the list of the weights where asked for."""
         x = self.decoder(
             self.target_embedding(target_ids),
             memory["hidden"],
@@ -145,18 +149,27 @@ class _Stacks(TranslationStacks):
             return_attention_scores=return_attention_scores,
         )
         x, *scores = x if return_attention_scores else (x,)
-        return self.logits(x), scores
+        return self.logits(x), {"cross": scores}
 
-    def initial_state(self, memory, max_length, width):
+    def initial_state(self, memory, max_length, width, coverage=False):
         projected = self.decoder.project_memory(memory["hidden"])
-        return {
-            "beam": {"states": self.decoder.initial_cache(memory["state"], width)},
-            "sentence": {"mask": memory["mask"], **projected},
-        }
+        beam = {"states": self.decoder.initial_cache(memory["state"], width)}
+        if coverage:
+            batch_size, length = ops.shape(memory["mask"])
+            beam["coverage"] = ops.zeros((batch_size, width, length), "float32")
+        return {"beam": beam, "sentence": {"mask": memory["mask"], **projected}}
 
     def step(self, token_ids, state, index):
         x = self.target_embedding(token_ids)  # (B, W, D)
-        beam, sentence = state["beam"], state["sentence"]
-        x, states = self.decoder.step(x, beam["states"], sentence, sentence["mask"])
+        beam, sentence = dict(state["beam"]), state["sentence"]
+        x, beam["states"], *scores = self.decoder.step(
+            x,
+            beam["states"],
+            sentence,
+            sentence["mask"],
+            return_attention_scores="coverage" in beam,
+        )
+        if scores:
+            beam["coverage"] = beam["coverage"] + attention_given(scores)
         logits = ops.cast(self.logits(x), "float32")
-        return logits, {"beam": {"states": states}, "sentence": sentence}
+        return logits, {"beam": beam, "sentence": sentence}

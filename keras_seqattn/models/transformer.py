@@ -7,8 +7,13 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers import DecoderBlock, EncoderBlock, padding_mask
+from keras_seqattn.layers.cached import initial_origin, mark_origin
 from keras_seqattn.models import stacks
-from keras_seqattn.models.translation import TranslationModel, TranslationStacks
+from keras_seqattn.models.translation import (
+    TranslationModel,
+    TranslationStacks,
+    attention_given,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -166,18 +171,23 @@ class _Stacks(TranslationStacks):
             cross_attention=stacks.cross_attention_options(options),
         )
 
-    def encode(self, source_ids):
+    def encode(self, source_ids, return_attention_scores=False):
         mask = padding_mask(source_ids, self.pad_id)
-        hidden = self.source_embedding(source_ids)
+        hidden, scores = self.source_embedding(source_ids), []
         for _, block in self.encoder:
-            hidden = block(hidden, mask=mask)
-        return {"hidden": self.encoder.finish(hidden), "mask": mask}
+            hidden = block(
+                hidden, mask=mask, return_attention_scores=return_attention_scores
+            )
+            if return_attention_scores:
+                hidden, weights = hidden
+                scores.append(weights)
+        memory = {"hidden": self.encoder.finish(hidden), "mask": mask}
+        return (memory, {"encoder": scores}) if return_attention_scores else memory
 
     def decode(self, target_ids, memory, return_attention_scores=False):
-        """Gives the logits, and where asked for each block's weights on the source."""
         mask = padding_mask(target_ids, self.pad_id)
         x = self.target_embedding(target_ids)
-        scores = []
+        scores = {"decoder": [], "cross": []}
         for _, block in self.decoder:
             x = block(
                 x,
@@ -187,27 +197,42 @@ class _Stacks(TranslationStacks):
                 return_attention_scores=return_attention_scores,
             )
             if return_attention_scores:
-                x, _, cross_scores = x
-                scores.append(cross_scores)
+                x, *both = x
+                for kind, weights in zip(scores, both, strict=True):
+                    scores[kind].append(weights)
         return self.logits(self.decoder.finish(x)), scores
 
-    def initial_state(self, memory, max_length, width):
-        batch_size = ops.shape(memory["hidden"])[0]
-        beam, sentence = {}, {"mask": memory["mask"]}
+    def initial_state(self, memory, max_length, width, coverage=False):
+        batch_size, length = ops.shape(memory["mask"])
+        caches, sentence = {}, {"mask": memory["mask"]}
+        beam = {"origin": initial_origin(batch_size, width, max_length)}
+        if coverage:
+            beam["coverage"] = ops.zeros((batch_size, width, length), "float32")
         for name, block in self.decoder:
-            beam[name] = block.initial_cache(batch_size, width, max_length)
+            caches[name] = block.initial_cache(batch_size, width, max_length)
             # Under the block's own name: once where it stands at every depth.
             if block.name not in sentence:
                 sentence[block.name] = block.project_memory(memory["hidden"])
-        return {"beam": beam, "sentence": sentence}
+        return {"beam": beam, "sentence": {**sentence, "caches": caches}}
 
     def step(self, token_ids, state, index):
         x = self.target_embedding(ops.reshape(token_ids, (-1, 1)), start=index)
         x = ops.reshape(x, (*token_ids.shape, x.shape[-1]))  # (B, W, D)
         beam, sentence = dict(state["beam"]), state["sentence"]
+        beam["origin"] = mark_origin(beam["origin"], index)
+        caches, scores = {}, []
         for name, block in self.decoder:
-            x, beam[name] = block.step(
-                x, beam[name], index, sentence[block.name], sentence["mask"]
+            x, caches[name], *attended = block.step(
+                x,
+                sentence["caches"][name],
+                index,
+                sentence[block.name],
+                sentence["mask"],
+                origin=beam["origin"],
+                return_attention_scores="coverage" in beam,
             )
+            scores += attended
+        if scores:
+            beam["coverage"] = beam["coverage"] + attention_given(scores)
         logits = ops.cast(self.logits(self.decoder.finish(x)), "float32")
-        return logits, {"beam": beam, "sentence": sentence}
+        return logits, {"beam": beam, "sentence": {**sentence, "caches": caches}}

@@ -48,19 +48,23 @@ class TranslationModel(Configured, keras.Model):
         """
         return self._stacks.encode(source_ids)
 
-    def initial_state(self, memory, max_length, width=1):
+    def initial_state(self, memory, max_length, width=1, coverage=False):
         """Makes the state before the first decoding step.
 
         Args:
             memory: What `encode` gave.
             max_length: Number of steps the state has room for.
             width: Number of beams W a sentence.
+            coverage: Whether the steps sum the attention that each source position
+                gets: `state["beam"]["coverage"]`, float32 `(B, W, S)`, of the mean
+                over layers and heads.
 
         Returns:
-            {"beam": what each beam has of its own `(B, W, ...)`, "sentence": the
-            projected memory `(B, ...)`, shared by a sentence's beams}.
+            {"beam": what each beam has of its own `(B, W, ...)`, reordered when beams
+            change places; "sentence": what stays in its place `(B, ...)`: the projected
+            memory, shared by a sentence's beams, and the caches}.
         """
-        return self._stacks.initial_state(memory, max_length, width)
+        return self._stacks.initial_state(memory, max_length, width, coverage)
 
     def step(self, token_ids, state, index):
         """Decodes one position; equals row `index` of the full pass.
@@ -75,25 +79,49 @@ class TranslationModel(Configured, keras.Model):
         """
         return self._stacks.step(token_ids, state, index)
 
-    def generate(self, source_ids, search=None, max_length=None):
+    def generate(self, source_ids, search=None, max_length=None, prefix=None):
         """Translates token ids: see `keras_seqattn.decoding.generate`."""
-        return decoding.generate(self, source_ids, search, max_length)
+        return decoding.generate(self, source_ids, search, max_length, prefix)
 
-    def cross_attention_scores(self, source_ids, target_ids):
-        """Gives where each target position attends to in the source.
+    def attention_scores(self, source_ids, target_ids, kind="cross"):
+        """Gives the attention weights of every layer and head.
 
         Args:
             source_ids: Int32 tensor `(B, S)`.
             target_ids: Int32 tensor `(B, T)`, as in training: start, then tokens.
+            kind: "cross": of the target's positions on the source's; "encoder": of the
+                source's on each other; "decoder": of the target's on those before.
 
         Returns:
-            Float32 tensor `(B, layers, H, T, S)`; row t belongs to the prediction of
-            token t + 1.
+            Float32 tensor `(B, layers, H, T, S)`, of the lengths that `kind` has; in
+            the decoder row t belongs to the prediction of token t + 1.
+
+        Raises:
+            ValueError: If the model has no attention of that kind.
         """
-        _, scores = self._stacks.decode(
-            target_ids, self.encode(source_ids), return_attention_scores=True
+        memory, scores = self._stacks.encode(source_ids, return_attention_scores=True)
+        _, decoder_scores = self._stacks.decode(
+            target_ids, memory, return_attention_scores=True
         )
-        return ops.cast(ops.stack(scores, axis=1), "float32")
+        scores = {**scores, **decoder_scores}
+        if kind not in scores:
+            raise ValueError(
+                f"`kind` must be one of {tuple(scores)}, which this model has. "
+                f"Received: kind={kind!r}."
+            )
+        return ops.cast(ops.stack(scores[kind], axis=1), "float32")
+
+    def score(self, source_ids, target_ids):
+        """Gives the log-probability of given target sentences.
+
+        Args:
+            source_ids: Int array `(B, S)`, padded.
+            target_ids: Int array `(B, T)`, without start, with the end, padded.
+
+        Returns:
+            Float32 array `(B,)`: the sum over the real tokens, in nats.
+        """
+        return decoding.scored(self, source_ids, target_ids)
 
 
 class TranslationStacks:
@@ -101,9 +129,10 @@ class TranslationStacks:
 
     Apart from the model, since the torch backend lets a `keras.Model` own no layer
     before its functional graph, and so these computations, exist. A subclass adds
-    `encode`, `decode`, `initial_state` and `step`; its `decode` gives the logits and
-    the list of each layer's cross-attention weights, empty where not asked for. What
-    gives the logits `(..., V)` of vectors `(..., D)` is `logits`.
+    `encode`, `decode`, `initial_state` and `step`. Its `encode` gives the memory, and
+    where asked for a dict of lists of each layer's weights as well; its `decode` gives
+    the logits and such a dict, whose lists are empty where not asked for. What gives
+    the logits `(..., V)` of vectors `(..., D)` is `logits`.
 
     Args:
         options: Dict of the model's constructor arguments.
@@ -134,3 +163,20 @@ class TranslationStacks:
             dtype=self.dtype,
             **options,
         )
+
+
+def attention_given(scores):
+    """Gives the attention of one step to each source position.
+
+    Args:
+        scores: List of float tensors `(B, H, W, S)`, one a layer.
+
+    Returns:
+        Float32 tensor `(B, W, S)`: the mean over layers and heads.
+
+    Example:
+        >>> layers = [ops.ones((1, 2, 1, 1)), ops.zeros((1, 2, 1, 1))]
+        >>> float(attention_given(layers)[0, 0, 0])
+        0.5
+    """
+    return ops.mean(ops.cast(ops.stack(scores, axis=1), "float32"), axis=(1, 2))

@@ -1,6 +1,7 @@
-"""What `compile` and `fit` take: losses, metrics and learning-rate schedules."""
+"""What `compile` and `fit` take, and what a training wants of memory."""
 
 from keras_seqattn.training.losses import MaskedCrossentropy
+from keras_seqattn.training.memory import keep_freed_memory
 from keras_seqattn.training.metrics import (
     MaskedAccuracy,
     Perplexity,
@@ -15,4 +16,5 @@ __all__ = [
     "Noam",
     "Perplexity",
     "TokenCrossentropy",
+    "keep_freed_memory",
 ]

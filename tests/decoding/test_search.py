@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import decoding
-from keras_seqattn.decoding.search import SpecialTokens
+from keras_seqattn.decoding import loop
+from keras_seqattn.decoding.hypotheses import SpecialTokens
 
 V = 9
 PAD, START, END = 0, 1, 2
@@ -137,14 +138,15 @@ def test_it_stops_when_every_sentence_has_ended():
         return step(token_ids, state, index)
 
     state = keras.tree.map_structure(ops.convert_to_tensor, state)
-    decoding.Greedy().run(
-        counting,
+    first = loop.begin(
+        decoding.Greedy(),
         state,
-        batch_size=2,
-        max_length=50,
-        limit=ops.convert_to_tensor(50, "int32"),
+        limits=ops.full((2,), 50, "int32"),
+        streams=ops.zeros((2,), "int32"),
+        room=50,
         tokens=SpecialTokens(),
     )
+    loop.advance(decoding.Greedy(), counting, first, SpecialTokens())
     assert len(calls) == 2
 
 

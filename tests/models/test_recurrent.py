@@ -79,7 +79,7 @@ def test_equals_the_oracle(rng, variant):
     )
     kernel = table(model, "source_embedding").T if tied else table(model, "output")
     np.testing.assert_allclose(logits(model), output @ kernel, atol=1e-4)
-    found = ops.convert_to_numpy(model.cross_attention_scores(SOURCE, TARGET))
+    found = ops.convert_to_numpy(model.attention_scores(SOURCE, TARGET))
     assert found.shape == (2, 1, 1, 4, 5)
     np.testing.assert_allclose(found[:, 0], scores, atol=1e-5)
 

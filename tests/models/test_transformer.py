@@ -287,7 +287,7 @@ def test_shared_layers_are_one(rng):
     assert shared.get_config()["share_layers"] is True
     memory = shared.encode(ops.convert_to_tensor(SOURCE, "int32"))
     sentence = shared.initial_state(memory, 4)["sentence"]
-    assert set(sentence) == {"mask", "decoder_0"}, "the source is projected once"
+    assert set(sentence) == {"mask", "decoder_0", "caches"}, "projected once"
 
 
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "relative"])
@@ -355,8 +355,8 @@ def test_config_is_the_constructor_s_arguments():
     np.testing.assert_array_equal(logits(again), logits(model))
 
 
-def test_cross_attention_scores_show_the_source(model):
-    scores = ops.convert_to_numpy(model.cross_attention_scores(SOURCE, TARGET))
+def test_attention_scores_show_the_source(model):
+    scores = ops.convert_to_numpy(model.attention_scores(SOURCE, TARGET))
     assert scores.shape == (2, 1, 2, 4, 5)
     real = np.moveaxis(scores, 3, 1)[TARGET != 0]
     np.testing.assert_allclose(real.sum(-1), 1.0, atol=1e-5)

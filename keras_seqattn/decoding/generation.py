@@ -1,0 +1,379 @@
+"""`generate`: a model's own search, in few compiled programs.
+
+Batches and lengths are padded to few sizes. Of a full batch only the last sentences go
+on for long: when a quarter is left it goes on in a smaller program of its own.
+Shapes: B sentences, S source length, L room for generated tokens, P prefix length.
+"""
+
+import dataclasses
+import weakref
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops, tree
+
+from keras_seqattn.compiled import CompiledFunction
+from keras_seqattn.decoding import loop
+from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
+from keras_seqattn.decoding.methods import Greedy, check_integer
+from keras_seqattn.decoding.search import checked_prefix, streams
+
+# What a program is compiled for: every batch is padded to one of these sizes, and every
+# source to a power of 2 of tokens, from the shortest on.
+BATCH_SIZES = (1, 4, 16, 32, 64)
+SHORTEST = 16
+# The size in which the last sentences of a batch go on.
+SMALLER = {64: 16}
+
+
+def generate(model, source_ids, search=None, max_length=None, prefix=None):
+    """Decodes a batch of source sentences with any model that has the protocol.
+
+    `model` has `encode(source_ids) -> memory`, `initial_state(memory, max_length,
+    width) -> state` and `step(token_ids, state, index) -> (logits, state)`. Batches and
+    lengths are padded to few sizes, so few programs are compiled, each once a model
+    and search; `compile_report(model)` counts them.
+
+    Args:
+        model: The model. Its attributes `start_id`, `end_id` and `pad_id` are used.
+        source_ids: Int array `(B, S)`, padded with the model's `pad_id`.
+        search: The search; `Greedy()` when None.
+        max_length: Number of generated tokens at most, end included. When None, twice
+            the tokens of each sentence and 10, or the model's own limit if less.
+        prefix: Int array `(B, P)` of forced first tokens, padded with `pad_id`, or
+            None.
+
+    Returns:
+        The `Hypotheses`, in the order of `source_ids`.
+
+    Raises:
+        ValueError: If `source_ids` is not an integer array of rank 2, holds an id
+            outside the vocabulary, is longer than the model's `max_length`, or
+            `max_length` is more than that, or `prefix` does not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
+        >>> found = generate(model, np.array([[5, 7, 2]]), max_length=4)
+        >>> found.token_ids.shape
+        (1, 1, 4)
+    """
+    size = getattr(model, "source_vocabulary_size", None)
+    source_ids = checked_ids("source_ids", source_ids, size)
+    _check_source_length(model, source_ids.shape[1])
+    _check_max_length(model, source_ids.shape[1], max_length)
+    if prefix is not None:
+        most = max_length or _wanted(model, source_ids.shape[1])
+        prefix = checked_prefix(prefix, len(source_ids), most, model.pad_id)
+        _check_range("prefix", prefix, getattr(model, "target_vocabulary_size", None))
+    return decode(model, source_ids, search, max_length, prefix)
+
+
+def decode(model, source_ids, search=None, max_length=None, prefix=None, numbers=None):
+    """Does what `generate` does, on arrays that were checked.
+
+    Args:
+        model: The model.
+        source_ids: Int32 array `(B, S)`.
+        search: The search, or None.
+        max_length: Number of generated tokens at most, or None.
+        prefix: Int32 array `(B, P)` or None.
+        numbers: Int array `(B,)`, the sentences' places in all that is searched, so
+            that a sample does not depend on the batch; None: their places here.
+
+    Returns:
+        The `Hypotheses`.
+
+    Example:
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
+        >>> decode(model, np.array([[5, 7, 2]], "int32"), max_length=3).lengths.shape
+        (1, 1)
+    """
+    search = search or Greedy()
+    count, length = source_ids.shape
+    limits = _limits(model, source_ids, max_length)
+    numbers = np.arange(count) if numbers is None else np.asarray(numbers)
+    source_room = padded_length(model, length)
+    given = {
+        "source_ids": _padded_lengths(model, source_ids, source_room),
+        "limits": limits,
+        "streams": streams(numbers, search),
+    }
+    if prefix is not None and (prefix != model.pad_id).any():
+        width = _round_up(prefix.shape[1], SHORTEST)
+        given["prefix"] = _padded_lengths(model, prefix, width)
+    if max_length is None:
+        room = max(limits.max(), _wanted(model, source_room))
+    else:
+        room = _round_up(max_length, SHORTEST)
+    tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
+    programs = _programs_of(model, search, int(room), tokens)
+    found = [
+        programs.run(_rows(given, slice(first, first + BATCH_SIZES[-1])))
+        for first in range(0, count, BATCH_SIZES[-1])
+    ]
+    token_ids, scores = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    return hypotheses(token_ids[..., : limits.max()], scores, tokens)
+
+
+class CompileReport(NamedTuple):
+    """What was compiled for a model's searches.
+
+    Attributes:
+        num_programs: Number of programs.
+        seconds: Seconds that their first calls took, the run included.
+
+    Example:
+        >>> CompileReport(2, 3.5).num_programs
+        2
+    """
+
+    num_programs: int
+    seconds: float
+
+
+def compile_report(model):
+    """Counts the programs that `generate` compiled for a model.
+
+    Args:
+        model: The model.
+
+    Returns:
+        A `CompileReport`.
+
+    Example:
+        >>> compile_report(object.__new__(type("Model", (), {})))
+        CompileReport(num_programs=0, seconds=0)
+    """
+    compiled = programs(model)
+    return CompileReport(
+        sum(program.num_programs for program in compiled),
+        sum(program.compile_seconds for program in compiled),
+    )
+
+
+def programs(model):
+    """Gives the programs that `generate` compiled for a model.
+
+    Args:
+        model: The model.
+
+    Returns:
+        A list of `CompiledFunction`, each with `num_programs` and `compile_seconds`.
+
+    Example:
+        >>> programs(object.__new__(type("Model", (), {})))
+        []
+    """
+    made = _PROGRAMS.get(model, {}).values()
+    both = [program for pair in made for program in (pair.start, pair.resume)]
+    return [program for program in both if program.num_programs]
+
+
+_PROGRAMS = weakref.WeakKeyDictionary()
+
+
+def _programs_of(model, search, room, tokens):
+    """Gives the programs of a model for a search, made at the first call."""
+    if hasattr(search, "seed"):  # it travels as data
+        search = dataclasses.replace(search, seed=None)
+    # `quantize` and `enable_lora` exchange variables: then the programs are others.
+    variables = list(model.variables)
+    key = (search, room, tokens, *map(id, variables))
+    made = _PROGRAMS.setdefault(model, {})
+    if key not in made:
+        made[key] = _Programs(weakref.ref(model), variables, search, room, tokens)
+    return made[key]
+
+
+class _Programs:
+    """The compiled programs of one model, search and room.
+
+    `start` begins a batch, and stops when few enough are left for a smaller one, in
+    which `resume` goes on.
+    """
+
+    def __init__(self, reference, variables, search, room, tokens):
+        # A reference: the dict of programs must not keep its own key alive.
+        self._model, self._search = reference, search
+        self._room, self._tokens = room, tokens
+        self.start = CompiledFunction(self._start, variables, to_numpy=False)
+        self.resume = CompiledFunction(self._resume, variables, to_numpy=False)
+
+    def run(self, given):
+        """Searches a batch; gives token ids `(B, N, L)` and scores `(B, N)`."""
+        count = len(given["limits"])
+        size = next(size for size in BATCH_SIZES if size >= count)
+        # The rows added repeat the last one, and are finished before they begin.
+        given = tree.map_structure(lambda x: _padded_rows(x, size), given)
+        given["limits"][count:] = 0
+        carried = self.start(given)
+        found = _arrays(carried["found"])
+        while not found["finished"].all():
+            left = np.flatnonzero(~found["finished"])
+            rows = np.full(SMALLER[size], np.argmax(found["finished"]), "int32")
+            rows[: len(left)] = left
+            carried = self.resume(carried, rows)
+            size = len(rows)
+            for name, values in _arrays(carried["found"]).items():
+                found[name][left] = values[: len(left)]
+        token_ids, scores = self._search.results(found, self._tokens)
+        return token_ids[:count], scores[:count]
+
+    def _start(self, given):
+        model, search = self._model(), self._search
+        # Only a search that asks for it finds out whether a model can.
+        options = {"coverage": True} if search.needs_coverage else {}
+        memory = model.encode(given["source_ids"])
+        state = model.initial_state(memory, self._room, width=search.width, **options)
+        carried = loop.begin(
+            search,
+            state,
+            given["limits"],
+            given["streams"],
+            self._room,
+            self._tokens,
+            given.get("prefix"),
+        )
+        return self._advanced(carried)
+
+    def _resume(self, carried, rows):
+        return self._advanced(loop.taken(carried, rows))
+
+    def _advanced(self, carried):
+        size = carried["found"]["limit"].shape[0]
+        enough = SMALLER.get(size, 0)
+        carried = loop.advance(
+            self._search, self._model().step, carried, self._tokens, enough
+        )
+        return carried if enough else {"found": carried["found"]}
+
+
+def _arrays(tensors):
+    """Gives NumPy arrays that may be written to."""
+    return {name: np.array(ops.convert_to_numpy(x)) for name, x in tensors.items()}
+
+
+def _rows(arrays, rows):
+    return {name: array[rows] for name, array in arrays.items()}
+
+
+def _padded_rows(array, size):
+    padding = [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1)
+    return np.pad(array, padding, mode="edge")
+
+
+def _padded_lengths(model, token_ids, length):
+    padding = ((0, 0), (0, length - token_ids.shape[1]))
+    return np.pad(token_ids, padding, constant_values=model.pad_id)
+
+
+def padded_length(model, length):
+    """Gives the length that sentences of a length are padded to.
+
+    Args:
+        model: The model, whose `max_length` is not exceeded.
+        length: Number of tokens.
+
+    Returns:
+        An integer.
+
+    Example:
+        >>> padded_length(None, 17)
+        32
+    """
+    room = SHORTEST
+    while room < length:
+        room *= 2
+    return max(length, min(room, getattr(model, "max_length", None) or room))
+
+
+def _limits(model, source_ids, max_length):
+    """Gives the most tokens of each sentence, int32 `(B,)`."""
+    if max_length is not None:
+        return np.full(len(source_ids), max_length, "int32")
+    lengths = (source_ids != model.pad_id).sum(axis=1)
+    most = _wanted(model, source_ids.shape[1])
+    return np.minimum(2 * lengths + 10, most).astype("int32")
+
+
+def _round_up(number, multiple):
+    return -(-number // multiple) * multiple
+
+
+def checked_ids(name, token_ids, size=None):
+    """Sees that token ids are a batch of a vocabulary's.
+
+    Args:
+        name: Name of the argument, for the message.
+        token_ids: What was given.
+        size: Size of the vocabulary, or None.
+
+    Returns:
+        Int32 array `(B, L)`.
+
+    Raises:
+        ValueError: If they are not integers of rank 2 in [0, size).
+
+    Example:
+        >>> checked_ids("source_ids", [[3, 4]]).dtype.name
+        'int32'
+    """
+    token_ids = np.asarray(token_ids)
+    if token_ids.ndim != 2 or 0 in token_ids.shape:
+        raise ValueError(
+            f"`{name}` must have rank 2, (batch, length), and not be empty. "
+            f"Received: {name}.shape={token_ids.shape}."
+        )
+    if not np.issubdtype(token_ids.dtype, np.integer):
+        raise ValueError(
+            f"`{name}` must be integers. "
+            f"Received: {name} of dtype {token_ids.dtype.name!r}."
+        )
+    _check_range(name, token_ids, size)
+    return token_ids.astype("int32")
+
+
+def _check_range(name, token_ids, size):
+    low, high = token_ids.min(initial=0), token_ids.max(initial=0)
+    if low < 0 or (size is not None and high >= size):
+        raise ValueError(
+            f"`{name}` must be in [0, {size}), the model's vocabulary. "
+            f"Received: ids from {token_ids.min()} to {high}."
+        )
+
+
+def _check_source_length(model, length):
+    most = getattr(model, "max_length", None)
+    if most is not None and length > most:
+        raise ValueError(
+            f"`source_ids` must be no longer than {most}, the model's `max_length`. "
+            f"Received: source_ids of length {length}."
+        )
+
+
+def _check_max_length(model, source_length, max_length):
+    if max_length is None:
+        return
+    check_integer("max_length", max_length, 1)
+    most = _most_generated(model, source_length)
+    if most is not None and max_length > most:
+        raise ValueError(
+            f"`max_length` must be at most {most}, the model's own. "
+            f"Received: max_length={max_length!r}."
+        )
+
+
+def _wanted(model, source_length):
+    """Gives the number of tokens where the caller names none."""
+    wanted, most = 2 * source_length + 10, _most_generated(model, source_length)
+    return wanted if most is None else min(wanted, most)
+
+
+def _most_generated(model, source_length):
+    """Gives the model's own limit; a language model's counts the prompt too."""
+    if hasattr(model, "most_generated"):
+        return model.most_generated(source_length)
+    return getattr(model, "max_length", None)

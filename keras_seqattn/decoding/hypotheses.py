@@ -1,0 +1,63 @@
+"""What a search finds, and the ids with a meaning.
+
+Shapes: B sentences, N hypotheses, L generated length, V vocabulary.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Hypotheses(NamedTuple):
+    """What a search found, best first: N hypotheses for each of B sentences.
+
+    Attributes:
+        token_ids: Int32 array `(B, N, L)` without start and end, padded with 0.
+        lengths: Int32 array `(B, N)`, the number of those tokens.
+        scores: Float32 array `(B, N)`: the log-probability, end token included; of a
+            `BeamSearch` divided by its length penalty, and -inf where fewer than N
+            hypotheses exist.
+
+    Example:
+        >>> import numpy as np
+        >>> one = np.zeros((1, 1), "int32")
+        >>> Hypotheses(np.zeros((1, 1, 4), "int32"), one, one.astype("float32")).lengths
+        array([[0]], dtype=int32)
+    """
+
+    token_ids: np.ndarray
+    lengths: np.ndarray
+    scores: np.ndarray
+
+
+class SpecialTokens(NamedTuple):
+    """The ids with a meaning: the first token, the last, and padding."""
+
+    start_id: int = 1
+    end_id: int = 2
+    pad_id: int = 0
+
+
+def hypotheses(token_ids, scores, tokens):
+    """Cuts each sequence before its end token.
+
+    Args:
+        token_ids: Int array `(B, N, L)`, ends included.
+        scores: Float array `(B, N)`.
+        tokens: The `SpecialTokens`.
+
+    Returns:
+        The `Hypotheses`.
+
+    Example:
+        >>> ids = np.array([[[5, 7, 2, 0]]])
+        >>> hypotheses(ids, np.zeros((1, 1)), SpecialTokens()).lengths.tolist()
+        [[2]]
+    """
+    length = token_ids.shape[-1]
+    over = (token_ids == tokens.end_id) | (token_ids == tokens.pad_id)
+    lengths = np.where(over.any(-1), over.argmax(-1), length)
+    token_ids = np.where(np.arange(length) < lengths[..., None], token_ids, 0)
+    return Hypotheses(
+        token_ids.astype("int32"), lengths.astype("int32"), scores.astype("float32")
+    )

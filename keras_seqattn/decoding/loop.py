@@ -1,0 +1,119 @@
+"""The loop of a search, in `keras.ops` that compile.
+
+What the loop carries is a dict of tensors: "index", a scalar; "state", the model's;
+"found", the search's; and "prefix" where tokens are forced. All but the index have the
+sentence as their first axis, so that sentences can be taken out of a running search.
+Shapes: B sentences, W beams, S source length, L room for generated tokens.
+"""
+
+import keras
+from keras import ops
+
+
+def begin(search, state, limits, streams, room, tokens, prefix=None):
+    """Makes what the loop carries before the first step.
+
+    Args:
+        search: A `Greedy`, `Sample` or `BeamSearch`.
+        state: The model's state: {"beam": tensors `(B, W, ...)`, "sentence": tensors
+            `(B, ...)`}.
+        limits: Int32 tensor `(B,)`, each sentence's most tokens, at most L.
+        streams: Int32 tensor `(B,)`, a number for each sentence's randomness.
+        room: Room for generated tokens L, an integer.
+        tokens: The `SpecialTokens`.
+        prefix: Int32 tensor `(B, P)` of forced first tokens, or None.
+
+    Returns:
+        A dict of tensors.
+    """
+    carried = {
+        "index": ops.convert_to_tensor(0, "int32"),
+        "state": state,
+        "found": search.begin(limits, streams, room, tokens),
+    }
+    return carried if prefix is None else {**carried, "prefix": prefix}
+
+
+def advance(search, step, carried, tokens, enough=0):
+    """Searches until no more than `enough` sentences are unfinished.
+
+    Args:
+        search: A `Greedy`, `Sample` or `BeamSearch`.
+        step: The step function.
+        carried: What `begin` or another call gave.
+        tokens: The `SpecialTokens`.
+        enough: Number of unfinished sentences with which to stop.
+
+    Returns:
+        A dict like `carried`.
+    """
+
+    def going_on(index, state, found):
+        left = ops.sum(ops.cast(ops.logical_not(found["finished"]), "int32"))
+        return left > enough
+
+    def body(index, state, found):
+        logits, state = step(found["token"], state, index)
+        log_probs = ops.log_softmax(ops.cast(logits, "float32"))  # (B, W, V)
+        found, parents = search.advance(
+            found,
+            log_probs,
+            index,
+            tokens,
+            carried.get("prefix"),
+            _covered(state) if search.needs_coverage else None,
+        )
+        if parents is not None:
+            state = {**state, "beam": reordered(state["beam"], parents)}
+        return index + 1, state, found
+
+    first = (carried["index"], carried["state"], carried["found"])
+    index, state, found = ops.while_loop(going_on, body, first)
+    return {**carried, "index": index, "state": state, "found": found}
+
+
+def taken(carried, rows):
+    """Takes sentences out of a running search.
+
+    Args:
+        carried: What `advance` gave.
+        rows: Int32 tensor `(C,)`.
+
+    Returns:
+        A dict like `carried`, of C sentences.
+    """
+    rest = {name: value for name, value in carried.items() if name != "index"}
+    rest = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), rest)
+    return {"index": carried["index"], **rest}
+
+
+def reordered(beam, parents):
+    """Puts in each beam's place what belongs to the beam it goes on from.
+
+    Args:
+        beam: (Nested) tensors `(B, W, ...)`.
+        parents: Int32 tensor `(B, W)`.
+
+    Returns:
+        The same, reordered.
+
+    Example:
+        >>> parents = ops.array([[1, 1]], "int32")
+        >>> [int(x) for x in reordered({"x": ops.array([[3, 4]])}, parents)["x"][0]]
+        [4, 4]
+    """
+    batch_size, width = ops.shape(parents)
+    rows = ops.arange(batch_size, dtype="int32")[:, None] * width + parents
+
+    def take(x):
+        flat = ops.reshape(x, (batch_size * width, *x.shape[2:]))
+        return ops.take(flat, rows, axis=0)
+
+    return keras.tree.map_structure(take, beam)
+
+
+def _covered(state):
+    """Gives sum over the source of log(min(attention received, 1)), `(B, W)`."""
+    received = ops.log(ops.clip(state["beam"]["coverage"], 1e-9, 1.0))
+    real = state["sentence"]["mask"][:, None]
+    return ops.sum(ops.where(real, received, 0.0), axis=-1)

@@ -1,0 +1,320 @@
+"""How a search chooses: `Greedy`, `Sample`, and what every search has.
+
+A search is a configuration with four methods that `loop` calls: `begin` makes what is
+found before the first step, `advance` takes one step, `finished` is kept in what is
+found, and `results` (NumPy) orders it at the end. What is found is a dict of tensors
+whose first axis is the sentence.
+Shapes: B sentences, W beams, V vocabulary, L room for generated tokens.
+"""
+
+import dataclasses
+import random
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqattn.decoding import processors
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """What every search can be told; the arguments are given by keyword.
+
+    Args:
+        min_length: Number of tokens before the end token may come.
+        repetition_penalty: Factor of the log-probability of what was said already;
+            1 for none.
+        no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
+            twice; 0 for none.
+        banned_ids: Token ids that are never generated.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    min_length: int = dataclasses.field(default=0, kw_only=True)
+    repetition_penalty: float = dataclasses.field(default=1.0, kw_only=True)
+    no_repeat_ngram: int = dataclasses.field(default=0, kw_only=True)
+    banned_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
+
+    def __post_init__(self):
+        """Checks the arguments."""
+        # A configuration that was a JSON file has a list here.
+        object.__setattr__(self, "banned_ids", tuple(self.banned_ids))
+        check_integer("min_length", self.min_length, 0)
+        check_integer("no_repeat_ngram", self.no_repeat_ngram, 0)
+        check_number("repetition_penalty", self.repetition_penalty, above=0.0)
+        for token_id in self.banned_ids:
+            check_integer("banned_ids", token_id, 0)
+
+    @property
+    def width(self):
+        """Number of beams W a sentence."""
+        return self.num_hypotheses
+
+    num_hypotheses = 1
+    # Whether the state is to sum the attention that the source gets.
+    needs_coverage = False
+
+    def draw_seed(self):
+        """Gives the seed of one search: an integer that only `Sample` uses."""
+        return 0
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_config(cls, config):
+        """Makes the search from its constructor's arguments."""
+        return cls(**config)
+
+    def processed(self, log_probs, token_ids, index, tokens, prefix):
+        """Applies what the search was told to log-probabilities `(B, W, V)`.
+
+        Args:
+            log_probs: Float32 tensor, the model's own.
+            token_ids: Int32 tensor `(B, W, L)` of what each beam has said.
+            index: The position, a scalar int32 tensor.
+            tokens: The `SpecialTokens`.
+            prefix: Int32 tensor `(B, P)` or None.
+
+        Returns:
+            Float32 tensor `(B, W, V)`.
+        """
+        if self.repetition_penalty != 1.0:
+            log_probs = processors.penalize_repetition(
+                log_probs, token_ids, self.repetition_penalty
+            )
+        never = (tokens.pad_id, tokens.start_id, *self.banned_ids)
+        log_probs = processors.forbid(log_probs, never)
+        if self.no_repeat_ngram:
+            log_probs = processors.forbid_repeated_ngrams(
+                log_probs, token_ids, index, self.no_repeat_ngram
+            )
+        if self.min_length:
+            ended = processors.forbid(log_probs, (tokens.end_id,))
+            log_probs = ops.where(index < self.min_length, ended, log_probs)
+        if prefix is not None:
+            log_probs = processors.force(log_probs, prefix, index, tokens.pad_id)
+        return log_probs
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+@dataclasses.dataclass(frozen=True)
+class Greedy(Search):
+    """Takes the most probable token at each step.
+
+    Args:
+        min_length: Number of tokens before the end token may come.
+        repetition_penalty: Factor of the log-probability of what was said already;
+            1 for none.
+        no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
+            twice; 0 for none.
+        banned_ids: Token ids that are never generated.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Example:
+        >>> Greedy(min_length=3).get_config()["min_length"]
+        3
+    """
+
+    def begin(self, limits, streams, room, tokens):
+        """Makes what is found before the first step.
+
+        Args:
+            limits: Int32 tensor `(B,)`, each sentence's most tokens, 0 for a sentence
+                that only fills the batch.
+            streams: Int32 tensor `(B,)`, a number for each sentence's randomness.
+            room: Room for generated tokens L, an integer.
+            tokens: The `SpecialTokens`.
+
+        Returns:
+            A dict of tensors.
+        """
+        shape = (limits.shape[0], self.width)
+        return {
+            "limit": limits,
+            "finished": limits <= 0,
+            "token": ops.full(shape, tokens.start_id, "int32"),
+            "token_ids": ops.full((*shape, room), tokens.pad_id, "int32"),
+            "scores": ops.zeros(shape, "float32"),
+            "ended": ops.zeros(shape, "bool"),
+        }
+
+    def advance(self, found, log_probs, index, tokens, prefix=None, coverage=None):
+        """Takes one step.
+
+        Args:
+            found: What `begin` or the step before gave.
+            log_probs: Float32 tensor `(B, W, V)`, the model's own.
+            index: The position, a scalar int32 tensor.
+            tokens: The `SpecialTokens`.
+            prefix: Int32 tensor `(B, P)` of forced tokens, or None.
+            coverage: Unused here.
+
+        Returns:
+            What is found now, and the beams `(B, W)` that the new ones go on from, or
+            None where each goes on from itself.
+        """
+        allowed = self.processed(log_probs, found["token_ids"], index, tokens, prefix)
+        token = self.choose(allowed, found, index)
+        # Where all is forbidden nothing is left but to end.
+        any_left = ops.max(allowed, axis=-1) > processors.FORBIDDEN / 2
+        token = ops.where(any_left, token, tokens.end_id)
+        log_prob = picked(log_probs, token)
+        frozen = ops.logical_or(found["ended"], found["finished"][:, None])
+        token = ops.where(frozen, tokens.pad_id, token)
+        ended = ops.logical_or(frozen, token == tokens.end_id)
+        over = index + 1 >= found["limit"]
+        return {
+            **found,
+            "finished": ops.logical_or(over, ops.all(ended, axis=1)),
+            "token": token,
+            "token_ids": ops.slice_update(
+                found["token_ids"], (0, 0, index), token[..., None]
+            ),
+            "scores": found["scores"] + ops.where(frozen, 0.0, log_prob),
+            "ended": ended,
+        }, None
+
+    def choose(self, log_probs, found, index):
+        """Chooses a token of each beam, int32 `(B, W)`."""
+        return ops.cast(ops.argmax(log_probs, axis=-1), "int32")
+
+    def results(self, found, tokens):
+        """Orders what was found, best first.
+
+        Args:
+            found: The dict, as NumPy arrays.
+            tokens: The `SpecialTokens`.
+
+        Returns:
+            Token ids `(B, N, L)`, ends included, and scores `(B, N)`.
+        """
+        order = np.argsort(-found["scores"], axis=1, kind="stable")
+        token_ids = np.take_along_axis(found["token_ids"], order[..., None], axis=1)
+        return token_ids, np.take_along_axis(found["scores"], order, axis=1)
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+@dataclasses.dataclass(frozen=True)
+class Sample(Greedy):
+    """Draws each token from the model's probabilities.
+
+    The filters follow one another: temperature, `top_k`, `top_p`, `min_p`, each on what
+    the one before left. The same seed gives the same samples on every backend, and a
+    sentence's do not depend on those searched beside it.
+
+    Args:
+        temperature: Positive number by which logits are divided; below 1 prefers what
+            is probable.
+        top_k: Number of the most probable tokens that may be drawn, or None.
+        top_p: Probability in (0, 1] that the most probable tokens which may be drawn
+            reach together, or None.
+        min_p: Probability in (0, 1] relative to the most probable token's, below which
+            no token is drawn, or None.
+        seed: Integer in [0, 2**31); None for another at every search, which
+            `keras.utils.set_random_seed` makes repeatable.
+        num_hypotheses: Number of samples drawn a sentence.
+        min_length: Number of tokens before the end token may come.
+        repetition_penalty: Factor of the log-probability of what was said already;
+            1 for none.
+        no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
+            twice; 0 for none.
+        banned_ids: Token ids that are never generated.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Example:
+        >>> Sample(temperature=0.7, top_k=10, seed=1).top_k
+        10
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    num_hypotheses: int = 1
+
+    def __post_init__(self):
+        """Checks the arguments."""
+        super().__post_init__()
+        check_number("temperature", self.temperature, above=0.0)
+        if self.top_k is not None:
+            check_integer("top_k", self.top_k, 1)
+        for name in ("top_p", "min_p"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), above=0.0, most=1.0)
+        if self.seed is not None:
+            check_integer("seed", self.seed, 0)
+        check_integer("num_hypotheses", self.num_hypotheses, 1)
+
+    def draw_seed(self):
+        """Gives the seed of one search."""
+        return random.randrange(2**31) if self.seed is None else self.seed % 2**31
+
+    def begin(self, limits, streams, room, tokens):
+        """Makes what is found before the first step, with each beam's stream."""
+        beams = ops.arange(self.width, dtype="int32")
+        streams = processors.hashed(streams[:, None], beams)
+        return {**super().begin(limits, streams, room, tokens), "streams": streams}
+
+    def choose(self, log_probs, found, index):
+        """Draws a token of each beam, int32 `(B, W)`."""
+        log_probs = ops.log_softmax(log_probs / self.temperature)
+        if self.top_k is not None:
+            log_probs = processors.keep_top_k(log_probs, self.top_k)
+            log_probs = ops.log_softmax(log_probs)
+        if self.top_p is not None:
+            log_probs = processors.keep_top_p(log_probs, self.top_p)
+        if self.min_p is not None:
+            log_probs = processors.keep_min_p(log_probs, self.min_p)
+        noise = processors.gumbel_noise(found["streams"], index, log_probs.shape[-1])
+        return super().choose(log_probs + noise, found, index)
+
+
+def picked(log_probs, token):
+    """Gives the log-probability of one token of each beam.
+
+    Args:
+        log_probs: Float tensor `(B, W, V)`.
+        token: Int32 tensor `(B, W)`.
+
+    Returns:
+        Float tensor `(B, W)`.
+
+    Example:
+        >>> token = ops.array([[1]], "int32")
+        >>> float(picked(ops.array([[[1.0, 2.0]]]), token)[0, 0])
+        2.0
+    """
+    batch_size, width, vocabulary_size = ops.shape(log_probs)
+    beams = ops.arange(batch_size * width, dtype="int32")
+    places = beams * vocabulary_size + ops.reshape(token, (-1,))
+    return ops.reshape(
+        ops.take(ops.reshape(log_probs, (-1,)), places), (batch_size, width)
+    )
+
+
+def check_integer(name, value, least):
+    """Raises a `ValueError` unless a value is an integer of at least 0, or 1."""
+    integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not integer or value < least:
+        wanted = {0: "an integer of at least 0", 1: "a positive integer"}[least]
+        raise ValueError(f"`{name}` must be {wanted}. Received: {name}={value!r}.")
+
+
+def check_number(name, value, above, most=float("inf")):
+    """Raises a `ValueError` unless a value is a number in (above, most]."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not above < value <= most:
+        interval = f"({above:g}, {most:g}{')' if most == float('inf') else ']'}"
+        raise ValueError(
+            f"`{name}` must be a number in {interval}. Received: {name}={value!r}."
+        )

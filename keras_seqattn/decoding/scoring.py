@@ -1,0 +1,89 @@
+"""`scored`: the log-probability of given sentences, by teacher forcing.
+
+Shapes: B sentences, S source length, T target length, V vocabulary.
+"""
+
+import weakref
+
+import numpy as np
+from keras import ops
+
+from keras_seqattn.compiled import CompiledFunction
+from keras_seqattn.decoding import generation
+
+# Most logits at once, in sentences times length: 4,096 are 160 MB of a vocabulary of
+# 10,000.
+POSITIONS = 4096
+
+
+def scored(model, source_ids, target_ids):
+    """Gives the log-probability of target sentences, in few compiled programs.
+
+    Args:
+        model: A model of {"source_ids": (B, S), "target_ids": (B, T)} that gives
+            logits, with the attributes `start_id` and `pad_id`.
+        source_ids: Int array `(B, S)`, padded with `pad_id`.
+        target_ids: Int array `(B, T)`, without start, with the end, padded.
+
+    Returns:
+        Float32 array `(B,)`: the sum over the real tokens, in nats.
+
+    Raises:
+        ValueError: If the arrays are not integers of rank 2 with one batch size, or
+            hold an id outside the vocabulary.
+
+    Example:
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
+        >>> ids = np.array([[5, 7, 2]])
+        >>> bool(scored(model, ids, ids)[0] < 0.0)
+        True
+    """
+    source_ids = generation.checked_ids(
+        "source_ids", source_ids, getattr(model, "source_vocabulary_size", None)
+    )
+    target_ids = generation.checked_ids(
+        "target_ids", target_ids, getattr(model, "target_vocabulary_size", None)
+    )
+    if len(source_ids) != len(target_ids):
+        raise ValueError(
+            f"`target_ids` must have {len(source_ids)} rows, as many as `source_ids`. "
+            f"Received: target_ids.shape={target_ids.shape}."
+        )
+    sides = []
+    for token_ids in (source_ids, target_ids):
+        room = generation.padded_length(model, token_ids.shape[1])
+        padding = ((0, 0), (0, room - token_ids.shape[1]))
+        sides.append(np.pad(token_ids, padding, constant_values=model.pad_id))
+    program = _program(model)
+    size = max(1, min(generation.BATCH_SIZES[-1], POSITIONS // sides[1].shape[1]))
+    scores = []
+    for first in range(0, len(source_ids), size):
+        rows = [side[first : first + size] for side in sides]
+        padding = ((0, size - len(rows[0])), (0, 0))
+        batch = [np.pad(side, padding, mode="edge") for side in rows]
+        scores.append(program(*batch)[: len(rows[0])])
+    return np.concatenate(scores)
+
+
+_PROGRAMS = weakref.WeakKeyDictionary()
+
+
+def _program(model):
+    """Gives the model's program, made at the first call."""
+    reference = weakref.ref(model)  # the dict must not keep its own key alive
+
+    def score(source_ids, target_ids):
+        model = reference()
+        start = ops.full_like(target_ids[:, :1], model.start_id)
+        read = ops.concatenate([start, target_ids[:, :-1]], axis=1)
+        logits = model({"source_ids": source_ids, "target_ids": read})
+        log_probs = ops.log_softmax(ops.cast(logits, "float32"))
+        chosen = ops.take_along_axis(log_probs, target_ids[..., None], axis=-1)[..., 0]
+        return ops.sum(ops.where(target_ids != model.pad_id, chosen, 0.0), axis=-1)
+
+    key = tuple(map(id, model.variables))
+    made = _PROGRAMS.setdefault(model, {})
+    if key not in made:
+        made[key] = CompiledFunction(score, model.variables)
+    return made[key]

@@ -1,0 +1,286 @@
+"""Beam search against brute force, greedy search and its own definition."""
+
+import dataclasses
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqattn import decoding
+from keras_seqattn.decoding.beam import best_of_all
+
+V = 5
+PAD, START, END = 0, 1, 2
+WORDS = [token for token in range(V) if token not in (PAD, START, END)]
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def chained(table, width):
+    """A step that says `table[b, token before, token]`, and notes what it was told.
+
+    The beams' part of the state is the history of each: it is right only where beams
+    are reordered as the search says.
+    """
+
+    def step(token_ids, state, index):
+        seen = ops.one_hot(token_ids, V)
+        logits = ops.einsum("bwu,buv->bwv", seen, state["sentence"]["table"])
+        history = ops.slice_update(
+            state["beam"]["history"], (0, 0, index), token_ids[..., None]
+        )
+        # Words said two steps before count too, through what the beam remembers.
+        before = ops.take(history, ops.maximum(index - 1, 0), axis=2)
+        logits = logits + 0.5 * ops.cast(ops.one_hot(before, V), "float32")
+        return logits, {"beam": {"history": history}, "sentence": state["sentence"]}
+
+    history = np.zeros((len(table), width, 8), "int32")
+    return step, {"beam": {"history": history}, "sentence": {"table": table}}
+
+
+def log_prob(table, sentence):
+    """The model's own log-probability of one sentence, by a loop in float64."""
+    tokens, total = [START], 0.0
+    for index, token in enumerate(sentence):
+        logits = table[tokens[-1]].astype("float64").copy()
+        logits[tokens[max(index - 1, 0)]] += 0.5
+        total += log_softmax(logits)[token]
+        tokens.append(token)
+    return total
+
+
+def penalty(search, length):
+    base = length if search.penalty == "length" else (5 + length) / 6
+    return base**search.length_penalty
+
+
+def brute_force(table, max_length, search):
+    """All that can be said, best first: what ends before what the limit cuts."""
+    ended, cut = [], []
+    for length in range(max_length):
+        for words in itertools.product(WORDS, repeat=length):
+            ended.append((*words, END))
+    cut = list(itertools.product(WORDS, repeat=max_length))
+
+    def ranked(sentences):
+        scored = [
+            (log_prob(table, sentence) / penalty(search, len(sentence)), sentence)
+            for sentence in sentences
+        ]
+        return sorted(scored, reverse=True)
+
+    return ranked(ended) + ranked(cut)
+
+
+def run(table, search, max_length, **options):
+    step, state = chained(table, search.width)
+    return decoding.search(
+        step,
+        state,
+        batch_size=len(table),
+        max_length=max_length,
+        method=search,
+        **options,
+    )
+
+
+def tables(seed, batch_size=2, spread=1.5):
+    rng = np.random.default_rng(seed)
+    return spread * rng.normal(size=(batch_size, V, V)).astype("float32")
+
+
+def said(found, b, n):
+    return found.token_ids[b, n, : found.lengths[b, n]].tolist()
+
+
+@settings(deadline=None, max_examples=5)
+@given(
+    seed=st.integers(0, 999),
+    length_penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
+    kind=st.sampled_from(["length", "gnmt"]),
+)
+def test_a_width_that_covers_the_tree_is_brute_force(seed, length_penalty, kind):
+    """Of 2 words and an end, 3 steps: at most 4 live beginnings, 12 continuations."""
+    search = decoding.BeamSearch(
+        width=12, length_penalty=length_penalty, penalty=kind, num_hypotheses=4
+    )
+    table = tables(seed)
+    found = run(table, search, max_length=3)
+    for b in range(len(table)):
+        expected = brute_force(table[b], 3, search)[:4]
+        for n, (score, sentence) in enumerate(expected):
+            words = [token for token in sentence if token != END]
+            assert said(found, b, n) == words, (b, n)
+            np.testing.assert_allclose(found.scores[b, n], score, rtol=1e-4)
+
+
+@settings(deadline=None, max_examples=5)
+@given(seed=st.integers(0, 999), length_penalty=st.sampled_from([0.0, 1.0]))
+def test_a_width_of_one_is_greedy(seed, length_penalty):
+    table = tables(seed, batch_size=4)
+    search = decoding.BeamSearch(width=1, length_penalty=length_penalty)
+    found = run(table, search, max_length=6)
+    greedy = run(table, decoding.Greedy(), max_length=6)
+    np.testing.assert_array_equal(found.token_ids, greedy.token_ids)
+    lengths = np.minimum(greedy.lengths + 1, 6)
+    np.testing.assert_allclose(
+        found.scores, greedy.scores / lengths**length_penalty, rtol=1e-4
+    )
+
+
+def test_scores_are_those_of_the_model_recomputed():
+    table = tables(3, batch_size=3)
+    search = decoding.BeamSearch(width=3, num_hypotheses=3, length_penalty=0.7)
+    found = run(table, search, max_length=5)
+    for b, n in itertools.product(range(3), range(3)):
+        sentence = said(found, b, n)
+        sentence += [END] if len(sentence) < 5 else []
+        expected = log_prob(table[b], sentence) / penalty(search, len(sentence))
+        np.testing.assert_allclose(found.scores[b, n], expected, rtol=1e-4)
+    assert (np.diff(found.scores, axis=1) <= 1e-6).all()
+
+
+def test_the_search_goes_on_while_something_better_may_come():
+    """A short sentence ends first; a longer one has the better mean, and wins."""
+    table = np.full((1, V, V), -9.0, "float32")
+    table[0, START, [END, 3]] = 0.0, -0.1  # ends at once, or says 3
+    table[0, 3, 4] = table[0, 4, END] = 3.0
+    search = decoding.BeamSearch(width=2, length_penalty=1.0)
+    found = run(table, search, max_length=6)
+    assert said(found, 0, 0) == [3, 4]
+    search = dataclasses.replace(search, length_penalty=0.0)
+    assert said(run(table, search, max_length=6), 0, 0) == []
+
+
+def test_what_ended_stands_before_what_the_limit_cut():
+    table = np.zeros((1, V, V), "float32")
+    table[0, :, 3], table[0, :, END] = 4.0, -2.0  # 3 3 3 3 is likely, an end is not
+    found = run(table, decoding.BeamSearch(width=4, num_hypotheses=2), max_length=4)
+    assert found.lengths[0].tolist() != [4, 4]
+    assert found.scores[0, 0] < found.scores[0, 1] or found.lengths[0, 1] < 4
+
+
+def test_fewer_sentences_than_hypotheses():
+    """With one word and one step there are two sentences; the third does not exist."""
+    table = np.zeros((1, V, V), "float32")
+    search = decoding.BeamSearch(width=3, num_hypotheses=3, banned_ids=(4,))
+    found = run(table, search, max_length=1)
+    assert sorted(found.lengths[0, :2].tolist()) == [0, 1]
+    assert found.scores[0, 2] == -np.inf
+    assert found.lengths[0, 2] == 0
+
+
+@pytest.mark.parametrize("search", [decoding.Greedy(), decoding.BeamSearch(width=3)])
+def test_a_prefix_is_forced_and_scored(search):
+    table = tables(5)
+    prefix = np.array([[4, 3, 4], [3, PAD, PAD]])
+    found = run(table, search, max_length=6, prefix=prefix)
+    assert said(found, 0, 0)[:3] == [4, 3, 4]
+    assert said(found, 1, 0)[:1] == [3]
+    for b in range(2):
+        sentence = said(found, b, 0)
+        sentence += [END] if len(sentence) < 6 else []
+        expected = log_prob(table[b], sentence)
+        if isinstance(search, decoding.BeamSearch):
+            expected /= penalty(search, len(sentence))
+        np.testing.assert_allclose(found.scores[b, 0], expected, rtol=1e-4)
+
+
+def test_coverage_prefers_what_looks_at_the_whole_source():
+    """The less probable of two sentences wins where it attends to the whole source."""
+    words = np.array([0.0, 0.0, 0.0, 0.05, 0.0], "float32")
+
+    def step(token_ids, state, index):
+        logits = ops.where(ops.arange(V) == END, ops.where(index > 0, 9.0, -9.0), words)
+        logits = ops.broadcast_to(logits, (1, 2, V))
+        attended = ops.where(
+            (token_ids == 4)[..., None],
+            ops.array([[[0.0, 1.0, 1.0]]]),
+            ops.array([[[1.0, 0.0, 1.0]]]),
+        )
+        coverage = state["beam"]["coverage"] + attended
+        return logits, {**state, "beam": {"coverage": coverage}}
+
+    def state():
+        mask = np.array([[True, True, False]])
+        coverage = np.zeros((1, 2, 3), "float32")
+        return {"beam": {"coverage": coverage}, "sentence": {"mask": mask}}
+
+    options = {"batch_size": 1, "max_length": 3}
+    search = decoding.BeamSearch(width=2, coverage_penalty=0.2)
+    found = decoding.search(step, state(), method=search, **options)
+    assert said(found, 0, 0) == [4]  # looks at the second token; START at the first
+    plain = dataclasses.replace(search, coverage_penalty=0.0)
+    without = decoding.search(step, state(), method=plain, **options)
+    assert said(without, 0, 0) == [3]
+    # [4] ends with log(1) of coverage; its log-probability is 0.05 below, of 2 tokens.
+    np.testing.assert_allclose(found.scores, without.scores - 0.025, atol=1e-4)
+
+
+def test_best_of_all_is_a_sort(rng):
+    values = rng.normal(size=(3, 2, 700)).astype("float32")
+    best, places = map(ops.convert_to_numpy, best_of_all(ops.array(values), 5))
+    flat = values.reshape(3, -1)
+    expected = np.argsort(-flat, axis=1)[:, :5]
+    np.testing.assert_array_equal(places, expected)
+    np.testing.assert_array_equal(best, np.take_along_axis(flat, expected, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 0}, "`width` must be a positive integer.*width=0"),
+        ({"width": 2.0}, "`width` must be a positive integer.*width=2.0"),
+        ({"width": 2, "num_hypotheses": 3}, "at most `width`, 2.*num_hypotheses=3"),
+        ({"length_penalty": -1.0}, "`length_penalty` must.*length_penalty=-1.0"),
+        ({"penalty": "google"}, "`penalty` must be one of.*penalty='google'"),
+        ({"coverage_penalty": -0.1}, "`coverage_penalty` must.*=-0.1"),
+        ({"min_length": -1}, "`min_length` must.*min_length=-1"),
+        ({"banned_ids": (1, -4)}, "`banned_ids` must.*banned_ids=-4"),
+        ({"repetition_penalty": 0.0}, "`repetition_penalty` must.*=0.0"),
+        ({"no_repeat_ngram": 1.5}, "`no_repeat_ngram` must.*=1.5"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        decoding.BeamSearch(**options)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "message"),
+    [
+        ([3, 4], "`prefix` must be integers of shape .2, length.*shape .2,."),
+        ([[3.0], [4.0]], "`prefix` must be integers.*float64"),
+        ([[3], [4], [3]], "`prefix` must be.*shape .3, 1."),
+        ([[3, 4], [PAD, 4]], r"padded at its end.*prefix\[1\]=\[0, 4\]"),
+        ([[3] * 7, [3] * 7], "no longer than max_length=6.*length 7"),
+    ],
+)
+def test_bad_prefix(prefix, message):
+    with pytest.raises(ValueError, match=message):
+        run(tables(0), decoding.Greedy(), max_length=6, prefix=np.array(prefix))
+
+
+def test_torch_runs_no_step_after_the_end():
+    """Where steps run one by one, those after every sentence has ended are not run."""
+    if keras.backend.backend() != "torch":
+        pytest.skip("compiled backends trace the step once")
+    calls = []
+    table = np.full((1, V, V), -9.0, "float32")
+    table[0, :, END] = 9.0
+    step, state = chained(table, 2)
+
+    def counting(token_ids, state, index):
+        calls.append(int(index))
+        return step(token_ids, state, index)
+
+    search = decoding.BeamSearch(width=2)
+    decoding.search(counting, state, batch_size=1, max_length=8, method=search)
+    assert len(calls) < 4

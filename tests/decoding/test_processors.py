@@ -1,0 +1,199 @@
+"""What may be said, and what is drawn, against loops over plain lists."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_seqattn import decoding
+from keras_seqattn.decoding import processors
+
+V = 9
+PAD, START, END = 0, 1, 2
+
+
+def scripted(table, width=1):
+    """A step that says `table[b, index]`, whatever was generated."""
+
+    def step(token_ids, state, index):
+        logits = ops.take(state["sentence"]["table"], index, axis=1)[:, None]
+        return ops.repeat(logits, width, axis=1), state
+
+    return step, {"beam": {}, "sentence": {"table": table}}
+
+
+def run(table, method):
+    step, state = scripted(table, method.width)
+    size, length = table.shape[:2]
+    return decoding.search(
+        step, state, batch_size=size, max_length=length, method=method
+    )
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def forbidden_ngrams(said, n):
+    """The tokens that would end an n-gram said before, by a loop."""
+    last = said[len(said) - n + 1 :] if n > 1 else []
+    return {
+        said[i + n - 1] for i in range(len(said) - n + 1) if said[i : i + n - 1] == last
+    }
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    said=st.lists(st.integers(3, 5), min_size=0, max_size=7),
+    n=st.integers(1, 4),
+)
+def test_no_sequence_is_said_twice(said, n):
+    token_ids = np.full((1, 1, 7), PAD, "int32")
+    token_ids[0, 0, : len(said)] = said
+    allowed = processors.forbid_repeated_ngrams(
+        ops.zeros((1, 1, V)), ops.array(token_ids), np.int32(len(said)), n
+    )
+    allowed = ops.convert_to_numpy(allowed)[0, 0]
+    assert set(np.flatnonzero(allowed < 0)) == forbidden_ngrams(said, n)
+
+
+METHODS = [decoding.Greedy, decoding.BeamSearch, decoding.Sample]
+
+
+@pytest.mark.parametrize("make", METHODS)
+def test_a_search_obeys_what_it_is_told(make, rng):
+    """The table says 5 5 5 5 and an end; each option forbids a part of that."""
+    table = np.zeros((1, 6, V), "float32")
+    table[0, :, 5], table[0, :, 6], table[0, 1:, END] = 8.0, 4.0, 6.0
+    options = {"seed": 1} if make is decoding.Sample else {}
+
+    def said(**more):
+        found = run(table, make(**options, **more))
+        return found.token_ids[0, 0, : found.lengths[0, 0]].tolist()
+
+    assert len(said(min_length=4)) >= 4
+    assert 5 not in said(banned_ids=(5,), min_length=3)
+    words = said(no_repeat_ngram=1, min_length=3)
+    assert len(set(words)) == len(words) >= 3
+    words = said(no_repeat_ngram=2, min_length=6)
+    pairs = list(zip(words, words[1:], strict=False))
+    assert len(set(pairs)) == len(pairs) == 5
+
+
+def test_repetition_is_penalized_and_scores_stay_the_model_s():
+    table = np.zeros((1, 3, V), "float32")
+    table[0, :, 5], table[0, :, 6] = 2.0, 1.5
+    found = run(table, decoding.Greedy(repetition_penalty=2.0))
+    assert found.token_ids[0, 0].tolist() == [5, 6, 5]
+    log_probs = log_softmax(table[0, 0])
+    expected = 2 * log_probs[5] + log_probs[6]
+    np.testing.assert_allclose(found.scores, [[expected]], rtol=1e-5)
+
+
+def test_where_all_is_forbidden_a_sentence_ends():
+    table = np.zeros((1, 9, V), "float32")
+    words = tuple(range(4, V))
+    found = run(
+        table, decoding.Greedy(banned_ids=words, no_repeat_ngram=1, min_length=9)
+    )
+    assert found.token_ids[0, 0].tolist() == [3] + [0] * 8
+
+
+def filtered(probs, temperature=1.0, top_k=None, top_p=None, min_p=None):
+    """The probabilities that are drawn from, by sorting lists."""
+    probs = np.array([p ** (1 / temperature) for p in probs])
+    probs /= probs.sum()
+    order = sorted(range(len(probs)), key=lambda i: -probs[i])
+    if top_k is not None:
+        order = order[:top_k]
+        probs = np.array([p if i in order else 0.0 for i, p in enumerate(probs)])
+        probs /= probs.sum()
+    if top_p is not None:
+        kept, total = [], 0.0
+        for i in order:
+            if total >= top_p:
+                break
+            kept.append(i)
+            total += probs[i]
+        probs = np.array([p if i in kept else 0.0 for i, p in enumerate(probs)])
+    if min_p is not None:
+        probs = np.where(probs >= min_p * probs.max(), probs, 0.0)
+    return probs / probs.sum()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.5},
+        {"temperature": 2.0, "top_k": 3},
+        {"top_p": 0.6},
+        {"min_p": 0.4},
+        {"temperature": 1.5, "top_k": 4, "top_p": 0.8, "min_p": 0.5},
+    ],
+)
+def test_samples_follow_the_filtered_probabilities(options):
+    """Of 4,000 samples each frequency is within 5 standard deviations."""
+    probs = np.array([0, 0, 0, 0.4, 0.25, 0.17, 0.1, 0.05, 0.03])
+    table = np.log(np.maximum(probs, 1e-30)).astype("float32")
+    table = np.broadcast_to(table, (40, 1, V))
+    found = run(table, decoding.Sample(**options, seed=7, num_hypotheses=100))
+    counts = np.bincount(found.token_ids.ravel(), minlength=V)
+    expected = filtered(probs[3:], **options)
+    size = counts.sum()
+    assert size == 4000
+    deviation = np.sqrt(size * expected * (1 - expected))
+    assert (np.abs(counts[3:] - size * expected) <= 5 * deviation + 1e-6).all()
+
+
+def test_a_sample_is_a_function_of_the_seed_and_the_sentence():
+    table = np.random.default_rng(0).normal(size=(1, 12, V)).astype("float32")
+    both = np.repeat(table, 2, axis=0)
+    first = run(both, decoding.Sample(seed=3))
+    assert (first.token_ids[0] != first.token_ids[1]).any()
+    np.testing.assert_array_equal(
+        run(table, decoding.Sample(seed=3)).token_ids, first.token_ids[:1]
+    )
+    other = run(both, decoding.Sample(seed=4))
+    assert (other.token_ids != first.token_ids).any()
+
+
+def test_samples_are_the_same_on_every_backend():
+    """Tokens that were drawn on torch; the noise is of integers, equal everywhere."""
+    table = np.random.default_rng(0).normal(size=(2, 8, V)).astype("float32")
+    found = run(table, decoding.Sample(seed=3))
+    assert found.token_ids[:, 0].tolist() == SAMPLED
+
+
+def test_noise_is_gumbel():
+    streams = np.arange(300, dtype="int32")[:, None]
+    noise = processors.gumbel_noise(ops.array(streams), np.int32(4), 50)
+    noise = ops.convert_to_numpy(noise).ravel()
+    assert np.isfinite(noise).all()
+    assert abs(noise.mean() - 0.5772) < 5 * math.pi / math.sqrt(6 * noise.size)
+    assert abs(noise.std() - math.pi / math.sqrt(6)) < 0.05
+    rows = noise.reshape(300, 50)
+    assert abs(np.corrcoef(rows[:-1].ravel(), rows[1:].ravel())[0, 1]) < 0.04
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, "`temperature` must be a number in .0, inf.*=0.0"),
+        ({"top_k": 0}, "`top_k` must be a positive integer.*top_k=0"),
+        ({"top_p": 1.5}, "`top_p` must be a number in .0, 1.*top_p=1.5"),
+        ({"min_p": 0.0}, "`min_p` must be a number.*min_p=0.0"),
+        ({"seed": -1}, "`seed` must be an integer of at least 0.*seed=-1"),
+        ({"num_hypotheses": 0}, "`num_hypotheses` must be a positive integer.*=0"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        decoding.Sample(**options)
+
+
+SAMPLED = [[8, 6, 8, 0, 0, 0, 0, 0], [8, 8, 0, 0, 0, 0, 0, 0]]
