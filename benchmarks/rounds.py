@@ -24,7 +24,16 @@ import time
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PACKAGES = ("keras", "tensorflow", "jax", "torch", "keras-hub", "numpy")
+PACKAGES = (
+    "keras",
+    "tensorflow",
+    "jax",
+    "torch",
+    "keras-hub",
+    "ctranslate2",
+    "transformers",
+    "numpy",
+)
 
 
 def note(message):

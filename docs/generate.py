@@ -18,6 +18,7 @@ ROOMS = (
     "training",
     "text",
     "translator",
+    "export",
     "plotting",
     "recipes",
     "audit",

@@ -128,6 +128,18 @@ OURS = {
     "text.corpora": {"text.phrases"},
     "text.batching": {"text.tokenizers"},
     "translator": {"decoding", "models"},
+    "export": {"export"},
+    "export.artifact": set(),
+    "export.transformer_spec": {"layers"},
+    "export.ctranslate2": {
+        "export.artifact",
+        "export.transformer_spec",
+        "models",
+        "text",
+    },
+    "export.results": {"decoding"},
+    "export.saved_model": {"decoding", "export.results", "text"},
+    "export.onnx": {"export.artifact"},
     "recipes": {"models"},
     "plotting": {"plotting"},
     "plotting.tokens": set(),
@@ -150,6 +162,9 @@ THEIRS = {
 THEIRS_LATE = {
     "compiled": {"jax", "tensorflow", "torch"},
     "text.phrases": {"babel"},
+    "export.transformer_spec": {"ctranslate2"},
+    "export.saved_model": {"tensorflow", "tensorflow_text"},
+    "export.onnx": {"onnx"},
     "plotting.figures": {"matplotlib"},
     "plotting.fonts": {"matplotlib"},
 }

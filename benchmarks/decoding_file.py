@@ -1,0 +1,138 @@
+"""The part of `benchmarks.decoding` on real lengths: one file, two engines, one model.
+
+A translator is loaded, or made with random weights, and translates the first 1,000
+lines of Multi30k's `val`: ours as a user calls it, from strings to strings, and
+CTranslate2 with the exported weights, from the same tokens to tokens, so that what ours
+takes for tokenising counts against it. As in `decoding_peers`, `prepare(width)` gives
+the function that is timed and one that counts the tokens in what it returns.
+"""
+
+import dataclasses
+import json
+import pathlib
+import tempfile
+import time
+
+import numpy as np
+
+from benchmarks import peers
+from benchmarks.decoding_peers import THREADS, count_tokens, search_of
+from benchmarks.shapes import SHAPES
+
+LINES = 1_000
+# A translator with random weights never ends a line by itself.
+RANDOM_LENGTH = 16
+BATCH_SIZES = (32, 64)
+
+
+def load_lines(data_dir):
+    """Reads the lines to translate."""
+    from keras_seqattn.text import load_parallel
+
+    return load_parallel("multi30k", "en", "de", split="val", data_dir=data_dir)[0][
+        :LINES
+    ]
+
+
+def load_translator(path, data_dir):
+    """Loads a translator, or makes a Transformer-Tiny with random weights."""
+    from keras_seqattn import Translator
+    from keras_seqattn.text import SentencePieceTokenizer, load_parallel
+
+    if path:
+        return Translator.load(path)
+    sources, targets = load_parallel("multi30k", "en", "de", data_dir=data_dir)
+    shape = dataclasses.replace(SHAPES["T1"], tied=True)
+    tokenizer = SentencePieceTokenizer.train(
+        sources + targets, vocabulary_size=shape.vocabulary_size
+    )
+    return Translator(peers.ours(shape), tokenizer)
+
+
+def ours(path, data_dir):
+    """Prepares our `Translator`; with random weights `generate`, for a fixed length."""
+    from keras_seqattn import decoding
+
+    translator, lines = load_translator(path, data_dir), load_lines(data_dir)
+    model = translator.model
+    batches = list(_batches(_source_ids(translator, lines)))
+
+    def prepare(width):
+        if path:
+            search = search_of(decoding, width)
+            return lambda: translator(lines, search=search), count_texts
+        search = search_of(decoding, width, min_length=RANDOM_LENGTH)
+
+        def run():
+            options = dict(search=search, max_length=RANDOM_LENGTH)
+            return [decoding.generate(model, ids, **options) for ids in batches]
+
+        return run, lambda found: sum(int(batch.lengths.sum()) for batch in found)
+
+    def count_texts(texts):
+        return sum(map(len, translator.target_tokenizer.tokenize(texts)))
+
+    return model.count_params(), prepare
+
+
+def ctranslate2(path, data_dir, precision):
+    """Prepares CTranslate2 with the same weights, and the better of its batch sizes."""
+    import ctranslate2
+
+    translator, lines = load_translator(path, data_dir), load_lines(data_dir)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder, "model")
+        translator.export(folder, "ctranslate2")
+        engine = ctranslate2.Translator(
+            str(folder), compute_type=precision, intra_threads=THREADS
+        )
+        names, adds_end = _vocabulary(folder)
+    sources = _source_ids(translator, lines)
+    tokens = [[names[i] for i in (ids[:-1] if adds_end else ids)] for ids in sources]
+
+    def prepare(width):
+        options = dict(beam_size=width)
+        if translator.model.max_length:
+            limits = "max_input_length", "max_decoding_length"
+            options |= dict.fromkeys(limits, translator.model.max_length)
+        if not path:
+            limits = "min_decoding_length", "max_decoding_length"
+            options |= dict.fromkeys(limits, RANDOM_LENGTH)
+
+        def run(batch_size):
+            return engine.translate_batch(tokens, max_batch_size=batch_size, **options)
+
+        def seconds(batch_size):
+            start = time.perf_counter()
+            run(batch_size)
+            return time.perf_counter() - start
+
+        best = min(BATCH_SIZES, key=seconds)
+        return lambda: run(best), count_tokens
+
+    return translator.model.count_params(), prepare
+
+
+def _source_ids(translator, lines):
+    """Tokenises lines as `Translator` does."""
+    end = translator.model.end_id
+    return [[*ids, end] for ids in translator.source_tokenizer.tokenize(lines)]
+
+
+def _batches(sources):
+    """Pads sentences in batches of about one length."""
+    sources = sorted(sources, key=len)
+    size = BATCH_SIZES[-1]
+    for first in range(0, len(sources), size):
+        batch = sources[first : first + size]
+        ids = np.zeros((len(batch), len(batch[-1])), "int32")
+        for row, sentence in zip(ids, batch, strict=True):
+            row[: len(sentence)] = sentence
+        yield ids
+
+
+def _vocabulary(folder):
+    """Reads from an export its tokens by id, and whether it adds the end token."""
+    config = json.loads((folder / "config.json").read_text())
+    (path,) = (p for p in folder.glob("*_vocabulary.json") if "target" not in p.name)
+    return json.loads(path.read_text()), config.get("add_source_eos", False)

@@ -1,0 +1,171 @@
+"""Translates a file of any size, line by line, and goes on where it was stopped.
+
+    python examples/translate_file.py INPUT OUTPUT --translator FILE.keras
+    python examples/translate_file.py a.en.gz a.de.gz --translator FILE.keras --beam 5
+
+Memory does not grow with the file: a block of lines is read, translated and written
+before the next. Stop it whenever you like, or kill it: the same command goes on after
+the last block written. While it runs, the translations are in OUTPUT.part; what was
+translated, and how far, is in OUTPUT.json, which stays beside the output, so that no
+command takes another's output for its own. Names that end in .gz are compressed. It
+needs `pip install "keras_seqattn[text]"`, and on Windows it does not run.
+"""
+
+import argparse
+import fcntl
+import gzip
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import sys
+
+import keras
+
+import keras_seqattn as ks
+
+
+def main():
+    args = arguments()
+    total, run = identify(args)
+    progress = Progress(args.output, run)
+    if args.output.exists():
+        print(
+            f"Already translated: {args.output}. To translate anew, delete it and "
+            f"{progress.path}."
+        )
+        return
+    with progress.open() as part:
+        translate(args, total, progress, part)
+    progress.part.rename(args.output)
+    print(f"{total:,} lines -> {args.output}")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("input", type=pathlib.Path, help="UTF-8 text, a sentence a line; or .gz")
+    add("output", type=pathlib.Path, help="a translation a line; or .gz")
+    add("--translator", type=pathlib.Path, required=True, help="of Translator.save")
+    add("--beam", type=int, help="beams; 1: greedy; default: the translator's search")
+    add("--block", type=int, default=4096, help="lines at a time; 4096")
+    args = parser.parse_args()
+    for name in ("input", "translator"):
+        if not getattr(args, name).is_file():
+            parser.error(f"`{name}` must be a file. Received: {getattr(args, name)}")
+    for name in ("beam", "block"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(
+                f"`{name}` must be at least 1. Received: {getattr(args, name)}"
+            )
+    return args
+
+
+def identify(args):
+    """Counts the lines of the input; says what is translated, with what, and how."""
+    lines, total = hashlib.sha256(), 0
+    for total, line in enumerate(read(args.input), start=1):
+        lines.update(line)
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            sys.exit(f"`input` must be UTF-8. Received: {error}, in line {total}.")
+    with open(args.translator, "rb") as file:
+        translator = hashlib.file_digest(file, "sha256")
+    return total, {
+        "input": lines.hexdigest(),
+        "translator": translator.hexdigest(),
+        "beam": args.beam,
+    }
+
+
+def read(path):
+    """Reads the lines of a file as bytes."""
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        yield from file
+
+
+class Progress:
+    """How far an output has come: lines and bytes that are surely on the disk.
+
+    Exits where the output is not this run's, or another process is writing it.
+    """
+
+    def __init__(self, output, run):
+        self.path = output.with_name(f"{output.name}.json")
+        self.part = output.with_name(f"{output.name}.part")
+        self.run, self.lines, self.bytes = run, 0, 0
+        if self.path.exists():
+            stored = json.loads(self.path.read_text())
+            others = [name for name in run if stored["run"][name] != run[name]]
+            if others:
+                sys.exit(
+                    f"`output` must be new, or of the same command: delete {self.path} "
+                    f"to begin anew. Received: --output {output}, which was begun with "
+                    f"another {' and '.join(others)}."
+                )
+            self.lines, self.bytes = stored["lines"], stored["bytes"]
+        elif output.exists():
+            sys.exit(f"`output` must not exist yet. Received: {output}.")
+
+    def open(self):
+        """Opens what is written so far, without what came after the last block."""
+        self.part.parent.mkdir(parents=True, exist_ok=True)
+        part = open(self.part, "ab")  # noqa: SIM115, the caller closes it
+        try:
+            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"Another process is writing {self.part}.")
+        if part.tell() < self.bytes:
+            sys.exit(
+                f"{self.part} must hold {self.bytes} bytes, by {self.path}: delete "
+                f"both to begin anew. Received: {part.tell()} bytes."
+            )
+        part.truncate(self.bytes)
+        return part
+
+    def save(self):
+        """Writes the file of this progress, whole or not at all."""
+        unfinished = self.path.with_suffix(".json.new")
+        with open(unfinished, "w") as file:
+            json.dump({"run": self.run, "lines": self.lines, "bytes": self.bytes}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(self.path)
+
+
+def translate(args, total, progress, part):
+    """Translates the lines that are left, a block at a time."""
+    translator, search = ks.Translator.load(args.translator), search_of(args.beam)
+    if progress.lines:
+        print(f"Going on after line {progress.lines:,} of {total:,}.")
+    bar = keras.utils.Progbar(total - progress.lines, unit_name="line")
+    left = itertools.islice(read(args.input), progress.lines, None)
+    progress.save()
+    # Each block is translated by itself, so that a run which was stopped batches the
+    # lines as one which was not.
+    while block := list(itertools.islice(left, args.block)):
+        lines = [line.decode().rstrip("\r\n") for line in block]
+        translations = translator(lines, search=search)
+        # A model may generate a line break, but a line stays a line.
+        text = "".join(f"{' '.join(one.splitlines())}\n" for one in translations)
+        data = text.encode()
+        part.write(gzip.compress(data) if args.output.suffix == ".gz" else data)
+        part.flush()
+        os.fsync(part.fileno())
+        progress.lines, progress.bytes = progress.lines + len(block), part.tell()
+        progress.save()
+        bar.add(len(block))
+
+
+def search_of(beam):
+    if beam is None:
+        return None
+    return ks.decoding.Greedy() if beam == 1 else ks.decoding.BeamSearch(width=beam)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""One call that writes a translator for another runtime, whole or not at all."""
+
+import contextlib
+import importlib
+import pathlib
+import tempfile
+
+FORMATS = ("saved_model", "ctranslate2", "onnx")
+
+
+def export_translator(
+    translator, path, format="saved_model", *, overwrite=False, verbose=False, **options
+):
+    """Writes a translator so that a program without this library can run it.
+
+    - "saved_model": a TensorFlow SavedModel, strings in and strings out, with
+      tokenizers and search. Options: see `saved_model.prepare`.
+    - "ctranslate2": a folder for the CTranslate2 engine, with its SentencePiece
+      models. Options: see `ctranslate2.prepare`.
+    - "onnx": the model without tokenizers and search, token ids in and logits out.
+      Options: see `onnx.prepare`.
+
+    What the format cannot express is refused before anything is written. The files
+    come into being beside `path` and are renamed at the end, so `path` never holds
+    half an export.
+
+    Args:
+        translator: A `keras_seqattn.Translator`.
+        path: Where to write: a folder; for "onnx" a file that ends in ".onnx".
+        format: "saved_model", "ctranslate2" or "onnx".
+        overwrite: Whether to replace what stands at `path`.
+        verbose: Whether to print what is being done.
+        **options: Options of the format.
+
+    Returns:
+        `path` as a `pathlib.Path`.
+
+    Raises:
+        ValueError: If `format` is unknown, `path` exists already, or the format cannot
+            express the translator.
+        ImportError: If a package that the format needs is missing.
+
+    Example:
+        >>> from keras_seqattn import Translator
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> from keras_seqattn.text import ByteTokenizer
+        >>> model = TranslationTransformer(260, model_dim=8, num_heads=2, max_length=9)
+        >>> translator = Translator(model, ByteTokenizer())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = export_translator(translator, f"{folder}/x", "ctranslate2")
+        ...     sorted(file.name for file in path.iterdir())
+        ['config.json', 'model.bin', 'shared_vocabulary.json']
+    """
+    if format not in FORMATS:
+        raise ValueError(
+            f"`format` must be one of {FORMATS}. Received: format={format!r}."
+        )
+    path = pathlib.Path(path)
+    if path.exists() and not overwrite:
+        raise ValueError(
+            "`path` must not exist, unless `overwrite=True`. "
+            f"Received: path={str(path)!r}."
+        )
+    say = print if verbose else _say_nothing
+    room = importlib.import_module(f"keras_seqattn.export.{format}")
+    say(f"Preparing the translator for {format}.")
+    write = room.prepare(translator, path=path, **options)
+    with _new(path) as made:
+        write(made)
+    say(f"Wrote {path}: {_bytes_of(path) / 1e6:.1f} MB.")
+    return path
+
+
+@contextlib.contextmanager
+def _new(path):
+    """Gives a path beside `path` to write to, and puts what was written in its place.
+
+    What stood there is removed last. After an error everything is as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as room:
+        made, old = pathlib.Path(room, "new", path.name), pathlib.Path(room, "old")
+        made.parent.mkdir()
+        yield made
+        if path.exists():
+            path.rename(old)
+        try:
+            made.rename(path)
+        except OSError:
+            if old.exists():
+                old.rename(path)
+            raise
+
+
+def _bytes_of(path):
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _say_nothing(message):
+    pass
+
+
+def needed_package(name, format):
+    """Imports a package that a format needs.
+
+    Args:
+        name: The package.
+        format: The format, for the message.
+
+    Returns:
+        The module.
+
+    Raises:
+        ImportError: If it is not installed.
+
+    Example:
+        >>> needed_package("json", "ctranslate2").__name__
+        'json'
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f'`format="{format}"` needs the package {name}: '
+            'pip install "keras_seqattn[export]".'
+        ) from error

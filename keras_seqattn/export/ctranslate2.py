@@ -1,0 +1,131 @@
+"""A translator as a folder for CTranslate2, a C++ engine that runs without Keras."""
+
+import base64
+import pathlib
+
+from keras_seqattn.export.artifact import needed_package
+from keras_seqattn.export.transformer_spec import refuse, transformer_spec
+from keras_seqattn.models import TranslationTransformer
+from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
+
+QUANTIZATIONS = (None, "float32", "int8", "int8_float32", "int16", "float16")
+# Positions of a model that sets no limit itself.
+MAX_LENGTH = 1024
+
+
+def prepare(translator, path, quantization=None, max_length=None):
+    """Makes the writer of a folder for CTranslate2.
+
+    The folder holds the weights (`model.bin`), the vocabularies, and the SentencePiece
+    models as `source.spm` and `target.spm`. To translate with it, CTranslate2 and
+    sentencepiece suffice:
+
+    ```python
+    engine = ctranslate2.Translator("folder")
+    source = sentencepiece.SentencePieceProcessor(model_file="folder/source.spm")
+    target = sentencepiece.SentencePieceProcessor(model_file="folder/target.spm")
+    found = engine.translate_batch(source.encode(lines, out_type=str), beam_size=4)
+    translations = [target.decode(one.hypotheses[0]) for one in found]
+    ```
+
+    The engine adds the end token to the source and the start token to the target by
+    itself, cuts off sources at `max_input_length` and stops at `max_decoding_length`;
+    give it the model's `max_length` for both. An empty line has to be left out. The
+    padding and start tokens are never generated. With a `ByteTokenizer` there are no
+    SentencePiece models; the token of byte b is then `f"<0x{b:02X}>"`.
+
+    In float32 the engine computes what the model does, up to rounding. With int8 the
+    weights are rounded here, and by default the engine also computes in int8, which is
+    coarser; `ctranslate2.Translator(..., compute_type="float32")` does not. Its scores
+    are over the tokens that may be generated, so they lack the little that the model
+    gives to padding and start. Mixed precision is exported with its float32 weights.
+
+    Args:
+        translator: A `keras_seqattn.Translator` of a `TranslationTransformer`.
+        path: Where the folder will be.
+        quantization: None or "float32" for the weights as they are; "int8",
+            "int8_float32", "int16" or "float16" for smaller ones.
+        max_length: Number of positions, of a model with positions added to the
+            embedding and no `max_length` of its own; 1024 when None.
+
+    Returns:
+        A function that writes the folder to the path it is given.
+
+    Raises:
+        ValueError: If CTranslate2 cannot express the model or its tokenizers, or an
+            option is out of range.
+        ImportError: If ctranslate2 is not installed.
+    """
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(
+            f"`quantization` must be one of {QUANTIZATIONS}. "
+            f"Received: quantization={quantization!r}."
+        )
+    needed_package("ctranslate2", "ctranslate2")
+    model = translator.model
+    if type(model) is not TranslationTransformer:
+        refuse("be a `TranslationTransformer`", f"a {type(model).__name__}")
+    tokenizers = {
+        side: getattr(translator, f"{side}_tokenizer") for side in ("source", "target")
+    }
+    pieces = {side: _pieces(side, tokenizers[side]) for side in tokenizers}
+    spec = transformer_spec(model, _number_of_positions(model, max_length))
+    spec.register_source_vocabulary(pieces["source"])
+    spec.register_target_vocabulary(pieces["target"])
+    _fill_config(spec.config, model, pieces)
+    spec.validate()
+    spec.optimize(quantization)
+
+    def write(folder):
+        folder.mkdir()
+        spec.save(str(folder))
+        for side, tokenizer in tokenizers.items():
+            if isinstance(tokenizer, SentencePieceTokenizer):
+                pathlib.Path(folder, f"{side}.spm").write_bytes(_model_of(tokenizer))
+
+    return write
+
+
+def _number_of_positions(model, max_length):
+    own = model.max_length
+    if max_length is None:
+        return own or MAX_LENGTH
+    if not isinstance(max_length, int) or not 0 < max_length <= (own or max_length):
+        raise ValueError(
+            f"`max_length` must be a positive integer, and at most the model's own, "
+            f"{own}. Received: max_length={max_length!r}."
+        )
+    return max_length
+
+
+def _fill_config(config, model, pieces):
+    """Tells the engine the special tokens, which it then adds by itself."""
+    ends = {side: pieces[side][model.end_id] for side in pieces}
+    if ends["source"] != ends["target"]:
+        refuse("have one end token for source and target", f"{ends!r}")
+    config.unk_token = "<unk>"
+    config.bos_token = pieces["target"][model.start_id]
+    config.eos_token = pieces["target"][model.end_id]
+    config.decoder_start_token = config.bos_token
+    config.add_source_eos = True
+
+
+def _pieces(side, tokenizer):
+    """Gives the text of each token id, which CTranslate2 knows tokens by."""
+    if isinstance(tokenizer, ByteTokenizer):
+        return ["<pad>", "<s>", "</s>", "<unk>", *(f"<0x{b:02X}>" for b in range(256))]
+    if not isinstance(tokenizer, SentencePieceTokenizer):
+        raise ValueError(
+            f"`{side}_tokenizer` must be a `SentencePieceTokenizer` or a "
+            "`ByteTokenizer` for CTranslate2, which has to know the pieces. "
+            f"Received: {side}_tokenizer of class {type(tokenizer).__name__}."
+        )
+    processor = needed_package("sentencepiece", "ctranslate2").SentencePieceProcessor(
+        model_proto=_model_of(tokenizer)
+    )
+    return [processor.id_to_piece(token) for token in range(processor.vocab_size())]
+
+
+def _model_of(tokenizer):
+    """Gives the bytes of a tokenizer's SentencePiece model."""
+    return base64.b64decode(tokenizer.get_config()["model"])

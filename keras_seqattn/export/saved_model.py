@@ -1,0 +1,252 @@
+"""A translator as a TensorFlow SavedModel: strings in, strings out.
+
+Shapes: B lines searched together, S source length, N hypotheses, L generated length.
+"""
+
+import base64
+import functools
+
+import keras
+import numpy as np
+
+from keras_seqattn.decoding import Greedy, loop
+from keras_seqattn.decoding.hypotheses import SpecialTokens
+from keras_seqattn.export.results import ordered_results
+from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
+
+# The shortest length that sources are padded to; the others are its doubles.
+SHORTEST = 16
+# What `str.strip` takes for space, which is more than TensorFlow's `strip` does.
+ONLY_SPACE = r"[\t-\r\x1c-\x1f\x{85}\p{Z}]*"
+
+
+def prepare(translator, path, batch_size=16, max_length=None, jit_compile=False):
+    """Makes the writer of a SavedModel.
+
+    It holds model, tokenizers and search, and needs this library no more, nor Keras:
+
+    ```python
+    import tensorflow as tf
+    import tensorflow_text
+
+    serve = tf.saved_model.load("folder").signatures["serving_default"]
+    serve(lines=tf.constant(["Two dogs.", ""]))["translations"]
+    ```
+
+    The signature `serving_default` takes `lines`, strings `(lines,)`, and gives
+    `translations`, strings `(lines,)`, and `scores`, float32 `(lines,)`: so TensorFlow
+    Serving's REST call is `{"instances": ["Two dogs.", ""]}` or `{"inputs": {"lines":
+    [...]}}`. Where the search gives several hypotheses, the signature `n_best` gives
+    all, both `(lines, hypotheses)`. Translations are those of `translator(lines)`: an
+    empty line gives "" with score 0, and a line of more tokens than the model's
+    `max_length` is cut there, silently.
+
+    Lines are sorted by length and searched `batch_size` at a time, with sources padded
+    to a power of 2 of tokens; there is one graph for each of these lengths, and
+    preparing takes some seconds for each.
+
+    Args:
+        translator: A `keras_seqattn.Translator`.
+        path: Where the folder will be.
+        batch_size: Number of lines B searched together; fewer are filled up.
+        max_length: Number of tokens at which a source is cut, the end's included: the
+            model's own when None, and needed where that sets no limit.
+        jit_compile: Whether XLA compiles the searches when they first run. It makes
+            them several times faster, where the server has it: TensorFlow Serving
+            only when started with `--xla_cpu_compilation_enabled`.
+
+    Returns:
+        A function that writes the SavedModel to the path it is given.
+
+    Raises:
+        ValueError: If the backend is not TensorFlow, a tokenizer cannot run in a
+            graph, or an option is out of range.
+    """
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise ValueError(
+            '`format` must not be "saved_model" on this backend: a SavedModel holds '
+            "TensorFlow's graphs. Save the translator, and load and export it under "
+            f"KERAS_BACKEND=tensorflow. Received: backend {backend!r}."
+        )
+    for side in ("source", "target"):
+        tokenizer = getattr(translator, f"{side}_tokenizer")
+        if not isinstance(tokenizer, SentencePieceTokenizer | ByteTokenizer):
+            raise ValueError(
+                f"`{side}_tokenizer` must be a `SentencePieceTokenizer` or a "
+                "`ByteTokenizer`, which run in a graph. "
+                f"Received: {side}_tokenizer of class {type(tokenizer).__name__}."
+            )
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(
+            "`batch_size` must be a positive integer. "
+            f"Received: batch_size={batch_size!r}."
+        )
+    max_length = _checked_max_length(translator.model, max_length)
+    graphs = _Graphs(translator, batch_size, max_length, jit_compile)
+    archive = keras.export.ExportArchive()
+    archive.track(translator.model)
+    signature = [_strings("lines")]
+    archive.add_endpoint("serving_default", graphs.best, input_signature=signature)
+    if graphs.search.num_hypotheses > 1:
+        archive.add_endpoint("n_best", graphs.n_best, input_signature=signature)
+    return lambda folder: archive.write_out(str(folder), verbose=False)
+
+
+def _checked_max_length(model, max_length):
+    own = model.max_length
+    given = own if max_length is None else max_length
+    if not isinstance(given, int) or not 2 <= given <= (own or given):
+        raise ValueError(
+            "`max_length` must be an integer of at least 2, and at most the model's "
+            f"own, {own}. Received: max_length={max_length!r}."
+        )
+    return given
+
+
+class _Graphs:
+    """The functions of a SavedModel, as TensorFlow traces them."""
+
+    def __init__(self, translator, batch_size, max_length, jit_compile):
+        import tensorflow as tf
+
+        self.model = translator.model
+        self.search = translator.search or Greedy()
+        self._source = translator.source_tokenizer
+        self._target = translator.target_tokenizer
+        self._batch_size, self._max_length = batch_size, max_length
+        rows = tf.TensorSpec((batch_size,), tf.int32)
+        self._searches = {
+            length: tf.function(
+                self._searched, jit_compile=jit_compile, autograph=False
+            ).get_concrete_function(
+                tf.TensorSpec((batch_size, length), tf.int32), rows, rows
+            )
+            for length in _source_lengths(max_length)
+        }
+
+    def best(self, lines):
+        """Gives the best translation of each line, and its score."""
+        return {name: x[:, 0] for name, x in self.n_best(lines).items()}
+
+    def n_best(self, lines):
+        """Gives the hypotheses of each line, best first, and their scores."""
+        import tensorflow as tf
+
+        size, count = self._batch_size, self.search.num_hypotheses
+        filled = tf.where(~tf.strings.regex_full_match(lines, ONLY_SPACE))[:, 0]
+        source_ids, lengths = self._source_ids(tf.gather(lines, filled))
+        order = tf.argsort(lengths, stable=True)
+        missing = -tf.size(order) % size
+        rows = tf.reshape(tf.pad(order, [[0, missing]], constant_values=-1), (-1, size))
+        translate = functools.partial(
+            self._translate_batch, source_ids, lengths, filled, self._seed()
+        )
+        spec = (
+            tf.TensorSpec((size, count), tf.string),
+            tf.TensorSpec((size, count), tf.float32),
+        )
+        found = tf.map_fn(
+            translate, rows, fn_output_signature=spec, parallel_iterations=1
+        )
+        places = tf.gather(filled, order)[:, None]
+        shape = tf.stack([tf.size(lines, tf.int64), count])
+        texts, scores = (
+            tf.scatter_nd(places, tf.reshape(x, (-1, count))[: tf.size(order)], shape)
+            for x in found
+        )
+        return {"translations": texts, "scores": scores}
+
+    def _source_ids(self, lines):
+        """Gives source ids `(lines, max_length)` with their ends, and lengths."""
+        import tensorflow as tf
+
+        model = self.model
+        ids = tf.cast(self._source.tokenize(lines), tf.int32)
+        ids = ids[:, : self._max_length - 1]
+        ends = tf.fill((tf.size(lines), 1), model.end_id)
+        ids = tf.concat([ids, ends], axis=1)
+        padded = ids.to_tensor(model.pad_id, shape=(None, self._max_length))
+        return padded, tf.cast(ids.row_lengths(), tf.int32)
+
+    def _seed(self):
+        """Gives the seed of the searches of one call."""
+        import tensorflow as tf
+
+        if getattr(self.search, "seed", 0) is None:
+            return tf.random.uniform((), maxval=2**31 - 1, dtype=tf.int64)
+        return tf.constant(self.search.draw_seed(), tf.int64)
+
+    def _translate_batch(self, source_ids, lengths, numbers, seed, rows):
+        """Translates the lines of some rows; row -1 fills the batch."""
+        import tensorflow as tf
+
+        real, rows = rows >= 0, tf.maximum(rows, 0)
+        lengths = tf.gather(lengths, rows)
+        source_ids = tf.gather(source_ids, rows)
+        limits = tf.minimum(2 * lengths + 10, self.model.max_length or tf.int32.max)
+        limits = tf.where(real, limits, 0)
+        streams = tf.gather(numbers, rows) * 2654435761 + seed
+        given = limits, tf.cast(streams, tf.int32)
+        bucket = tf.searchsorted(list(self._searches), [tf.reduce_max(lengths)])[0]
+        branches = [
+            functools.partial(self._texts, search, source_ids[:, :length], *given)
+            for length, search in self._searches.items()
+        ]
+        return tf.switch_case(bucket, branches)
+
+    def _texts(self, search, source_ids, limits, streams):
+        """Gives the texts `(B, N)` that are found for source ids `(B, S)`."""
+        import tensorflow as tf
+
+        token_ids, scores = search(source_ids, limits, streams)
+        batch_size, count, length = token_ids.shape
+        rows = tf.reshape(token_ids, (-1, length))
+        over = (rows == self.model.end_id) | (rows == self.model.pad_id)
+        kept = tf.cumsum(tf.cast(over, tf.int32), axis=1) == 0
+        texts = _detokenized(self._target, tf.ragged.boolean_mask(rows, kept))
+        # As `bytes.decode(errors="replace")` does: a model may generate any bytes.
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+        return tf.reshape(texts, (batch_size, count)), scores
+
+    def _searched(self, source_ids, limits, streams):
+        """Gives token ids `(B, N, L)`, ends included, and scores `(B, N)`."""
+        model, search = self.model, self.search
+        tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
+        room = min(2 * source_ids.shape[1] + 10, model.max_length or np.inf)
+        options = {"coverage": True} if search.needs_coverage else {}
+        state = model.initial_state(
+            model.encode(source_ids), int(room), width=search.width, **options
+        )
+        carried = loop.begin(search, state, limits, streams, int(room), tokens)
+        carried = loop.advance(search, model.step, carried, tokens)
+        return ordered_results(search, carried["found"], tokens)
+
+
+def _source_lengths(max_length):
+    """Gives the lengths that sources are padded to."""
+    lengths = [SHORTEST]
+    while lengths[-1] < max_length:
+        lengths.append(2 * lengths[-1])
+    return [*lengths[:-1], max_length]
+
+
+def _strings(name):
+    import tensorflow as tf
+
+    return tf.TensorSpec((None,), tf.string, name=name)
+
+
+def _detokenized(tokenizer, ids):
+    """Gives the bytes of the strings that ragged token ids stand for, in a graph."""
+    import tensorflow as tf
+
+    if isinstance(tokenizer, ByteTokenizer):
+        offset = tokenizer.vocabulary_size - 256
+        ids = tf.ragged.boolean_mask(ids, ids >= offset)
+        characters = tf.constant([bytes([byte]) for byte in range(256)])
+        return tf.strings.reduce_join(tf.gather(characters, ids - offset), axis=-1)
+    import tensorflow_text
+
+    model = base64.b64decode(tokenizer.get_config()["model"])
+    return tensorflow_text.SentencepieceTokenizer(model).detokenize(ids)

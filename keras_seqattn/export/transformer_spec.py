@@ -1,0 +1,337 @@
+"""The weights of a `TranslationTransformer`, laid out as CTranslate2 reads them.
+
+What CTranslate2 cannot express is refused with a `ValueError` that says why.
+
+Shapes: D model_dim, H heads, G key and value heads, K key_dim, V value_dim, W width of
+a head in CTranslate2, O width of an output, L positions.
+"""
+
+import keras
+import numpy as np
+
+from keras_seqattn.layers import (
+    LearnedPositions,
+    MultiHeadAttention,
+    RelativeBias,
+    RotaryPositions,
+    SinusoidalPositions,
+    sinusoidal_table,
+)
+
+# CTranslate2 has one epsilon for all norms of a model: that of our blocks.
+EPSILON = 1e-5
+ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "silu": "SWISH",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+}
+
+
+def refuse(requirement, received):
+    """Raises the error of a model that CTranslate2 cannot express."""
+    raise ValueError(
+        f"`model` must {requirement} for CTranslate2. Received: {received}."
+    )
+
+
+def transformer_spec(model, max_length):
+    """Fills a specification of CTranslate2 with a model's weights.
+
+    Args:
+        model: A `TranslationTransformer`.
+        max_length: Number of positions L the engine shall know, where they are added
+            to the embedding.
+
+    Returns:
+        A `ctranslate2.specs.TransformerSpec`, without vocabularies.
+
+    Raises:
+        ValueError: If CTranslate2 cannot express the model.
+
+    Example:
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=8, num_heads=2)
+        >>> transformer_spec(model, 16).get_target_vocabulary_size()
+        50
+    """
+    from ctranslate2.specs import transformer_spec as specs
+
+    options = model.get_config()
+    stacks = {side: _blocks(model, options, side) for side in ("encoder", "decoder")}
+    parts = {
+        "encoder": specs.TransformerEncoderSpec,
+        "decoder": specs.TransformerDecoderSpec,
+    }
+    made = {
+        side: parts[side](len(blocks), **_stack_options(blocks, side))
+        for side, blocks in stacks.items()
+    }
+    spec = specs.TransformerSpec(made["encoder"], made["decoder"])
+    source = model.get_layer("source_embedding")
+    shared = options["target_vocabulary_size"] is None and options["tie_embeddings"]
+    target = source if shared else model.get_layer("target_embedding")
+    for stack, blocks, embedding in (
+        (spec.encoder, stacks["encoder"], source),
+        (spec.decoder, stacks["decoder"], target),
+    ):
+        _fill_embedding(stack, blocks[0], embedding, max_length)
+    spec.encoder.embeddings[0].weight = _table(source)
+    spec.decoder.embeddings.weight = _table(target)
+    for side, blocks in stacks.items():
+        stack = getattr(spec, side)
+        for layer, block in zip(stack.layer, blocks, strict=True):
+            _fill_block(layer, block)
+        if blocks[0].normalize_first:
+            _fill_norm(stack.layer_norm, model.get_layer(f"{side}_norm"))
+    output = target if options["tie_embeddings"] else model.get_layer("output")
+    _fill_output(spec.decoder.projection, output, model)
+    spec.config.layer_norm_epsilon = EPSILON
+    return spec
+
+
+def _blocks(model, options, side):
+    """Gives the blocks of a stack from the lowest; shared ones stand at each depth."""
+    shared = options["share_layers"]
+    return [
+        model.get_layer(f"{side}_{0 if shared else depth}")
+        for depth in range(options[f"{side}_layers"])
+    ]
+
+
+def _stack_options(blocks, side):
+    """Gives the arguments of a stack's specification, which hold for all its blocks."""
+    from ctranslate2.specs import Activation
+
+    block = blocks[0]
+    attention = _checked_attention(block.attention_residual)
+    activation = keras.activations.serialize(block.activation)
+    if activation not in ACTIVATIONS:
+        refuse(f"have an activation of {tuple(ACTIVATIONS)}", f"{activation=}")
+    heads, groups = attention.num_heads, attention.num_key_value_heads
+    return {
+        "num_heads": heads,
+        "pre_norm": block.normalize_first,
+        "activation": getattr(Activation, ACTIVATIONS[activation]),
+        "ffn_glu": block.gated,
+        "rms_norm": block.norm == "rms",
+        "num_heads_kv": None if groups == heads else groups,
+        "head_dim": _head_width(attention),
+        **_positions_options([_attention(block) for block in blocks], side),
+    }
+
+
+def _attention(block):
+    return block.attention_residual.sublayer
+
+
+def _positions_options(attentions, side):
+    """Gives the arguments for the positions inside a stack's self-attentions."""
+    from ctranslate2.specs.attention_spec import RotaryScalingType
+
+    positions = attentions[0].positions
+    if positions is None:
+        return {}
+    if type(positions) is RotaryPositions:
+        return {
+            "rotary_dim": attentions[0].key_dim,
+            "rotary_interleave": False,
+            "rotary_base": positions.base,
+            "rotary_scaling_type": RotaryScalingType.Linear,
+            "rotary_scaling_factor": positions.scaling,
+        }
+    if type(positions) is not RelativeBias:
+        refuse(
+            "have sinusoidal, learned, rotary or relative positions, or none, in both "
+            "its stacks",
+            f"positions={type(positions).__name__}",
+        )
+    tables = [_array(attention.positions.table) for attention in attentions]
+    if not all(np.array_equal(table, tables[0]) for table in tables):
+        refuse(
+            "have the same table of relative positions at every depth, as with "
+            "`share_layers=True`,",
+            f"{len(tables)} tables in the {side}",
+        )
+    return {"relative_attention_bias": True}
+
+
+def _checked_attention(residual):
+    """Gives the attention of a residual, if it is one that CTranslate2 knows."""
+    attention = residual.sublayer
+    if type(attention) is not MultiHeadAttention:
+        refuse(
+            "attend by `MultiHeadAttention` everywhere",
+            f"an attention of class {type(attention).__name__}",
+        )
+    unknown = {
+        "score": attention.score == "additive",
+        "use_gate": attention.use_gate,
+        "qk_norm": attention.qk_norm,
+        "sliding_window": attention.sliding_window is not None,
+    }
+    for name, refused in unknown.items():
+        if refused:
+            value = getattr(attention, name)
+            refuse(f"attend without the option `{name}`", f"{name}={value!r}")
+    return attention
+
+
+def _head_width(attention):
+    """Gives the one width W that CTranslate2 has for queries, keys and values.
+
+    The narrower are padded with zeros, which change no product.
+    """
+    return max(attention.key_dim, attention.value_dim)
+
+
+def _fill_embedding(stack, block, embedding, max_length):
+    """Fills the table of positions; CTranslate2's own is another one."""
+    positions = embedding.positions
+    if _attention(block).positions is None:
+        stack.position_encodings.encodings = _position_table(embedding, max_length)
+    elif positions is not None:
+        refuse(
+            "have positions either on the embedding or inside the attention",
+            f"positions={type(positions).__name__} with "
+            f"{type(_attention(block).positions).__name__} inside the attention",
+        )
+
+
+def _position_table(embedding, length):
+    """Gives the rows `(L, D)` that the embedding adds: zeros where it adds none."""
+    positions, width = embedding.positions, embedding.model_dim
+    if positions is None:
+        return np.zeros((length, width), "float32")
+    if type(positions) is LearnedPositions:
+        return _array(positions.table)[:length]
+    if type(positions) is not SinusoidalPositions:
+        refuse(
+            "have sinusoidal, learned, rotary or relative positions, or none",
+            f"positions={type(positions).__name__}",
+        )
+    return _array(
+        sinusoidal_table(length, width, positions.base, positions.cosine_exponent)
+    )
+
+
+def _table(embedding):
+    _check_not_quantized(embedding)
+    return _array(embedding.embeddings)
+
+
+def _fill_block(layer, block):
+    residual, cross = block.attention_residual, getattr(block, "cross_residual", None)
+    _fill_norm(layer.self_attention.layer_norm, residual.norm_layer)
+    _fill_attention(layer.self_attention, residual, fused=3)
+    if isinstance(residual.sublayer.positions, RelativeBias):
+        _fill_relative(layer.self_attention, residual.sublayer.positions, cross is None)
+    if cross is not None:
+        _fill_norm(layer.attention.layer_norm, cross.norm_layer)
+        _fill_attention(layer.attention, cross, fused=2)
+    residual = block.feed_forward_residual
+    _fill_norm(layer.ffn.layer_norm, residual.norm_layer)
+    forward = residual.sublayer
+    _fill_dense(layer.ffn.linear_0, forward.hidden_dense)
+    _fill_dense(layer.ffn.linear_1, forward.output_dense)
+    if forward.gated:
+        _fill_dense(layer.ffn.linear_0_noact, forward.gate_dense)
+
+
+def _fill_norm(spec, norm):
+    if isinstance(norm, keras.layers.RMSNormalization):
+        spec.gamma = _array(norm.scale)
+    else:
+        spec.gamma, spec.beta = _array(norm.gamma), _array(norm.beta)
+
+
+def _fill_attention(spec, residual, fused):
+    """Fills one attention; the last `fused` of q, k and v are one product."""
+    attention = _checked_attention(residual)
+    width = _head_width(attention)
+    scale = attention.key_dim**-0.5 if attention.scale is None else attention.scale
+    spec.queries_scale = np.float32(1.0 if attention.score == "dot" else scale)
+    denses = (attention.query_dense, attention.key_dense, attention.value_dense)
+    projections = [_project_in(dense, width) for dense in denses]
+    for part in projections[:-fused]:
+        _fill_linear(spec.linear[0], *part)
+    weights, biases = zip(*projections[-fused:], strict=True)
+    _fill_linear(
+        spec.linear[-2],
+        np.concatenate(weights),
+        np.concatenate(biases) if attention.use_bias else None,
+    )
+    _fill_linear(spec.linear[-1], *_project_out(attention.output_dense, width))
+
+
+def _project_in(dense, width):
+    """Gives weights `(heads W, D)` and biases: heads are padded with zeros to W."""
+    kernel, bias = _dense(dense)  # (D, heads, K or V)
+    padding = (0, width - kernel.shape[-1])
+    kernel = np.pad(kernel, ((0, 0), (0, 0), padding))
+    if bias is not None:
+        bias = np.pad(bias, ((0, 0), padding)).ravel()
+    return kernel.reshape(len(kernel), -1).T, bias
+
+
+def _project_out(dense, width):
+    """Gives weights `(O, H W)` and biases."""
+    kernel, bias = _dense(dense)  # (H, V, O)
+    kernel = np.pad(kernel, ((0, 0), (0, width - kernel.shape[1]), (0, 0)))
+    return kernel.reshape(-1, kernel.shape[-1]).T, bias
+
+
+def _fill_relative(spec, positions, bidirectional):
+    """Fills the table of relative positions, as T5 has it.
+
+    In an encoder each direction has half of the rows, in a decoder the past has all.
+    """
+    table, both = _array(positions.table), positions.bidirectional
+    if bidirectional and not both:  # what comes after is at distance 0
+        table = np.concatenate([table, np.repeat(table[:1], len(table), axis=0)])
+    elif both and not bidirectional:
+        table = table[: len(table) // 2]
+    spec.relative_attention_bias = table
+    spec.relative_attention_max_distance = np.int32(positions.max_distance)
+
+
+def _fill_dense(spec, dense):
+    kernel, bias = _dense(dense)
+    _fill_linear(spec, kernel.T, bias)
+
+
+def _fill_output(spec, output, model):
+    """Fills the projection to logits, with a bias against what is never generated."""
+    _check_not_quantized(output)
+    tied = hasattr(output, "embeddings")
+    weight = _array(output.embeddings) if tied else _array(output.kernel).T
+    # Not the greatest number there is: it has to fit float16 too.
+    bias = np.zeros(len(weight), "float32")
+    bias[[model.pad_id, model.start_id]] = -1e4
+    _fill_linear(spec, weight, bias)
+
+
+def _fill_linear(spec, weight, bias=None):
+    spec.weight = np.ascontiguousarray(weight)
+    if bias is not None:
+        spec.bias = np.ascontiguousarray(bias)
+
+
+def _dense(dense):
+    """Gives the kernel and the bias, or None, of a Keras layer."""
+    _check_not_quantized(dense)
+    return _array(dense.kernel), None if dense.bias is None else _array(dense.bias)
+
+
+def _check_not_quantized(layer):
+    mode = getattr(layer, "quantization_mode", None)
+    if mode is not None:
+        refuse(
+            "not be quantized yet (export before `quantize`, with `quantization=...`)",
+            f"layer {layer.name!r} with quantization_mode={mode!r}",
+        )
+
+
+def _array(tensor):
+    return keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32"))

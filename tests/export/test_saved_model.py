@@ -1,0 +1,201 @@
+"""SavedModel: strings in, strings out, the same translations without this library."""
+
+import json
+import subprocess
+import sys
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import keras_seqattn as ks
+from keras_seqattn.export import export_translator
+from keras_seqattn.export.results import ordered_results
+from tests.export.translators import LINES, make_sentencepiece, make_translator
+
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+tensorflow_only = pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow's format")
+
+# Keras cannot be taken away: `import tensorflow_text` itself imports it.
+SERVE = """
+import json, sys
+for name in ("keras_seqattn", "sentencepiece"):
+    sys.modules[name] = None
+import tensorflow as tf
+import tensorflow_text
+
+loaded = tf.saved_model.load(sys.argv[1])
+lines = tf.constant(json.loads(sys.argv[2]))
+outputs = {
+    name: {key: x.numpy().tolist() for key, x in signature(lines=lines).items()}
+    for name, signature in loaded.signatures.items()
+}
+assert not any(name.startswith("keras_seqattn.") for name in sys.modules)
+decode = lambda x: x.decode() if isinstance(x, bytes) else list(map(decode, x))
+for found in outputs.values():
+    found["translations"] = decode(found["translations"])
+print(json.dumps(outputs))
+"""
+
+
+def served(translator, lines, folder, **options):
+    """Exports, and gives what each signature answers in this process."""
+    import tensorflow as tf
+
+    path = export_translator(translator, folder / "m", overwrite=True, **options)
+    signatures = tf.saved_model.load(str(path)).signatures
+    return {
+        name: {key: x.numpy() for key, x in signature(lines=tf.constant(lines)).items()}
+        for name, signature in signatures.items()
+    }
+
+
+def decoded(array):
+    return [text.decode() for text in array]
+
+
+@tensorflow_only
+def test_a_fresh_process_serves_the_same_translations(tmp_path):
+    source, target = make_sentencepiece(), make_sentencepiece(300)
+    search = ks.decoding.BeamSearch(width=2, num_hypotheses=2)
+    translator = make_translator(
+        search, source, target, decoder_layers=1, max_length=16
+    )
+    lines = [*LINES, "dogs " * 20, *(f"{'dogs ' * (i % 4)}{i}" for i in range(9))]
+    path = export_translator(translator, tmp_path / "model", batch_size=4)
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, path, json.dumps(lines)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    outputs = json.loads(done.stdout.splitlines()[-1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = translator.translate(lines, num_hypotheses=2)
+    filled = [i for i, line in enumerate(lines) if line.strip()]
+    found = outputs["n_best"]
+    assert [found["translations"][i] for i in filled] == [
+        [text for text, _ in expected[i]] for i in filled
+    ]
+    np.testing.assert_allclose(
+        [found["scores"][i] for i in filled],
+        [[score for _, score in expected[i]] for i in filled],
+        atol=1e-4,
+    )
+    best = outputs["serving_default"]
+    assert best["translations"] == [pairs[0][0] for pairs in expected]
+    assert best["scores"] == [scores[0] for scores in found["scores"]]
+    assert len(set(best["translations"])) > 5
+
+
+@pytest.mark.slow
+@tensorflow_only
+def test_lines_that_are_empty_or_too_long(tmp_path):
+    translator = make_translator(decoder_layers=1)
+    lines = ["", "x" * 23, " \u3000\x1f\t", "x" * 24, "x" * 99, "x", "é"]
+    found = served(translator, lines, tmp_path, batch_size=2)["serving_default"]
+    with pytest.warns(UserWarning, match="2 of 7 lines"):
+        expected = translator(lines)
+    assert decoded(found["translations"]) == expected
+    assert expected[1] == expected[3] == expected[4] != ""
+    assert found["scores"][[0, 2]].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.slow
+@tensorflow_only
+def test_compiled_and_a_limit_of_the_export_alone(tmp_path):
+    import tensorflow as tf
+
+    translator = make_translator(max_length=None, decoder_layers=1)
+    options = {"batch_size": 2, "max_length": 12, "jit_compile": True}
+    found = served(translator, ["abc", "x" * 30], tmp_path, **options)
+    assert decoded(found["serving_default"]["translations"]) == translator(
+        ["abc", "x" * 11]
+    )
+    signature = tf.saved_model.load(str(tmp_path / "m")).signatures["serving_default"]
+    assert signature(lines=tf.constant([], tf.string))["scores"].shape == (0,)
+    specs = signature.structured_input_signature[1]
+    assert specs == {"lines": tf.TensorSpec((None,), tf.string, name="lines")}
+    outputs = signature.structured_outputs
+    assert outputs["translations"].shape.as_list() == [None]
+    assert outputs["translations"].dtype == tf.string
+    assert outputs["scores"].dtype == tf.float32
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        ks.decoding.Greedy(),
+        ks.decoding.Sample(seed=1, num_hypotheses=3),
+        ks.decoding.BeamSearch(width=3, num_hypotheses=3, length_penalty=0.6),
+        ks.decoding.BeamSearch(width=4, num_hypotheses=2, penalty="gnmt"),
+    ],
+)
+def test_results_are_those_of_the_search(rng, search):
+    """With hypotheses of all kinds: ended, cut at the limit, and missing."""
+    tokens = ks.decoding.hypotheses.SpecialTokens()
+    batch_size, width, kept, room = 6, search.width, search.num_hypotheses, 5
+    limits = keras.ops.convert_to_tensor(np.array([5, 3, 1, 5, 4, 0], "int32"))
+    streams = keras.ops.zeros((batch_size,), "int32")
+    found = search.begin(limits, streams, room, tokens)
+    found = {name: keras.ops.convert_to_numpy(x) for name, x in found.items()}
+    shape = (batch_size, width)
+    found["token_ids"] = rng.integers(2, 9, (*shape, room)).astype("int32")
+    if "rank" in found:
+        found["rank"] = np.where(rng.random(shape) < 0.4, found["rank"].min(), 0) - (
+            rng.random(shape)
+        )
+        found["log_prob"] = found["rank"] - 1
+        ended = np.sort(-rng.random((batch_size, kept)))[:, ::-1]
+        ended[1, -1] = ended[2] = found["ended_rank"].min()
+        found["ended_rank"], found["ended_scores"] = ended, ended - 0.5
+        found["ended_ids"] = rng.integers(2, 9, (batch_size, kept, room))
+    else:
+        found["scores"] = -rng.random(shape)
+    found = {
+        name: x.astype("float32") if x.dtype.kind == "f" else x
+        for name, x in found.items()
+    }
+    tensors = {name: keras.ops.convert_to_tensor(x) for name, x in found.items()}
+    results = ordered_results(search, tensors, tokens)
+    for ours, theirs in zip(results, search.results(found, tokens), strict=True):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(ours), theirs, rtol=1e-6)
+
+
+@pytest.mark.skipif(ON_TENSORFLOW, reason="exports there")
+def test_other_backends_are_refused(tmp_path):
+    message = f"KERAS_BACKEND=tensorflow.*Received: backend '{keras.backend.backend()}'"
+    with pytest.raises(ValueError, match=message):
+        export_translator(make_translator(), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+@tensorflow_only
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be .*Received: batch_size=0"),
+        ({"max_length": 25}, "at most the model's own, 24. Received: max_length=25"),
+        ({"max_length": 1}, "`max_length` must be .*Received: max_length=1"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        export_translator(make_translator(), tmp_path / "model", **options)
+    assert not list(tmp_path.iterdir())
+
+
+@tensorflow_only
+def test_a_model_without_a_limit_needs_one(tmp_path):
+    with pytest.raises(ValueError, match="own, None. Received: max_length=None"):
+        export_translator(make_translator(max_length=None), tmp_path / "model")
+
+
+@tensorflow_only
+def test_another_tokenizer_is_refused(tmp_path):
+    translator = make_translator()
+    translator.target_tokenizer = keras.layers.Identity()
+    with pytest.raises(ValueError, match="Received: target_tokenizer of class Iden"):
+        export_translator(translator, tmp_path / "model")

@@ -1,0 +1,249 @@
+"""Files are translated block by block; a stop loses at most one of them."""
+
+import gzip
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import keras_seqattn as ks
+
+ROOT = pathlib.Path(__file__).parent.parent
+SCRIPT = ROOT / "examples" / "translate_file.py"
+LINES = [f"{number} red dogs" if number % 7 else "" for number in range(50)]
+
+
+class Stub:
+    """Translates to upper case; stops where it is told to, as Ctrl-C would."""
+
+    def __init__(self):
+        self.given, self.stop_at = [], None
+
+    def __call__(self, lines, search=None):
+        self.search = search
+        if self.stop_at is not None and len(self.given) + len(lines) > self.stop_at:
+            raise KeyboardInterrupt
+        self.given += lines
+        return [line.upper() for line in lines]
+
+
+@pytest.fixture
+def example():
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("translate_file", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run(example, monkeypatch, tmp_path):
+    """Runs the script on `input.txt` with a stub for a translator."""
+    (tmp_path / "input.txt").write_text("".join(f"{line}\n" for line in LINES))
+    (tmp_path / "translator.keras").write_bytes(b"weights")
+
+    def run(*options, source="input.txt", output="output.txt", stop_at=None):
+        stub = Stub()
+        stub.stop_at = stop_at
+        monkeypatch.setattr(ks.Translator, "load", lambda path: stub)
+        paths = [str(tmp_path / name) for name in (source, output)]
+        translator = ["--translator", str(tmp_path / "translator.keras")]
+        argv = ["translate_file.py", *paths, *translator, "--block", "8", *options]
+        monkeypatch.setattr(sys, "argv", argv)
+        example.main()
+        return stub
+
+    return run
+
+
+def translations(path):
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8", newline="\n") as file:
+        return file.read().split("\n")[:-1]
+
+
+UPPER = [line.upper() for line in LINES]
+
+
+@pytest.mark.parametrize("output", ["output.txt", "output.txt.gz"])
+def test_a_stop_loses_at_most_one_block(run, tmp_path, capsys, output):
+    for stop_at, done in ((13, 8), (1, 8), (33, 40)):
+        with pytest.raises(KeyboardInterrupt):
+            run(output=output, stop_at=stop_at)
+        assert not (tmp_path / output).exists()
+        part = tmp_path / f"{output}.part"
+        progress = json.loads((tmp_path / f"{output}.json").read_text())
+        assert (progress["lines"], progress["bytes"]) == (done, part.stat().st_size)
+        with open(part, "ab") as file:  # What a kill in the middle of a write leaves.
+            file.write(b"half a li")
+    capsys.readouterr()
+    stub = run(output=output)
+    assert "Going on after line 40 of 50." in capsys.readouterr().out
+    assert stub.given == LINES[40:]
+    assert translations(tmp_path / output) == UPPER
+    assert {path.name for path in tmp_path.glob("output*")} == {
+        output,
+        f"{output}.json",
+    }
+
+
+def test_a_finished_output_is_only_reported(run, tmp_path, capsys):
+    run()
+    assert f"50 lines -> {tmp_path / 'output.txt'}" in capsys.readouterr().out
+    assert run().given == []
+    assert "Already translated" in capsys.readouterr().out
+    assert translations(tmp_path / "output.txt") == UPPER
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("changed", ["input", "translator", "beam"])
+def test_another_run_s_output_is_an_error(run, tmp_path, changed, finished):
+    if finished:
+        run()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            run(stop_at=20)
+    if changed == "input":
+        (tmp_path / "input.txt").write_text("a\n" * 50)
+    elif changed == "translator":
+        (tmp_path / "translator.keras").write_bytes(b"other weights")
+    before = {path: path.read_bytes() for path in tmp_path.glob("output*")}
+    options = ("--beam", "2") if changed == "beam" else ()
+    message = rf"`output` must be new.*Received: .*begun with another {changed}\."
+    with pytest.raises(SystemExit, match=message):
+        run(*options)
+    assert {path: path.read_bytes() for path in tmp_path.glob("output*")} == before
+
+
+def test_what_the_script_did_not_write_is_left_alone(run, tmp_path):
+    (tmp_path / "output.txt").write_text("precious\n")
+    with pytest.raises(SystemExit, match="`output` must not exist yet. Received: "):
+        run()
+    assert (tmp_path / "output.txt").read_text() == "precious\n"
+
+
+def test_a_part_that_was_changed_is_an_error(run, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(stop_at=20)
+    (tmp_path / "output.txt.part").write_bytes(b"a\n")
+    with pytest.raises(SystemExit, match=r"must hold \d+ bytes.*Received: 2 bytes"):
+        run()
+
+
+def test_two_processes_do_not_write_one_output(run, example, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(stop_at=20)
+    progress = json.loads((tmp_path / "output.txt.json").read_text())
+    with example.Progress(tmp_path / "output.txt", progress["run"]).open():
+        with pytest.raises(SystemExit, match="Another process is writing"):
+            run()
+    run()
+    assert translations(tmp_path / "output.txt") == UPPER
+
+
+def test_lines_end_at_line_feeds_alone(run, tmp_path):
+    """Other line breaks are text; those in a translation become spaces."""
+    text = "a\u2028b\r\n\r\nc\x0bd".encode()
+    with gzip.open(tmp_path / "input.txt.gz", "wb") as file:
+        file.write(text)
+    assert run(source="input.txt.gz").given == ["a\u2028b", "", "c\x0bd"]
+    assert translations(tmp_path / "output.txt") == ["A B", "", "C D"]
+
+
+def test_an_empty_file_gives_an_empty_file(run, tmp_path):
+    (tmp_path / "input.txt").write_text("")
+    run()
+    assert translations(tmp_path / "output.txt") == []
+
+
+def test_a_line_that_is_not_utf_8_is_told_before_anything_is_done(run, tmp_path):
+    (tmp_path / "input.txt").write_bytes(b"a\nb\xff\n")
+    with pytest.raises(SystemExit, match="`input` must be UTF-8.*in line 2"):
+        run()
+    assert not list(tmp_path.glob("output*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "search"),
+    [
+        ((), None),
+        (("--beam", "1"), ks.decoding.Greedy()),
+        (("--beam", "5"), ks.decoding.BeamSearch(width=5)),
+    ],
+)
+def test_the_search_is_the_translator_s_unless_beams_are_given(run, options, search):
+    stub = run(*options)
+    assert stub.search == search
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--beam", "0"), "`beam` must be at least 1. Received: 0"),
+        (("--block", "-1"), "`block` must be at least 1. Received: -1"),
+        (("--translator", "none.keras"), "`translator` must be a file. Received: none"),
+    ],
+)
+def test_wrong_arguments_are_errors(run, capsys, options, message):
+    with pytest.raises(SystemExit):
+        run(*options)
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A small translator in a file."""
+    tokenizer = ks.text.ByteTokenizer()
+    model = ks.models.TranslationTransformer(
+        tokenizer.vocabulary_size,
+        model_dim=8,
+        num_heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        intermediate_dim=8,
+        max_length=16,
+    )
+    ks.Translator(model, tokenizer).save(tmp_path / "small.keras")
+    return tmp_path / "small.keras"
+
+
+def command(tmp_path, saved, output):
+    (tmp_path / "input.txt").write_text("".join(f"{line}\n" for line in LINES * 4))
+    paths = tmp_path / "input.txt", tmp_path / output
+    return [sys.executable, SCRIPT, *paths, "--translator", saved, "--block", "16"]
+
+
+def test_a_translator_translates_a_file(example, monkeypatch, tmp_path, saved):
+    argv = command(tmp_path, saved, "output.txt")[1:]
+    (tmp_path / "input.txt").write_text("".join(f"{line}\n" for line in LINES))
+    monkeypatch.setattr(sys, "argv", list(map(str, argv)))
+    example.main()
+    expected = ks.Translator.load(saved)(LINES)
+    assert translations(tmp_path / "output.txt") == [
+        " ".join(line.splitlines()) for line in expected
+    ]
+
+
+@pytest.mark.slow
+def test_a_kill_changes_nothing(monkeypatch, tmp_path, saved):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    subprocess.run(command(tmp_path, saved, "whole.txt"), check=True)
+    again = command(tmp_path, saved, "killed.txt.gz")
+    part = tmp_path / "killed.txt.gz.part"
+    with subprocess.Popen(again, stdout=subprocess.DEVNULL) as process:
+        while not part.exists() or not part.stat().st_size:
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+    assert not (tmp_path / "killed.txt.gz").exists()
+    done = subprocess.run(again, capture_output=True, text=True, check=True)
+    assert "Going on after line" in done.stdout
+    assert translations(tmp_path / "killed.txt.gz") == translations(
+        tmp_path / "whole.txt"
+    )
