@@ -3,6 +3,8 @@
 import itertools
 import random
 
+import numpy as np
+
 
 def every_pair(**options):
     """Returns cases, as dicts, in which each two values of two options meet.
@@ -13,23 +15,23 @@ def every_pair(**options):
     Returns:
         A list of dicts, a small part of the full product, the same in every run.
     """
-    product = [
-        dict(zip(options, values, strict=True))
-        for values in itertools.product(*options.values())
-    ]
+    sizes = [len(values) for values in options.values()]
+    product = list(itertools.product(*map(range, sizes)))
     random.Random(0).shuffle(product)
-    pairs = [
-        {
-            ((left, str(case[left])), (right, str(case[right])))
-            for left, right in itertools.combinations(options, 2)
-        }
-        for case in product
-    ]
-    missing, cases = set().union(*pairs), []
-    while missing:
-        best = max(range(len(product)), key=lambda i: len(pairs[i] & missing))
-        cases.append(product[best])
-        missing -= pairs[best]
+    product = np.array(product)
+    # (case, pair of options): the number of the pair of values that meet there.
+    pairs, num_pairs = [], 0
+    for left, right in itertools.combinations(range(len(sizes)), 2):
+        pairs.append(num_pairs + product[:, left] * sizes[right] + product[:, right])
+        num_pairs += sizes[left] * sizes[right]
+    pairs = np.stack(pairs, axis=1)
+    missing, cases = np.ones(num_pairs, bool), []
+    while missing.any():
+        best = missing[pairs].sum(axis=1).argmax()
+        missing[pairs[best]] = False
+        values = zip(options.values(), product[best], strict=True)
+        chosen = (of_option[i] for of_option, i in values)
+        cases.append(dict(zip(options, chosen, strict=True)))
     return cases
 
 

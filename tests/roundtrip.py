@@ -14,6 +14,7 @@ from keras import ops
 
 import keras_seqattn
 import keras_seqattn.text  # The tokenizers are registered where they are needed.
+from tests.evaluate import evaluated, numpy
 
 
 def use(thing, inputs):
@@ -30,8 +31,8 @@ def use(thing, inputs):
     if isinstance(thing, keras.Model):
         names = [tensor.name for tensor in thing.inputs]
         inputs = [dict(zip(names, inputs, strict=True))]
-    outputs = keras.tree.flatten(thing(*inputs))
-    return [ops.convert_to_numpy(ops.cast(output, "float32")) for output in outputs]
+        thing = evaluated(thing, thing)
+    return [numpy(output) for output in keras.tree.flatten(thing(*inputs))]
 
 
 def _searched(method, table):

@@ -345,12 +345,12 @@ def test_a_mask_of_its_own_input_is_heeded(rng):
 
 
 def test_the_model_is_left_as_it_was(rng):
-    model = translator(dropout=0.3)
+    model = attentive(dropout=0.3, use_causal_mask=True)
     norm = keras.layers.BatchNormalization()
     model = keras.Model(model.inputs, norm(model.outputs[0]))
     model.compile("adam", "mse", metrics=["mae"])
-    labels = rng.normal(size=(2, L, V))
-    model.train_on_batch(PAIR, labels)
+    labels = rng.normal(size=(2, L, D))
+    model.train_on_batch(IDS, labels)
 
     def state():
         return [
@@ -366,8 +366,8 @@ def test_the_model_is_left_as_it_was(rng):
     expected = dropped()
     keras.utils.set_random_seed(1)
     before = state()
-    audit.check_causality(model, PAIR, num_draws=1)
-    audit.check_padding_invariance(model, PAIR, num_draws=1)
+    audit.check_causality(model, IDS, num_draws=1)
+    audit.check_padding_invariance(model, IDS, num_draws=1)
     for left, right in zip(state(), before, strict=True):
         np.testing.assert_array_equal(left, right)
     np.testing.assert_array_equal(dropped(), expected)

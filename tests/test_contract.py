@@ -85,6 +85,7 @@ def test_config_makes_it_again(name):
     assert_same(outputs, example(name)[2], name)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_every_thing_loads_in_a_fresh_process(tmp_path):
     """One process for all, since starting one takes seconds."""
     for name in EXAMPLES:

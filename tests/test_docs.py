@@ -22,10 +22,9 @@ def blocks(document, language):
         yield text[: match.start(1)].count("\n"), match[1]
 
 
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
 def test_python_blocks_run(document, tmp_path, monkeypatch):
-    if document == "README.md" and keras.backend.backend() != "tensorflow":
-        pytest.skip("it trains for a minute; the guide has the same calls")
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
     for line, block in blocks(document, "python"):

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 
-import keras
 import pytest
 
 import keras_seqattn as ks
+
+pytestmark = pytest.mark.backends("tensorflow")
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "translation.py"
@@ -196,7 +197,6 @@ def test_a_kill_loses_at_most_one_epoch(waits_for, tmp_path):
 
 # Continuous integration runs the same command by itself; here its score is judged.
 @pytest.mark.slow
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="slower elsewhere")
 def test_the_smoke_preset_learns(tmp_path):
     options = command("--preset", "smoke", "--output", tmp_path)
     done = subprocess.run(options, capture_output=True, text=True)

@@ -7,10 +7,11 @@ import pathlib
 import subprocess
 import sys
 
-import keras
 import pytest
 
 import keras_seqattn as ks
+
+pytestmark = pytest.mark.backends("tensorflow")
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "recurrence.py"
@@ -100,7 +101,6 @@ def test_defaults_follow_the_corpus(example, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="slower elsewhere")
 def test_the_smoke_preset_learns(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     options = ["--preset", "smoke", "--minutes", "0.6", "--output", str(tmp_path)]

@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from tests.layers.differentiate import values_and_gradients
+from tests.differentiate import values_and_gradients
 
 
 def largest_tensor(function, arrays):

@@ -13,7 +13,7 @@ from keras import ops
 from keras_seqattn import layers
 from keras_seqattn.layers import additive
 from tests import oracle
-from tests.layers.differentiate import values_and_gradients
+from tests.differentiate import values_and_gradients
 from tests.pairs import case_id, every_pair
 
 B, T, S, H, U, V = 2, 4, 5, 4, 6, 3

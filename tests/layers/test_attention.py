@@ -1,5 +1,6 @@
 """Every kernel and every option against the oracle, and the laws of attention."""
 
+import functools
 import itertools
 import re
 
@@ -12,6 +13,7 @@ from keras import ops
 
 from keras_seqattn import layers
 from tests import oracle
+from tests.evaluate import evaluated, numpy
 from tests.pairs import case_id, every_pair
 
 B, T, S, H, K, V = 2, 4, 5, 4, 6, 3
@@ -27,10 +29,6 @@ OPTIONS = {
     "value_dim": [K, V],
     "kernel": KERNELS,
 }
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def draw(rng, groups=H, value_dim=V, mask=None, bias=None):
@@ -52,16 +50,20 @@ def check_case(rng, case):
         rng, *(case.pop(name) for name in ("groups", "value_dim", "mask", "bias"))
     )
     options = {"mask": mask, "bias": bias, **case}
-    output = layers.dot_product_attention(
-        query, key, value, implementation=kernel, **options
-    )
-    scores = layers.attention_scores(query, key, **options)
+
+    def both(query, key, value):
+        output = layers.dot_product_attention(
+            query, key, value, implementation=kernel, **options
+        )
+        return output, layers.attention_scores(query, key, **options)
+
+    output, scores = evaluated(both)(query, key, value)
     expected, expected_scores = oracle.attention(query, key, value, **options)
-    np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
-    np.testing.assert_allclose(numpy(scores), expected_scores, atol=1e-5)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
     empty = expected_scores.sum(-1) == 0.0  # (B, H, T)
-    assert not numpy(output)[np.moveaxis(empty, 1, 2)].any(), "not exactly zero"
-    assert not numpy(scores)[empty].any(), "not exactly zero"
+    assert not output[np.moveaxis(empty, 1, 2)].any(), "not exactly zero"
+    assert not scores[empty].any(), "not exactly zero"
 
 
 @pytest.mark.parametrize("case", every_pair(**OPTIONS), ids=case_id)
@@ -408,10 +410,8 @@ def test_layer_equals_the_oracle(rng, case):
         dropout=0.0 if case["implementation"] == "fused" else case["dropout"],
         implementation=case["implementation"],
     )
-    output = layer(
-        query,
-        value,
-        key if case["key"] else None,
+    attend = functools.partial(
+        layer,
         query_mask=query_mask if case["query_mask"] else None,
         value_mask=value_mask if case["value_mask"] else None,
         attention_mask=attention_mask if case["attention_mask"] else None,
@@ -419,6 +419,8 @@ def test_layer_equals_the_oracle(rng, case):
         return_attention_scores=case["return_attention_scores"],
         training=False,
     )
+    inputs = (query, value, key) if case["key"] else (query, value)
+    outputs = keras.tree.flatten(evaluated(attend, layer)(*inputs))
     mask = np.ones((B, T, S), bool)
     if case["query_mask"]:
         mask &= query_mask[:, :, None]
@@ -438,10 +440,9 @@ def test_layer_equals_the_oracle(rng, case):
     )
     if case["rank"] == 3:
         expected, expected_scores = expected[:, :, 0], expected_scores[:, 0]
-    if case["return_attention_scores"]:
-        output, scores = output
-        np.testing.assert_allclose(numpy(scores), expected_scores, atol=1e-5)
-    np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
+    assert len(outputs) == 1 + case["return_attention_scores"]
+    for left, right in zip(outputs, (expected, expected_scores), strict=False):
+        np.testing.assert_allclose(left, right, atol=1e-5)
 
 
 def test_layer_drops_while_training_and_returns_the_whole_scores(rng):

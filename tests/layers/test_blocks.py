@@ -1,3 +1,4 @@
+import functools
 import json
 
 import keras
@@ -7,6 +8,7 @@ from keras import ops
 
 from keras_seqattn import layers
 from tests import oracle
+from tests.evaluate import evaluated, numpy
 from tests.layers.weights import block_weights, randomize
 from tests.pairs import case_id, every_pair
 
@@ -23,10 +25,6 @@ OPTIONS = {
     "activation_dropout": [0.0, 0.2],
     "stochastic_depth": [0.0, 0.1],
 }
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def draw(rng, *lengths):
@@ -59,7 +57,8 @@ def test_encoder_equals_the_oracle(rng, case):
     block = built(rng, layers.EncoderBlock, x.shape, **case)
     pairs = None if mask is None else mask[:, :, None] & mask[:, None]
     expected = oracle.encoder_block(x, mask=pairs, **oracle_options(block, case))
-    np.testing.assert_allclose(numpy(block(x, mask=mask)), expected, atol=1e-4)
+    output = evaluated(functools.partial(block, mask=mask), block)(x)
+    np.testing.assert_allclose(output, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -71,25 +70,24 @@ def test_decoder_equals_the_oracle(rng, case):
     case = dict(case)
     masked, with_source = case.pop("masked"), case.pop("with_source")
     target, source = draw(rng, T, S)
-    source = source if with_source else None
-    shapes = (target.shape, source.shape) if with_source else (target.shape,)
-    block = built(rng, layers.DecoderBlock, *shapes, **case)
-    output = block(
-        target,
-        source,
+    inputs = (target, source) if with_source else (target,)
+    block = built(rng, layers.DecoderBlock, *(x.shape for x in inputs), **case)
+    decode = functools.partial(
+        block,
         target_mask=TARGET_MASK if masked else None,
         source_mask=SOURCE_MASK if masked and with_source else None,
     )
+    output = evaluated(decode, block)(*inputs)
     pairs = TARGET_MASK[:, :, None] & TARGET_MASK[:, None]
     cross_pairs = TARGET_MASK[:, :, None] & SOURCE_MASK[:, None]
     expected = oracle.decoder_block(
         target,
-        source,
+        source if with_source else None,
         target_mask=pairs if masked else None,
         source_mask=cross_pairs if masked else None,
         **oracle_options(block, case),
     )
-    np.testing.assert_allclose(numpy(output), expected, atol=1e-4)
+    np.testing.assert_allclose(output, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """Attention one position at a time equals attention to the whole."""
 
+import functools
+
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_seqattn import layers
-from tests.layers.test_multi_head_options import BUCKETS, OPTIONS, numpy
+from tests.evaluate import evaluated
+from tests.layers.test_multi_head_options import BUCKETS, OPTIONS
 from tests.layers.weights import randomize
 from tests.pairs import case_id, every_pair
 
@@ -36,12 +39,22 @@ def built(case, shape=(B, T, D), **more):
 
 def steps(layer, x, cache, start=0, mask=None):
     """Takes the vectors `(B, W, T, D)` one after the other; gives the rows."""
-    rows = []
+
+    def step(query, cache, index):
+        return layer.step(query, cache, index, mask)
+
+    take, rows = evaluated(step, layer), []
     for t in range(x.shape[2]):
-        query, index = (ops.convert_to_tensor(y) for y in (x[:, :, t], start + t))
-        row, cache = layer.step(query, cache, index, mask)
-        rows.append(numpy(row))
-    return np.stack(rows, axis=2)
+        row, cache = take(x[:, :, t], cache, np.int32(start + t))
+        rows.append(row)
+    return np.stack(rows, axis=2).astype("float32")
+
+
+def causal_pass(layer, x, mask=None):
+    """Gives what the layer's call makes of each beam `(B, W, T, D)`."""
+    attend = functools.partial(layer, use_causal_mask=True, value_mask=mask)
+    run = evaluated(lambda rows: attend(rows, rows), layer)
+    return np.stack([run(x[:, w]).astype("float32") for w in range(x.shape[1])], axis=1)
 
 
 def beams(rng, length=T):
@@ -50,13 +63,11 @@ def beams(rng, length=T):
 
 @each_case
 def test_steps_equal_one_causal_pass(rng, case):
-    """Two beams of a sentence are two rows of the pass; the cache is longer."""
+    """The cache is longer than the sequence."""
     layer = built(case)
     x = beams(rng)
-    rows = x.reshape(B * W, T, D)
-    expected = numpy(layer(rows, rows, use_causal_mask=True)).reshape(x.shape)
     output = steps(layer, x, layer.initial_cache(B, W, T + 3))
-    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(output, causal_pass(layer, x), atol=1e-5)
 
 
 @each_case
@@ -65,13 +76,17 @@ def test_steps_to_a_memory_equal_one_pass(rng, case):
     layer = built(case)
     x = beams(rng)
     value = rng.normal(size=(B, S, D)).astype("float32")
-    memory = layer.project_memory(ops.convert_to_tensor(value))
-    whole = [numpy(layer(x[:, w], value, value_mask=VALUE_MASK)) for w in range(W)]
+    attend = evaluated(functools.partial(layer, value_mask=VALUE_MASK), layer)
+    whole = np.stack([attend(x[:, w], value) for w in range(W)], axis=1)
+
+    def step(query, value, index):
+        memory = layer.project_memory(value)
+        return layer.step_memory(query, memory, VALUE_MASK, index=index)
+
+    take = evaluated(step, layer)
     for t in range(T):
-        query, index = (ops.convert_to_tensor(y) for y in (x[:, :, t], t))
-        output = numpy(layer.step_memory(query, memory, VALUE_MASK, index=index))
-        for beam in range(W):
-            np.testing.assert_allclose(output[:, beam], whole[beam][:, t], atol=1e-5)
+        output = take(x[:, :, t], value, np.int32(t))
+        np.testing.assert_allclose(output, whole[:, :, t], atol=1e-5)
 
 
 @pytest.mark.parametrize("positions", OPTIONS["positions"])
@@ -82,36 +97,39 @@ def test_a_filled_cache_goes_on_where_steps_would(rng, positions):
     x = beams(rng)
     real = np.array([[1, 1, 1], [0, 1, 1]], bool)
     mask = np.concatenate([real, np.ones((B, T + 1), bool)], axis=1)
-    cache = layer.fill_cache(
-        ops.convert_to_tensor(prompt), layer.initial_cache(B, W, 3 + T + 1)
-    )
+    fill = evaluated(layer.fill_cache, layer)
+    cache = fill(prompt, layer.initial_cache(B, W, 3 + T + 1))
     output = steps(layer, x, cache, start=3, mask=ops.convert_to_tensor(mask))
-    for beam in range(W):
-        whole = np.concatenate([prompt, x[:, beam]], axis=1)
-        expected = layer(
-            whole, whole, value_mask=mask[:, : 3 + T], use_causal_mask=True
-        )
-        np.testing.assert_allclose(output[:, beam], numpy(expected)[:, 3:], atol=1e-5)
+    whole = np.concatenate([np.repeat(prompt[:, None], W, axis=1), x], axis=2)
+    expected = causal_pass(layer, whole, mask[:, : 3 + T])
+    np.testing.assert_allclose(output, expected[:, :, 3:], atol=1e-5)
 
 
 @pytest.mark.parametrize("start", [0, 2])
 def test_a_cache_is_filled_in_parts(rng, start):
     layer = built({"positions": "rotary"})
-    value = ops.convert_to_tensor(rng.normal(size=(B, T, D)), "float32")
-    whole = layer.fill_cache(value, layer.initial_cache(B, W, T))
-    parts = layer.fill_cache(value[:, :start], layer.initial_cache(B, W, T))
-    parts = layer.fill_cache(value[:, start:], parts, index=start)
+    value = rng.normal(size=(B, T, D)).astype("float32")
+
+    def both_ways(value):
+        empty = layer.initial_cache(B, W, T)
+        parts = layer.fill_cache(value[:, :start], empty)
+        parts = layer.fill_cache(value[:, start:], parts, index=start)
+        return layer.fill_cache(value, empty), parts
+
+    whole, parts = evaluated(both_ways, layer)(value)
     for name in ("key", "value"):
-        np.testing.assert_allclose(numpy(parts[name]), numpy(whole[name]), atol=1e-6)
+        np.testing.assert_allclose(parts[name], whole[name], atol=1e-6)
 
 
 def test_a_position_may_be_a_tensor(rng):
     layer = built({"positions": "rotary", "sliding_window": 2})
-    x = ops.convert_to_tensor(beams(rng)[:, :, 0])
-    cache = layer.initial_cache(B, W, T)
-    index = ops.convert_to_tensor(2, "int32")
-    (left, _), (right, _) = layer.step(x, cache, index), layer.step(x, cache, 2)
-    np.testing.assert_array_equal(numpy(left), numpy(right))
+
+    def both_ways(x, index):
+        cache = layer.initial_cache(B, W, T)
+        return [layer.step(x, cache, position)[0] for position in (index, 2)]
+
+    left, right = evaluated(both_ways, layer)(beams(rng)[:, :, 0], np.int32(2))
+    np.testing.assert_allclose(left, right, atol=1e-6)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -120,8 +138,7 @@ def test_steps_equal_the_pass_in_mixed_precision(rng, policy):
     layer = built({"positions": "relative", "score": "additive"}, dtype=policy)
     layer.positions.table.assign(layer.positions.table.value + 256.0)
     x = beams(rng)
-    rows = x.reshape(B * W, T, D)
-    expected = numpy(layer(rows, rows, use_causal_mask=True)).reshape(x.shape)
+    expected = causal_pass(layer, x)
     output = steps(layer, x, layer.initial_cache(B, W, T))
     np.testing.assert_allclose(output, expected, atol=0.02 * np.abs(expected).max())
 

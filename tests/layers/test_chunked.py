@@ -14,7 +14,7 @@ from keras_seqattn import layers
 from keras_seqattn.layers import grid
 from keras_seqattn.layers.chunked import chunked_attention
 from tests import oracle
-from tests.layers.differentiate import upstream_gradient, values_and_gradients
+from tests.differentiate import upstream_gradient, values_and_gradients
 from tests.layers.largest import largest_tensor
 from tests.pairs import case_id, every_pair
 

@@ -6,8 +6,8 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers
+from tests.differentiate import value_and_gradient
 from tests.layers.test_blocks import B, D, F, T, built, draw, numpy
-from tests.training.numerics import value_and_gradient
 
 M = 3
 PAST_MASK = np.array([[0, 1, 1], [0, 0, 1]], bool)

@@ -1,5 +1,7 @@
 """Against Keras's own layer, against the oracle, and where Keras's is at fault."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -8,16 +10,13 @@ from keras import ops
 from keras_seqattn import layers
 from keras_seqattn.layers import attention
 from tests import oracle
+from tests.evaluate import evaluated, numpy
 from tests.layers.weights import attention_weights, randomize
 from tests.pairs import case_id, every_pair
 
 B, T, S, D = 2, 4, 5, 8
 QUERY_MASK = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], bool)
 VALUE_MASK = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 1, 1]], bool)
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def draw(rng, *lengths):
@@ -78,8 +77,8 @@ def test_gives_the_numbers_of_keras(rng, case):
     shape = shapes[case.pop("attention_mask")]
     has_query_mask = case.pop("query_mask")
     has_heads_mask = shape is not None and len(shape) == 4
+    has_key = case.pop("key")
     arguments = {
-        "key": key if case.pop("key") else None,
         "value_mask": VALUE_MASK if case.pop("value_mask") else None,
         "key_mask": VALUE_MASK if case.pop("key_mask") else None,
         "attention_mask": None if shape is None else rng.random(shape) < 0.8,
@@ -90,28 +89,31 @@ def test_gives_the_numbers_of_keras(rng, case):
         arguments.update(value_mask=None, key_mask=None)
         has_query_mask = False
     keras_layer, layer = both_layers(rng, query.shape, value.shape, **constructor)
-    if has_query_mask:
-        query = with_mask(query, QUERY_MASK)
-    output = layer(query, value, **arguments)
-    # Keras comes last, for it takes the masks off its inputs; and with scores, for its
-    # fast path makes a mean of an empty row, and on JAX wants values as wide as keys.
-    arguments["return_attention_scores"] = True
-    expected, expected_scores = keras_layer(query, value, **arguments)
-    if case["return_attention_scores"]:
-        output, scores = output
-        np.testing.assert_allclose(numpy(scores), numpy(expected_scores), atol=1e-5)
-    assert output.shape == expected.shape
-    np.testing.assert_allclose(numpy(output), numpy(expected), atol=1e-5)
+
+    def both(query, value, key):
+        if has_query_mask:
+            query = with_mask(query, QUERY_MASK)
+        inputs = (query, value, key) if has_key else (query, value)
+        output = layer(*inputs, **arguments)
+        # Keras comes last, for it takes the masks off its inputs; and with scores, for
+        # its fast path makes a mean of an empty row, and on JAX wants values as wide
+        # as keys.
+        with_scores = {**arguments, "return_attention_scores": True}
+        return keras.tree.flatten(output), keras_layer(*inputs, **with_scores)
+
+    run = evaluated(both, layer, keras_layer, compiles=not has_query_mask)
+    outputs, expected = run(query, value, key)
+    assert len(outputs) == 1 + case["return_attention_scores"]
+    for left, right in zip(outputs, expected, strict=False):
+        assert left.shape == right.shape
+        np.testing.assert_allclose(left, right, atol=1e-5)
 
 
 def with_mask(x, mask):
     """Returns `x` as a tensor that carries an implicit mask."""
-    ids = mask.astype("int32") * np.arange(1, mask.size + 1).reshape(mask.shape)
-    table = np.zeros((mask.size + 1, x.shape[-1]), "float32")
-    table[ids] = x
-    carried = keras.layers.Embedding(*table.shape, weights=[table], mask_zero=True)(ids)
-    assert carried._keras_mask is not None
-    return carried
+    x = keras.layers.Masking()(ops.multiply(x, mask[..., None].astype("float32")))
+    assert x._keras_mask is not None
+    return x
 
 
 @pytest.mark.parametrize(
@@ -130,18 +132,24 @@ def test_attends_over_the_axes_of_keras(rng, shape, axes, masked):
     query = rng.normal(size=shape).astype("float32")
     value = rng.normal(size=shape).astype("float32")
     keras_layer, layer = both_layers(rng, shape, shape, attention_axes=axes)
-    _, scores = layer(query, value, return_attention_scores=True)
+    inputs = [keras.Input(batch_shape=shape) for _ in "ab"]
+    _, scores = layer(*inputs, return_attention_scores=True)
     mask = None
     if masked:
         mask = rng.random(scores.shape) < 0.7
         mask[..., 0] = True
     arguments = {"attention_mask": mask, "return_attention_scores": True}
-    output, scores = layer(query, value, **arguments)
-    expected, expected_scores = keras_layer(query, value, **arguments)
-    np.testing.assert_allclose(numpy(output), numpy(expected), atol=1e-5)
-    np.testing.assert_allclose(numpy(scores), numpy(expected_scores), atol=1e-5)
-    quiet = layer(query, value, attention_mask=mask)
-    np.testing.assert_allclose(numpy(quiet), numpy(expected), atol=1e-5)
+
+    def both(query, value):
+        quiet = layer(query, value, attention_mask=mask)
+        outputs = layer(query, value, **arguments)
+        return quiet, *outputs, *keras_layer(query, value, **arguments)
+
+    run = evaluated(both, layer, keras_layer)
+    quiet, output, scores, expected, expected_scores = run(query, value)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
+    np.testing.assert_allclose(quiet, expected, atol=1e-5)
 
 
 def test_takes_the_weights_file_of_a_model_made_with_keras(rng, tmp_path):
@@ -285,17 +293,16 @@ def test_equals_the_oracle(rng, case):
     masked, causal = case.pop("masked"), case.pop("causal")
     returns_scores = case.pop("return_attention_scores")
     layer = built(rng, **case)
-    output = layer(
-        query,
-        value,
-        key,
+    attend = functools.partial(
+        layer,
         query_mask=QUERY_MASK if masked else None,
         value_mask=VALUE_MASK if masked else None,
         use_causal_mask=causal,
         return_attention_scores=returns_scores,
     )
+    outputs = keras.tree.flatten(evaluated(attend, layer)(query, value, key))
     mask = QUERY_MASK[:, :, None] & VALUE_MASK[:, None] if masked else None
-    expected, expected_scores = oracle.multi_head_attention(
+    expected = oracle.multi_head_attention(
         query,
         value,
         attention_weights(layer),
@@ -305,10 +312,9 @@ def test_equals_the_oracle(rng, case):
         causal=causal,
         window=case["sliding_window"],
     )
-    if returns_scores:
-        output, scores = output
-        np.testing.assert_allclose(numpy(scores), expected_scores, atol=1e-5)
-    np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
+    assert len(outputs) == 1 + returns_scores
+    for left, right in zip(outputs, expected, strict=False):
+        np.testing.assert_allclose(left, right, atol=1e-5)
 
 
 @pytest.mark.parametrize("implementation", ["explicit", "fused"])

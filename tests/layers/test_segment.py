@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_seqattn import layers
 from keras_seqattn.layers.segment import next_memory
-from tests.training.numerics import value_and_gradient
+from tests.differentiate import value_and_gradient
 
 B, M, D = 2, 3, 2
 JIT = keras.backend.backend() == "jax"

@@ -6,8 +6,8 @@ from keras import ops
 from keras_seqattn import decoding, layers, models, training
 from keras_seqattn.compiled import CompiledFunction
 from tests import oracle
+from tests.differentiate import value_and_gradient
 from tests.layers.weights import block_weights, norm_weights, randomize
-from tests.training.numerics import value_and_gradient
 
 V, D = 11, 8
 START, END = 1, 2

@@ -1,41 +1,6 @@
-"""Gradients on whichever backend the tests run."""
+"""The loss and its gradient in float64 NumPy and plain loops."""
 
-import keras
 import numpy as np
-
-
-def value_and_gradient(function, x):
-    """Returns a scalar function's value and its gradient at `x`, as NumPy arrays."""
-    x = keras.ops.convert_to_tensor(x)
-    value, gradient = _BACKENDS[keras.backend.backend()](function, x)
-    # NumPy has no bfloat16 of its own: float32 holds every 16-bit float.
-    gradient = keras.ops.cast(gradient, "float32")
-    return float(value), keras.ops.convert_to_numpy(gradient)
-
-
-def _tensorflow(function, x):
-    import tensorflow as tf
-
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        value = function(x)
-    return value, tape.gradient(value, x)
-
-
-def _jax(function, x):
-    import jax
-
-    return jax.value_and_grad(function)(x)
-
-
-def _torch(function, x):
-    x = x.detach().requires_grad_()
-    value = function(x)
-    value.backward()
-    return value.detach(), x.grad
-
-
-_BACKENDS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
 
 
 def reference(labels, logits, weights=None, label_smoothing=0.0, pad_id=0):

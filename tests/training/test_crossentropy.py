@@ -12,7 +12,8 @@ from keras_seqattn.training.crossentropy import (
     projected_crossentropy,
     projected_crossentropy_value,
 )
-from tests.training.numerics import reference, value_and_gradient
+from tests.differentiate import value_and_gradient
+from tests.training.numerics import reference
 
 BACKEND = keras.backend.backend()
 SHAPE, D, V = (3, 50), 6, 11  # 150 tokens are three blocks of 64 rows.
@@ -145,9 +146,17 @@ def test_soft_capped_logits_carry_none():
     assert factors_of(layer(HIDDEN, reverse=True, training=True)) is None
 
 
-@pytest.mark.parametrize("make", [tied_layer, untied_layer])
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    ("make", "policy", "jit_compile"),
+    [  # every pair of these options
+        (tied_layer, "float32", False),
+        (tied_layer, "mixed_bfloat16", True),
+        (tied_layer, "mixed_float16", False),
+        (untied_layer, "float32", True),
+        (untied_layer, "mixed_bfloat16", False),
+        (untied_layer, "mixed_float16", True),
+    ],
+)
 def test_fit_learns_as_it_does_from_logits(make, policy, jit_compile, monkeypatch):
     if BACKEND == "torch" and jit_compile:
         pytest.skip("torch.compile takes minutes; the library runs torch eagerly")

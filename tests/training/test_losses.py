@@ -10,7 +10,8 @@ from keras import ops
 from keras_seqattn.compiled import CompiledFunction
 from keras_seqattn.training import MaskedCrossentropy, TokenCrossentropy
 from keras_seqattn.training.crossentropy import token_crossentropy
-from tests.training.numerics import reference, value_and_gradient
+from tests.differentiate import value_and_gradient
+from tests.training.numerics import reference
 
 V = 11
 LABELS = np.array(

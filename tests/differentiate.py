@@ -36,6 +36,13 @@ def values_and_gradients(function, arrays, mode="eager", dtype="float32"):
     return _numpy(value), [_numpy(x) for x in gradients]
 
 
+def value_and_gradient(function, x):
+    """Returns a scalar function's value and its gradient at `x`, float32 NumPy."""
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    value, (gradient,) = values_and_gradients(function, [x], dtype=dtype)
+    return float(value), gradient
+
+
 def _numpy(x):
     return ops.convert_to_numpy(ops.cast(x, "float32"))
 
@@ -57,8 +64,13 @@ def _tensorflow(loss, inputs, mode):
 def _jax(loss, inputs, mode):
     import jax
 
+    def stateless(*inputs):  # A draw of random numbers stays within the program.
+        with keras.StatelessScope():
+            return loss(*inputs)
+
     every = tuple(range(len(inputs)))
-    (_, value), gradients = jax.jit(jax.value_and_grad(loss, every, True))(*inputs)
+    program = jax.jit(jax.value_and_grad(stateless, every, has_aux=True))
+    (_, value), gradients = program(*inputs)
     return value, gradients
 
 

@@ -1,0 +1,40 @@
+"""A function of arrays that runs as one program on JAX, and eagerly elsewhere.
+
+JAX compiles each operation anew for each shape it meets, which takes longer than all
+else that a test does; a test that computes in one function compiles once.
+"""
+
+import keras
+from keras import ops, tree
+
+from keras_seqattn.compiled import CompiledFunction
+
+
+def numpy(tensor):
+    """Returns a tensor as a NumPy array of float32."""
+    return ops.convert_to_numpy(tensor).astype("float32")
+
+
+def evaluated(function, *layers, compiles=True):
+    """Makes a function of tensors one of NumPy arrays.
+
+    Args:
+        function: A function of tensors that gives (nested) tensors, and no None.
+        *layers: The layers whose weights it reads. What it assigns to them is lost on
+            JAX.
+        compiles: Whether to compile on JAX. The tensors of a program carry no implicit
+            masks.
+
+    Returns:
+        A function of (nested) NumPy arrays that gives (nested) NumPy arrays of the
+        tensors' dtypes. It compiles once for the shapes that it is called with.
+    """
+    if compiles and keras.backend.backend() == "jax":
+        variables = [variable for layer in layers for variable in layer.variables]
+        function = CompiledFunction(function, variables)
+
+    def run(*arrays):
+        arrays = tree.map_structure(ops.convert_to_tensor, arrays)
+        return tree.map_structure(ops.convert_to_numpy, function(*arrays))
+
+    return run
