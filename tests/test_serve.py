@@ -15,6 +15,8 @@ import keras_seqattn as ks
 from keras_seqattn.translator import AttentionWeights
 from tests.test_attention_view import browser  # noqa: F401, a fixture
 
+pytestmark = pytest.mark.backends("tensorflow", "torch")
+
 pytest.importorskip("flask")
 SCRIPT = pathlib.Path(__file__).parent.parent / "examples" / "serve.py"
 HOSTILE = "<img src=x onerror='window.attacked = 1'>"

@@ -14,6 +14,8 @@ import pytest
 
 import keras_seqattn as ks
 
+pytestmark = pytest.mark.backends("tensorflow", "torch")
+
 ROOT = pathlib.Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "translate_file.py"
 LINES = [f"{number} red dogs" if number % 7 else "" for number in range(50)]

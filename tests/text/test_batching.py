@@ -14,6 +14,8 @@ from keras_seqattn.text import (
     translation_batches,
 )
 
+pytestmark = pytest.mark.backends("tensorflow")
+
 BYTES = ByteTokenizer()
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from keras_seqattn.text import corpora, load_parallel, read_parallel, read_tsv
 
+pytestmark = pytest.mark.backends("tensorflow")
+
 LINES = ["One, two.", "  three  \u2028 \x0b four\u0085", "", "fünf"]
 
 

@@ -177,6 +177,7 @@ class Holder(keras.Model):
         return cls(tokenizer, **config)
 
 
+@pytest.mark.backends("tensorflow")
 def test_it_travels_in_a_saved_model_to_a_fresh_process(tmp_path, bpe):
     path = tmp_path / "holder.keras"
     holder = Holder(bpe)
