@@ -6,6 +6,7 @@ Shapes: B sentences, S source length, L room for generated tokens, P prefix leng
 """
 
 import dataclasses
+import inspect
 import weakref
 from typing import NamedTuple
 
@@ -92,6 +93,7 @@ def decode(model, source_ids, search=None, max_length=None, prefix=None, numbers
         (1, 1)
     """
     search = search or Greedy()
+    _check_coverage(model, search)
     count, length = source_ids.shape
     limits = _limits(model, source_ids, max_length)
     numbers = np.arange(count) if numbers is None else np.asarray(numbers)
@@ -342,6 +344,16 @@ def _check_range(name, token_ids, size):
         raise ValueError(
             f"`{name}` must be in [0, {size}), the model's vocabulary. "
             f"Received: ids from {token_ids.min()} to {high}."
+        )
+
+
+def _check_coverage(model, search):
+    able = "coverage" in inspect.signature(model.initial_state).parameters
+    if search.needs_coverage and not able:
+        raise ValueError(
+            "`search` must have a `coverage_penalty` of 0 for a model whose "
+            "`initial_state` takes no `coverage`. "
+            f"Received: search={search!r}."
         )
 
 

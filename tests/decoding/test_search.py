@@ -265,3 +265,28 @@ def test_generate_says_what_is_wrong_with_the_source(source_ids, message):
 def test_generate_says_which_length_is_wrong(max_length):
     with pytest.raises(ValueError, match=f"`max_length` must.*max_length={max_length}"):
         decoding.generate(Copier(), np.array([[4]]), max_length=max_length)
+
+
+def test_coverage_needs_a_model_that_counts_it():
+    search = decoding.BeamSearch(width=2, coverage_penalty=0.1)
+    with pytest.raises(ValueError, match="`coverage_penalty` of 0.*penalty=0.1"):
+        decoding.generate(Copier(), np.array([[4, 5]]), search)
+
+
+def test_the_last_sentences_go_on_in_a_smaller_program(rng):
+    """Of 64 sentences 10 are long: the others end, and these are taken out."""
+    source_ids = np.zeros((64, 30), int)
+    source_ids[:, :3] = rng.integers(3, V, size=(64, 3))
+    source_ids[::7] = rng.integers(3, V, size=(10, 30))
+    model = Copier()
+    model.sizes = []
+    steps = model.step
+
+    def step(token_ids, state, index):
+        model.sizes.append(token_ids.shape[0])
+        return steps(token_ids, state, index)
+
+    model.step = step
+    check_reversed(decoding.generate(model, source_ids), source_ids)
+    assert set(model.sizes) == {64, 16}
+    assert len(decoding.programs(model)) == 2
