@@ -6,6 +6,8 @@ import pytest
 
 from keras_seqattn.text import load_parallel, phrases
 
+pytestmark = pytest.mark.backends("tensorflow")
+
 SPLITS = ("train", "val", "test")
 
 
@@ -85,8 +87,6 @@ def test_translations_by_hand():
 
 FRESH = """
 import hashlib, runpy, sys
-
-pytestmark = pytest.mark.backends("tensorflow")
 splits = runpy.run_path(sys.argv[1])["phrase_splits"]("en", "de")
 print(hashlib.sha256(repr(splits).encode()).hexdigest())
 """
