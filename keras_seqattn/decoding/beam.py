@@ -169,7 +169,7 @@ class BeamSearch(Search):
     def _hypotheses(self, found, candidates, ends, index):
         """Merges the candidates that end among the first W into the hypotheses."""
         ends = ends[:, : self.width]
-        penalty = self._penalty(index + 1)
+        penalty = self.penalty_of(ops.cast(index + 1, "float32"))
 
         def scores(log_prob):
             score = candidates[log_prob] / penalty + candidates["coverage"]
@@ -198,13 +198,19 @@ class BeamSearch(Search):
         if self.width == 1:
             return ops.logical_or(over, worst > FORBIDDEN / 2)
         # Log-probabilities only fall: the longest is divided by the most.
-        longest = self._penalty(ops.cast(found["limit"], "float32"))
+        longest = self.penalty_of(ops.cast(found["limit"], "float32"))
         possible = ops.max(found["rank"], axis=1) / longest
         return ops.logical_or(over, worst >= possible)
 
-    def _penalty(self, length):
-        """Gives what the log-probability of a number of tokens is divided by."""
-        length = ops.cast(length, "float32")
+    def penalty_of(self, length):
+        """Gives what the log-probability of a number of tokens is divided by.
+
+        Args:
+            length: Float tensor or array of lengths, the end token included.
+
+        Returns:
+            The same, of penalties.
+        """
         base = length if self.penalty == "length" else (5.0 + length) / 6.0
         return base**self.length_penalty
 
@@ -219,8 +225,7 @@ class BeamSearch(Search):
             Token ids `(B, N, L)`, ends included, and scores `(B, N)`.
         """
         limit = np.maximum(found["limit"], 1)[:, None].astype("float32")
-        base = limit if self.penalty == "length" else (5.0 + limit) / 6.0
-        penalty = base**self.length_penalty
+        penalty = self.penalty_of(limit)
         cut = {
             name: found[name] / penalty + found["coverage"]
             for name in ("rank", "log_prob")

@@ -35,8 +35,7 @@ def ordered_results(search, found, tokens):
 def _beam_results(search, found, tokens):
     """Orders what was found: what ended, then what the length limit cut."""
     length = ops.maximum(ops.cast(found["limit"], "float32"), 1.0)[:, None]
-    base = length if search.penalty == "length" else (5.0 + length) / 6.0
-    penalty = base**search.length_penalty
+    penalty = search.penalty_of(length)
     rank, score = (
         found[name] / penalty + found["coverage"] for name in ("rank", "log_prob")
     )
