@@ -318,6 +318,10 @@ def dot_scores(query, key):
     """
     groups = key.shape[2]
     _, target, heads, key_dim = ops.shape(query)
-    grouped = ops.reshape(query, (-1, target, groups, heads // groups, key_dim))
-    scores = ops.einsum("btgrk,bsgk->bgrts", grouped, key)
+    # Transposed once, and their gradients once: an einsum does so in each product.
+    query = ops.reshape(
+        ops.transpose(query, (0, 2, 1, 3)),
+        (-1, groups, heads // groups * target, key_dim),
+    )
+    scores = ops.matmul(query, ops.transpose(key, (0, 2, 3, 1)))  # (B, G, R T, S)
     return ops.reshape(scores, (-1, heads, target, ops.shape(key)[1]))

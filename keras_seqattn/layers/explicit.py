@@ -86,6 +86,7 @@ def weighted_sum(weights, value, dropout=0.0, seed=None):
         weights = keras.random.dropout(weights, dropout, seed=seed)
     groups, value_dim = value.shape[2:]
     _, heads, target, source = ops.shape(weights)
-    weights = ops.reshape(weights, (-1, groups, heads // groups, target, source))
-    output = ops.einsum("bgrts,bsgv->btgrv", weights, value)
-    return ops.reshape(output, (-1, target, heads, value_dim))  # (B, T, H, V)
+    weights = ops.reshape(weights, (-1, groups, heads // groups * target, source))
+    output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, G, R T, V)
+    output = ops.reshape(output, (-1, heads, target, value_dim))
+    return ops.transpose(output, (0, 2, 1, 3))
