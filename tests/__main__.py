@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BACKENDS = ("tensorflow", "jax", "torch")
-# A process for each core: the tests are small, and spend their time tracing.
-PYTEST = (sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile")
+# A process for each core: the tests are small, and spend their time tracing. Each
+# begins with half of the files, whose tests share what they build and compile, and
+# takes tests from the other when it has none left.
+PYTEST = (sys.executable, "-m", "pytest", "-n", "auto", "--dist", "worksteal")
 
 
 class Result(NamedTuple):

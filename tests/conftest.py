@@ -1,11 +1,17 @@
 """What every test stands on: quiet backends, fixed seeds, float32, no warnings."""
 
+import importlib.util
 import os
 import pathlib
+import shutil
 
-PROGRAMS = pathlib.Path(__file__).resolve().parent.parent / ".pytest_cache" / "jax"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAMS = ROOT / ".pytest_cache" / "jax"
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# A run has a process for each core: threads of one only wait for those of the other.
+for threads in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+    os.environ.setdefault(threads, "1")
 # Uncompiled, JAX compiles each operation for each shape: most of the tests' time. The
 # processes of a run share what they compile, and later runs find it.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -46,3 +52,40 @@ def fixed_ground():
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def load_example():
+    """Gives a function that loads `examples/NAME.py` as a module, anew each time."""
+
+    def load(name):
+        path = ROOT / "examples" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """A browser without a window, one for all tests of a process."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    chromium, driver = map(shutil.which, ("chromium", "chromedriver"))
+    if not (chromium and driver):
+        pytest.skip("needs chromium and chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    profile = tmp_path_factory.mktemp("profile")
+    quiet = ("background-networking", "component-update", "sync", "quic", "gpu")
+    for argument in (
+        *("--headless", "--no-sandbox", "--no-first-run", "--window-size=1100,900"),
+        *(f"--disable-{part}" for part in quiet),
+        f"--user-data-dir={profile}",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(executable_path=driver)
+    with webdriver.Chrome(options=options, service=service) as chrome:
+        yield chrome

@@ -4,6 +4,9 @@ JAX compiles each operation anew for each shape it meets, which takes longer tha
 else that a test does; a test that computes in one function compiles once.
 """
 
+import functools
+
+import hypothesis
 import keras
 from keras import ops, tree
 
@@ -38,3 +41,32 @@ def evaluated(function, *layers, compiles=True):
         return tree.map_structure(ops.convert_to_numpy, function(*arrays))
 
     return run
+
+
+@functools.lru_cache(maxsize=8)
+def _program(model):
+    return evaluated(model, model)
+
+
+def outputs(model, *inputs):
+    """Gives what a model makes of (nested) arrays; one program serves all its calls.
+
+    Args:
+        model: A built model, whose variables stay the same ones.
+        *inputs: Its inputs.
+
+    Returns:
+        NumPy array of float32.
+    """
+    return _program(model)(*inputs).astype("float32")
+
+
+def examples(count):
+    """Returns hypothesis's settings for a law, where JAX compiles each example.
+
+    Args:
+        count: Number of examples; a third of it on JAX.
+    """
+    if keras.backend.backend() == "jax":
+        count = -(-count // 3)
+    return hypothesis.settings(deadline=None, max_examples=count)

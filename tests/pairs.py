@@ -4,6 +4,10 @@ import itertools
 import random
 
 import numpy as np
+import pytest
+
+# Not on JAX, which would compile what is tested for seconds, operation by operation.
+elsewhere = pytest.mark.backends("tensorflow", "torch")
 
 
 def every_pair(**options):
@@ -33,6 +37,61 @@ def every_pair(**options):
         chosen = (of_option[i] for of_option, i in values)
         cases.append(dict(zip(options, chosen, strict=True)))
     return cases
+
+
+def every_value(cases):
+    """Returns the first of the cases that together hold each value of each option."""
+    seen, chosen = set(), []
+    for case in cases:
+        values = {(option, repr(value)) for option, value in case.items()}
+        if not values <= seen:
+            seen |= values
+            chosen.append(case)
+    return chosen
+
+
+def each_case(cases):
+    """Runs a test once for each case, its argument `case`.
+
+    JAX compiles for seconds what a case computes: there only as many cases run as
+    hold each value of each option. The same options meet elsewhere on the other two.
+
+    Args:
+        cases: What `every_pair` gave.
+
+    Returns:
+        A decorator.
+    """
+    names = [case_id(case) for case in cases]
+    on_jax = [case_id(case) for case in every_value(cases)]
+    return each_variant("case", dict(zip(names, cases, strict=True)), on_jax)
+
+
+def each_variant(argument, variants, on_jax):
+    """Runs a test once for each variant; on JAX for some of them.
+
+    Args:
+        argument: The name of the test's argument.
+        variants: A dict from the names of the variants, for pytest's report, to what
+            the test is given.
+        on_jax: The names of the variants that run on JAX too, which compiles each for
+            seconds.
+
+    Returns:
+        A decorator.
+    """
+    return pytest.mark.parametrize(
+        argument,
+        [
+            pytest.param(value, id=name, marks=() if name in on_jax else elsewhere)
+            for name, value in variants.items()
+        ],
+    )
+
+
+def named(*values):
+    """Returns a dict from what each value is written as to the value."""
+    return {str(value): value for value in values}
 
 
 def case_id(case):

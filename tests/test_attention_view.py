@@ -4,9 +4,7 @@ import base64
 import html.parser
 import json
 import re
-import shutil
 
-import keras
 import numpy as np
 import pytest
 
@@ -14,6 +12,8 @@ from keras_seqattn import plotting
 from keras_seqattn.plotting import fonts
 from keras_seqattn.plotting.tokens import readable
 from keras_seqattn.translator import AttentionWeights
+
+pytestmark = pytest.mark.backends("torch")
 
 HOSTILE = [
     "</script><script>window.attacked = 1</script>",
@@ -141,31 +141,6 @@ def test_another_installed_font_serves_where_the_first_has_no_glyph(monkeypatch)
 # In a browser.
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver")
-    chromium, driver = map(shutil.which, ("chromium", "chromedriver"))
-    if not (chromium and driver):
-        pytest.skip("needs chromium and chromedriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    profile = tmp_path_factory.mktemp("profile")
-    quiet = ("background-networking", "component-update", "sync", "quic", "gpu")
-    for argument in (
-        *("--headless", "--no-sandbox", "--no-first-run", "--window-size=1100,900"),
-        *(f"--disable-{part}" for part in quiet),
-        f"--user-data-dir={profile}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(executable_path=driver)
-    with webdriver.Chrome(options=options, service=service) as chrome:
-        yield chrome
-
-
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="the page is the same"
-)
 def test_a_reader_explores_it_with_pointer_and_keys(rng, browser, tmp_path):
     from selenium.webdriver import ActionChains, Keys
 

@@ -136,6 +136,7 @@ def test_a_recurrent_model_passes():
     assert audit.check_padding_invariance(model, IDS, num_draws=1, training=True).ok
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_a_model_of_floats_passes(rng):
     x = keras.Input((None, D))
     attention = layers.MultiHeadAttention(2, 4, dropout=0.2, sliding_window=2)
@@ -189,6 +190,7 @@ def test_a_mask_applied_at_inference_only_is_found(dropout):
         assert report.message.endswith("in training.")
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_a_leak_of_dropout_s_path_alone_is_found():
     """As of a kernel that is taken where weights are dropped, and forgets its mask."""
 
@@ -225,6 +227,7 @@ def test_a_leak_in_one_of_several_inputs_is_found(inputs):
     assert (report.ok, report.position, report.input) == (False, 1, names[1])
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_the_encoder_is_seen_whole():
     """A translation model may look ahead in the source, and does."""
     report = audit.check_causality(

@@ -1,4 +1,4 @@
-"""Every example in a docstring runs, on the two backends quickest to run it."""
+"""Every example in a docstring runs, on the backend quickest to run it."""
 
 import doctest
 import importlib
@@ -8,7 +8,7 @@ import pytest
 from tests.test_imports import PACKAGE, modules
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", modules())
 def test_examples_run(name):
     module = importlib.import_module(f"{PACKAGE}.{name}".rstrip("."))

@@ -8,6 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.backends("tensorflow", "torch")
+
 LECTURES = pathlib.Path(__file__).parent.parent / "examples" / "lectures"
 # By lecture, what is printed behind a label. Figures computed in float64 by hand; a
 # float32 sum of products of 100 is good to 1e-5 of the largest.

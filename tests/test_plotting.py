@@ -9,6 +9,8 @@ import pytest
 
 from keras_seqattn import plotting
 
+pytestmark = pytest.mark.backends("tensorflow", "torch")
+
 SOURCE = ["A", "▁dog", "▁", "\n", "</s>"]
 TARGET = ["Ein", "▁Hund", "</s>"]
 

@@ -7,6 +7,8 @@ import pytest
 import keras_seqattn as ks
 from keras_seqattn.recipes import RECIPES
 
+pytestmark = pytest.mark.backends("tensorflow", "torch")
+
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_recipe_is_feasible(recipe):

@@ -1,7 +1,6 @@
 """The comparison of a recurrent model with a Transformer: same time, both scored."""
 
 import dataclasses
-import importlib.util
 import json
 import pathlib
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 
 import keras_seqattn as ks
 
-pytestmark = pytest.mark.backends("tensorflow")
+pytestmark = pytest.mark.backends("torch")
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "recurrence.py"
@@ -41,11 +40,9 @@ def results(folder):
 
 
 @pytest.fixture
-def example(monkeypatch):
+def example(load_example, monkeypatch):
     """The script as a module, with recipes and a corpus that take seconds."""
-    spec = importlib.util.spec_from_file_location("recurrence", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_example("recurrence")
     tiny = {
         "smoke": {
             "model_dim": 8,

@@ -1,9 +1,7 @@
 """The page translates, says what is wrong and shows the attention, in a browser too."""
 
 import contextlib
-import importlib.util
 import json
-import pathlib
 import sys
 import threading
 
@@ -13,12 +11,10 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.translator import AttentionWeights
-from tests.test_attention_view import browser  # noqa: F401, a fixture
 
-pytestmark = pytest.mark.backends("tensorflow", "torch")
+pytestmark = pytest.mark.backends("torch")
 
 pytest.importorskip("flask")
-SCRIPT = pathlib.Path(__file__).parent.parent / "examples" / "serve.py"
 HOSTILE = "<img src=x onerror='window.attacked = 1'>"
 
 
@@ -50,12 +46,9 @@ class Stub:
 
 
 @pytest.fixture(scope="module")
-def example():
+def example(load_example):
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("serve", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_example("serve")
 
 
 @pytest.fixture
@@ -212,10 +205,7 @@ def served(example, translator):
         server.server_close()
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="the page is the same"
-)
-def test_a_reader_translates_and_explores(example, stub, browser):  # noqa: F811
+def test_a_reader_translates_and_explores(example, stub, browser):
     from selenium.webdriver import ActionChains, Keys
     from selenium.webdriver.support.select import Select
     from selenium.webdriver.support.wait import WebDriverWait

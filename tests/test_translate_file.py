@@ -1,7 +1,6 @@
 """Files are translated block by block; a stop loses at most one of them."""
 
 import gzip
-import importlib.util
 import json
 import os
 import pathlib
@@ -14,7 +13,7 @@ import pytest
 
 import keras_seqattn as ks
 
-pytestmark = pytest.mark.backends("tensorflow", "torch")
+pytestmark = pytest.mark.backends("torch")
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "translate_file.py"
@@ -36,12 +35,9 @@ class Stub:
 
 
 @pytest.fixture
-def example():
+def example(load_example):
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("translate_file", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_example("translate_file")
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import keras_seqattn as ks
+from tests.evaluate import outputs
+from tests.pairs import each_variant, named
 
 LINES = ["one", "", "a longer line", "two"]
 
@@ -154,6 +156,7 @@ def test_a_tokenizer_of_another_model_is_an_error(translator, sentencepiece):
         ks.Translator(translator.model, ks.text.ByteTokenizer(), sentencepiece)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_attention_of_the_own_translation(translator):
     source, target, weights = translator.attention("a dog")
     assert source == [*"a dog", "</s>"]
@@ -162,6 +165,7 @@ def test_attention_of_the_own_translation(translator):
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_attention_of_a_given_translation(sentencepiece):
     model = make_model(vocabulary_size=290)
     found = ks.Translator(model, sentencepiece).attention("two dogs", "a shirt")
@@ -174,6 +178,7 @@ def test_attention_of_a_given_translation(sentencepiece):
     np.testing.assert_allclose(found.weights, scores, atol=1e-6)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_save_and_load(translator, sentencepiece, tmp_path):
     two = ks.Translator(
         make_model(target_vocabulary_size=290),
@@ -197,6 +202,7 @@ def test_save_and_load(translator, sentencepiece, tmp_path):
         )
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_the_file_leaves_the_training_behind(translator, tmp_path):
     translator.save(tmp_path / "before.keras")
     model = make_model()
@@ -210,6 +216,7 @@ def test_the_file_leaves_the_training_behind(translator, tmp_path):
     assert not ks.Translator.load(tmp_path / "after.keras").model.compiled
 
 
+@pytest.mark.backends("torch")
 def test_a_fresh_process_needs_the_package_alone(sentencepiece, tmp_path):
     translator = ks.Translator(make_model(vocabulary_size=290), sentencepiece)
     translator.save(tmp_path / "t.keras")
@@ -241,6 +248,7 @@ def test_a_file_of_something_else_is_an_error(tmp_path):
         ks.Translator.load(tmp_path / "missing.keras")
 
 
+@pytest.mark.backends("torch")
 def test_more_hypotheses_make_the_search_a_beam(translator):
     [found] = translator.translate(["two"], num_hypotheses=3)
     scores = [score for _, score in found]
@@ -249,6 +257,7 @@ def test_more_hypotheses_make_the_search_a_beam(translator):
     assert found == translator.translate(["two"], search=beam)[0]
 
 
+@pytest.mark.backends("torch")
 def test_samples_do_not_depend_on_the_lines_beside(translator):
     search = ks.decoding.Sample(seed=1)
     lines = [f"{i}" * (1 + i % 4) for i in range(6)]
@@ -257,12 +266,14 @@ def test_samples_do_not_depend_on_the_lines_beside(translator):
     assert together[:3] + together[4:] == shuffled[:3] + shuffled[4:]
 
 
+@pytest.mark.backends("torch")
 def test_translations_begin_as_they_are_told(translator):
     found = translator.translate(["two", "dogs"], prefix=["ab", ""])
     assert found[0][0][0].startswith("ab")
     assert found[1][0][0] == translator(["dogs"])[0]
 
 
+@pytest.mark.backends("torch")
 def test_a_stream_is_translated_block_by_block(translator, monkeypatch):
     monkeypatch.setattr(ks.translator, "LINES_IN_A_BLOCK", 2)
     read = []
@@ -292,13 +303,11 @@ def test_score_is_the_log_probability_of_the_whole_target(translator):
     for source, target, score in zip(sources, targets, scores, strict=True):
         (source_ids,), (target_ids,) = map(tokenizer.tokenize, ([source], [target]))
         said = [*target_ids, model.end_id]
-        logits = model(
-            {
-                "source_ids": np.array([[*source_ids, model.end_id]]),
-                "target_ids": np.array([[model.start_id, *target_ids]]),
-            }
-        )
-        logits = keras.ops.convert_to_numpy(logits)[0].astype("float64")
+        ids = {
+            "source_ids": np.array([[*source_ids, model.end_id]]),
+            "target_ids": np.array([[model.start_id, *target_ids]]),
+        }
+        logits = outputs(model, ids)[0].astype("float64")
         total = np.log(np.exp(logits).sum(-1))
         expected = sum(logits[i, token] - total[i] for i, token in enumerate(said))
         np.testing.assert_allclose(score, expected, rtol=1e-4)
@@ -329,7 +338,7 @@ def test_bad_prefix(translator):
         translator.translate(["a", "b"], prefix=["c"])
 
 
-@pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
+@each_variant("kind", named("cross", "encoder", "decoder"), on_jax=["cross"])
 def test_attention_of_every_kind_is_normalized(translator, kind):
     looked = translator.attention("two", "ab", kind=kind)
     sizes = {"cross": (3, 4), "encoder": (4, 4), "decoder": (3, 3)}[kind]

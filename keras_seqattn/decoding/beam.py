@@ -11,11 +11,9 @@ from keras import ops
 
 from keras_seqattn.decoding.methods import Search, check_integer, check_number
 from keras_seqattn.decoding.processors import FORBIDDEN
+from keras_seqattn.decoding.ranking import best_of_all, gathered, largest
 
 PENALTIES = ("length", "gnmt")
-# A vocabulary is searched for its best tokens in blocks, of a size that divides it
-# where one does.
-BLOCK_SIZES = range(128, 63, -1)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -132,7 +130,7 @@ class BeamSearch(Search):
         """
         candidates = self._candidates(found, log_probs, index, tokens, prefix)
         if coverage is not None:
-            taken = _gathered(coverage, candidates["parent"])
+            taken = gathered(coverage, candidates["parent"])
             candidates["coverage"] = self.coverage_penalty * taken
         ends = ops.equal(candidates["token"], tokens.end_id)
         now = {**found, **self._hypotheses(found, candidates, ends, index)}
@@ -140,7 +138,7 @@ class BeamSearch(Search):
         parents = live.pop("parent")
         now.update(live)
         now["token_ids"] = ops.slice_update(
-            _gathered(found["token_ids"], parents),
+            gathered(found["token_ids"], parents),
             (0, 0, index),
             live["token"][..., None],
         )
@@ -157,10 +155,10 @@ class BeamSearch(Search):
         count = min(2 * self.width, vocabulary_size * self.width)
         rank, place = best_of_all(rank, count)
         parent, token = place // vocabulary_size, place % vocabulary_size
-        own = _gathered(ops.reshape(log_probs, (log_probs.shape[0], -1)), place)
+        own = gathered(ops.reshape(log_probs, (log_probs.shape[0], -1)), place)
         return {
             "rank": rank,
-            "log_prob": _gathered(found["log_prob"], parent) + own,
+            "log_prob": gathered(found["log_prob"], parent) + own,
             "parent": parent,
             "token": token,
             "coverage": ops.zeros_like(rank),
@@ -178,17 +176,17 @@ class BeamSearch(Search):
         possible = candidates["rank"][:, : self.width] > FORBIDDEN / 2
         new = ops.logical_and(ends, possible)
         rank = ops.where(new, scores("rank"), FORBIDDEN)
-        token_ids = _gathered(found["token_ids"], candidates["parent"][:, : self.width])
+        token_ids = gathered(found["token_ids"], candidates["parent"][:, : self.width])
         end = candidates["token"][:, : self.width, None]
         token_ids = ops.slice_update(token_ids, (0, 0, index), end)
         rank = ops.concatenate([found["ended_rank"], rank], axis=1)
         own = ops.concatenate([found["ended_scores"], scores("log_prob")], axis=1)
         token_ids = ops.concatenate([found["ended_ids"], token_ids], axis=1)
-        rank, best = _largest(rank, self.num_hypotheses)
+        rank, best = largest(rank, self.num_hypotheses)
         return {
             "ended_rank": rank,
-            "ended_scores": _gathered(own, best),
-            "ended_ids": _gathered(token_ids, best),
+            "ended_scores": gathered(own, best),
+            "ended_ids": gathered(token_ids, best),
         }
 
     def _finished(self, found, index):
@@ -246,70 +244,13 @@ class BeamSearch(Search):
         )
 
 
-def best_of_all(values, count):
-    """Gives the largest of each sentence's values and where they stand.
-
-    The `count` largest of a beam stand in the `count` blocks of its vocabulary with the
-    largest maxima: so one pass over all and a sort of few find them.
-
-    Args:
-        values: Float tensor `(B, W, V)`.
-        count: Positive integer, at most W V.
-
-    Returns:
-        Float tensor and int32 tensor `(B, count)`, largest first; the places count the
-        W V values of a sentence.
-
-    Example:
-        >>> values, places = best_of_all(ops.array([[[1.0, 3.0], [2.0, 0.0]]]), 2)
-        >>> [float(x) for x in values[0]], [int(x) for x in places[0]]
-        ([3.0, 2.0], [1, 2])
-    """
-    batch_size, width, size = ops.shape(values)
-    block = next((n for n in BLOCK_SIZES if size % n == 0), BLOCK_SIZES[0])
-    padding = ((0, 0), (0, 0), (0, -size % block))
-    padded = ops.pad(values, padding, constant_values=2 * FORBIDDEN)
-    blocks = ops.reshape(padded, (batch_size, -1, block))  # (B, W n, M)
-    count_blocks = min(count, blocks.shape[1])
-    _, chosen = _largest(ops.max(blocks, axis=-1), count_blocks)
-    few = ops.reshape(_gathered(blocks, chosen), (batch_size, -1))
-    best, places = _largest(few, count)
-    chosen = _gathered(chosen, places // block)
-    blocks_a_beam = blocks.shape[1] // width
-    beam, within = chosen // blocks_a_beam, chosen % blocks_a_beam
-    return best, beam * size + within * block + places % block
-
-
-def _largest(values, count):
-    """Gives the largest of each row `(B, M)` and their places, largest first.
-
-    One after the other: XLA sorts all of a row for `ops.top_k` on a CPU.
-    """
-    columns = ops.arange(values.shape[1], dtype="int32")
-    best, places = [], []
-    for _ in range(count):
-        place = ops.cast(ops.argmax(values, axis=-1), "int32")[:, None]
-        best.append(ops.max(values, axis=-1))
-        places.append(place)
-        values = ops.where(columns == place, 4 * FORBIDDEN, values)
-    return ops.stack(best, axis=1), ops.concatenate(places, axis=1)
-
-
 def _best_live(candidates, ends, width):
     """Picks the best W candidates that do not end."""
     rank = ops.where(ends, 2 * FORBIDDEN, candidates["rank"])
-    rank, chosen = _largest(rank, width)
-    live = {name: _gathered(candidates[name], chosen) for name in candidates}
+    rank, chosen = largest(rank, width)
+    live = {name: gathered(candidates[name], chosen) for name in candidates}
     # What was forbidden before stays so, and does not sink without a bottom.
     return {**live, "rank": ops.maximum(rank, FORBIDDEN)}
-
-
-def _gathered(x, places):
-    """Takes of each sentence `(B, M, ...)` the places `(B, C)`."""
-    batch_size, size = x.shape[:2]
-    rows = ops.arange(batch_size, dtype="int32")[:, None] * size
-    flat = ops.reshape(x, (batch_size * size, *x.shape[2:]))
-    return ops.take(flat, ops.cast(places, "int32") + rows, axis=0)
 
 
 def _where_rows(rows, x, y):

@@ -9,6 +9,8 @@ Shapes: B sentences, W beams, S source length, L room for generated tokens.
 import keras
 from keras import ops
 
+from keras_seqattn.decoding.ranking import gathered
+
 
 def begin(search, state, limits, streams, room, tokens, prefix=None):
     """Makes what the loop carries before the first step.
@@ -64,7 +66,10 @@ def advance(search, step, carried, tokens, enough=0):
             _covered(state) if search.needs_coverage else None,
         )
         if parents is not None:
-            state = {**state, "beam": reordered(state["beam"], parents)}
+            beam = keras.tree.map_structure(
+                lambda x: gathered(x, parents), state["beam"]
+            )
+            state = {**state, "beam": beam}
         return index + 1, state, found
 
     first = (carried["index"], carried["state"], carried["found"])
@@ -85,31 +90,6 @@ def taken(carried, rows):
     rest = {name: value for name, value in carried.items() if name != "index"}
     rest = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), rest)
     return {"index": carried["index"], **rest}
-
-
-def reordered(beam, parents):
-    """Puts in each beam's place what belongs to the beam it goes on from.
-
-    Args:
-        beam: (Nested) tensors `(B, W, ...)`.
-        parents: Int32 tensor `(B, W)`.
-
-    Returns:
-        The same, reordered.
-
-    Example:
-        >>> parents = ops.array([[1, 1]], "int32")
-        >>> [int(x) for x in reordered({"x": ops.array([[3, 4]])}, parents)["x"][0]]
-        [4, 4]
-    """
-    batch_size, width = ops.shape(parents)
-    rows = ops.arange(batch_size, dtype="int32")[:, None] * width + parents
-
-    def take(x):
-        flat = ops.reshape(x, (batch_size * width, *x.shape[2:]))
-        return ops.take(flat, rows, axis=0)
-
-    return keras.tree.map_structure(take, beam)
 
 
 def _covered(state):

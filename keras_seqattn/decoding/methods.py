@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn.decoding import processors
+from keras_seqattn.decoding.ranking import best_of_all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,10 +162,9 @@ class Greedy(Search):
             None where each goes on from itself.
         """
         allowed = self.processed(log_probs, found["token_ids"], index, tokens, prefix)
-        token = self.choose(allowed, found, index)
+        best, token = self.choose(allowed, found, index)
         # Where all is forbidden nothing is left but to end.
-        any_left = ops.max(allowed, axis=-1) > processors.FORBIDDEN / 2
-        token = ops.where(any_left, token, tokens.end_id)
+        token = ops.where(best > processors.FORBIDDEN / 2, token, tokens.end_id)
         log_prob = picked(log_probs, token)
         frozen = ops.logical_or(found["ended"], found["finished"][:, None])
         token = ops.where(frozen, tokens.pad_id, token)
@@ -182,8 +182,12 @@ class Greedy(Search):
         }, None
 
     def choose(self, log_probs, found, index):
-        """Chooses a token of each beam, int32 `(B, W)`."""
-        return ops.cast(ops.argmax(log_probs, axis=-1), "int32")
+        """Chooses each beam's token; gives its value and it, int32 `(B, W)`."""
+        batch_size, width, vocabulary_size = ops.shape(log_probs)
+        rows = ops.reshape(log_probs, (batch_size * width, 1, vocabulary_size))
+        best, token = best_of_all(rows, 1)
+        shape = (batch_size, width)
+        return ops.reshape(best, shape), ops.reshape(token, shape)
 
     def results(self, found, tokens):
         """Orders what was found, best first.
@@ -266,7 +270,7 @@ class Sample(Greedy):
         return {**super().begin(limits, streams, room, tokens), "streams": streams}
 
     def choose(self, log_probs, found, index):
-        """Draws a token of each beam, int32 `(B, W)`."""
+        """Draws each beam's token; gives its value and it, int32 `(B, W)`."""
         log_probs = ops.log_softmax(log_probs / self.temperature)
         if self.top_k is not None:
             log_probs = processors.keep_top_k(log_probs, self.top_k)

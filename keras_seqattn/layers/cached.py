@@ -16,7 +16,9 @@ class CachedSteps:
     `MultiHeadAttention`. Keys are kept as they are attended to: normed, and rotated by
     rotary positions. A cache is never reordered when beams are: what each slot wrote
     stays where it is, and `origin`, a small table that is reordered, says in which slot
-    each position of a beam's history stands.
+    each position of a beam's history stands. What is kept has the shape in which
+    attention multiplies it, with slots of position and beam on one axis: a compiler
+    transposes or copies any other at every step.
     Shapes: B batch, W beams, L cache length, S source length, D width of an input.
     """
 
@@ -29,15 +31,15 @@ class CachedSteps:
             max_length: Number of steps L the cache has room for.
 
         Returns:
-            A dict of "key" `(B, L, W, G, K)` and "value" `(B, L, W, G, V)`, zeros.
+            A dict of "key" `(B, G, K, L W)` and "value" `(B, G, L W, V)`, zeros.
         """
-        shape = (batch_size, max_length, width, self.num_key_value_heads)
+        heads, room = (batch_size, self.num_key_value_heads), max_length * width
         return {
-            "key": ops.zeros((*shape, self.key_dim), self.compute_dtype),
-            "value": ops.zeros((*shape, self.value_dim), self.compute_dtype),
+            "key": ops.zeros((*heads, self.key_dim, room), self.compute_dtype),
+            "value": ops.zeros((*heads, room, self.value_dim), self.compute_dtype),
         }
 
-    def fill_cache(self, value, cache, index=0):
+    def fill_cache(self, value, cache, index=0, width=1):
         """Writes the keys and values of a whole sequence, the same for all beams.
 
         A `step` at `index + T` goes on from there.
@@ -46,17 +48,17 @@ class CachedSteps:
             value: Float tensor `(B, T, D)`, the vectors at `index`, `index + 1`, ...
             cache: What `initial_cache` or another call gave.
             index: Position of the first vector, an integer or a scalar int32 tensor.
+            width: Number of beams W a sentence.
 
         Returns:
             The cache with these positions.
         """
         entries = self.project_memory(value, start=index)
-        width = cache["key"].shape[2]
-        beams = {
-            name: ops.repeat(ops.expand_dims(entry, 2), width, axis=2)
-            for name, entry in entries.items()
+        entries = {
+            "key": ops.repeat(entries["key"], width, axis=3),
+            "value": ops.repeat(entries["value"], width, axis=2),
         }
-        return _written(cache, beams, index)
+        return _written(cache, entries, index * width)
 
     def step(self, query, cache, index, mask=None, origin=None):
         """Attends from one new position to itself and those before it.
@@ -76,24 +78,15 @@ class CachedSteps:
             Float tensor `(B, W, output_shape)`, and the cache with this position.
         """
         width = query.shape[1]
-        entries = {
-            "key": self._beams_placed(self.project_key(query), index),
-            "value": self.project_value(query),
-        }
-        cache = _written(
-            cache, {name: x[:, None] for name, x in entries.items()}, index
-        )
-        keys, values = (
-            ops.reshape(x, (-1, x.shape[1] * width, *x.shape[3:]))  # (B, L W, G, K)
-            for x in (cache["key"], cache["value"])
-        )
-        length = cache["key"].shape[1]
+        keys = self._beams_placed(self.project_key(query), index)
+        entries = _kept(keys, self.project_value(query))
+        cache = _written(cache, entries, index * width)
+        length = cache["key"].shape[3] // width
         bias = self._bias(1, length, index)  # (1, H, 1, L)
         # The beams stand at one position, so the kernel must not count them from 0.
         heads, _ = self._attend(
             self._beams_placed(self.project_query(query), index),
-            keys,
-            values,
+            *_read(cache),  # (B, L W, G, K), (B, L W, G, V)
             mask=self._history(width, length, index, mask, origin),
             bias=None if bias is None else ops.repeat(bias, width, axis=-1),
             window=None,
@@ -122,10 +115,10 @@ class CachedSteps:
             start: Position of the first vector, an integer or a scalar tensor.
 
         Returns:
-            A dict of "key" `(B, S, G, K)` and "value" `(B, S, G, V)`.
+            A dict of "key" `(B, G, K, S)` and "value" `(B, G, S, V)`.
         """
         keys = self.project_key(value if key is None else key)
-        return {"key": self._placed(keys, start), "value": self.project_value(value)}
+        return _kept(self._placed(keys, start), self.project_value(value))
 
     def step_memory(
         self, query, memory, mask=None, index=None, return_attention_scores=False
@@ -155,12 +148,11 @@ class CachedSteps:
         if self.positions is not None or self.sliding_window is not None:
             _check_given("index", index)
         queries = self._beams_placed(queries, index)
-        length = ops.shape(memory["key"])[1]
+        length = ops.shape(memory["key"])[3]
         # The beams stand at one position, so the kernel must not count them from 0.
         heads, scores = self._attend(
             queries,
-            memory["key"],
-            memory["value"],
+            *_read(memory),  # (B, S, G, K), (B, S, G, V)
             mask=masks.combine_masks(mask, self._window_at(length, index)),
             bias=self._bias(1, length, index),
             window=None,
@@ -222,11 +214,25 @@ def mark_origin(origin, index):
     return ops.slice_update(origin, (0, 0, index), initial_origin(batch_size, width, 1))
 
 
-def _written(cache, entries, index):
-    """Writes entries `(B, T, W, G, K)` at `index`."""
+def _kept(keys, values):
+    """Orders keys `(B, S, G, K)` and values `(B, S, G, V)` as they are kept."""
     return {
-        name: ops.slice_update(cache[name], (0, index, 0, 0, 0), entry)
-        for name, entry in entries.items()
+        "key": ops.transpose(keys, (0, 2, 3, 1)),  # (B, G, K, S)
+        "value": ops.transpose(values, (0, 2, 1, 3)),  # (B, G, S, V)
+    }
+
+
+def _read(kept):
+    """Gives the keys and values that `_kept` ordered."""
+    keys = ops.transpose(kept["key"], (0, 3, 1, 2))
+    return keys, ops.transpose(kept["value"], (0, 2, 1, 3))
+
+
+def _written(cache, entries, place):
+    """Writes entries of some slots, in the order of `_kept`, from slot `place` on."""
+    return {
+        "key": ops.slice_update(cache["key"], (0, 0, 0, place), entries["key"]),
+        "value": ops.slice_update(cache["value"], (0, 0, place, 0), entries["value"]),
     }
 
 

@@ -186,19 +186,21 @@ class DecoderBlock(Block):
         """Projects the source for the cross-attention, once a sentence."""
         return self.cross_residual.sublayer.project_memory(source)
 
-    def prefill(self, target, cache, **arguments):
+    def prefill(self, target, cache, width=1, **arguments):
         """Does what a call does, and leaves what `step` needs to go on from it.
 
         Args:
             target: Float tensor `(B, T, D)`, the first positions of every beam.
             cache: What `initial_cache` gave.
+            width: Number of beams W a sentence.
             **arguments: Those of a call.
 
         Returns:
             What a call gives, and the cache with the T positions.
         """
         residual = self.attention_residual
-        cache = residual.sublayer.fill_cache(residual.enter(target), cache)
+        entered = residual.enter(target)
+        cache = residual.sublayer.fill_cache(entered, cache, width=width)
         return self(target, **arguments), cache
 
     def step(

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers import arguments
-from keras_seqattn.layers.logits import remember_factors
+from keras_seqattn.layers.logits import few_logits, is_few, remember_factors
 from keras_seqattn.layers.quantization import unquantized
 
 
@@ -277,11 +277,14 @@ class PositionalEmbedding(keras.layers.ReversibleEmbedding):
 
     def call(self, inputs, start=0, reverse=False, training=None):
         """Embeds `inputs`, or gives their logits."""
+        plain = self.tie_weights and self.logit_soft_cap is None
+        plain = plain and self.reverse_dtype is None
+        if reverse and plain and not training and is_few(inputs):
+            return few_logits(inputs, ops.convert_to_tensor(self.embeddings))
         output = super().call(inputs, reverse=reverse)
         if not reverse:
             return self._finish(output, start)
-        plain = self.tie_weights and self.logit_soft_cap is None
-        if training and plain and self.reverse_dtype is None:
+        if training and plain:
             kernel = ops.transpose(ops.convert_to_tensor(self.embeddings))
             remember_factors(output, inputs, ops.cast(kernel, inputs.dtype))
         return output

@@ -106,7 +106,7 @@ class Decoder:
         last = x[:, -1]
         for name, block in self.stack:
             cache = block.initial_cache(batch_size, width, room)
-            x, caches[name] = block.prefill(x, cache, target_mask=mask)
+            x, caches[name] = block.prefill(x, cache, width, target_mask=mask)
         generated = ops.ones((batch_size, max_length - 1), "bool")
         sentence = {
             "last": last,

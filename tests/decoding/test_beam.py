@@ -6,12 +6,10 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import decoding
-from keras_seqattn.decoding.beam import best_of_all
+from keras_seqattn.decoding.ranking import best_of_all
 
 V = 5
 PAD, START, END = 0, 1, 2
@@ -91,27 +89,22 @@ def run(table, search, max_length, **options):
     )
 
 
-def tables(seed, batch_size=2, spread=1.5):
+def tables(seed, batch_size=2):
     rng = np.random.default_rng(seed)
-    return spread * rng.normal(size=(batch_size, V, V)).astype("float32")
+    return 1.5 * rng.normal(size=(batch_size, V, V)).astype("float32")
 
 
 def said(found, b, n):
     return found.token_ids[b, n, : found.lengths[b, n]].tolist()
 
 
-@settings(deadline=None, max_examples=5)
-@given(
-    seed=st.integers(0, 999),
-    length_penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
-    kind=st.sampled_from(["length", "gnmt"]),
-)
-def test_a_width_that_covers_the_tree_is_brute_force(seed, length_penalty, kind):
+@pytest.mark.parametrize(("length_penalty", "kind"), [(1.0, "length"), (0.6, "gnmt")])
+def test_a_width_that_covers_the_tree_is_brute_force(length_penalty, kind):
     """Of 2 words and an end, 3 steps: at most 4 live beginnings, 12 continuations."""
     search = decoding.BeamSearch(
         width=12, length_penalty=length_penalty, penalty=kind, num_hypotheses=4
     )
-    table = tables(seed)
+    table = tables(seed=1, batch_size=8)
     found = run(table, search, max_length=3)
     for b in range(len(table)):
         expected = brute_force(table[b], 3, search)[:4]
@@ -121,18 +114,13 @@ def test_a_width_that_covers_the_tree_is_brute_force(seed, length_penalty, kind)
             np.testing.assert_allclose(found.scores[b, n], score, rtol=1e-4)
 
 
-@settings(deadline=None, max_examples=5)
-@given(seed=st.integers(0, 999), length_penalty=st.sampled_from([0.0, 1.0]))
-def test_a_width_of_one_is_greedy(seed, length_penalty):
-    table = tables(seed, batch_size=4)
-    search = decoding.BeamSearch(width=1, length_penalty=length_penalty)
-    found = run(table, search, max_length=6)
+def test_a_width_of_one_is_greedy():
+    table = tables(seed=2, batch_size=20)
     greedy = run(table, decoding.Greedy(), max_length=6)
+    found = run(table, decoding.BeamSearch(width=1), max_length=6)
     np.testing.assert_array_equal(found.token_ids, greedy.token_ids)
     lengths = np.minimum(greedy.lengths + 1, 6)
-    np.testing.assert_allclose(
-        found.scores, greedy.scores / lengths**length_penalty, rtol=1e-4
-    )
+    np.testing.assert_allclose(found.scores, greedy.scores / lengths, rtol=1e-4)
 
 
 def test_scores_are_those_of_the_model_recomputed():

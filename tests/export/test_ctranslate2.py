@@ -11,7 +11,7 @@ from keras_seqattn.export import export_translator
 from tests.export.translators import make_sentencepiece, make_translator
 from tests.pairs import case_id, every_pair
 
-pytestmark = pytest.mark.backends("tensorflow", "torch")
+pytestmark = pytest.mark.backends("torch")
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 sentencepiece = pytest.importorskip("sentencepiece")

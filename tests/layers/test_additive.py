@@ -1,12 +1,13 @@
 """Additive attention against the oracle: functions, long sequences, the layer."""
 
+import functools
 import itertools
 import re
 
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
@@ -14,7 +15,8 @@ from keras_seqattn import layers
 from keras_seqattn.layers import additive
 from tests import oracle
 from tests.differentiate import values_and_gradients
-from tests.pairs import case_id, every_pair
+from tests.evaluate import evaluated, examples
+from tests.pairs import each_case, every_pair
 
 B, T, S, H, U, V = 2, 4, 5, 4, 6, 3
 MODES = ["graph", "jit"] if keras.backend.backend() == "tensorflow" else ["eager"]
@@ -54,18 +56,22 @@ def check_case(rng, case, monkeypatch):
         rng, *(case.pop(name) for name in ("groups", "mask", "bias"))
     )
     options = {"mask": mask, "bias": bias, **case}
-    output = layers.additive_attention(query, key, value, vector, **options)
-    scores = layers.additive_scores(query, key, vector, **options)
+
+    def both(query, key, value, vector):
+        output = layers.additive_attention(query, key, value, vector, **options)
+        return output, layers.additive_scores(query, key, vector, **options)
+
+    output, scores = evaluated(both)(query, key, value, vector)
     expected_scores = oracle.additive_scores(query, key, vector, **options)
     expected = oracle.weighted_sum(expected_scores, value)
-    np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
-    np.testing.assert_allclose(numpy(scores), expected_scores, atol=1e-5)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
     empty = expected_scores.sum(-1) == 0.0  # (B, H, T)
-    assert not numpy(output)[np.moveaxis(empty, 1, 2)].any(), "not exactly zero"
-    assert not numpy(scores)[empty].any(), "not exactly zero"
+    assert not output[np.moveaxis(empty, 1, 2)].any(), "not exactly zero"
+    assert not scores[empty].any(), "not exactly zero"
 
 
-@pytest.mark.parametrize("case", every_pair(**OPTIONS), ids=case_id)
+@each_case(every_pair(**OPTIONS))
 def test_equals_the_oracle(rng, case, monkeypatch):
     check_case(rng, case, monkeypatch)
 
@@ -93,7 +99,7 @@ def test_in_blocks_it_has_the_gradients_of_all_at_once(rng, monkeypatch, mode):
         np.testing.assert_allclose(gradient, expected, atol=1e-5)
 
 
-@settings(deadline=None, max_examples=4)
+@examples(4)
 @given(seed=st.integers(0, 99), position=st.integers(0, S - 1))
 def test_no_future_key_affects_a_row(seed, position):
     (query, key, value, vector), _, _ = draw(np.random.default_rng(seed))
@@ -143,15 +149,14 @@ def test_layer_equals_the_oracle(rng, rank, use_bias):
     layer.build(query.shape, value.shape, key.shape)
     for weight in layer.trainable_weights:
         weight.assign(rng.normal(size=weight.shape))
-    output, scores = layer(
-        query,
-        value,
-        key,
+    attend = functools.partial(
+        layer,
         query_mask=query_mask,
         value_mask=value_mask,
         use_causal_mask=True,
         return_attention_scores=True,
     )
+    output, scores = evaluated(attend, layer)(query, value, key)
     if rank == 3:
         query, key, value = (x[:, :, None] for x in (query, key, value))
     dense = {name: numpy(weight.value) for name, weight in _named(layer).items()}
@@ -165,8 +170,8 @@ def test_layer_equals_the_oracle(rng, rank, use_bias):
     expected = oracle.weighted_sum(expected_scores, value)
     if rank == 3:
         expected, expected_scores = expected[:, :, 0], expected_scores[:, 0]
-    np.testing.assert_allclose(numpy(scores), expected_scores, atol=1e-5)
-    np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
 def _named(layer):

@@ -7,14 +7,14 @@ import re
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
 from tests import oracle
-from tests.evaluate import evaluated, numpy
-from tests.pairs import case_id, every_pair
+from tests.evaluate import evaluated, examples, numpy
+from tests.pairs import each_case, each_variant, every_pair, named
 
 B, T, S, H, K, V = 2, 4, 5, 4, 6, 3
 KERNELS = ["explicit", "fused", "chunked", "auto"]
@@ -66,7 +66,7 @@ def check_case(rng, case):
     assert not scores[empty].any(), "not exactly zero"
 
 
-@pytest.mark.parametrize("case", every_pair(**OPTIONS), ids=case_id)
+@each_case(every_pair(**OPTIONS))
 def test_equals_the_oracle(rng, case):
     check_case(rng, case)
 
@@ -120,7 +120,7 @@ def test_has_the_worked_numbers_with_and_without_scale(kernel, scale, weights):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@settings(deadline=None, max_examples=8)
+@examples(8)
 @given(
     position=st.integers(0, S - 1),
     offset=st.integers(0, 2),
@@ -148,7 +148,7 @@ def test_no_future_key_affects_a_row(kernel, position, offset, seed, dropped):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@settings(deadline=None, max_examples=5)
+@examples(5)
 @given(seed=st.integers(0, 99))
 def test_a_masked_key_changes_nothing(kernel, seed):
     query, key, value, mask, _ = draw(np.random.default_rng(seed), mask="keys")
@@ -161,7 +161,7 @@ def test_a_masked_key_changes_nothing(kernel, seed):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@settings(deadline=None, max_examples=5)
+@examples(5)
 @given(seed=st.integers(0, 99))
 def test_order_of_keys_is_unseen_and_order_of_queries_is_kept(kernel, seed):
     rng = np.random.default_rng(seed)
@@ -184,7 +184,7 @@ def test_order_of_keys_is_unseen_and_order_of_queries_is_kept(kernel, seed):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("bias", [None, "heads"])
+@each_variant("bias", named(None, "heads"), on_jax=["heads"])
 def test_an_empty_row_is_exactly_zero(rng, kernel, dtype, bias):
     query, key, value, mask, bias = draw(rng, mask="heads", bias=bias)
     mask[0, 1, 2] = False
@@ -397,7 +397,7 @@ LAYER_OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("case", every_pair(**LAYER_OPTIONS), ids=case_id)
+@each_case(every_pair(**LAYER_OPTIONS))
 def test_layer_equals_the_oracle(rng, case):
     query, key, value, _, _ = draw(rng, value_dim=K)
     if case["rank"] == 3:

@@ -10,7 +10,7 @@ from keras_seqattn import layers
 from tests.evaluate import evaluated
 from tests.layers.test_multi_head_options import BUCKETS, OPTIONS
 from tests.layers.weights import randomize
-from tests.pairs import case_id, every_pair
+from tests.pairs import each_case, every_pair
 
 B, W, T, S, D = 2, 2, 4, 5, 8
 VALUE_MASK = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 1, 1]], bool)
@@ -24,7 +24,6 @@ CASES = every_pair(
     use_gate=[False, True],
     value_dim=[None, 5],
 )
-each_case = pytest.mark.parametrize("case", CASES, ids=case_id)
 
 
 def built(case, shape=(B, T, D), **more):
@@ -61,7 +60,7 @@ def beams(rng, length=T):
     return rng.normal(size=(B, W, length, D)).astype("float32")
 
 
-@each_case
+@each_case(CASES)
 def test_steps_equal_one_causal_pass(rng, case):
     """The cache is longer than the sequence."""
     layer = built(case)
@@ -70,7 +69,7 @@ def test_steps_equal_one_causal_pass(rng, case):
     np.testing.assert_allclose(output, causal_pass(layer, x), atol=1e-5)
 
 
-@each_case
+@each_case(CASES)
 def test_steps_to_a_memory_equal_one_pass(rng, case):
     """Row t of the call is what the beams at position t give."""
     layer = built(case)
@@ -97,7 +96,7 @@ def test_a_filled_cache_goes_on_where_steps_would(rng, positions):
     x = beams(rng)
     real = np.array([[1, 1, 1], [0, 1, 1]], bool)
     mask = np.concatenate([real, np.ones((B, T + 1), bool)], axis=1)
-    fill = evaluated(layer.fill_cache, layer)
+    fill = evaluated(lambda *args: layer.fill_cache(*args, width=W), layer)
     cache = fill(prompt, layer.initial_cache(B, W, 3 + T + 1))
     output = steps(layer, x, cache, start=3, mask=ops.convert_to_tensor(mask))
     whole = np.concatenate([np.repeat(prompt[:, None], W, axis=1), x], axis=2)
@@ -112,9 +111,9 @@ def test_a_cache_is_filled_in_parts(rng, start):
 
     def both_ways(value):
         empty = layer.initial_cache(B, W, T)
-        parts = layer.fill_cache(value[:, :start], empty)
-        parts = layer.fill_cache(value[:, start:], parts, index=start)
-        return layer.fill_cache(value, empty), parts
+        parts = layer.fill_cache(value[:, :start], empty, width=W)
+        parts = layer.fill_cache(value[:, start:], parts, index=start, width=W)
+        return layer.fill_cache(value, empty, width=W), parts
 
     whole, parts = evaluated(both_ways, layer)(value)
     for name in ("key", "value"):

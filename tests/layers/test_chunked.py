@@ -6,7 +6,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
@@ -15,8 +15,9 @@ from keras_seqattn.layers import grid
 from keras_seqattn.layers.chunked import chunked_attention
 from tests import oracle
 from tests.differentiate import upstream_gradient, values_and_gradients
+from tests.evaluate import examples
 from tests.layers.largest import largest_tensor
-from tests.pairs import case_id, every_pair
+from tests.pairs import each_case, every_pair
 
 B, T, S, H, K, V = 2, 7, 9, 4, 6, 3
 OPTIONS = {
@@ -93,7 +94,7 @@ def check_case(rng, case, mode="eager"):
         np.testing.assert_allclose(gradient, expected_gradient, atol=2e-5)
 
 
-@pytest.mark.parametrize("case", every_pair(**OPTIONS), ids=case_id)
+@each_case(every_pair(**OPTIONS))
 def test_equals_the_oracle_forward_and_backward(rng, case):
     check_case(rng, case)
 
@@ -113,7 +114,7 @@ def test_equals_the_oracle_in_the_full_product(rng):
         check_case(rng, dict(zip(EVERY_OPTION, values, strict=True)))
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     target=st.integers(1, 40),
     source=st.integers(1, 40),

@@ -7,7 +7,9 @@ from keras import ops
 
 from keras_seqattn import layers
 from tests.differentiate import value_and_gradient
+from tests.evaluate import evaluated
 from tests.layers.test_blocks import B, D, F, T, built, draw, numpy
+from tests.pairs import each_variant
 
 M = 3
 PAST_MASK = np.array([[0, 1, 1], [0, 0, 1]], bool)
@@ -20,10 +22,10 @@ SCHEMES = {
 }
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_past_and_target_equal_the_end_of_one_pass(rng, scheme):
+@each_variant("options", SCHEMES, on_jax=["relative"])
+def test_past_and_target_equal_the_end_of_one_pass(rng, options):
     past, target = draw(rng, M, T)
-    block = built(rng, layers.DecoderBlock, target.shape, **SCHEMES[scheme])
+    block = built(rng, layers.DecoderBlock, target.shape, **options)
     expected = numpy(block(np.concatenate([past, target], axis=1)))[:, M:]
     output, scores = block(target, past=past, return_attention_scores=True)
     np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
@@ -91,21 +93,26 @@ def test_no_gradient_comes_from_a_later_position(rng, dropout, position):
         assert np.abs(gradient[:, : seen + 1]).max(axis=(0, 2)).all()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_prefill_equals_steps(rng, scheme):
+@each_variant("options", SCHEMES, on_jax=["relative"])
+def test_prefill_equals_steps(rng, options):
     (x,) = draw(rng, T)
-    block = built(rng, layers.DecoderBlock, x.shape, **SCHEMES[scheme])
+    block = built(rng, layers.DecoderBlock, x.shape, **options)
     expected = numpy(block(x))
-    first = ops.convert_to_tensor(x[:, :2])
-    output, cache = block.prefill(first, block.initial_cache(B, 2, T))
-    np.testing.assert_allclose(numpy(output), expected[:, :2], atol=1e-5)
-    for index in (2, 3):
-        beams = ops.convert_to_tensor(np.repeat(x[:, None, index], 2, axis=1))
-        output, cache = block.step(beams, cache, index)
+
+    def rows(x):
+        first, cache = block.prefill(x[:, :2], block.initial_cache(B, 2, T), 2)
+        outputs = [first]
+        for index in (2, 3):
+            beams = ops.repeat(x[:, None, index], 2, axis=1)
+            output, cache = block.step(beams, cache, index)
+            outputs.append(output)
+        return outputs
+
+    first, *beams = evaluated(rows, block)(x)
+    np.testing.assert_allclose(first, expected[:, :2], atol=1e-5)
+    for index, output in enumerate(beams, start=2):
         for w in range(2):
-            np.testing.assert_allclose(
-                numpy(output)[:, w], expected[:, index], atol=1e-5
-            )
+            np.testing.assert_allclose(output[:, w], expected[:, index], atol=1e-5)
 
 
 def test_a_masked_column_of_the_cache_is_unseen(rng):
@@ -114,9 +121,11 @@ def test_a_masked_column_of_the_cache_is_unseen(rng):
     block = built(rng, layers.DecoderBlock, x.shape)
     mask = np.array([[0, 1, 1, 1], [0, 0, 1, 1]], bool)
     expected = numpy(block(x, target_mask=mask))[:, -1]
-    prompt = ops.convert_to_tensor(x[:, :3])
-    cache = block.initial_cache(B, 1, T)
-    _, cache = block.prefill(prompt, cache, target_mask=mask[:, :3])
-    last = ops.convert_to_tensor(x[:, 3:])
-    output, _ = block.step(last, cache, 3, mask=ops.convert_to_tensor(mask))
-    np.testing.assert_allclose(numpy(output)[:, 0], expected, atol=1e-5)
+
+    def last_row(x, mask):
+        cache = block.initial_cache(B, 1, T)
+        _, cache = block.prefill(x[:, :3], cache, target_mask=mask[:, :3])
+        return block.step(x[:, 3:], cache, 3, mask=mask)[0]
+
+    output = evaluated(last_row, block)(x, mask)
+    np.testing.assert_allclose(output[:, 0], expected, atol=1e-5)

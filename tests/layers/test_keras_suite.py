@@ -58,6 +58,7 @@ def keras_suite():
     return suite
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")
 class TestKerasSuite(keras_suite()):

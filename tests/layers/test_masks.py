@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn.layers import masks
 from tests import oracle
+from tests.evaluate import examples
 
 lengths = st.integers(1, 6)
 
@@ -28,7 +29,7 @@ def test_padding_mask_is_true_on_real_tokens(pad_id):
     np.testing.assert_array_equal(mask, token_ids != pad_id)
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(target=lengths, source=st.none() | lengths, offset=st.integers(0, 4))
 def test_causal_mask_is_the_rule(target, source, offset):
     mask = masks.causal_mask(target, source, offset)
@@ -36,7 +37,7 @@ def test_causal_mask_is_the_rule(target, source, offset):
     np.testing.assert_array_equal(ops.convert_to_numpy(mask), expected)
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(target=lengths, source=lengths, window=lengths, offset=st.integers(0, 4))
 def test_window_mask_is_the_rule(target, source, window, offset):
     mask = masks.window_mask(target, source, window, offset)

@@ -6,6 +6,8 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers, models
+from tests.evaluate import evaluated
+from tests.pairs import each_variant, named
 
 L, V, D = 4, 11, 8
 IDS = np.array([[5, 3, 9, 0], [4, 2, 0, 0]], "int32")
@@ -16,7 +18,7 @@ OPTIONS = [
     {"positions": "relative", "score": "additive", "use_gate": True},
     {"positions": "alibi", "score": "dot", "implementation": "chunked"},
 ]
-each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
+each_option = each_variant("options", named(*OPTIONS), on_jax=[str(OPTIONS[0])])
 
 
 def numpy(tensor):
@@ -58,7 +60,7 @@ def test_masks_go_on_past_the_layer_and_weights_learn(options):
     assert unchanged <= {"attention/key/bias"}
 
 
-@pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
+@each_variant("options", named(*OPTIONS[:2]), on_jax=[str(OPTIONS[0])])
 def test_lora_trains_the_projections_and_is_saved(options, tmp_path):
     model = attention_model(options)
     attention = model.get_layer("attention")
@@ -80,16 +82,16 @@ def test_lora_trains_the_projections_and_is_saved(options, tmp_path):
 @pytest.mark.parametrize("options", OPTIONS[:1], ids=str)
 def test_int8_is_close_and_is_saved(options, tmp_path):
     model = attention_model(options)
-    expected = numpy(model(IDS))
+    expected = evaluated(model, model)(IDS)
     model.quantize("int8")
     assert model.get_layer("attention").key_dense.quantization_mode == "int8"
-    output = numpy(model(IDS))
+    output = evaluated(model, model)(IDS)
     real = IDS != 0
     error = np.abs(output - expected)[real].mean() / np.abs(expected)[real].mean()
     assert 0.0 < error < 0.05
     model.save(tmp_path / "int8.keras")
     loaded = keras.models.load_model(tmp_path / "int8.keras")
-    np.testing.assert_allclose(numpy(loaded(IDS)), output, atol=1e-5)
+    np.testing.assert_allclose(evaluated(loaded, loaded)(IDS), output, atol=1e-5)
 
 
 @each_option

@@ -5,17 +5,17 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
 from keras_seqattn.layers import attention
 from tests.differentiate import values_and_gradients
-from tests.evaluate import evaluated, numpy
+from tests.evaluate import evaluated, examples, numpy
 from tests.layers.multi_head_oracle import multi_head_attention
 from tests.layers.weights import attention_weights, randomize
-from tests.pairs import case_id, every_pair
+from tests.pairs import case_id, each_case, each_variant, every_pair, named
 
 B, T, S, D = 2, 4, 5, 8
 BUCKETS = (8, 4, True)
@@ -128,7 +128,7 @@ def check_oracle(case):
         np.testing.assert_allclose(output, right, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", PAIRS, ids=case_id)
+@each_case(PAIRS)
 def test_equals_the_oracle(case):
     check_oracle(case)
 
@@ -148,7 +148,7 @@ def test_every_combination_equals_the_oracle(score, positions):
 
 cases = st.sampled_from(PAIRS)
 seeds = st.integers(0, 99)
-law = settings(deadline=None, max_examples=3)
+law = examples(3)
 
 
 @law
@@ -230,7 +230,7 @@ def test_a_segment_attends_to_memory_and_itself(case, seed, memory):
     np.testing.assert_allclose(segment, whole[:, memory:], atol=1e-5)
 
 
-@pytest.mark.parametrize("case", PAIRS[:4], ids=case_id)
+@each_variant("case", {case_id(x): x for x in PAIRS[:4]}, on_jax=[case_id(PAIRS[0])])
 def test_dropout_falls_on_the_weights_while_training(rng, case):
     """The same seed drops the same, the next draw other weights, inference none."""
     query, value = draw(rng, T, S)
@@ -253,7 +253,7 @@ def test_dropout_falls_on_the_weights_while_training(rng, case):
 # Precision, axes and shapes.
 
 
-@pytest.mark.parametrize("case", PAIRS[:6], ids=case_id)
+@each_case(PAIRS[:6])
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_is_close(rng, policy, case):
     kernel = keras.backend.backend(), case["implementation"], policy
@@ -271,7 +271,7 @@ def test_mixed_precision_is_close(rng, policy, case):
     np.testing.assert_allclose(output, expected, atol=0.05 * scale)
 
 
-@pytest.mark.parametrize("positions", ["rotary", "relative", "alibi"])
+@each_variant("positions", named("rotary", "relative", "alibi"), on_jax=["rotary"])
 @pytest.mark.parametrize("axis", [1, 2])
 def test_positions_count_along_the_axis_attended_over(rng, positions, axis):
     """Each row or column of a grid is a sequence of its own."""

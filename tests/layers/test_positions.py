@@ -1,12 +1,13 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
 from tests import oracle
+from tests.evaluate import examples
 
 
 def numpy_mask(tensor):
@@ -15,7 +16,7 @@ def numpy_mask(tensor):
     return None if mask is None else ops.convert_to_numpy(mask)
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(
     length=st.integers(1, 5),
     dim=st.integers(1, 7),
@@ -157,7 +158,7 @@ def test_gradient_reaches_the_table_from_both_ends():
     model.compile(
         optimizer=keras.optimizers.SGD(1.0),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,
+        jit_compile=keras.backend.backend() == "jax",
     )
     before = ops.convert_to_numpy(layer.weights[0].value).copy()
     model.train_on_batch(np.array([[1, 2, 3]]), np.array([[2, 3, 1]]))

@@ -9,7 +9,7 @@ from keras_seqattn import layers
 from keras_seqattn.compiled import CompiledFunction
 from tests.layers import recurrent_oracle
 from tests.layers.weights import randomize
-from tests.pairs import case_id, every_pair
+from tests.pairs import each_case, every_pair
 
 B, T, S, D, E, U = 2, 4, 5, 3, 6, 4
 TARGET_MASK = np.array([[1, 1, 1, 0], [1, 0, 1, 1]], "bool")
@@ -51,15 +51,13 @@ def compiled(decoder, *masks):
     )
 
 
-@pytest.mark.parametrize(
-    "case",
+@each_case(
     every_pair(
         cell=["gru", "simple"],
         num_layers=[1, 2],
         attention_units=[None, 7],
         masks=["no mask", "both masks"],
-    ),
-    ids=case_id,
+    )
 )
 def test_equals_the_oracle(rng, case):
     masks = {"target_mask": TARGET_MASK, "source_mask": SOURCE_MASK}
@@ -124,6 +122,7 @@ def test_a_source_that_is_all_masked_gives_no_context(rng):
     np.testing.assert_allclose(output, decode(decoder, *given)[0], atol=1e-6)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_implicit_masks_equal_explicit_masks(rng):
     encoder = layers.RecurrentEncoder(E // 2)
     embedding = keras.layers.Embedding(9, D, mask_zero=True)

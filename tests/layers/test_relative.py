@@ -5,11 +5,12 @@ import math
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
+from tests.evaluate import examples
 from tests.layers.multi_head_oracle import alibi_slopes, rotated, t5_bucket
 
 
@@ -64,7 +65,7 @@ def test_scaling_interpolates_positions(rng):
     )
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(
     start=st.integers(0, 500), distance=st.integers(-100, 100), seed=st.integers(0, 99)
 )

@@ -5,7 +5,9 @@ from keras import ops
 
 from keras_seqattn import models, training
 from tests import oracle
+from tests.evaluate import outputs
 from tests.layers.weights import block_weights, dense_weights, norm_weights, randomize
+from tests.pairs import each_variant, named
 
 V, D, C = 11, 8, 3
 IDS = np.array([[5, 9, 3, 2, 0], [4, 7, 8, 6, 2], [3, 0, 0, 0, 0]])
@@ -33,7 +35,7 @@ def numpy(tensor):
 
 
 def logits(model, token_ids=IDS):
-    return numpy(model(np.asarray(token_ids)))
+    return outputs(model, np.asarray(token_ids))
 
 
 def oracle_hidden(model):
@@ -66,16 +68,15 @@ def test_classes_equal_the_oracle(rng, pooling):
     np.testing.assert_allclose(logits(model), expected, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"positions": "rotary", "norm": "rms"},
-        {"positions": "alibi", "normalize_first": False},
-        {"positions": "relative", "num_layers": 2, "share_layers": True},
-        {"positions": "learned", "max_length": 9, "pad_id": V - 1},
-    ],
-    ids=str,
-)
+PADDED = [
+    {"positions": "rotary", "norm": "rms"},
+    {"positions": "alibi", "normalize_first": False},
+    {"positions": "relative", "num_layers": 2, "share_layers": True},
+    {"positions": "learned", "max_length": 9, "pad_id": V - 1},
+]
+
+
+@each_variant("options", named(*PADDED), on_jax=[str(PADDED[2])])
 @pytest.mark.parametrize("num_classes", [None, C])
 def test_padding_changes_nothing(rng, options, num_classes):
     model = small(rng, num_classes=num_classes, **options)
@@ -112,6 +113,7 @@ def test_untied_output_is_a_table_of_its_own():
     assert (D, V) not in [tuple(weight.shape) for weight in small().weights]
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_learns_classes_with_keras_s_own_loss():
     """The class is the token that stands twice, wherever it does."""
     keras.utils.set_random_seed(2)

@@ -1,13 +1,16 @@
+import functools
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_seqattn import decoding, layers, models, training
-from keras_seqattn.compiled import CompiledFunction
 from tests import oracle
 from tests.differentiate import value_and_gradient
+from tests.evaluate import evaluated, outputs
 from tests.layers.weights import block_weights, norm_weights, randomize
+from tests.pairs import each_variant, named
 
 V, D = 11, 8
 START, END = 1, 2
@@ -18,11 +21,11 @@ SMALL = {
     "vocabulary_size": V,
     "model_dim": D,
     "num_heads": 2,
-    "num_layers": 2,
+    "num_layers": 1,
     "intermediate_dim": 12,
 }
 VARIANTS = {
-    "rotary, two depths": {},
+    "rotary, two depths": {"num_layers": 2},
     "sinusoidal, post-norm": {"positions": "sinusoidal", "normalize_first": False},
     "learned, untied": {
         "positions": "learned",
@@ -34,7 +37,11 @@ VARIANTS = {
         "attention": {"num_key_value_heads": 1, "sliding_window": 3},
         "norm": "rms",
     },
-    "relative, shared": {"positions": "relative", "share_layers": True},
+    "relative, shared": {
+        "positions": "relative",
+        "num_layers": 2,
+        "share_layers": True,
+    },
     "rotary in a layer, gated, normed": {
         "positions": None,
         "attention": {
@@ -44,12 +51,10 @@ VARIANTS = {
         "key_dim": 6,
         "gated": True,
         "activation": "silu",
-        "num_layers": 1,
     },
     "additive, none": {
         "positions": None,
         "attention": {"score": "additive"},
-        "num_layers": 1,
     },
 }
 MEMORIES = ("rotary", "alibi", "relative", None)
@@ -67,7 +72,7 @@ def numpy(tensor):
 
 
 def logits(model, token_ids=IDS):
-    return numpy(model(np.asarray(token_ids)))
+    return outputs(model, np.asarray(token_ids))
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +86,11 @@ def model():
 def remembering():
     """One model with a memory, likewise."""
     keras.utils.set_random_seed(0)
-    return small(np.random.default_rng(0), memory_length=3)
+    return small(np.random.default_rng(0), memory_length=3, num_layers=2)
 
 
 def test_equals_the_oracle(rng):
-    model = small(rng, positions="sinusoidal", tie_embeddings=True)
+    model = small(rng, positions="sinusoidal", tie_embeddings=True, num_layers=2)
     by_name = {layer.name: layer for layer in model.layers}
     table = numpy(by_name["embedding"].embeddings).astype("float64")
     real = IDS != 0
@@ -105,18 +110,12 @@ def test_equals_the_oracle(rng):
 # Step by step.
 
 
-def in_one_program(function, model, *arguments):
-    """On JAX: uncompiled, each of its operations would be compiled for itself."""
-    if JIT:
-        return CompiledFunction(function, model.variables)(*arguments)
-    arguments = map(ops.convert_to_tensor, arguments)
-    return keras.tree.map_structure(ops.convert_to_numpy, function(*arguments))
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_steps_equal_one_pass(rng, variant):
+@each_variant(
+    "options", VARIANTS, on_jax=["relative, shared", "rotary in a layer, gated, normed"]
+)
+def test_steps_equal_one_pass(rng, options):
     """Two beams go on from each of two prompts, whose lengths differ."""
-    model = small(rng, **VARIANTS[variant])
+    model = small(rng, **options)
     prompts, lengths = np.array([[1, 6, 4, 8], [1, 7, 0, 0]], "int32"), (4, 2)
     tokens = rng.integers(3, V, size=(2, 2, 3)).astype("int32")
 
@@ -139,8 +138,8 @@ def test_steps_equal_one_pass(rng, variant):
     for b, w in np.ndindex(2, 2):
         text = [*prompts[b, : lengths[b]], *tokens[b, w]]
         texts[b, w, : len(text)] = text
-    given = in_one_program(steps, model, prompts, tokens)
-    expected = in_one_program(model, model, texts.reshape(4, 7)).reshape(2, 2, 7, V)
+    given = evaluated(steps, model)(prompts, tokens)
+    expected = logits(model, texts.reshape(4, 7)).reshape(2, 2, 7, V)
     for b, length in enumerate(lengths):
         np.testing.assert_allclose(
             given[b], expected[b, :, length - 1 : length + 3], atol=1e-5
@@ -166,7 +165,7 @@ def assert_greedy(found, b, rows):
     np.testing.assert_allclose(found.scores[b, 0], score, rtol=1e-4)
 
 
-@pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
+@each_variant("positions", named("rotary", "sinusoidal"), on_jax=["rotary"])
 def test_generate_takes_the_best_token_of_a_full_pass(rng, positions):
     model = small(rng, positions=positions)
     found = model.generate(PROMPTS, decoding.Greedy(), max_length=5)
@@ -181,8 +180,9 @@ def test_generate_takes_the_best_token_of_a_full_pass(rng, positions):
         assert_greedy(found, b, output[b, length - 1 :])
 
 
+@pytest.mark.backends("torch")
 def test_generate_goes_as_far_as_the_model_does():
-    model = small(positions="learned", max_length=20, num_layers=1)
+    model = small(positions="learned", max_length=20)
     assert model.generate(np.full((1, 18), 5)).token_ids.shape == (1, 1, 2)
     assert model.generate(np.full((1, 3), 5)).token_ids.shape == (1, 1, 16)
     assert decoding.generate(model, np.full((1, 16), 5)).token_ids.shape == (1, 1, 4)
@@ -217,43 +217,56 @@ def test_padding_changes_nothing(model):
 # Segments.
 
 
+@functools.lru_cache(maxsize=8)
+def segment_program(model):
+    return evaluated(model.segment, model)
+
+
+def segment(model, token_ids, memory=None):
+    """Logits of a segment and the memory after it, by one program a model."""
+    memory = model.initial_memory(len(token_ids)) if memory is None else memory
+    return segment_program(model)(token_ids, memory)
+
+
 def chained(model, token_ids, length):
     """Logits of a text read in segments of one length."""
-    memory, outputs = None, []
+    memory, rows = None, []
     for start in range(0, token_ids.shape[1], length):
-        output, memory = model.segment(token_ids[:, start : start + length], memory)
-        outputs.append(numpy(output))
-    return np.concatenate(outputs, axis=1)
+        row, memory = segment(model, token_ids[:, start : start + length], memory)
+        rows.append(row)
+    return np.concatenate(rows, axis=1)
 
 
 def test_an_empty_memory_is_the_plain_causal_decoder(remembering):
-    plain = small()
+    plain = small(num_layers=2)
     plain.set_weights(remembering.get_weights())
     expected = logits(plain)
     np.testing.assert_array_equal(logits(remembering), expected)
-    for memory in (None, remembering.initial_memory(2)):
-        output, _ = remembering.segment(IDS, memory)
-        np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
+    np.testing.assert_allclose(segment(remembering, IDS)[0], expected, atol=1e-5)
+    without = evaluated(
+        lambda token_ids: remembering.segment(token_ids)[0], remembering
+    )
+    np.testing.assert_allclose(without(IDS), expected, atol=1e-5)
 
 
 def test_a_segment_changes_the_one_after_it(remembering):
     first, second = IDS, np.array([[3, 6, 4], [5, 7, 9]])
-    _, memory = remembering.segment(first)
-    output, _ = remembering.segment(second, memory)
-    _, other_memory = remembering.segment(np.where(first == 8, 10, first))
-    other, _ = remembering.segment(second, other_memory)
-    assert not np.allclose(numpy(output)[0], numpy(other)[0], atol=1e-3)
-    np.testing.assert_array_equal(numpy(output)[1], numpy(other)[1])
+    _, memory = segment(remembering, first)
+    output, _ = segment(remembering, second, memory)
+    _, other_memory = segment(remembering, np.where(first == 8, 10, first))
+    other, _ = segment(remembering, second, other_memory)
+    assert not np.allclose(output[0], other[0], atol=1e-3)
+    np.testing.assert_array_equal(output[1], other[1])
 
 
 def test_no_gradient_goes_back_into_a_segment(remembering, rng):
     """What is added to all that is remembered changes the loss, without gradient."""
-    _, memory = remembering.segment(IDS)
+    _, memory = segment(remembering, IDS)
     noise = rng.normal(size=(2, 3, D)).astype("float32")
 
     def loss(factor):
         noisy = factor * ops.convert_to_tensor(noise)
-        hidden = {name: x + noisy for name, x in memory["hidden"].items()}
+        hidden = {name: ops.add(x, noisy) for name, x in memory["hidden"].items()}
         output, after = remembering.segment(IDS, {**memory, "hidden": hidden})
         kept = sum(ops.sum(x**2) for x in after["hidden"].values())
         return ops.sum(output**2) + kept + 0.0 * ops.sum(factor)
@@ -263,25 +276,28 @@ def test_no_gradient_goes_back_into_a_segment(remembering, rng):
     assert gradient == 0.0 and abs(other - value) > 1.0
 
 
-@pytest.mark.parametrize("positions", MEMORIES)
+@each_variant("positions", named(*MEMORIES), on_jax=["relative"])
 def test_segments_equal_one_pass_where_the_memory_holds_all(rng, positions):
-    model = small(rng, positions=positions, memory_length=8, share_layers=True)
-    text = rng.integers(1, V, size=(2, 8))
+    options = {"memory_length": 8, "num_layers": 2, "share_layers": True}
+    model = small(rng, positions=positions, **options)
+    text = rng.integers(1, V, size=(2, 9))
     np.testing.assert_allclose(chained(model, text, 3), logits(model, text), atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [1, 4])
+@each_variant("length", named(1, 4), on_jax=["4"])
 def test_cuts_are_unseen_where_a_window_is_as_long_as_the_memory(rng, length):
     """The memory then holds all that a position may see."""
-    model = small(rng, memory_length=3, attention={"sliding_window": 4})
+    window = {"sliding_window": 4}
+    model = small(rng, memory_length=3, attention=window, num_layers=2)
     text = rng.integers(1, V, size=(2, 8))
     given = chained(model, text, length)
     np.testing.assert_allclose(given, logits(model, text), atol=1e-5)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_memory_reaches_as_far_back_as_depth_times_length(rng):
     """Two blocks of memory 2 see 4 segments of one token back, and no farther."""
-    model = small(rng, memory_length=2)
+    model = small(rng, memory_length=2, num_layers=2)
     texts = np.tile([3, 4, 5, 6, 7, 8], (7, 1))
     texts[np.arange(6), np.arange(6)] = 9  # the last row stays as it is
     output = chained(model, texts, 1)
@@ -290,17 +306,17 @@ def test_memory_reaches_as_far_back_as_depth_times_length(rng):
     np.testing.assert_array_equal(moved, (behind >= 0) & (behind <= 4))
 
 
-@pytest.mark.parametrize("positions", ["rotary", "relative"])
+@each_variant("positions", named("rotary", "relative"), on_jax=["relative"])
 def test_generate_with_a_memory_is_a_chain_of_segments(rng, positions):
     """The prompt is one, each token after it another; far beyond the memory."""
     model = small(rng, positions=positions, memory_length=3)
     prompts = np.array([[1, 6, 4, 8, 9], [5, 7, 3, 3, 1]])
     found = model.generate(prompts, max_length=8)
-    output, memory = model.segment(prompts)
-    rows = [numpy(output)[:, -1]]
+    output, memory = segment(model, prompts)
+    rows = [output[:, -1]]
     for token_ids in np.where(found.token_ids, found.token_ids, 3)[:, 0, :-1].T:
-        output, memory = model.segment(token_ids[:, None], memory)
-        rows.append(numpy(output)[:, -1])
+        output, memory = segment(model, token_ids[:, None], memory)
+        rows.append(output[:, -1])
     for b in range(2):
         assert_greedy(found, b, np.stack(rows, axis=1)[b])
 
@@ -319,8 +335,9 @@ def test_recurrent_carries_the_memory_from_batch_to_batch(rng, tmp_path):
     np.testing.assert_allclose(given, chained(model, text, 2), atol=1e-5)
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_start_begins_another_text(rng):
-    model = small(rng, memory_length=3, num_layers=1)
+    model = small(rng, memory_length=3)
     reader = model.recurrent(batch_size=2)
     reader(np.array([[5, 6], [7, 8]]))
     second = np.array([[START, 6], [5, 6]])
@@ -335,12 +352,12 @@ def test_start_begins_another_text(rng):
 
 def test_fit_trains_the_model_that_recurrent_shares_its_weights_with(rng):
     """The loss of each step is that of the chain, with the weights as they were."""
-    model = small(rng, memory_length=3, dropout=0.0, num_layers=1)
+    model = small(rng, memory_length=3, dropout=0.0)
     text = rng.integers(3, V, size=(2, 9))
     batches = [(text[:, i : i + 4], text[:, i + 1 : i + 5]) for i in (0, 4)]
     loss, memory = training.MaskedCrossentropy(), None
     for inputs, labels in batches:
-        output, memory = model.segment(inputs, memory)
+        output, memory = segment(model, inputs, memory)
         expected = float(numpy(loss(labels, output)))
     reader = model.recurrent(batch_size=2)
     reader.compile(keras.optimizers.SGD(0.0), loss, jit_compile=JIT)
@@ -365,10 +382,11 @@ def test_fit_trains_the_model_that_recurrent_shares_its_weights_with(rng):
 # Models as Keras has them.
 
 
+@pytest.mark.backends("tensorflow", "torch")
 def test_learns_a_counting_corpus():
     """Each text counts on from any number; the model goes on from prompts unseen."""
     keras.utils.set_random_seed(1)
-    model = small(vocabulary_size=14, model_dim=32, num_layers=1, dropout=0.0)
+    model = small(vocabulary_size=14, model_dim=32, dropout=0.0)
     first = np.repeat(np.arange(10), 16)[:, None]
     numbers = 4 + (first + np.arange(8)) % 10
     rows = np.concatenate([np.full_like(first, START), numbers], axis=1)
@@ -381,20 +399,22 @@ def test_learns_a_counting_corpus():
     assert found.token_ids[:, 0].tolist() == [[8, 9, 10, 11], [5, 6, 7, 8]]
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@each_variant(
+    "policy", named("mixed_bfloat16", "mixed_float16"), on_jax=["mixed_bfloat16"]
+)
 def test_mixed_precision(remembering, policy):
-    mixed = small(memory_length=3, dtype=policy)
+    mixed = small(memory_length=3, dtype=policy, num_layers=2)
     mixed.set_weights(remembering.get_weights())
     expected, real = logits(remembering), IDS != 0
     close = {"atol": 0.05 * np.abs(expected).max()}
     np.testing.assert_allclose(logits(mixed)[real], expected[real], **close)
-    output, memory = mixed.segment(IDS[:1])
+    _, memory = segment(mixed, IDS)
     for x in memory["hidden"].values():
-        assert keras.backend.standardize_dtype(x.dtype) == policy.split("_")[1]
-    output, _ = mixed.segment(IDS[:1], memory)
-    _, memory = remembering.segment(IDS[:1])
-    expected, _ = remembering.segment(IDS[:1], memory)
-    np.testing.assert_allclose(numpy(output), numpy(expected), **close)
+        assert x.dtype.name == policy.split("_")[1]
+    output, _ = segment(mixed, IDS, memory)
+    _, memory = segment(remembering, IDS)
+    expected, _ = segment(remembering, IDS, memory)
+    np.testing.assert_allclose(output[real], expected[real], **close)
     reader = mixed.recurrent(batch_size=2)
     assert np.isfinite(numpy(reader(IDS))).all()
     again = models.LanguageModel.from_config(mixed.get_config())
@@ -406,7 +426,7 @@ def test_mixed_precision(remembering, policy):
 def test_a_layer_in_the_options_is_one_after_loading_too(tmp_path, rng):
     """All blocks share the bias that they were given."""
     attention = {"positions": layers.RelativeBias(num_buckets=8)}
-    model = small(rng, positions=None, attention=attention)
+    model = small(rng, positions=None, attention=attention, num_layers=2)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert len(loaded.trainable_weights) == len(model.trainable_weights)
@@ -414,7 +434,7 @@ def test_a_layer_in_the_options_is_one_after_loading_too(tmp_path, rng):
 
 
 def test_shared_layers_are_one(rng):
-    one, shared = small(num_layers=1), small(num_layers=3, share_layers=True)
+    one, shared = small(), small(num_layers=3, share_layers=True)
     assert shared.count_params() == one.count_params()
     one.set_weights(shared.get_weights())
     assert not np.allclose(logits(one), logits(shared))

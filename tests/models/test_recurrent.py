@@ -7,8 +7,11 @@ from keras import ops
 
 import keras_seqattn as ks
 from keras_seqattn import decoding, models, training
+from tests.evaluate import outputs
 from tests.layers import recurrent_oracle
 from tests.layers.weights import randomize
+from tests.models.greedy import naive_greedy
+from tests.pairs import each_variant
 
 V, D = 11, 8
 START, END = 1, 2
@@ -34,8 +37,7 @@ def inputs(source_ids=SOURCE, target_ids=TARGET):
 
 
 def logits(model, source_ids=SOURCE, target_ids=TARGET):
-    """Runs the model compiled: an eager loop takes JAX a compilation each."""
-    return model.predict_on_batch(inputs(source_ids, target_ids))
+    return outputs(model, inputs(source_ids, target_ids))
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +54,8 @@ def table(model, name):
     return weights[0]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_equals_the_oracle(rng, variant):
-    options = VARIANTS[variant]
+@each_variant("options", VARIANTS, on_jax=["two layers"])
+def test_equals_the_oracle(rng, options):
     model, tied = small(**options), options.get("tie_embeddings", True)
     randomize(model, rng)
     encoder, decoder = model.get_layer("encoder"), model.get_layer("decoder")
@@ -84,10 +85,10 @@ def test_equals_the_oracle(rng, variant):
     np.testing.assert_allclose(found[:, 0], scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_steps_equal_one_pass(rng, variant):
+@each_variant("options", VARIANTS, on_jax=["two layers"])
+def test_steps_equal_one_pass(rng, options):
     """Two beams with targets of their own share one encoded sentence."""
-    model = small(**VARIANTS[variant])
+    model = small(**options)
     randomize(model, rng)
     target = rng.integers(3, V, size=(2, 2, 4)).astype("int32")
     target[:, :, 0] = START
@@ -136,23 +137,6 @@ def test_padding_may_be_another_token(model):
     )
 
 
-def naive_greedy(model, source_ids, max_length):
-    """One sentence, one whole pass a token; no cache."""
-    target, score = [START], 0.0
-    for _ in range(max_length):
-        padded = np.pad(target, (0, max_length + 1 - len(target)))
-        row = logits(model, source_ids[None], padded[None])[0, len(target) - 1]
-        row = row.astype("float64")
-        log_probs = row - np.log(np.exp(row - row.max()).sum()) - row.max()
-        allowed = log_probs.copy()
-        allowed[[0, START]] = -np.inf
-        target.append(int(allowed.argmax()))
-        score += log_probs[target[-1]]
-        if target[-1] == END:
-            return target[1:-1], score
-    return target[1:], score
-
-
 def test_generate_equals_a_naive_loop(model):
     found = model.generate(SOURCE, max_length=7)
     for b, sentence in enumerate(SOURCE):
@@ -166,9 +150,9 @@ def test_generate_equals_a_naive_loop(model):
 def test_mixed_precision(model, policy, tmp_path):
     mixed = small(dtype=policy)
     mixed.set_weights(model.get_weights())
-    expected, output = logits(model), ops.cast(mixed(inputs()), "float32")
+    expected = logits(model)
     np.testing.assert_allclose(
-        ops.convert_to_numpy(output), expected, atol=0.05 * np.abs(expected).max()
+        logits(mixed), expected, atol=0.05 * np.abs(expected).max()
     )
     assert models.TranslationRNN.from_config(mixed.get_config()).dtype_policy.name == (
         policy
@@ -233,6 +217,16 @@ def test_says_what_is_wrong(options, message):
 # Training and translating.
 
 
+def test_one_step_changes_every_weight(rng):
+    model = small(dropout=0.0)
+    randomize(model, rng)
+    jit_compile = keras.backend.backend() == "jax"
+    model.compile("sgd", training.MaskedCrossentropy(), jit_compile=jit_compile)
+    before = model.get_weights()
+    assert np.isfinite(model.train_on_batch(inputs(), TARGET))
+    assert all(np.any(a != b) for a, b in zip(model.get_weights(), before, strict=True))
+
+
 def mirrored(rng, count):
     """Words of 3 to 6 letters; translated, each letter is the next, backwards."""
     words = rng.integers(ord("a"), ord("z"), size=(count, 6))
@@ -241,11 +235,11 @@ def mirrored(rng, count):
     return text, ["".join(map(chr, word[::-1] + 1)) for word in words]
 
 
-# "auto": graph mode on TensorFlow, one program a shape on JAX, eager on torch, which
-# takes more than a minute.
+# "auto": graph mode on TensorFlow, eager on torch, which takes more than a minute.
 EAGER = [pytest.mark.slow] if keras.backend.backend() == "torch" else []
 
 
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize(
     "jit_compile",
     [pytest.param("auto", marks=EAGER), pytest.param(True, marks=pytest.mark.slow)],

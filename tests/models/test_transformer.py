@@ -7,7 +7,10 @@ from keras import ops
 
 from keras_seqattn import decoding, models, training
 from tests import oracle
+from tests.evaluate import evaluated, outputs
 from tests.layers.weights import block_weights, norm_weights, randomize
+from tests.models.greedy import naive_greedy
+from tests.pairs import each_variant, named
 
 V, D = 11, 8
 START, END = 1, 2
@@ -67,7 +70,7 @@ def numpy(tensor):
 
 
 def logits(model, source_ids=SOURCE, target_ids=TARGET):
-    return numpy(model(inputs(source_ids, target_ids)))
+    return outputs(model, inputs(source_ids, target_ids))
 
 
 @pytest.fixture(scope="module")
@@ -141,31 +144,30 @@ def test_equals_the_oracle(rng, options):
     )
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_steps_equal_one_pass(rng, variant):
+@each_variant("options", VARIANTS, on_jax=["post-norm, gated", "relative, shared"])
+def test_steps_equal_one_pass(rng, options):
     """Two beams with targets of their own share one encoded sentence."""
-    model = small(**VARIANTS[variant])
+    model = small(**options)
     randomize(model, rng)
     target = rng.integers(3, V, size=(2, 2, 4)).astype("int32")
     target[:, :, 0] = START
+
+    def steps(source_ids, target_ids):
+        state = model.initial_state(model.encode(source_ids), 8, width=2)
+        flat = keras.tree.flatten
+        assert all(tuple(each.shape[:2]) == (2, 2) for each in flat(state["beam"]))
+        assert all(each.shape[0] == 2 for each in flat(state["sentence"]))
+        rows = []
+        for index in range(4):
+            position = ops.convert_to_tensor(index, "int32")
+            row, state = model.step(target_ids[:, :, index], state, position)
+            assert keras.backend.standardize_dtype(row.dtype) == "float32"
+            rows.append(row)
+        return ops.stack(rows, axis=2)  # (B, W, T, V)
+
+    given = evaluated(steps, model)(SOURCE.astype("int32"), target)
     expected = logits(model, np.repeat(SOURCE, 2, axis=0), target.reshape(4, 4))
-    memory = model.encode(ops.convert_to_tensor(SOURCE, "int32"))
-    state = model.initial_state(memory, 8, width=2)
-    assert all(
-        tuple(tensor.shape[:2]) == (2, 2)
-        for tensor in keras.tree.flatten(state["beam"])
-    )
-    assert all(tensor.shape[0] == 2 for tensor in keras.tree.flatten(state["sentence"]))
-    for index in range(4):
-        token_ids = ops.convert_to_tensor(target[:, :, index])
-        index = ops.convert_to_tensor(index, "int32")
-        output, state = model.step(token_ids, state, index)
-        assert keras.backend.standardize_dtype(output.dtype) == "float32"
-        np.testing.assert_allclose(
-            ops.convert_to_numpy(output).reshape(4, -1),
-            expected[:, int(index)],
-            atol=1e-5,
-        )
+    np.testing.assert_allclose(given.reshape(expected.shape), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("position", [1, 2, 3])
@@ -195,23 +197,6 @@ def test_padding_may_be_another_token(model):
     )
 
 
-def naive_greedy(model, source_ids, max_length):
-    """One sentence, one whole pass a token; no cache, no program."""
-    target, score = [START], 0.0
-    for _ in range(max_length):
-        padded = np.pad(target, (0, max_length + 1 - len(target)))
-        row = logits(model, source_ids[None], padded[None])[0, len(target) - 1]
-        row = row.astype("float64")
-        log_probs = row - np.log(np.exp(row - row.max()).sum()) - row.max()
-        allowed = log_probs.copy()
-        allowed[[0, START]] = -np.inf
-        target.append(int(allowed.argmax()))
-        score += log_probs[target[-1]]
-        if target[-1] == END:
-            return target[1:-1], score
-    return target[1:], score
-
-
 def test_generate_equals_a_naive_loop(rng):
     """One program serves the weights before and after they change."""
     model, max_length = small(), 7
@@ -226,6 +211,7 @@ def test_generate_equals_a_naive_loop(rng):
     assert sum(p.num_programs for p in decoding.programs(model)) == 1
 
 
+@pytest.mark.backends("torch")
 def test_generate_works_where_the_model_has_a_length():
     model = small(positions="learned", max_length=20)
     found = model.generate(np.full((1, 18), 5))
@@ -239,10 +225,9 @@ def test_mixed_precision(model, policy):
     mixed = models.TranslationTransformer.from_config(small(dtype=policy).get_config())
     assert mixed.dtype_policy.name == policy
     mixed.set_weights(model.get_weights())
-    output = ops.cast(mixed(inputs()), "float32")
     real, expected = TARGET != 0, logits(model)
     np.testing.assert_allclose(
-        ops.convert_to_numpy(output)[real],
+        logits(mixed)[real],
         expected[real],
         atol=0.05 * np.abs(expected).max(),
     )
@@ -290,7 +275,7 @@ def test_shared_layers_are_one(rng):
     assert set(sentence) == {"mask", "decoder_0", "caches"}, "projected once"
 
 
-@pytest.mark.parametrize("positions", ["rotary", "alibi", "relative"])
+@each_variant("positions", named("rotary", "alibi", "relative"), on_jax=["relative"])
 def test_positions_in_attention_go_with_the_order_of_the_source(rng, positions):
     """Without them the encoder does not see it; cross-attention never has them."""
     model = small(positions=positions, attention={"sliding_window": 9})

@@ -1,7 +1,4 @@
 import json
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -12,7 +9,9 @@ from hypothesis import strategies as st
 
 from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
 
-ROOT = pathlib.Path(__file__).parents[2]
+# It computes with TensorFlow on every backend; one more to see that it may.
+pytestmark = pytest.mark.backends("tensorflow", "torch")
+
 LINES = [
     "A man in a blue shirt is standing on a ladder.",
     "Ein Mann in einem blauen Hemd steht auf einer Leiter.",
@@ -148,13 +147,6 @@ def test_two_tokenizers_live_side_by_side_and_outlive_a_new_seed(bpe):
     assert bpe.detokenize(expected[0]) == other.detokenize(expected[1]) == ODD
 
 
-LOAD = """
-import json, sys, keras, keras_seqattn.text
-model = keras.saving.load_model(sys.argv[1])
-print(json.dumps(model.tokenizer.tokenize(json.loads(sys.stdin.read()))))
-"""
-
-
 @keras.saving.register_keras_serializable(package="keras_seqattn_tests")
 class Holder(keras.Model):
     def __init__(self, tokenizer, **kwargs):
@@ -177,22 +169,15 @@ class Holder(keras.Model):
         return cls(tokenizer, **config)
 
 
-@pytest.mark.backends("tensorflow")
-def test_it_travels_in_a_saved_model_to_a_fresh_process(tmp_path, bpe):
+def test_it_travels_in_a_saved_model(tmp_path, bpe):
+    """To a fresh process too: tests/test_contract.py, tests/test_translator.py."""
     path = tmp_path / "holder.keras"
     holder = Holder(bpe)
     holder(np.zeros((1, 1)))
     holder.save(path)
-    script = f"from tests.text.test_tokenizers import Holder\n{LOAD}"
-    result = subprocess.run(
-        [sys.executable, "-c", script, path],
-        input=json.dumps(ODD),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    assert json.loads(result.stdout.splitlines()[-1]) == bpe.tokenize(ODD)
+    loaded = keras.saving.load_model(path)
+    assert loaded.tokenizer is not bpe
+    assert loaded.tokenizer.tokenize(ODD) == bpe.tokenize(ODD)
 
 
 @pytest.mark.parametrize(
