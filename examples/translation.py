@@ -122,9 +122,7 @@ def train(args, recipe):
         metrics=[ks.training.Perplexity()],
     )
     print(f"{len(sources):,} pairs, {model.count_params():,} weights -> {args.output}")
-    history, backup = args.output / "history.csv", args.output / "backup"
-    if not (backup / "training_metadata.json").exists():  # A kill came in the first.
-        shutil.rmtree(backup, ignore_errors=True)
+    history = args.output / "history.csv"
     model.fit(
         training,
         validation_data=validation,
@@ -135,11 +133,7 @@ def train(args, recipe):
             keras.callbacks.SwapEMAWeights(),  # Validates the averaged weights.
             Stopwatch(history, args.minutes),
             keras.callbacks.CSVLogger(history, append=True),
-            keras.callbacks.BackupAndRestore(
-                backup,
-                double_checkpoint=True,  # A kill may come while it writes one.
-                delete_checkpoint=False,
-            ),
+            ks.training.Resume(args.output / "backup", training),
         ],
     )
     return ks.Translator(model, tokenizer)

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import importlib.util
 import json
 import os
 import pathlib
@@ -15,7 +14,7 @@ import pytest
 
 import keras_seqattn as ks
 
-pytestmark = pytest.mark.backends("tensorflow")
+pytestmark = pytest.mark.backends("torch")
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "translation.py"
@@ -57,11 +56,9 @@ def assert_finished(folder, output):
 
 
 @pytest.fixture
-def example(monkeypatch):
+def example(load_example, monkeypatch):
     """The script as a module, with a recipe and a corpus that take seconds."""
-    spec = importlib.util.spec_from_file_location("translation", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_example("translation")
     tiny = {
         "model": {
             "model_dim": 8,
@@ -178,7 +175,7 @@ def test_defaults_follow_the_corpus(example, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("waits_for", ["history.csv", "backup/training_metadata.json"])
+@pytest.mark.parametrize("waits_for", ["history.csv", "backup/state.npz"])
 def test_a_kill_loses_at_most_one_epoch(waits_for, tmp_path):
     options = command("--preset", "smoke", "--epochs", 3, "--output", tmp_path)
     with subprocess.Popen(options, stdout=subprocess.DEVNULL) as process:

@@ -1,5 +1,6 @@
 """What `compile` and `fit` take, and what a training wants of memory."""
 
+from keras_seqattn.training.average import CheckpointAverage
 from keras_seqattn.training.losses import MaskedCrossentropy
 from keras_seqattn.training.memory import keep_freed_memory
 from keras_seqattn.training.metrics import (
@@ -7,14 +8,19 @@ from keras_seqattn.training.metrics import (
     Perplexity,
     TokenCrossentropy,
 )
+from keras_seqattn.training.resume import Resume
 from keras_seqattn.training.schedules import InverseSquareRoot, Noam
+from keras_seqattn.training.score import TranslationScore
 
 __all__ = [
+    "CheckpointAverage",
     "InverseSquareRoot",
     "MaskedAccuracy",
     "MaskedCrossentropy",
     "Noam",
     "Perplexity",
+    "Resume",
     "TokenCrossentropy",
+    "TranslationScore",
     "keep_freed_memory",
 ]

@@ -5,9 +5,28 @@ Shapes: N tokens, D model_dim, V vocabulary, R rows of a block.
 
 from keras import ops
 
+from keras_seqattn.training.consistency import divergence
+
 # Logits in a block, 8 MB: blocks of 40 MB took twice as long, since memory of that
 # size is new from the system, page by page, in each block (`benchmarks/loss.py`).
 BLOCK_LOGITS = 2_000_000
+
+
+def block_rows(vocabulary_size):
+    """Gives the number of tokens whose logits are computed together.
+
+    Args:
+        vocabulary_size: Number of logits of a token.
+
+    Returns:
+        An even integer.
+
+    Example:
+        >>> block_rows(1000)
+        2000
+    """
+    rows = max(64, BLOCK_LOGITS // vocabulary_size)
+    return rows - rows % 2
 
 
 def token_crossentropy(labels, logits, pad_id=0, label_smoothing=0.0):
@@ -48,7 +67,7 @@ def _crossentropy(labels, logits, label_smoothing):
 
     @ops.custom_gradient
     def crossentropy(logits):
-        losses, exponentials, total = _losses(labels, logits, label_smoothing)
+        losses, exponentials, total, _ = _losses(labels, logits, label_smoothing)
 
         def gradient(*args, upstream=None):
             # torch passes `upstream` by name, the others as the one argument.
@@ -82,7 +101,7 @@ def _chosen(labels, logits):
 
 
 def _losses(labels, logits, label_smoothing):
-    """Gives the losses `(N,)`, exp(logits - peak) `(N, V)` and their sums `(N, 1)`."""
+    """Gives losses `(N,)`, exp(logits - peak) `(N, V)`, their sums, peaks `(N, 1)`."""
     peak = ops.amax(logits, axis=-1, keepdims=True)  # (N, 1)
     exponentials = ops.exp(logits - peak)  # (N, V)
     total = ops.sum(exponentials, axis=-1, keepdims=True)  # (N, 1)
@@ -91,13 +110,16 @@ def _losses(labels, logits, label_smoothing):
     if label_smoothing:
         mean = ops.mean(logits, axis=-1, keepdims=True)
         losses = losses - label_smoothing * (mean - peak)
-    return ops.squeeze(losses, -1), exponentials, total
+    return ops.squeeze(losses, -1), exponentials, total, peak
 
 
-def projected_crossentropy(hidden, kernel, labels, weights, label_smoothing=0.0):
+def projected_crossentropy(
+    hidden, kernel, labels, weights, label_smoothing=0.0, pairs=None, consistency=0.0
+):
     """Sums the weighted crossentropy of tokens without ever holding their logits.
 
-    sum(w * loss) of the logits `hidden . kernel`, with its gradient for both factors.
+    sum(w * loss) of the logits `hidden . kernel`, with its gradient for both factors,
+    and `consistency` times the weighted divergence of pairs, if any are given.
     Tokens of weight 0 are passed over; the others are taken a block of rows at a
     time, and the gradient is computed beside the loss, while a block's logits are at
     hand. So memory is O((N + V) D), and padding costs nothing.
@@ -108,12 +130,14 @@ def projected_crossentropy(hidden, kernel, labels, weights, label_smoothing=0.0)
         labels: Int32 token ids `(N,)`.
         weights: Float32 tensor `(N,)`.
         label_smoothing: Share of the target spread over the vocabulary.
+        pairs: The `consistency.Pairs` of tokens of weight not 0, or None.
+        consistency: Factor of their divergence.
 
     Returns:
         Float32 scalar: NaN where a label of weight not 0 is not in [0, V); such a
-        token adds nothing to the gradients.
+        token's crossentropy adds nothing to the gradients.
     """
-    blocks = _Blocks(labels, weights, kernel.shape[-1])
+    blocks = _Blocks(labels, weights, kernel.shape[-1], pairs, consistency)
     hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
 
     @ops.custom_gradient
@@ -170,11 +194,13 @@ class _Blocks:
     Attributes:
         rows: Number of rows R of a block.
         size: N filled up to whole blocks.
-        place: Where each token stands when the real ones come first, int32 `(N,)`.
+        place: Where each token stands when the real ones come first, and of these the
+            pairs, int32 `(N,)`.
     """
 
-    def __init__(self, labels, weights, vocabulary_size):
-        self.rows = max(64, BLOCK_LOGITS // vocabulary_size)
+    def __init__(self, labels, weights, vocabulary_size, pairs=None, consistency=0.0):
+        self.rows = block_rows(vocabulary_size)
+        self._pairs, self._consistency = pairs, consistency
         self._in_range, self._labels = _checked(labels, vocabulary_size)
         self._weights = weights
         self._columns = ops.arange(vocabulary_size, dtype="int32")[None]
@@ -186,6 +212,12 @@ class _Blocks:
         length = ops.shape(labels)[0]
         index = ops.arange(length, dtype="int32")
         self.place = ops.where(real, before - 1, self._count + index - before)
+        if pairs is not None:
+            paired = pairs.weights != 0
+            alone = ops.logical_and(real, ops.logical_not(paired))
+            before = ops.cumsum(ops.cast(alone, "int32"))
+            self.place = ops.where(alone, pairs.count + before - 1, self.place)
+            self.place = ops.where(paired, pairs.place, self.place)
         self.size = length + -length % self.rows
         self._order = ops.scatter(self.place[:, None], index, (self.size,))
 
@@ -206,7 +238,7 @@ class _Blocks:
         weights = ops.where(last, 0.0, weights)  # (R,)
         vectors = ops.take(hidden, tokens, axis=0)  # (R, D)
         logits = ops.cast(ops.matmul(vectors, kernel), "float32")  # (R, V)
-        losses, exponentials, total = _losses(labels, logits, label_smoothing)
+        losses, exponentials, total, peak = _losses(labels, logits, label_smoothing)
         losses = ops.where(in_range, losses * weights, float("nan"))
         losses = ops.where(weights != 0, losses, 0.0)
         # A comparison takes one pass more than a scatter into the exponentials, but
@@ -215,5 +247,11 @@ class _Blocks:
         label = self._columns == labels[:, None]
         target = ops.where(label, 1 - label_smoothing + spread, spread)
         weights = ops.where(in_range, weights, 0.0)[:, None]
-        slope = (exponentials / total - target) * weights  # (R, V)
-        return vectors, ops.sum(losses), slope
+        probs = exponentials / total
+        loss, slope = ops.sum(losses), (probs - target) * weights  # (R, V)
+        if self._pairs is not None:
+            log_probs = logits - (peak + ops.log(total))
+            weights = self._consistency * self._pairs.weights_of(tokens, start)
+            added, added_slope = divergence(log_probs, probs, weights)
+            loss, slope = loss + added, slope + added_slope
+        return vectors, loss, slope

@@ -7,7 +7,9 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn.layers.logits import factors_of
+from keras_seqattn.training.consistency import find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import (
+    block_rows,
     projected_crossentropy,
     token_crossentropy,
 )
@@ -24,6 +26,13 @@ class MaskedCrossentropy(keras.losses.Loss):
     sample weight or 1. So it does not depend on the amount of padding; a batch of
     padding alone gives 0, and zero gradients.
 
+    With `consistency` two predictions of the same labels are also drawn together, as
+    dropout makes them differ: `consistency * sum(w * d) / sum(w)` is added, where `d`
+    is the divergence `(KL(p || q) + KL(q || p)) / 2` of each pair of tokens in rows 2i
+    and 2i + 1 whose labels are equal, and `w` the lesser of their weights. The batches
+    are those of `text.translation_batches(repeat_batch=2)`. Rows that are no such
+    copies add exactly 0, so the loss of a validation without copies stays the same.
+
     The labels alone say which tokens are real: a mask that the logits carry from
     `Embedding(mask_zero=True)` changes nothing.
     Computed in float32 whatever the dtype of the logits.
@@ -38,10 +47,11 @@ class MaskedCrossentropy(keras.losses.Loss):
     Args:
         label_smoothing: Share `eps` of the target spread over the vocabulary, in
             [0, 1).
+        consistency: R-Drop's factor `alpha` of the divergence, at least 0.
         normalize_by: None for the mean above, or a positive number to divide the
-            sum `sum(w * loss)` by. Means of unequal micro-batches or replicas do
-            not average to the mean of the whole; sums over one fixed number add
-            up exactly. Under `gradient_accumulation_steps`, which averages, give
+            sums `sum(w * loss)` and `sum(w * d)` by. Means of unequal micro-batches or
+            replicas do not average to the mean of the whole; sums over one fixed number
+            add up exactly. Under `gradient_accumulation_steps`, which averages, give
             the tokens of an average micro-batch; under replicas, whose gradients
             are summed, give those of the batch over all replicas.
         pad_id: Label of the positions that do not count.
@@ -70,12 +80,14 @@ class MaskedCrossentropy(keras.losses.Loss):
         1.6094
 
     Reference:
-        Szegedy et al. 2016, section 7. Differs: none.
+        Szegedy et al. 2016, section 7. Wu et al. 2021, "R-Drop", equation 4. Differs:
+        the sum is divided by the tokens of both copies.
     """
 
     def __init__(
         self,
         label_smoothing=0.0,
+        consistency=0.0,
         normalize_by=None,
         pad_id=0,
         name="masked_crossentropy",
@@ -84,6 +96,11 @@ class MaskedCrossentropy(keras.losses.Loss):
             raise ValueError(
                 "`label_smoothing` must be a number in [0, 1). "
                 f"Received: label_smoothing={label_smoothing!r}."
+            )
+        if not _is_number(consistency) or not 0 <= consistency < float("inf"):
+            raise ValueError(
+                "`consistency` must be a number, at least 0. "
+                f"Received: consistency={consistency!r}."
             )
         if normalize_by is not None and (
             not _is_number(normalize_by) or not 0 < normalize_by < float("inf")
@@ -97,6 +114,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         reduction = "mean_with_sample_weight" if normalize_by is None else "sum"
         super().__init__(name=name, reduction=reduction, dtype="float32")
         self.label_smoothing = label_smoothing
+        self.consistency = consistency
         self.normalize_by = normalize_by
         self.pad_id = pad_id
 
@@ -105,20 +123,35 @@ class MaskedCrossentropy(keras.losses.Loss):
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
         )
-        factors = factors_of(y_pred)
+        factors, pairs = factors_of(y_pred), None
+        if self.consistency:
+            pairs = find_pairs(labels, weights, ops.shape(y_true)[1])
         if factors is not None:
-            loss = self._projected(factors, labels, weights)
+            loss = self._projected(factors, labels, weights, pairs)
         else:
             loss = super().__call__(labels, logits, weights)
+            if pairs is not None:
+                loss = loss + self._divergence(logits, weights, pairs)
         return loss if self.normalize_by is None else loss / self.normalize_by
 
-    def _projected(self, factors, labels, weights):
+    def _projected(self, factors, labels, weights, pairs):
         """Returns the loss without the logits, whose factors they carry."""
-        loss = projected_crossentropy(*factors, labels, weights, self.label_smoothing)
+        total = projected_crossentropy(
+            *factors, labels, weights, self.label_smoothing, pairs, self.consistency
+        )
+        return self._reduced(total, weights)
+
+    def _divergence(self, logits, weights, pairs):
+        """Returns what the pairs add to the loss of logits."""
+        total = paired_divergence(logits, pairs, block_rows(logits.shape[-1]))
+        return self._reduced(self.consistency * total, weights)
+
+    def _reduced(self, total, weights):
+        """Makes a weighted sum the loss that Keras's reduction would."""
         if self.normalize_by is None:
-            loss = ops.divide_no_nan(loss, ops.sum(weights))
+            total = ops.divide_no_nan(total, ops.sum(weights))
         # Keras's reduction, of one value, for what it does under replicas.
-        return _Given(self.reduction)(ops.zeros((1,)), ops.reshape(loss, (1,)))
+        return _Given(self.reduction)(ops.zeros((1,)), ops.reshape(total, (1,)))
 
     def call(self, y_true, y_pred):
         """Returns each token's loss `(N,)` for labels `(N,)`, logits `(N, V)`."""
@@ -130,6 +163,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         """Returns the constructor's arguments."""
         return {
             "label_smoothing": self.label_smoothing,
+            "consistency": self.consistency,
             "normalize_by": self.normalize_by,
             "pad_id": self.pad_id,
             "name": self.name,
@@ -140,7 +174,8 @@ class _Given(keras.losses.Loss):
     """Reduces losses that are computed already."""
 
     def __init__(self, reduction):
-        super().__init__(reduction=reduction, dtype="float32")
+        # A name of its own: TensorFlow takes none that begins as the class's does.
+        super().__init__(name="given", reduction=reduction, dtype="float32")
 
     def call(self, y_true, y_pred):
         """Returns `y_pred`."""

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
@@ -11,6 +11,8 @@ from keras_seqattn.compiled import CompiledFunction
 from keras_seqattn.training import MaskedCrossentropy, TokenCrossentropy
 from keras_seqattn.training.crossentropy import token_crossentropy
 from tests.differentiate import value_and_gradient
+from tests.evaluate import examples
+from tests.pairs import elsewhere
 from tests.training.numerics import reference
 
 V = 11
@@ -64,8 +66,8 @@ def test_a_row_weight_weighs_each_of_its_tokens(weights):
     )
 
 
-@settings(max_examples=20, deadline=None)
-@given(  # few shapes: eager JAX compiles every operation anew for each
+@examples(20)
+@given(
     lengths=st.lists(st.integers(0, 5), min_size=3, max_size=3),
     padding=st.sampled_from([0, 4]),
     label_smoothing=st.sampled_from([0.0, 0.1]),
@@ -95,7 +97,10 @@ def test_padding_changes_nothing(lengths, padding, label_smoothing, pad_id, seed
 
 @pytest.mark.parametrize("normalize_by", [None, 8])
 def test_padding_alone_is_zero_with_zero_gradient(normalize_by):
-    labels, loss = np.zeros_like(LABELS), MaskedCrossentropy(0.1, normalize_by)
+    labels, loss = (
+        np.zeros_like(LABELS),
+        MaskedCrossentropy(0.1, normalize_by=normalize_by),
+    )
     value, gradient = value_and_gradient(
         lambda x: loss(labels, x), random_logits(labels)
     )
@@ -173,8 +178,8 @@ def test_an_implicit_mask_changes_nothing():
     ("policy", "jit_compile"),
     [
         ("float32", True),
-        ("float32", False),
-        ("mixed_bfloat16", False),
+        pytest.param("float32", False, marks=elsewhere),
+        pytest.param("mixed_bfloat16", False, marks=elsewhere),
         ("mixed_float16", True),
     ],
 )

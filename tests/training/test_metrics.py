@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_seqattn.training import (
@@ -12,6 +12,7 @@ from keras_seqattn.training import (
     Perplexity,
     TokenCrossentropy,
 )
+from tests.evaluate import examples
 from tests.training.numerics import reference
 
 V = 7
@@ -40,7 +41,7 @@ def expected(seen, pad_id):
     return mean, np.exp(mean), hits / weight_sum if weight_sum else 0.0
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     seed=st.integers(0, 99),
     pad_id=st.sampled_from([0, 4, -1]),

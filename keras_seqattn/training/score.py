@@ -1,0 +1,162 @@
+"""How good the translations of a model in training are."""
+
+import keras
+import numpy as np
+
+from keras_seqattn.decoding import generation
+from keras_seqattn.layers import arguments
+
+# Lines searched together, as `Translator` does.
+LINES_AT_ONCE = generation.BATCH_SIZES[-1]
+
+
+class TranslationScore(keras.callbacks.Callback):
+    """Translates lines during `fit`, and logs sacreBLEU's BLEU and chrF of them.
+
+    The logs get `val_bleu` and `val_chrf`, from 0 to 100 and better when larger, as
+    `sacrebleu.corpus_bleu` and `corpus_chrf` give them for the translations that a
+    `Translator` of the same model and search gives. The signatures that belong beside
+    published figures are attributes. An empty line translates to "", and a line
+    past the model's `max_length` is cut there. The search runs compiled (on torch
+    eagerly), in few programs, which later epochs use again.
+
+    It stands before the callbacks that read the logs: `EarlyStopping` and
+    `ModelCheckpoint` (with `mode="max"`), `CSVLogger`, `Resume`. It stands after
+    `SwapEMAWeights`: the lines are translated when the validation begins, and so by
+    the moving averages of the weights, which that callback has put into the model
+    then. Without validation data they are translated at the end of the epoch.
+
+    Args:
+        sources: List of strings.
+        references: List of as many strings, their translations.
+        source_tokenizer: Tokenizer of the sources.
+        target_tokenizer: Tokenizer of the translations. None: `source_tokenizer`.
+        search: A search of `keras_seqattn.decoding`; None: `Greedy()`.
+        every: Number of epochs from one score to the next. The first and the last
+            epoch are scored too; between, the logs repeat the last score.
+        lines: Number of lines at most, taken evenly from the whole; None: all.
+
+    Attributes:
+        bleu_signature: sacreBLEU's signature of `val_bleu`, once something is scored.
+        chrf_signature: That of `val_chrf`.
+        sources: The lines that are translated.
+        references: Their references.
+        translations: The latest translations, a list of strings.
+
+    Raises:
+        ValueError: If the lines are not as many as the references or there are none,
+            or if `every` or `lines` is not a positive integer.
+
+    Example:
+        >>> from keras_seqattn.text import ByteTokenizer
+        >>> score = TranslationScore(["one"], ["eins"], ByteTokenizer(), every=2)
+        >>> score.set_params({"epochs": 10})
+        >>> [epoch for epoch in range(10) if score.is_due(epoch)]
+        [0, 2, 4, 6, 8, 9]
+
+    Reference:
+        Post 2018, Popović 2015. Differs: none.
+    """
+
+    def __init__(
+        self,
+        sources,
+        references,
+        source_tokenizer,
+        target_tokenizer=None,
+        search=None,
+        every=1,
+        lines=None,
+    ):
+        super().__init__()
+        if not sources or len(sources) != len(references):
+            raise ValueError(
+                "`sources` must hold lines, and `references` as many. Received: "
+                f"{len(sources)} sources and {len(references)} references."
+            )
+        self.every = arguments.positive_integer("every", every)
+        if lines is not None:
+            arguments.positive_integer("lines", lines)
+        count = min(lines or len(sources), len(sources))
+        chosen = [i * len(sources) // count for i in range(count)]
+        self.sources = [sources[i] for i in chosen]
+        self.references = [references[i] for i in chosen]
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer or source_tokenizer
+        self.search = search
+        self.translations = self.bleu_signature = self.chrf_signature = None
+        self._scores, self._epoch, self._is_scored = {}, None, False
+
+    def is_due(self, epoch):
+        """Whether an epoch is scored, by its number from 0."""
+        last = self.params["epochs"] - 1
+        return epoch % self.every == 0 or epoch == last
+
+    def on_train_begin(self, logs=None):
+        """Forgets the scores of an earlier `fit`."""
+        import sacrebleu  # Now, so that a missing one shows before an epoch is spent.
+
+        self._metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
+        self._scores, self._epoch = {}, None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Notes whether the epoch is to be scored."""
+        due = self.is_due(epoch) or not self._scores  # Or just resumed without any.
+        self._epoch, self._is_scored = epoch, not due
+
+    def on_test_begin(self, logs=None):
+        """Scores, where this is the validation of an epoch to be scored."""
+        if self._epoch is not None:
+            self._score()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Adds the scores to the logs."""
+        self._score()
+        self._epoch = None
+        logs.update(self._scores)
+
+    def _score(self):
+        if self._is_scored:
+            return
+        self.translations = self._translated(self.model)
+        for name, metric in self._metrics.items():
+            score = metric.corpus_score(self.translations, [self.references])
+            self._scores[f"val_{name}"] = score.score
+            setattr(self, f"{name}_signature", str(metric.get_signature()))
+        self._is_scored = True
+
+    def _translated(self, model):
+        """Translates the sources: lines of about one length together, as is fastest."""
+        limit = None if model.max_length is None else model.max_length - 1
+        token_ids = [
+            [*ids[:limit], model.end_id]
+            for ids in self.source_tokenizer.tokenize(self.sources)
+        ]
+        filled = [i for i, line in enumerate(self.sources) if line.strip()]
+        filled.sort(key=lambda i: len(token_ids[i]))
+        found = {}
+        for start in range(0, len(filled), LINES_AT_ONCE):
+            batch = filled[start : start + LINES_AT_ONCE]
+            padded = _padded([token_ids[i] for i in batch], model.pad_id)
+            best = generation.decode(model, padded, self.search, numbers=batch)
+            texts = self.target_tokenizer.detokenize(_best(best))
+            found.update(zip(batch, texts, strict=True))
+        return [found.get(i, "") for i in range(len(self.sources))]
+
+
+def _padded(lists, pad_id):
+    """Makes an int32 array of lists of token ids."""
+    token_ids = np.full((len(lists), max(map(len, lists))), pad_id, "int32")
+    for row, ids in zip(token_ids, lists, strict=True):
+        row[: len(ids)] = ids
+    return token_ids
+
+
+def _best(hypotheses):
+    """Gives each sentence's best hypothesis, a list of token ids."""
+    return [
+        token_ids[:length].tolist()
+        for token_ids, length in zip(
+            hypotheses.token_ids[:, 0], hypotheses.lengths[:, 0], strict=True
+        )
+    ]

@@ -1,0 +1,135 @@
+"""Plain values and arrays in one file, which is there whole or not at all."""
+
+import json
+import os
+import zipfile
+
+import numpy as np
+from keras import ops
+
+_TEXT = "values"
+
+
+def write_snapshot(path, values):
+    """Writes values to a file, in place of what it held.
+
+    The file is written aside, brought to the disk, and renamed; so a kill at any time
+    leaves the old file or the new one.
+
+    Args:
+        path: `pathlib.Path` of the file.
+        values: Nested dicts, lists and tuples of NumPy arrays, numbers, strings, bools
+            and None. A tuple is read as a list.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "state.npz")
+        ...     write_snapshot(path, {"epoch": 3, "weights": [np.ones(2)]})
+        ...     print(read_snapshot(path))
+        {'epoch': 3, 'weights': [array([1., 1.])]}
+    """
+    arrays = {}
+    text = json.dumps(_encoded(values, arrays)).encode()
+    aside = path.with_name(f"{path.name}.unfinished")
+    with open(aside, "wb") as file:
+        np.savez(file, **{_TEXT: np.frombuffer(text, "uint8")}, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    if os.name == "posix":  # Elsewhere a folder cannot be opened.
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def read_snapshot(path):
+    """Reads what `write_snapshot` wrote.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        The values.
+
+    Raises:
+        ValueError: If the file holds something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return _decoded(json.loads(arrays[_TEXT].tobytes()), arrays)
+    except (
+        AttributeError,
+        EOFError,
+        KeyError,
+        ValueError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise ValueError(
+            f"`path` must be a file of saved values. Received: path={str(path)!r}."
+        ) from error
+
+
+def array_of(variable):
+    """Copies a variable's value.
+
+    Args:
+        variable: A Keras variable.
+
+    Returns:
+        An array of a dtype that NumPy itself knows: float32 for bfloat16.
+
+    Example:
+        >>> import keras
+        >>> array_of(keras.Variable([0.5], dtype="bfloat16"))
+        array([0.5], dtype=float32)
+    """
+    value = np.array(ops.convert_to_numpy(variable.value))
+    return value.astype("float32") if value.dtype.kind == "V" else value
+
+
+def is_plain(value):
+    """Whether `write_snapshot` can write a value.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        A bool.
+
+    Example:
+        >>> is_plain({"best": [np.ones(2), None]}), is_plain({"best": max})
+        (True, False)
+    """
+    if isinstance(value, dict):
+        return all(is_plain(x) for x in (*value, *value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biufc"
+    return value is None or isinstance(value, str | int | float | bool | np.generic)
+
+
+def _encoded(value, arrays):
+    """Gives what JSON can hold, and puts the arrays into `arrays` by their names."""
+    if isinstance(value, dict):
+        pairs = [[_encoded(x, arrays) for x in pair] for pair in value.items()]
+        return {"dict": pairs}
+    if isinstance(value, list | tuple):
+        return [_encoded(x, arrays) for x in value]
+    if isinstance(value, np.ndarray):
+        name = f"array_{len(arrays)}"
+        arrays[name] = value
+        return {"array": name}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _decoded(value, arrays):
+    """Undoes `_encoded`."""
+    if isinstance(value, list):
+        return [_decoded(x, arrays) for x in value]
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        return arrays[value["array"]]
+    return {_decoded(key, arrays): _decoded(x, arrays) for key, x in value["dict"]}

@@ -1,0 +1,242 @@
+"""A resumed training is the uninterrupted one, to the bit."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn.text import ByteTokenizer, translation_batches
+from keras_seqattn.training import CheckpointAverage, Resume
+
+LINES = [f"{i} red dogs" for i in range(24)]
+EPOCHS, FILE, RUNS = 3, "state.npz", ("whole", "cut")
+
+
+class Interrupt(keras.callbacks.Callback):
+    """Ends `fit` as Ctrl-C does, after a batch of an epoch."""
+
+    def __init__(self, epoch, batch):
+        super().__init__()
+        self.place = epoch, batch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == self.place:
+            raise KeyboardInterrupt
+
+
+def make_model(width=4, learning_rate=0.01):
+    """A model with all that a training may change: dropout, slots, an average."""
+    keras.utils.set_random_seed(1)
+    inputs = {
+        name: keras.Input((None,), dtype="int32", name=name)
+        for name in ("source_ids", "target_ids")
+    }
+    x = keras.layers.Embedding(260, width)(inputs["target_ids"])
+    x = keras.layers.Dropout(0.5)(x)
+    x = keras.layers.BatchNormalization()(x)
+    model = keras.Model(inputs, keras.layers.Dense(260)(x))
+    model.compile(
+        keras.optimizers.Adam(learning_rate, use_ema=True, ema_momentum=0.9),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def batches():
+    """Six batches an epoch."""
+    return translation_batches(
+        LINES, LINES, ByteTokenizer(), batch_tokens=64, bucket_lengths=(16,)
+    )
+
+
+def state(model):
+    variables = [*model.variables, *model.optimizer.variables]
+    return [np.array(ops.convert_to_numpy(x.value)) for x in variables]
+
+
+def assert_same(left, right):
+    for x, y in zip(left, right, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def fit(directory, *others, epochs=EPOCHS, kept=(), every=None, interrupt=None):
+    """Trains as a script would: all anew, but for what is in the directory."""
+    model, data = make_model(), batches()
+    callbacks = [*others, *kept, Resume(directory, data, kept, every)]
+    if interrupt:
+        callbacks.append(interrupt)
+    history = model.fit(
+        data, epochs=epochs, shuffle=False, callbacks=callbacks, verbose=0
+    )
+    return model, history
+
+
+@pytest.mark.parametrize(
+    "every", [pytest.param(None, marks=pytest.mark.backends("torch")), 2]
+)
+def test_an_interrupted_training_ends_as_the_uninterrupted_one(every, tmp_path):
+    whole, expected = fit(tmp_path / "whole", every=every)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "cut", every=every, interrupt=Interrupt(1, 2))
+    trained = []
+    counter = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: trained.append(epoch)
+    )
+    model, history = fit(tmp_path / "cut", counter, every=every)
+    assert trained == [1, 2]
+    assert_same(state(model), state(whole))
+    assert history.epoch == expected.epoch == [0, 1, 2]
+    assert set(history.history) == set(expected.history)
+    for name, values in expected.history.items():
+        # Of an epoch that is resumed midway the metrics are those of the rest.
+        known = [0, 1, 2] if every is None else [0, 2]
+        assert [history.history[name][i] for i in known] == [values[i] for i in known]
+
+
+def callbacks_with_state():
+    """The loss falls, so the first epoch stays the best of what is to rise."""
+    return [
+        CheckpointAverage(last=2),
+        keras.callbacks.EarlyStopping("loss", mode="max", patience=3),
+        keras.callbacks.ReduceLROnPlateau("loss", mode="max", patience=2),
+    ]
+
+
+@pytest.mark.backends("torch")
+def test_callbacks_go_on_where_they_were(tmp_path):
+    def run(name, **options):
+        return fit(tmp_path / name, kept=callbacks_with_state(), epochs=9, **options)
+
+    whole, expected = run("whole")
+    with pytest.raises(KeyboardInterrupt):
+        run("cut", interrupt=Interrupt(2, 0))
+    model, history = run("cut")
+    assert history.epoch == expected.epoch == [0, 1, 2, 3]
+    rates = [float(x) for x in expected.history["learning_rate"]]
+    assert rates[2] > rates[3]
+    assert history.history == expected.history
+    assert_same(state(model), state(whole))
+
+    # A training that a callback stopped is at its end, and leaves the same weights.
+    model, history = run("cut")
+    assert history.epoch == expected.epoch
+    assert_same(model.get_weights(), whole.get_weights())
+
+
+@pytest.mark.backends("torch")
+def test_a_finished_training_trains_no_more_and_goes_on_with_more_epochs(tmp_path):
+    whole, _ = fit(tmp_path / "whole", epochs=2)
+    short, first = fit(tmp_path / "short", epochs=1)
+    again, same = fit(tmp_path / "short", epochs=1)
+    assert same.epoch == [0]
+    assert same.history == first.history
+    assert_same(again.get_weights(), short.get_weights())
+    model, history = fit(tmp_path / "short", epochs=2)
+    assert history.epoch == [0, 1]
+    assert_same(state(model), state(whole))
+    # Nothing of it is left in the model: another `fit` starts at its own beginning.
+    x = {name: np.ones((1, 2), "int32") for name in ("source_ids", "target_ids")}
+    assert model.fit(x, x["target_ids"], verbose=0).epoch == [0]
+
+
+@pytest.mark.backends("torch")
+def test_swapped_weights_are_swapped_back(tmp_path):
+    def swap():
+        return [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
+
+    whole, _ = fit(tmp_path / "whole", kept=swap())
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "cut", kept=swap(), interrupt=Interrupt(2, 0))
+    model, _ = fit(tmp_path / "cut", kept=swap())
+    assert_same(state(model), state(whole))
+
+
+@pytest.mark.backends("torch")
+def test_the_file_is_that_of_one_training(tmp_path):
+    def train(model, **options):
+        x = {name: np.ones((1, 2), "int32") for name in ("source_ids", "target_ids")}
+        callbacks = [Resume(tmp_path, **options)]
+        model.fit(x, x["target_ids"], callbacks=callbacks, verbose=0)
+
+    train(make_model())
+    train(make_model(learning_rate=0.5))  # A callback may change it.
+    end = "of a training with other"
+    with pytest.raises(ValueError, match=f"{end} model and variables"):
+        train(make_model(width=3))
+    model = make_model()
+    model.compile(keras.optimizers.Adam(0.01, beta_1=0.5), model.loss)
+    with pytest.raises(ValueError, match=f"{end} optimizer"):
+        train(model)
+    with pytest.raises(ValueError, match=f"{end} callbacks"):
+        train(make_model(), callbacks=[CheckpointAverage()])
+    (tmp_path / FILE).write_bytes(b"something")
+    with pytest.raises(ValueError, match=f"Received: path='.*{FILE}'"):
+        train(make_model())
+
+
+@pytest.mark.backends("torch")
+def test_bad_arguments(tmp_path):
+    with pytest.raises(ValueError, match="Received: every=0"):
+        Resume(tmp_path, every=0)
+    with pytest.raises(ValueError, match="anew for each epoch.*Received: data=<gener"):
+        Resume(tmp_path, data=(x for x in "ab"))
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    callback = Resume(tmp_path)
+    callback.set_model(model)
+    with pytest.raises(ValueError, match="Received: an unbuilt model, 'sequential"):
+        callback.on_train_begin()
+
+
+SCRIPT = """
+import pathlib, sys
+import numpy as np
+from tests.training.test_resume import fit, state
+folder = pathlib.Path(sys.argv[1])
+model, _ = fit(folder, epochs=60, every=2)
+np.savez(folder / "end.npz", *state(model))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "torch")
+def test_kills_at_any_time_change_nothing(tmp_path):
+    root = pathlib.Path(__file__).parent.parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+
+    def start(folder):
+        folder.mkdir(exist_ok=True)
+        command = [sys.executable, "-c", SCRIPT, str(folder)]
+        return subprocess.Popen(command, env=environment)
+
+    assert start(tmp_path / "whole").wait() == 0
+    kills, rng = 0, np.random.default_rng(0)
+    while not (tmp_path / "cut" / "end.npz").exists():
+        process = start(tmp_path / "cut")
+        seen = (tmp_path / "cut" / FILE).exists()
+        if kills < 4:
+            begun = time.time()
+            while process.poll() is None and not (
+                (tmp_path / "cut" / FILE).exists()
+                and (tmp_path / "cut" / FILE).stat().st_mtime > begun
+            ):
+                time.sleep(0.001)
+            time.sleep(rng.uniform(0.0, 0.5))
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        assert process.wait() in (0, -signal.SIGKILL)
+        assert (tmp_path / "cut" / FILE).exists() or not seen
+    assert kills == 4
+    whole, cut = (np.load(tmp_path / run / "end.npz") for run in RUNS)
+    assert_same(whole.values(), cut.values())

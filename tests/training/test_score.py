@@ -1,0 +1,104 @@
+"""`TranslationScore`: sacreBLEU's figures, of the weights that are validated."""
+
+import keras
+import numpy as np
+import pytest
+import sacrebleu
+
+from keras_seqattn import Translator
+from keras_seqattn.models import TranslationTransformer
+from keras_seqattn.text import ByteTokenizer, translation_batches
+from keras_seqattn.training import MaskedCrossentropy, TranslationScore
+
+SOURCES = ["a dog", "", "two", "more than the model's longest"]
+REFERENCES = ["ein roter Hund lief", "", "zwei", "zu lang"]
+
+
+def make_model(tokenizer):
+    return TranslationTransformer(
+        tokenizer.vocabulary_size,
+        model_dim=8,
+        num_heads=1,
+        encoder_layers=1,
+        decoder_layers=1,
+        intermediate_dim=8,
+        max_length=8,
+    )
+
+
+@pytest.mark.backends("torch")
+def test_the_lines_are_translated_as_a_translator_does_by_the_averaged_weights():
+    tokenizer = ByteTokenizer()
+    model = make_model(tokenizer)
+    model.compile(
+        keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.9), MaskedCrossentropy()
+    )
+    data = translation_batches(
+        ["two"] * 8, ["zwei"] * 8, tokenizer, batch_tokens=8, bucket_lengths=(8,)
+    )
+    raw, score = (
+        TranslationScore(SOURCES, REFERENCES, tokenizer, every=9) for _ in range(2)
+    )
+    model.fit(
+        data,
+        validation_data=data,
+        shuffle=False,
+        verbose=0,
+        callbacks=[raw, keras.callbacks.SwapEMAWeights(), score],
+    )
+    # When `fit` ends the averages of the last epoch are in the model.
+    with pytest.warns(UserWarning, match="1 of 4 lines are longer"):
+        translations = Translator(model, tokenizer)(SOURCES)
+    assert score.translations == translations != raw.translations
+    assert translations[1] == ""
+    assert any(translations)
+
+
+def test_lines_are_taken_evenly():
+    sources = [str(i) for i in range(10)]
+    score = TranslationScore(sources, sources[::-1], ByteTokenizer(), lines=4)
+    assert score.sources == ["0", "2", "5", "7"]
+    assert score.references == ["9", "7", "4", "2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((["a"], []), "Received: 1 sources and 0 references"),
+        (([], []), "Received: 0 sources and 0 references"),
+        ((["a"], ["b"], 0), "Received: every=0"),
+        ((["a"], ["b"], 1, -1), "Received: lines=-1"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    names = ("sources", "references", "every", "lines")
+    given = dict(zip(names, arguments, strict=False))
+    with pytest.raises(ValueError, match=message):
+        TranslationScore(source_tokenizer=ByteTokenizer(), **given)
+
+
+def test_the_logs_have_sacrebleu_s_figures(monkeypatch):
+    translations = ["ein roter Hund lief", "", "zwei", "viel zu lang"]
+    scored = []
+
+    def translated(self, model):
+        scored.append(model)
+        return translations
+
+    monkeypatch.setattr(TranslationScore, "_translated", translated)
+    x = np.ones((2, 1))
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    score = TranslationScore(SOURCES, REFERENCES, ByteTokenizer(), every=2)
+    fit = {"epochs": 4, "callbacks": [score], "verbose": 0}
+    logs = model.fit(x, x, **fit).history  # Without validation: at the epoch's end.
+    assert scored == [model] * 3  # In epochs 0, 2 and 3.
+    bleu = sacrebleu.corpus_bleu(translations, [REFERENCES])
+    chrf = sacrebleu.corpus_chrf(translations, [REFERENCES])
+    assert logs["val_bleu"] == [bleu.score] * 4
+    assert logs["val_chrf"] == [chrf.score] * 4
+    assert 0 < chrf.score < 100
+    assert "tok:13a" in score.bleu_signature
+    assert "nc:6" in score.chrf_signature
+    model.evaluate(x, x, callbacks=[score], verbose=0)  # No epoch's validation.
+    assert len(scored) == 3

@@ -1,0 +1,59 @@
+"""A file of values is there whole or not at all."""
+
+import os
+
+import numpy as np
+import pytest
+
+from keras_seqattn.training.snapshot import (
+    is_plain,
+    read_snapshot,
+    write_snapshot,
+)
+
+pytestmark = pytest.mark.backends("torch")
+
+VALUES = {
+    "numbers": [1, 2.5, -float("inf"), True, None, "text \u00e9"],
+    3: {"array": np.arange(6, dtype="int32").reshape(2, 3)},
+    "dict": {"": np.float32(0.1), "empty": {}, "bytes": np.zeros((0, 2), "uint8")},
+}
+
+
+def test_values_come_back(tmp_path):
+    path = tmp_path / "state.npz"
+    assert is_plain(VALUES)
+    write_snapshot(path, VALUES)
+    found = read_snapshot(path)
+    assert list(found) == list(VALUES)
+    assert found["numbers"] == VALUES["numbers"]
+    np.testing.assert_array_equal(found[3]["array"], VALUES[3]["array"], strict=True)
+    assert found["dict"][""] == float(np.float32(0.1))
+    assert found["dict"]["bytes"].shape == (0, 2)
+    assert os.listdir(tmp_path) == ["state.npz"]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "state.npz"
+    write_snapshot(path, {"epoch": 1})
+
+    def fail(*args):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="no space"):
+        write_snapshot(path, {"epoch": 2, "weights": np.ones(9)})
+    assert read_snapshot(path) == {"epoch": 1}
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04"])
+def test_another_file_is_an_error(content, tmp_path):
+    path = tmp_path / "state.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="`path` must be .*Received: path=.*state.npz"):
+        read_snapshot(path)
+
+
+@pytest.mark.parametrize("value", [max, {"a": [object()]}, np.array(["a"]), {1, 2}])
+def test_what_is_not_plain(value):
+    assert not is_plain(value)
