@@ -9,7 +9,7 @@ import importlib
 from keras_seqattn import decoding, layers, models, training
 from keras_seqattn.version import __version__
 
-_LAZY_MODULES = ("audit", "export", "plotting", "recipes", "text")
+_LAZY_MODULES = ("audit", "export", "plotting", "recipes", "text", "tuning")
 
 __all__ = [
     "Translator",

@@ -397,6 +397,7 @@ CASES = {
         case(
             training.MaskedCrossentropy,
             label_smoothing=0.1,
+            consistency=0.5,
             normalize_by=7.0,
             pad_id=2,
             name="smoothed",
@@ -421,3 +422,9 @@ CASES = {
 }
 # Classes that hold a result and are neither configured nor saved.
 RESULTS = {"decoding.Hypotheses", "decoding.CompileReport"}
+# Callbacks are neither: Keras's have no configuration.
+RESULTS |= {
+    "training.CheckpointAverage",
+    "training.Resume",
+    "training.TranslationScore",
+}

@@ -1,4 +1,4 @@
-"""Pictures: where a translation looked, and how a training went.
+"""Pictures: where a translation looked, how a training went, what a study found.
 
 The figures are drawn with matplotlib, which is imported when a function is called; the
 page of `attention_html` needs a browser alone.
@@ -6,5 +6,6 @@ page of `attention_html` needs a browser alone.
 
 from keras_seqattn.plotting.attention_view import attention_html
 from keras_seqattn.plotting.figures import attention_map, learning_curves
+from keras_seqattn.plotting.study_figure import study
 
-__all__ = ["attention_html", "attention_map", "learning_curves"]
+__all__ = ["attention_html", "attention_map", "learning_curves", "study"]

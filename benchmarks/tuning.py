@@ -1,0 +1,381 @@
+"""What does a search find on Multi30k en-de in the time that one training would take?
+
+Every system has the same wall-clock on the same machine, compilation included, the same
+text and tokenizer, and is judged by the BLEU of the validation lines, which all have
+chosen their best epoch by. The systems:
+
+- default: the hand-picked recipe `multi30k`, trained for the whole time.
+- tuned: `tuning.tune_translation` around that recipe, which keeps the last part of the
+  time for the best trial to train on.
+- random-search: KerasTuner's `RandomSearch` over a plain `build(hp)`, as its guide has
+  it, of the same layers, with an Adam of constant rate. Its trials have as many epochs
+  as ours at most; one that the end of the time cuts off counts for nothing, since
+  KerasTuner gives no way to get at it.
+
+    python -m benchmarks.tuning --data-dir DIRECTORY --minutes 90
+    python -m benchmarks.tuning --corpus phrases --pairs 500 --minutes 1  # a try
+
+The systems run one after the other. `--picture FILE` draws the best score over time.
+"""
+
+import argparse
+import math
+import pathlib
+import sys
+import tempfile
+import time
+
+from benchmarks import rounds
+
+MODULE = "benchmarks.tuning"
+SYSTEMS = ("default", "tuned", "random-search")
+COLOURS = {"default": "#64748b", "tuned": "#0f766e", "random-search": "#c2410c"}
+SCORE = "val_token_crossentropy"
+
+
+def main():
+    arguments = parse()
+    if arguments.worker:
+        work(arguments)
+        return
+    options = ["--corpus", arguments.corpus, "--epochs", arguments.epochs]
+    options += ["--finish", arguments.finish, "--algorithm", arguments.algorithm]
+    for name in ("data_dir", "pairs"):
+        if getattr(arguments, name):
+            options += [f"--{name.replace('_', '-')}", getattr(arguments, name)]
+    workers = rounds.start(MODULE, arguments.systems, options)
+    seconds, measures = math.ceil(60 * arguments.minutes), []
+    for number, system, answer in rounds.alternate(workers, arguments.rounds, seconds):
+        measures.append(dict(system=system, round=number, **answer))
+        rounds.note(f"round {number} {system}: BLEU {answer['bleu']:.2f}")
+        rounds.show(measures[-1], arguments)
+    if arguments.picture:
+        draw(measures).savefig(arguments.picture, dpi=150)
+    rounds.publish(MODULE, measures, [report(measures)], arguments)
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--corpus", choices=("multi30k", "phrases"), default="multi30k")
+    add("--data-dir", help="folder of multi30k's files; else downloaded")
+    add("--pairs", type=rounds.count, help="only the first pairs: quicker")
+    add("--minutes", type=float, default=90.0, help="for each system")
+    add("--epochs", type=rounds.count, default=9, help="most of a trial; default: 9")
+    add("--finish", type=float, default=0.5, help="tuned: share for the best trial")
+    add("--algorithm", default="hyperband", help="tuned: or random, bayesian")
+    add("--picture", type=pathlib.Path, help="file for the picture")
+    rounds.add_options(parser, default_rounds=1)
+    rounds.add_worker_options(parser, SYSTEMS)
+    return parser.parse_args()
+
+
+def report(measures):
+    """Formats the table: a row for each system and round."""
+    rows = [
+        [
+            row["system"],
+            row["round"],
+            f"{row['bleu']:.2f}",
+            f"{row['curve'][-1][1]:.4f}" if row["curve"] else "",
+            row["trials"],
+            f"{row['parameters'] / 1e6:.2f}",
+            f"{row['seconds'] / 60:.1f}",
+            row["chosen"],
+        ]
+        for row in measures
+    ]
+    header = ["System", "round", "val BLEU", "val cross-entropy", "trials"]
+    return rounds.table([*header, "million weights", "minutes", "chosen"], rows)
+
+
+def draw(measures):
+    """Draws the best score over time, a line for each system."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    panel = figure.subplots()
+    for row in measures:
+        points = [(seconds / 60, score) for seconds, score in row["curve"]]
+        points.append((row["seconds"] / 60, points[-1][1])) if points else None
+        panel.step(
+            *zip(*points, strict=True) if points else ([], []),
+            where="post",
+            color=COLOURS[row["system"]],
+            label=f"{row['system']}: BLEU {row['bleu']:.1f}",
+        )
+    panel.set_xlabel("minutes")
+    panel.set_ylabel("best validation cross-entropy (nats per token)")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(color="#e2e8f0")
+    panel.legend(frameon=False)
+    return figure
+
+
+def work(arguments):
+    """Runs one system in this process, for as many seconds as stdin asks."""
+    import keras
+
+    from keras_seqattn import training
+
+    training.keep_freed_memory()
+    keras.utils.set_random_seed(0)
+    task = Task(arguments)
+    run = {"default": run_default, "tuned": run_tuned, "random-search": run_random}
+
+    def answer(seconds):
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            model, curve, trials, chosen = run[arguments.system](task, seconds, folder)
+            spent = time.monotonic() - begin
+            return dict(
+                seconds=spent,
+                curve=best_so_far(curve),
+                trials=trials,
+                chosen=str(chosen),
+                parameters=model.count_params() if model else 0,
+                bleu=task.bleu(model) if model else 0.0,
+            )
+
+    rounds.serve({"pairs": len(task.train[0])}, answer)
+
+
+class Task:
+    """The text, the tokenizer and the recipe that all systems have."""
+
+    def __init__(self, arguments):
+        """Loads the corpus and trains the tokenizer."""
+        from keras_seqattn.recipes import RECIPES
+        from keras_seqattn.text import SentencePieceTokenizer, load_parallel
+
+        self.arguments = arguments
+        name = "multi30k" if arguments.corpus == "multi30k" else "default"
+        self.recipe = RECIPES[name]
+        load = dict(data_dir=arguments.data_dir)
+        train = load_parallel(arguments.corpus, "en", "de", **load)
+        self.train = tuple(side[: arguments.pairs] for side in train)
+        self.validation = load_parallel(
+            arguments.corpus, "en", "de", split="val", **load
+        )
+        if arguments.pairs:
+            self.validation = tuple(s[: arguments.pairs] for s in self.validation)
+        self.tokenizer = SentencePieceTokenizer.train(
+            [*self.train[0], *self.train[1]], self.recipe.vocabulary_size
+        )
+        self.sizes = dict(
+            batch_tokens=self.recipe.batch_tokens,
+            bucket_lengths=self.recipe.bucket_lengths,
+        )
+
+    def batches(self):
+        """Makes the batches of both parts."""
+        from keras_seqattn.text import translation_batches
+
+        return (
+            translation_batches(*self.train, self.tokenizer, **self.sizes),
+            translation_batches(
+                *self.validation, self.tokenizer, shuffle=False, **self.sizes
+            ),
+        )
+
+    def bleu(self, model):
+        """Gives the BLEU of a model's beam search on the validation lines."""
+        import sacrebleu
+
+        from keras_seqattn import Translator, decoding
+
+        translator = Translator(model, self.tokenizer)
+        translations = translator(self.validation[0], decoding.BeamSearch(4))
+        return sacrebleu.corpus_bleu(translations, [self.validation[1]]).score
+
+
+def make_watch(seconds, on_over):
+    """Makes a callback that notes scores over time, and says when it is over."""
+    import keras
+
+    class Watch(keras.callbacks.Callback):
+        curve, begin = [], time.monotonic()
+
+        def __deepcopy__(self, memo):
+            return self  # KerasTuner copies callbacks for each trial.
+
+        def on_train_batch_end(self, batch, logs=None):
+            if time.monotonic() - self.begin > seconds:
+                on_over(self.model)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.curve.append((time.monotonic() - self.begin, float(logs[SCORE])))
+
+    return Watch()
+
+
+def run_default(task, seconds, folder):
+    """Trains the recipe; gives its model of the best epoch, and its scores."""
+    import keras
+
+    from keras_seqattn import tuning
+
+    recipe = task.recipe
+    model = tuning.Configuration(
+        {
+            "source_vocabulary_size": task.tokenizer.vocabulary_size,
+            "target_vocabulary_size": None,
+            **recipe.model,
+        },
+        learning_rate=recipe.peak_learning_rate,
+        warmup_steps=recipe.warmup_steps,
+        label_smoothing=recipe.label_smoothing,
+        ema_momentum=recipe.ema_momentum,
+    ).make_model()
+    train, validation = task.batches()
+
+    class TimeIsOver(Exception):
+        pass
+
+    def stop(model):
+        raise TimeIsOver
+
+    best = f"{folder}/best.weights.h5"
+    watch = make_watch(seconds, stop)
+    try:
+        model.fit(
+            train,
+            validation_data=validation,
+            epochs=10**6,
+            shuffle=False,
+            verbose=0,
+            callbacks=[
+                keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+                watch,
+                keras.callbacks.ModelCheckpoint(
+                    best, SCORE, save_best_only=True, save_weights_only=True, mode="min"
+                ),
+            ],
+        )
+    except TimeIsOver:
+        pass
+    if not watch.curve:
+        return None, [], 1, {}
+    model.load_weights(best)
+    return model, watch.curve, 1, recipe.model
+
+
+def run_tuned(task, seconds, folder):
+    """Runs our study; gives its best model, and all epochs' scores."""
+    from keras_seqattn import tuning
+    from keras_seqattn.tuning import records
+
+    recipe, arguments = task.recipe, task.arguments
+    study = tuning.tune_translation(
+        task.train,
+        task.validation,
+        algorithm=arguments.algorithm,
+        epochs=arguments.epochs,
+        max_seconds=seconds,
+        finish=arguments.finish,
+        directory=folder,
+        verbose=False,
+        space=tuning.TranslationSpace(
+            model_dim=(recipe.model["model_dim"], 192),
+            encoder_layers=(2, 3, 4, 6),
+            decoder_layers=(1, 2, 3, 4),
+            dropout=(0.1, 0.15, 0.2, 0.3),
+            label_smoothing=0.1,
+            normalize_first=True,
+            positions=("sinusoidal", "rotary", "relative"),
+            learning_rate=tuning.Range(2e-3, 8e-3, log=True),
+            ema_momentum=recipe.ema_momentum,
+            vocabulary_size=recipe.vocabulary_size,
+        ),
+        **task.sizes,
+    )
+    known = records.load_records(folder)
+    if not any(record.epochs for record in known):
+        return None, [], len(known), {}
+    curve = [
+        (epoch["at"], epoch["score"])
+        for record in known
+        for epoch in record.epochs[record.inherited_epochs :]
+    ]
+    best = study.best_trial
+    return study.best_model(), curve, len(known), best.configuration["model"]
+
+
+def run_random(task, seconds, folder):
+    """Runs KerasTuner's own search over a plain `build(hp)`."""
+    import keras
+    import keras_tuner
+
+    from keras_seqattn import models, training
+
+    size = task.tokenizer.vocabulary_size
+
+    def build(hp):
+        model_dim = hp.Choice("model_dim", [128, 192])
+        model = models.TranslationTransformer(
+            size,
+            model_dim=model_dim,
+            num_heads=hp.Choice("num_heads", [2, 4, 8]),
+            encoder_layers=hp.Choice("encoder_layers", [2, 3, 4, 6]),
+            decoder_layers=hp.Choice("decoder_layers", [1, 2, 3, 4]),
+            intermediate_dim=model_dim * hp.Choice("feed_forward_ratio", [1, 2, 4]),
+            dropout=hp.Choice("dropout", [0.1, 0.15, 0.2, 0.3]),
+        )
+        rate = hp.Float("learning_rate", 1e-4, 1e-2, sampling="log")
+        model.compile(
+            keras.optimizers.Adam(rate),
+            training.MaskedCrossentropy(label_smoothing=0.1),
+            metrics=[training.TokenCrossentropy()],
+        )
+        return model
+
+    def stop(model):
+        raise keras_tuner.errors.FatalError("the time is over")
+
+    train, validation = task.batches()
+    watch = make_watch(seconds, stop)
+    tuner = keras_tuner.RandomSearch(
+        build,
+        objective=keras_tuner.Objective(SCORE, "min"),
+        max_trials=10**6,
+        seed=1,
+        directory=folder,
+        project_name="random",
+    )
+    try:
+        tuner.search(
+            train,
+            validation_data=validation,
+            epochs=task.arguments.epochs,
+            callbacks=[watch],
+            shuffle=False,
+            verbose=0,
+        )
+    except (keras_tuner.errors.FatalError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+    trials = tuner.oracle.trials.values()
+    best = min(
+        (trial for trial in trials if trial.status == "COMPLETED"),
+        key=lambda trial: trial.score,
+        default=None,
+    )
+    if best is None:
+        return None, watch.curve, len(trials), {}
+    return tuner.load_model(best), watch.curve, len(trials), best.hyperparameters.values
+
+
+def best_so_far(curve):
+    """Leaves of the (seconds, score) those that were better than all before."""
+    best = []
+    for seconds, score in sorted(curve):
+        if not best or score < best[-1][1]:
+            best.append((seconds, score))
+    return best
+
+
+if __name__ == "__main__":
+    main()

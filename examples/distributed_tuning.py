@@ -1,0 +1,62 @@
+"""Searches on several machines at once: one chief, any number of workers.
+
+All run this same script, with KerasTuner's own three variables, on a folder that all
+machines share. On one machine, which trains nothing:
+
+    export KERASTUNER_ORACLE_IP=10.0.0.1 KERASTUNER_ORACLE_PORT=8000
+    KERASTUNER_TUNER_ID=chief python examples/distributed_tuning.py /shared/study
+
+and on each of the others, as often as each has devices:
+
+    export KERASTUNER_ORACLE_IP=10.0.0.1 KERASTUNER_ORACLE_PORT=8000
+    KERASTUNER_TUNER_ID=worker0 python examples/distributed_tuning.py /shared/study
+
+The names of workers are yours, each its own; that of the chief holds "chief". A worker
+that shows no sign of life for a minute gives its trial to another, which goes on from
+the last epoch; the chief ends with the study. Whatever died, the same commands go on.
+The chief's port is open to whoever can reach it: keep it in a network of your own.
+
+On one machine `tune_translation(..., workers=4)` does all this by itself. It needs
+`pip install "keras_seqattn[text,score,corpora,plot,tuning]"`.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+
+import keras_seqattn as ks
+
+VARIABLES = ("KERASTUNER_TUNER_ID", "KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("study", type=pathlib.Path, help="folder that all share")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--max-trials", type=int)
+    args = parser.parse_args()
+    missing = [name for name in VARIABLES if name not in os.environ]
+    if missing:
+        sys.exit(f"Set {', '.join(missing)} first: see --help.")
+
+    # Every process makes the same call: the variables say what each is to do in it.
+    study = ks.tuning.tune_translation(
+        ks.text.load_parallel("phrases", "en", "de", split="train"),
+        ks.text.load_parallel("phrases", "en", "de", split="val"),
+        directory=args.study,
+        max_seconds=60 * args.minutes,
+        max_trials=args.max_trials,
+        vocabulary_size=1000,
+        batch_tokens=2048,
+        bucket_lengths=(8, 12, 16, 32),
+    )
+    if "chief" in os.environ["KERASTUNER_TUNER_ID"]:
+        print(study.table().to_string(index=False))
+        study.plot(args.study / "study.png")
+
+
+if __name__ == "__main__":
+    main()

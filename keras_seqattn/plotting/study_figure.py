@@ -1,0 +1,262 @@
+"""A tuning study as one figure: when, what, why, and at what price.
+
+What is drawn is any object that has what `keras_seqattn.tuning.Study` has: `table()`,
+`hyperparameters()`, `importance()`, `objective` and `direction`.
+"""
+
+import numpy as np
+
+from keras_seqattn.plotting.figures import FAINT
+
+COLOURS = {
+    "completed": "#0f766e",
+    "pruned": "#a16207",
+    "running": "#64748b",
+}
+BEST_COLOUR, LINE_COLOUR = "#c2410c", "#0f766e"
+MOST_AXES = 9  # of parallel coordinates that can still be told apart
+INACTIVE = -0.15  # height of a hyperparameter that a trial has not
+NAMES = {
+    "val_loss": "validation loss (nats per token)",
+    "val_token_crossentropy": "validation cross-entropy (nats per token)",
+    "val_perplexity": "validation perplexity",
+    "val_bleu": "validation BLEU",
+    "val_chrf": "validation chrF",
+}
+
+
+def study(study, title=None):
+    """Draws what a study found, in four panels.
+
+    The scores by the minutes of the study, with the best so far; the scores by the
+    number of weights, with the Pareto front (those that no smaller model beats); each
+    hyperparameter's share in the scores; and the trials as lines through their
+    hyperparameters (parallel coordinates), coloured from the worst to the best.
+
+    Args:
+        study: A `keras_seqattn.tuning.Study`.
+        title: Text above the figure; None: the number of trials and the best score.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+        ValueError: If no trial has a score.
+    """
+    table = study.table()
+    scored = table[table["score"].notna()] if len(table) else table
+    if not len(scored):
+        raise ValueError(
+            "`study` must hold a trial with a score. "
+            f"Received: study with {len(table)} trials."
+        )
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "Figures need matplotlib: pip install 'keras_seqattn[plot]'"
+        ) from error
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    panels = figure.subplot_mosaic(
+        [["time", "size", "importance"], ["lines"] * 3], height_ratios=(1, 1.1)
+    )
+    _draw_time(panels["time"], scored, study)
+    _draw_size(panels["size"], scored, study)
+    shares = study.importance()
+    _draw_importance(panels["importance"], shares)
+    _draw_lines(panels["lines"], scored, study, shares)
+    _tell_statuses(panels["time"], table)
+    best = _best(scored, study.direction)["score"]
+    figure.suptitle(
+        title or f"{len(scored)} trials, best {study.objective} {best:.4g}", fontsize=11
+    )
+    return figure
+
+
+def _best(scored, direction):
+    place = scored["score"].idxmax() if direction == "max" else scored["score"].idxmin()
+    return scored.loc[place]
+
+
+def _draw_time(panel, scored, study):
+    """The score of each trial when it ended, and the best until then."""
+    # A trial that ran out of the study's time has no end: it stands at the last one.
+    ends = scored["finished_at"].fillna(scored["finished_at"].max()).fillna(0.0) / 60
+    order = np.argsort(ends.to_numpy(), kind="stable")
+    minutes, scores = ends.to_numpy()[order], scored["score"].to_numpy(float)[order]
+    accumulate = np.maximum if study.direction == "max" else np.minimum
+    panel.step(minutes, accumulate.accumulate(scores), where="post", color=LINE_COLOUR)
+    _scatter(panel, ends, scored)
+    _label(panel, "minutes of the study", _name(study.objective))
+
+
+def _draw_size(panel, scored, study):
+    """The score by the number of weights, and the front that no smaller model beats."""
+    from matplotlib.ticker import EngFormatter
+
+    sizes = scored["parameters"].to_numpy(float)
+    front = pareto_front(sizes, scored["score"].to_numpy(float), study.direction)
+    panel.plot(
+        sizes[front],
+        scored["score"].to_numpy(float)[front],
+        color=BEST_COLOUR,
+        drawstyle="steps-post",
+        label="Pareto front",
+    )
+    _scatter(panel, sizes, scored)
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+    panel.locator_params(axis="x", nbins=5)
+    panel.legend(frameon=False, fontsize=8)
+    _label(panel, "weights", _name(study.objective))
+
+
+def pareto_front(sizes, scores, direction):
+    """Finds the models that no smaller or equal one beats.
+
+    Args:
+        sizes: Array `(N,)`, of which less is better.
+        scores: Array `(N,)`.
+        direction: "min" or "max": which scores are better.
+
+    Returns:
+        List of their indices, the smallest model first.
+
+    Example:
+        >>> pareto_front([1, 2, 3], [5.0, 6.0, 4.0], "min")
+        [0, 2]
+    """
+    sign = -1 if direction == "max" else 1
+    costs = sign * np.asarray(scores, float)
+    front = []
+    for index in np.lexsort((costs, sizes)):
+        if not front or costs[index] < costs[front[-1]]:
+            front.append(int(index))
+    return front
+
+
+def _draw_importance(panel, shares):
+    """Bars of what each hyperparameter has to do with the scores."""
+    names = list(shares)[::-1]
+    panel.barh(names, [shares[name] for name in names], color=LINE_COLOUR, height=0.6)
+    if not names:
+        panel.text(0.5, 0.5, "too few trials", ha="center", transform=panel.transAxes)
+        panel.set_yticks([])
+    _label(panel, "share in the scores (permutation)", "")
+    panel.tick_params(axis="y", length=0, labelsize=8)
+
+
+def _draw_lines(panel, scored, study, shares):
+    """One line a trial, through its hyperparameters and its score."""
+    names = sorted(study.hyperparameters(), key=lambda name: -shares.get(name, 0.0))
+    names = names[:MOST_AXES]
+    axes = [_coordinates(scored[name]) for name in names]
+    scores = scored["score"].to_numpy(float)
+    axes.append((_scaled(scores), _ends(scores)))
+    sign = 1 if study.direction == "max" else -1
+    ranks = np.argsort(np.argsort(sign * scores, kind="stable"), kind="stable")
+    colours = _colours(ranks / max(1, len(ranks) - 1))
+    for trial in np.argsort(ranks):  # the best drawn last, above the others
+        heights = [places[trial] for places, _ in axes]
+        panel.plot(
+            range(len(axes)),
+            heights,
+            color=colours[trial],
+            linewidth=2.5 if ranks[trial] == len(ranks) - 1 else 1,
+        )
+    for place, (_, ticks) in enumerate(axes):
+        panel.axvline(place, color=FAINT, zorder=0)
+        for height, value in ticks:
+            panel.text(
+                place + 0.03,
+                height,
+                _text(value),
+                fontsize=7,
+                va="center",
+                bbox={
+                    "facecolor": "white",
+                    "edgecolor": "none",
+                    "alpha": 0.8,
+                    "pad": 1,
+                },
+            )
+    labels = [name.replace("_", "\n") for name in names]
+    panel.set_xticks(range(len(axes)), [*labels, study.objective], fontsize=8)
+    panel.set_yticks([])
+    panel.spines[:].set_visible(False)
+    panel.tick_params(length=0)
+    panel.set_xlim(-0.1, len(axes) - 0.6)
+    panel.set_ylim(INACTIVE - 0.05, 1.05)
+    panel.set_title(
+        "each line a trial: the stronger its colour the better, the best in orange",
+        fontsize=9,
+    )
+
+
+def _coordinates(column):
+    """Gives heights in [0, 1], below if inactive, and the (height, value) to write."""
+    values = column.dropna()
+    inactive = [(INACTIVE, "inactive")] if len(values) < len(column) else []
+    kinds = sorted(set(values), key=lambda value: (str(type(value)), value))
+    numeric = column.dtype.kind in "iuf" and len(kinds) > 6
+    if numeric:
+        places = np.nan_to_num(_scaled(column.to_numpy(float)), nan=INACTIVE)
+        return places, [*inactive, *_ends(values)]
+    height = {kind: i / max(1, len(kinds) - 1) for i, kind in enumerate(kinds)}
+    places = np.array([height.get(value, INACTIVE) for value in column])
+    return places, [*inactive, *((height[kind], kind) for kind in kinds)]
+
+
+def _ends(values):
+    low, high = values.min(), values.max()
+    return [(0.0, low), (1.0, high)] if low < high else [(0.0, low)]
+
+
+def _scaled(values):
+    low, high = np.nanmin(values), np.nanmax(values)
+    return (values - low) / (high - low or 1.0)
+
+
+def _text(value):
+    if isinstance(value, bool | np.bool_) or isinstance(value, str):
+        return str(value)
+    return f"{value:.3g}"
+
+
+def _colours(shares):
+    """From pale to strong, the best apart."""
+    pale, strong = np.array([0.80, 0.84, 0.88]), np.array([0.06, 0.46, 0.43])
+    colours = [tuple(pale + share * (strong - pale)) for share in shares]
+    return [
+        BEST_COLOUR if share == 1.0 else colour
+        for share, colour in zip(shares, colours, strict=True)
+    ]
+
+
+def _scatter(panel, x, scored):
+    x = np.asarray(x, float)
+    for status, colour in COLOURS.items():
+        chosen = (scored["status"] == status).to_numpy()
+        if chosen.any():
+            scores = scored["score"].to_numpy(float)[chosen]
+            panel.scatter(x[chosen], scores, color=colour, label=status, s=18, zorder=3)
+
+
+def _tell_statuses(panel, table):
+    """Says how many trials ended in which way, those without a score too."""
+    counts = table["status"].value_counts()
+    text = ", ".join(f"{count} {status}" for status, count in counts.items())
+    panel.set_title(text, fontsize=8, loc="left")
+
+
+def _name(objective):
+    return NAMES.get(objective, objective)
+
+
+def _label(panel, x, y):
+    panel.set_xlabel(x, fontsize=9)
+    panel.set_ylabel(y, fontsize=9)
+    panel.tick_params(labelsize=8)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(color=FAINT)
+    panel.set_axisbelow(True)

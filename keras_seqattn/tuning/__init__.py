@@ -1,0 +1,31 @@
+"""The search for the hyperparameters with which a translation model becomes best.
+
+`tune_translation` does it all in one call that survives a kill; `TranslationSpace`,
+`TranslationHyperModel` and `attention_choices` are plain pieces for any tuner of
+KerasTuner's, which lives in this room alone.
+"""
+
+from keras_seqattn.tuning.configuration import Configuration, count_parameters
+from keras_seqattn.tuning.hypermodels import TranslationHyperModel
+from keras_seqattn.tuning.latency import decode_latency
+from keras_seqattn.tuning.search import tune_translation
+from keras_seqattn.tuning.space import (
+    AttentionChoices,
+    Range,
+    TranslationSpace,
+    attention_choices,
+)
+from keras_seqattn.tuning.study import Study
+
+__all__ = [
+    "AttentionChoices",
+    "Configuration",
+    "Range",
+    "Study",
+    "TranslationHyperModel",
+    "TranslationSpace",
+    "attention_choices",
+    "count_parameters",
+    "decode_latency",
+    "tune_translation",
+]

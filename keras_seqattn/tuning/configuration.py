@@ -1,0 +1,160 @@
+"""One point of a space: a model's arguments and how it is trained.
+
+Shapes: V vocabulary, D model_dim, H heads, K key_dim, F intermediate_dim.
+"""
+
+import dataclasses
+import inspect
+
+import keras
+
+from keras_seqattn import layers, models, training
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """The arguments of a `TranslationTransformer`, and those of its training.
+
+    Attributes:
+        model: Dict of arguments of `TranslationTransformer`.
+        learning_rate: Peak of `InverseSquareRoot`.
+        warmup_steps: Steps up to the peak.
+        label_smoothing: Share of the target spread over the vocabulary.
+        ema_momentum: Share of the running average of the weights kept at a step, or
+            None.
+
+    Example:
+        >>> chosen = Configuration({"source_vocabulary_size": 50}, 0.001, 100)
+        >>> chosen.vocabulary_size
+        50
+    """
+
+    model: dict
+    learning_rate: float
+    warmup_steps: int
+    label_smoothing: float = 0.0
+    ema_momentum: float | None = None
+
+    @property
+    def vocabulary_size(self):
+        """Entries of the source's vocabulary."""
+        return self.model["source_vocabulary_size"]
+
+    def make_model(self, weights=None):
+        """Makes the model, compiled.
+
+        Args:
+            weights: Path of a file of its weights, or None.
+
+        Returns:
+            A `TranslationTransformer`, whose validation logs the loss, smoothed as in
+            training, and `token_crossentropy` and `perplexity`, which are not smoothed.
+        """
+        model = models.TranslationTransformer(**self.model)
+        if weights is not None:
+            model.load_weights(weights)
+        averaged = self.ema_momentum is not None
+        average = {"ema_momentum": self.ema_momentum} if averaged else {}
+        model.compile(
+            keras.optimizers.Adam(
+                training.InverseSquareRoot(self.learning_rate, self.warmup_steps),
+                beta_2=0.98,
+                use_ema=averaged,
+                **average,
+            ),
+            training.MaskedCrossentropy(label_smoothing=self.label_smoothing),
+            metrics=[training.TokenCrossentropy(), training.Perplexity()],
+        )
+        return model
+
+    def count_parameters(self):
+        """Counts the model's weights without making any: see `count_parameters`."""
+        return count_parameters(**self.model)
+
+
+def count_parameters(**options):
+    """Counts the weights of a `TranslationTransformer` without building it.
+
+    Args:
+        **options: Arguments of `TranslationTransformer`; `positions` by name, and no
+            `attention`.
+
+    Returns:
+        What `count_params` of the model gives.
+
+    Raises:
+        ValueError: If there is an option whose weights it cannot count.
+
+    Example:
+        >>> count_parameters(source_vocabulary_size=100, model_dim=16, num_heads=2,
+        ...                  encoder_layers=1, decoder_layers=1, intermediate_dim=32)
+        7232
+    """
+    given = {**_DEFAULTS, **options}
+    if given["attention"] is not None:
+        raise ValueError(
+            "`attention` must be None for its weights to be counted. "
+            f"Received: attention={given['attention']!r}."
+        )
+    encoder_layers, decoder_layers = given["encoder_layers"], given["decoder_layers"]
+    if given["share_layers"]:
+        encoder_layers = decoder_layers = 1
+    norm = given["model_dim"] * (2 if given["norm"] == "layer" else 1)
+    cross = _attention(given) + norm
+    own = cross + _relative_bias(given)
+    feed_forward = _feed_forward(given) + norm
+    final_norms = 2 * norm if given["normalize_first"] else 0
+    return (
+        _embeddings(given)
+        + encoder_layers * (own + feed_forward)
+        + decoder_layers * (own + cross + feed_forward)
+        + final_norms
+    )
+
+
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(
+        models.TranslationTransformer
+    ).parameters.items()
+    if parameter.default is not parameter.empty
+}
+
+
+def _embeddings(options):
+    """The tables of tokens (V, D) and of learned positions (L, D)."""
+    source, target = (
+        options[f"{side}_vocabulary_size"] for side in ("source", "target")
+    )
+    tied = options["tie_embeddings"]
+    # Source; target unless it is the source's; the output's unless it is the target's.
+    entries = [source]
+    if target is not None or not tied:
+        entries.append(target or source)
+    if options["positions"] == "learned":
+        entries += [options["max_length"]] * len(entries)
+    if not tied:
+        entries.append(target or source)
+    return options["model_dim"] * sum(entries)
+
+
+def _attention(options):
+    """Query, key, value and output: kernels (D, H, K) and biases."""
+    model_dim, num_heads = options["model_dim"], options["num_heads"]
+    width = num_heads * (options["key_dim"] or model_dim // num_heads)
+    return 4 * model_dim * width + 3 * width + model_dim
+
+
+def _relative_bias(options):
+    """The table (buckets, H) of every self-attention."""
+    if options["positions"] != "relative":
+        return 0
+    buckets = inspect.signature(layers.RelativeBias).parameters["num_buckets"].default
+    return buckets * options["num_heads"]
+
+
+def _feed_forward(options):
+    """Kernels (D, F), twice where it is gated, and (F, D), with biases."""
+    model_dim, hidden = options["model_dim"], options["intermediate_dim"]
+    entrances = 2 if options["gated"] else 1
+    return entrances * (model_dim + 1) * hidden + (hidden + 1) * model_dim

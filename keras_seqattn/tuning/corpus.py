@@ -1,0 +1,99 @@
+"""The text of a study, as batches for each vocabulary that a trial may have."""
+
+import functools
+import hashlib
+import json
+
+from keras_seqattn import training
+
+
+class Corpus:
+    """Sentences and their translations, tokenized for each size of vocabulary.
+
+    One vocabulary serves both languages.
+
+    Args:
+        train: Pair of lists of strings: sources, targets.
+        validation: The same, of the lines that trials are scored on.
+        batch_tokens: As in `text.translation_batches`.
+        bucket_lengths: As in `text.translation_batches`.
+        seed: Seed of the order of the lines.
+    """
+
+    def __init__(self, train, validation, batch_tokens, bucket_lengths, seed):
+        self.train, self.validation = train, validation
+        self._sizes = {"batch_tokens": batch_tokens, "bucket_lengths": bucket_lengths}
+        self._seed = seed
+        self.tokenizer = functools.cache(self._tokenizer)
+        self._validation_batches = functools.cache(self._make_validation_batches)
+
+    def _tokenizer(self, vocabulary_size):
+        """Trains the tokenizer of a size: the same lines give the same one."""
+        from keras_seqattn.text import SentencePieceTokenizer
+
+        lines = [*self.train[0], *self.train[1]]
+        return SentencePieceTokenizer.train(lines, vocabulary_size)
+
+    def _make_validation_batches(self, vocabulary_size):
+        from keras_seqattn.text import translation_batches
+
+        tokenizer = self.tokenizer(vocabulary_size)
+        return translation_batches(
+            *self.validation, tokenizer, shuffle=False, **self._sizes
+        )
+
+    def batches(self, vocabulary_size):
+        """Gives the batches of a trial; those of training in the order of epoch 0.
+
+        Args:
+            vocabulary_size: Entries of the vocabulary.
+
+        Returns:
+            Two datasets, of training and of validation.
+        """
+        from keras_seqattn.text import translation_batches
+
+        training_batches = translation_batches(
+            *self.train,
+            self.tokenizer(vocabulary_size),
+            seed=self._seed,
+            **self._sizes,
+        )
+        return training_batches, self._validation_batches(vocabulary_size)
+
+    def score(self, vocabulary_size):
+        """Gives a callback that logs BLEU and chrF of the validation lines."""
+        return training.TranslationScore(
+            *self.validation, self.tokenizer(vocabulary_size)
+        )
+
+    def longest(self, vocabulary_size):
+        """Gives the validation's token ids, a list of pairs of lists."""
+        tokenizer = self.tokenizer(vocabulary_size)
+        sides = (tokenizer.tokenize(list(lines)) for lines in self.validation)
+        return list(zip(*sides, strict=True))
+
+    def fingerprint(self):
+        """Gives a short text that no other corpus has."""
+        content = json.dumps([self.train, self.validation, self._sizes])
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+class Batches:
+    """Batches that the user made: what `Corpus` gives, of one vocabulary.
+
+    Args:
+        train: A dataset of `text.translation_batches`, or any other that `fit` takes.
+        validation: The same, of what trials are scored on.
+    """
+
+    def __init__(self, train, validation):
+        self._both = train, validation
+
+    def batches(self, vocabulary_size):
+        """Gives both datasets, each time the same."""
+        return self._both
+
+    def fingerprint(self):
+        """Gives a text that is the same for all: batches have no name."""
+        return "batches"

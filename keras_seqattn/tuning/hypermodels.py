@@ -1,0 +1,54 @@
+"""`TranslationHyperModel`, an ordinary KerasTuner hypermodel of translation."""
+
+import keras_tuner
+
+from keras_seqattn.tuning.space import TranslationSpace
+
+
+class TranslationHyperModel(keras_tuner.HyperModel):
+    """Builds compiled translation models for any KerasTuner tuner.
+
+    Its space can be explored without building anything, and holds nothing that cannot
+    be built. With a tuner of KerasTuner's own, take the objective
+    `keras_tuner.Objective("val_token_crossentropy", "min")`: `val_loss` is smoothed as
+    each trial's training is, and so does not compare trials.
+
+    Args:
+        vocabulary_size: Entries of the source's vocabulary, or of the one both share;
+            None where the space has sizes to choose among.
+        target_vocabulary_size: Entries of the target's; None where it is shared.
+        space: A `TranslationSpace`; None: its defaults.
+
+    Example:
+        >>> space = TranslationSpace(model_dim=8, num_heads=(1, 2), key_dim=4)
+        >>> hypermodel = TranslationHyperModel(50, space=space)
+        >>> model = hypermodel.build(keras_tuner.HyperParameters())
+        >>> model.target_vocabulary_size
+        50
+    """
+
+    def __init__(self, vocabulary_size=None, target_vocabulary_size=None, space=None):
+        super().__init__()
+        self.vocabulary_size = vocabulary_size
+        self.target_vocabulary_size = target_vocabulary_size
+        self.space = space or TranslationSpace()
+
+    def configuration(self, hp):
+        """Gives what the hyperparameters stand for, and builds nothing.
+
+        Args:
+            hp: KerasTuner's `HyperParameters`; what of the space it does not know is
+                declared on it.
+
+        Returns:
+            A `Configuration`.
+        """
+        return self.space.choose(hp, self.vocabulary_size, self.target_vocabulary_size)
+
+    def declare_hyperparameters(self, hp):
+        """Declares the whole space, the scopes that are inactive as well."""
+        self.configuration(hp)
+
+    def build(self, hp):
+        """Makes the compiled model."""
+        return self.configuration(hp).make_model()

@@ -1,0 +1,47 @@
+"""How long a model takes to translate one sentence."""
+
+import statistics
+import time
+
+import numpy as np
+
+from keras_seqattn.decoding import Greedy, generate
+
+REPETITIONS = 5
+
+
+def decode_latency(model, source_length=16, target_length=16):
+    """Measures the seconds of one sentence, translated greedily and alone.
+
+    Trained or not, the model generates all tokens, so the figure speaks of its shape
+    alone. The first call, which compiles, does not count.
+
+    Args:
+        model: A model with the decoding protocol.
+        source_length: Tokens of the source, its end included.
+        target_length: Tokens generated. Both are as many as the model takes, if less.
+
+    Returns:
+        The median of five measures.
+
+    Example:
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=8, num_heads=2,
+        ...                                encoder_layers=1, decoder_layers=1)
+        >>> decode_latency(model, target_length=2) > 0
+        True
+    """
+    longest = model.max_length or max(source_length, target_length)
+    source_length, target_length = (
+        min(length, longest) for length in (source_length, target_length)
+    )
+    ids = np.full((1, source_length), model.end_id, "int32")
+    search = Greedy(min_length=target_length)
+
+    def seconds():
+        begin = time.perf_counter()
+        generate(model, ids, search, max_length=target_length)
+        return time.perf_counter() - begin
+
+    seconds()
+    return statistics.median(seconds() for _ in range(REPETITIONS))

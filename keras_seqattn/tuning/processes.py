@@ -1,0 +1,293 @@
+"""A chief and its workers: KerasTuner's own, started and watched on this machine.
+
+The chief holds the oracle, the workers ask it for trials over KerasTuner's connection.
+KerasTuner's chief waits for ever for a worker that died. Here each worker shows a sign
+of life, a file in the study's folder that it touches, and the chief gives the trial of
+one that shows none to the next that asks. So it goes over several machines too, which
+share the folder.
+"""
+
+import collections
+import contextlib
+import os
+import pathlib
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import keras
+import keras_tuner
+
+ADDRESS = "127.0.0.1"
+TOUCH_SECONDS = 2.0  # between two signs of life
+CHECK_SECONDS = 1.0  # between two roll calls, and two looks at the processes
+# Roll calls that a worker may miss, and that one may whose file was removed. They are
+# counted, not timed: a machine that sleeps with all its processes declares none dead.
+PATIENCE, PATIENCE_GONE = 60, 3
+# Deaths of one worker, and of those the ones before it showed a sign of life.
+MOST_DEATHS, MOST_STILLBORN = 20, 2
+FATAL = 3  # exit status of a worker that must not be started again
+
+
+class SignOfLife:
+    """Touches a worker's file for as long as it lives.
+
+    Args:
+        directory: The study's folder.
+        tuner_id: The worker's name; None: what KerasTuner's variable says.
+    """
+
+    def __init__(self, directory, tuner_id=None):
+        self.path = _sign(directory, tuner_id or os.environ["KERASTUNER_TUNER_ID"])
+        self._stopped = threading.Event()
+
+    def __enter__(self):
+        """Touches the file, and goes on to."""
+        self.path.parent.mkdir(exist_ok=True)
+        self._touch()
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
+        self._thread.start()
+        return self
+
+    def _touch(self):
+        self.path.write_text(repr(time.time()))
+
+    def _repeat(self):
+        while not self._stopped.wait(TOUCH_SECONDS):
+            self._touch()
+
+    def __exit__(self, *exception):
+        """Says goodbye."""
+        self._stopped.set()
+        self._thread.join()
+        self.path.unlink(missing_ok=True)
+
+
+class Rollcall:
+    """Releases from an oracle the workers that show no sign of life any more.
+
+    Args:
+        directory: The study's folder.
+        oracle: A `Durable` oracle, the chief's.
+    """
+
+    def __init__(self, directory, oracle):
+        self._directory, self._oracle = directory, oracle
+        self._seen, self._missed = {}, collections.Counter()
+        self._stopped = threading.Event()
+
+    def __enter__(self):
+        """Begins to call."""
+        threading.Thread(target=self._repeat, daemon=True).start()
+        return self
+
+    def __exit__(self, *exception):
+        """Ends."""
+        self._stopped.set()
+
+    def _repeat(self):
+        while not self._stopped.wait(CHECK_SECONDS):
+            self.call()
+
+    def call(self):
+        """Calls all workers once."""
+        for name in sorted(self._oracle.workers):
+            sign = None
+            with contextlib.suppress(OSError):
+                sign = _sign(self._directory, name).read_text()
+            if sign is not None and sign != self._seen.get(name):
+                self._seen[name], self._missed[name] = sign, 0
+                continue
+            self._missed[name] += 1
+            # A new file may take its time to be seen on another machine.
+            gone = sign is None and name in self._seen
+            if self._missed[name] >= (PATIENCE_GONE if gone else PATIENCE):
+                self._oracle.release(name)
+                self._seen.pop(name, None)
+                del self._missed[name]
+
+
+def _sign(directory, tuner_id):
+    return pathlib.Path(directory) / "workers" / tuner_id
+
+
+def run(settings, count):
+    """Runs a study by a chief and workers on this machine, until it ends.
+
+    A worker that dies is started again; its trial goes on from its last epoch.
+
+    Args:
+        settings: The study's `Settings`.
+        count: Number of workers.
+
+    Raises:
+        RuntimeError: If the chief dies, trials fail one after the other, or no worker
+            stays alive.
+    """
+    message = pickle.dumps((settings, keras.config.dtype_policy().name))
+    port = _free_port()
+    names = [f"worker{number}" for number in range(count)]
+    with Family(message, port, count) as family:
+        family.start("chief")
+        for name in names:
+            _sign(settings.directory, name).unlink(missing_ok=True)
+            family.start(name)
+        _supervise(family, settings, names)
+
+
+def _supervise(family, settings, names):
+    """Waits for the workers to end, and starts those again that died."""
+    deaths, stillborn, ended = collections.Counter(), collections.Counter(), set()
+    running = set(names)
+    while running:
+        time.sleep(CHECK_SECONDS)
+        chief = family.status("chief")
+        if chief not in (None, 0):
+            raise RuntimeError(f"The chief died with status {chief}; run it again.")
+        for name in sorted(running):
+            status = family.status(name)
+            if status is None:
+                continue
+            running.remove(name)
+            if status == 0:
+                ended.add(name)
+                continue
+            if status == FATAL:
+                raise RuntimeError("The study cannot go on: a worker has said why.")
+            sign = _sign(settings.directory, name)
+            stillborn[name] += not sign.exists()
+            deaths[name] += 1
+            sign.unlink(missing_ok=True)
+            hopeless = deaths[name] > MOST_DEATHS or stillborn[name] > MOST_STILLBORN
+            if not hopeless and chief is None:
+                family.start(name)
+                running.add(name)
+    if not ended:
+        raise RuntimeError(f"All workers died, each {dict(deaths)} times.")
+
+
+class Family:
+    """The processes of a study, which live no longer than the one that made them.
+
+    Args:
+        message: Bytes that each is given on its standard input.
+        port: Port of the chief.
+        count: Number of workers, which share the processors.
+    """
+
+    def __init__(self, message, port, count):
+        self._message, self._port = message, port
+        self._cores = _shares(count)
+        self._processes = {}
+
+    def __enter__(self):
+        """Does nothing yet."""
+        return self
+
+    def __exit__(self, *exception):
+        """Ends all processes, and waits until they are gone."""
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdin.close()
+
+    def start(self, name):
+        """Starts the process of a name, "chief" or one that ends in its number."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import main; main()"],
+            stdin=subprocess.PIPE,
+            env=self._environment(name),
+            start_new_session=True,  # so that Ctrl-C is this process's to handle
+        )
+        if name != "chief" and hasattr(os, "sched_setaffinity"):
+            # All backends make as many threads as they may use processors.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, self._share(name, self._cores))
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(self._message)
+            process.stdin.flush()
+        before = self._processes.get(name)
+        if before is not None:
+            before.stdin.close()
+        self._processes[name] = process
+
+    def status(self, name):
+        """Gives the exit status of a process, None while it lives."""
+        return self._processes[name].poll()
+
+    def pid(self, name):
+        """Gives the number of a process."""
+        return self._processes[name].pid
+
+    def _share(self, name, shares):
+        return shares[int(name.removeprefix("worker")) % len(shares)]
+
+    def _environment(self, name):
+        """Gives the variables that KerasTuner and the backends read."""
+        environment = os.environ | {
+            "KERASTUNER_TUNER_ID": name,
+            "KERASTUNER_ORACLE_IP": ADDRESS,
+            "KERASTUNER_ORACLE_PORT": str(self._port),
+            "KERAS_BACKEND": keras.backend.backend(),
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "no_grpc_proxy": ADDRESS,
+        }
+        # Several processes on one device: none may take all of its memory.
+        environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+        environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        threads = str(len(self._cores[0]))
+        for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
+            environment.setdefault(variable, threads)
+        devices = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        if name == "chief":
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        elif len(devices) > 1:
+            environment["CUDA_VISIBLE_DEVICES"] = self._share(name, devices)
+        return environment
+
+
+def _shares(count):
+    """Deals the processors out to workers: disjoint sets, or one each where few."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+    else:
+        cores = list(range(os.cpu_count() or 1))
+    size = max(1, len(cores) // count)
+    return [set(cores[i : i + size]) for i in range(0, len(cores) - size + 1, size)]
+
+
+def _free_port():
+    with socket.socket() as listener:
+        listener.bind((ADDRESS, 0))
+        return listener.getsockname()[1]
+
+
+def main():
+    """Is the chief or a worker: what came on the standard input says of what."""
+    from keras_seqattn.tuning import search
+
+    settings, policy = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    keras.config.set_dtype_policy(policy)
+    settings.progress.stream = sys.stdout
+    try:
+        # KerasTuner prints each condition of the space whenever it sends it.
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            search.run(settings)
+    except keras_tuner.errors.FatalRuntimeError as error:
+        print(error, file=sys.stderr)
+        sys.exit(FATAL)
+
+
+def _die_with_parent():
+    """Waits for the end of the standard input, which comes with that of the parent."""
+    os.read(sys.stdin.fileno(), 1)  # past Python's buffer, whose lock is no thread's
+    os._exit(1)

@@ -1,0 +1,73 @@
+"""What a study says while it runs."""
+
+from keras_seqattn.tuning import records
+
+
+class Progress:
+    """Prints a line for each epoch and each end of a trial.
+
+    Args:
+        folder: The study's folder.
+        objective: A `keras_tuner.Objective`.
+        clock: The study's `Clock`.
+        max_trials: Number of trials, or None.
+        verbose: Whether to print at all.
+    """
+
+    def __init__(self, folder, objective, clock, max_trials=None, verbose=True):
+        self._folder, self._objective = folder, objective
+        self._clock, self._max_trials = clock, max_trials
+        self._verbose = verbose
+        self.stream = None  # standard output, whatever it is by then
+
+    def epoch(self, record):
+        """Tells of an epoch that ended."""
+        score, number = record.epochs[-1]["score"], len(record.epochs)
+        self._print(record, f"epoch {number}, {self._objective.name} {score:.4g}")
+
+    def end(self, record):
+        """Tells of a trial that ended."""
+        reason = f" ({record.reason.splitlines()[0]})" if record.reason else ""
+        self._print(record, f"{record.status}{reason}")
+
+    def _print(self, record, what):
+        if not self._verbose:
+            return
+        known = records.load_records(self._folder)
+        count = f" of {self._max_trials}" if self._max_trials else ""
+        parts = [f"trial {int(record.trial_id) + 1}{count}: {what}"]
+        best = records.best_of(known, self._objective.direction)
+        if best is not None:
+            parts.append(f"best {best.score:.4g} in trial {int(best.trial_id) + 1}")
+        left = self._time_left(known)
+        if left is not None:
+            parts.append(f"{duration(left)} left")
+        print("; ".join(parts), file=self.stream, flush=True)
+
+    def _time_left(self, known):
+        """The seconds left: those of the budget, or what the trials left will take."""
+        limits = [self._clock.left()] if self._clock.limit is not None else []
+        ended = [record for record in known if record.finished_at is not None]
+        if self._max_trials and ended:
+            pace = self._clock.elapsed() / len(ended)
+            limits.append(pace * (self._max_trials - len(ended)))
+        return max(0.0, min(limits)) if limits else None
+
+
+def duration(seconds):
+    """Writes a number of seconds for people.
+
+    Args:
+        seconds: A number, at least 0.
+
+    Returns:
+        A string.
+
+    Example:
+        >>> duration(59.7), duration(125), duration(3 * 3600 + 60)
+        ('1 min 0 s', '2 min 5 s', '3 h 1 min')
+    """
+    seconds = round(seconds)
+    if seconds >= 3600:
+        return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+    return f"{seconds // 60} min {seconds % 60} s" if seconds >= 60 else f"{seconds} s"

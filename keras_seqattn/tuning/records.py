@@ -1,0 +1,272 @@
+"""What a study writes down on disk: whole files or none, so that a kill leaves sense.
+
+A study's folder holds `study.json`, what it was asked; `oracle.json`, what KerasTuner's
+oracle knows; `clock.json`, the seconds spent; and for each trial a folder
+`trial_<number>` with `record.json`, the state its training resumes from, and
+`best.weights.h5`, the weights of its best epoch.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import pathlib
+
+RUNNING, COMPLETED, PRUNED = "running", "completed", "pruned"
+OVER_BUDGET, OUT_OF_MEMORY, NAN = "over budget", "out of memory", "nan"
+KILLED, FAILED = "killed", "failed"
+# Statuses of trials whose best epoch counts.
+SCORED = (COMPLETED, PRUNED)
+
+
+def write_json(path, content):
+    """Writes a file that holds the old content or the new, whenever a kill comes.
+
+    Args:
+        path: Path of the file.
+        content: What JSON can hold.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_json(f"{folder}/a.json", {"seconds": 1.5})
+        ...     read_json(f"{folder}/a.json")
+        {'seconds': 1.5}
+    """
+    with replacing(path) as unfinished:
+        with open(unfinished, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read_json(path, missing=None):
+    """Reads what `write_json` wrote.
+
+    Args:
+        path: Path of the file.
+        missing: What is given where there is no file.
+
+    Returns:
+        The content.
+
+    Example:
+        >>> read_json("no/such/file.json", missing=0)
+        0
+    """
+    try:
+        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return missing
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """Gives a path to write to, and puts the file in place once it is whole.
+
+    Args:
+        path: Path of the file that is to be replaced.
+
+    Yields:
+        A path beside it with the same ending.
+    """
+    path = pathlib.Path(path)
+    unfinished = path.with_name(f"unfinished-{os.getpid()}-{path.name}")
+    yield unfinished
+    os.replace(unfinished, path)
+
+
+@dataclasses.dataclass
+class TrialRecord:
+    """What became of one trial, on disk in its folder.
+
+    Attributes:
+        trial_id: The trial's number, a string.
+        status: "running", "completed", "pruned", "over budget", "out of memory",
+            "nan", "killed" (it took its process with it, time and again) or "failed".
+        reason: What led to the status, in words.
+        values: Dict of the hyperparameters.
+        configuration: Dict of the `Configuration`'s fields.
+        parameters: Number of weights.
+        latency: Seconds to translate a sentence, or None.
+        epochs: List of dicts of logs, one an epoch.
+        best_epoch: Number of epochs after which the score was best.
+        score: The best score, or None.
+        seconds: Seconds of its own training, scoring included.
+        best_seconds: Seconds up to its best epoch, those of the trial that it goes on
+            from included.
+        continued_from: Trial that it goes on from, as Hyperband's promotions do.
+        warm_started_from: Trial that its first weights come from.
+        inherited_epochs: How many of the epochs are those of the trial it goes on from.
+        inherited_seconds: Seconds of training by others that it did not need to do.
+        starts: How often it was begun, the resumptions included.
+        fruitless_starts: How often it was begun since its last epoch ended.
+        owner: Name of the process that runs it.
+        finished_at: Seconds of the study when it ended.
+    """
+
+    trial_id: str
+    status: str = RUNNING
+    reason: str | None = None
+    values: dict = dataclasses.field(default_factory=dict)
+    configuration: dict = dataclasses.field(default_factory=dict)
+    parameters: int | None = None
+    latency: float | None = None
+    epochs: list = dataclasses.field(default_factory=list)
+    best_epoch: int | None = None
+    score: float | None = None
+    seconds: float = 0.0
+    best_seconds: float = 0.0
+    continued_from: str | None = None
+    warm_started_from: str | None = None
+    inherited_epochs: int = 0
+    inherited_seconds: float = 0.0
+    starts: int = 0
+    fruitless_starts: int = 0
+    owner: str | None = None
+    finished_at: float | None = None
+
+    @classmethod
+    def load(cls, folder):
+        """Reads a record.
+
+        Args:
+            folder: The trial's folder.
+
+        Returns:
+            A `TrialRecord`, or None where there is none.
+        """
+        fields = read_json(pathlib.Path(folder) / "record.json")
+        return None if fields is None else cls(**fields)
+
+    def save(self, folder):
+        """Writes the record into the trial's folder."""
+        write_json(pathlib.Path(folder) / "record.json", dataclasses.asdict(self))
+
+    def note_epoch(self, epoch, logs, score, direction, seconds, at=0.0):
+        """Notes what an epoch gave, over what a lost run of it may have noted.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            logs: Dict of its logs.
+            score: Its score.
+            direction: "min" or "max".
+            seconds: Seconds the epoch took.
+            at: Seconds of the study when it ended.
+
+        Returns:
+            Whether it is the best so far.
+        """
+        del self.epochs[epoch:]
+        self.epochs.append({**logs, "score": score, "seconds": seconds, "at": at})
+        own = self.epochs[self.inherited_epochs :]
+        self.seconds = sum(epoch["seconds"] for epoch in own)
+        sign = -1 if direction == "max" else 1
+        scores = [sign * epoch["score"] for epoch in self.epochs]
+        self.best_epoch = 1 + min(range(len(scores)), key=scores.__getitem__)
+        self.score = sign * scores[self.best_epoch - 1]
+        self.best_seconds = sum(e["seconds"] for e in self.epochs[: self.best_epoch])
+        self.fruitless_starts = 0
+        return self.best_epoch == epoch + 1
+
+    def inherit(self, other):
+        """Goes on from another trial.
+
+        Args:
+            other: Its `TrialRecord`.
+        """
+        self.continued_from = other.trial_id
+        self.epochs = list(other.epochs)
+        self.inherited_epochs = len(other.epochs)
+        self.inherited_seconds = other.seconds + other.inherited_seconds
+        self.best_epoch, self.score = other.best_epoch, other.score
+        self.best_seconds = other.best_seconds
+
+    def best_until(self, num_epochs, direction):
+        """Gives the best score of the first epochs, or None where it has not as many.
+
+        Args:
+            num_epochs: Number of epochs.
+            direction: "min" or "max".
+
+        Returns:
+            A number or None.
+
+        Example:
+            >>> record = TrialRecord("0", epochs=[{"score": 3.0}, {"score": 2.0}])
+            >>> record.best_until(1, "min"), record.best_until(3, "min")
+            (3.0, None)
+        """
+        scores = [epoch["score"] for epoch in self.epochs[:num_epochs]]
+        if len(scores) < num_epochs:
+            return None
+        return max(scores) if direction == "max" else min(scores)
+
+
+def load_records(folder):
+    """Reads the records of all of a study's trials.
+
+    Args:
+        folder: The study's folder.
+
+    Returns:
+        List of `TrialRecord`, in the order of their numbers.
+
+    Example:
+        >>> load_records("no/such/folder")
+        []
+    """
+    folders = pathlib.Path(folder).glob("trial_*")
+    records = [TrialRecord.load(path) for path in folders]
+    found = [record for record in records if record is not None]
+    return sorted(found, key=lambda record: int(record.trial_id))
+
+
+def better(score, other, direction):
+    """Whether a score is better than another, which may be None.
+
+    Args:
+        score: A number.
+        other: A number or None.
+        direction: "min" or "max".
+
+    Returns:
+        True or False; False for NaN.
+
+    Example:
+        >>> better(2.0, 3.0, "min"), better(2.0, None, "max"), better(2.0, 3.0, "max")
+        (True, True, False)
+    """
+    if math.isnan(score):
+        return False
+    if other is None:
+        return True
+    return score > other if direction == "max" else score < other
+
+
+def best_of(known, direction):
+    """Gives the best of the records that have a score.
+
+    A trial that still runs, or ran out of the study's time, counts by its epochs so
+    far.
+
+    Args:
+        known: List of `TrialRecord`.
+        direction: "min" or "max".
+
+    Returns:
+        A `TrialRecord`, the first among equals; None where none has a score.
+
+    Example:
+        >>> known = [TrialRecord("0", "nan", score=1.0), TrialRecord("1", score=2.0)]
+        >>> best_of(known, "min").trial_id
+        '1'
+    """
+    best = None
+    for record in known:
+        if record.score is None or record.status not in (*SCORED, RUNNING):
+            continue
+        if best is None or better(record.score, best.score, direction):
+            best = record
+    return best

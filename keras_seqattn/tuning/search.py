@@ -1,0 +1,214 @@
+"""`tune_translation`: the one call of a study, the first time and every time after."""
+
+import contextlib
+import pathlib
+
+from keras_seqattn import training
+from keras_seqattn.layers import arguments
+from keras_seqattn.tuning import processes
+from keras_seqattn.tuning.objective import DECODED, make_objective
+from keras_seqattn.tuning.oracles import ORACLES
+from keras_seqattn.tuning.settings import Settings
+from keras_seqattn.tuning.space import TranslationSpace
+from keras_seqattn.tuning.study import Study
+from keras_seqattn.tuning.trials import OutOfTime
+from keras_seqattn.tuning.tuner import Tuner, is_chief, is_worker
+
+DEFAULT_VOCABULARY_SIZE = 4000
+
+
+def tune_translation(
+    train,
+    validation,
+    *,
+    objective="val_loss",
+    algorithm="hyperband",
+    epochs=9,
+    max_trials=None,
+    max_seconds=None,
+    finish=0.0,
+    max_parameters=None,
+    max_latency=None,
+    directory="tuning",
+    workers=1,
+    seed=0,
+    space=None,
+    vocabulary_size=None,
+    batch_tokens=4096,
+    bucket_lengths=(16, 32, 64),
+    prune=None,
+    warm_start=False,
+    verbose=True,
+):
+    """Searches the hyperparameters with which a translation model becomes best.
+
+    Everything is kept in `directory`, and nothing there is ever half written: killed at
+    any moment, the same call goes on. Trials that ended are kept, and the one that ran
+    continues from its last epoch with its optimizer, schedule, random state and order
+    of data. A call whose study has ended returns at once; one with larger budgets
+    continues it. With one worker, `seed` decides all, and a resumed study makes the
+    same trials as one that was never interrupted.
+
+    Draws with more than `max_parameters` weights are not built and count as nothing.
+    A trial that turns NaN, runs out of memory or is too slow is noted with its reason,
+    and the search goes on; three errors of another kind in a row end it.
+
+    Args:
+        train: Pair of lists of strings, sources and targets; or a dataset of
+            `text.translation_batches`.
+        validation: The same, of what trials are scored on.
+        objective: "val_loss" (the unsmoothed cross-entropy a token, so that trials of
+            all smoothings compare), "val_perplexity", "val_bleu", "val_chrf", or a
+            `keras_tuner.Objective`.
+        algorithm: "hyperband", "random" or "bayesian".
+        epochs: Most epochs of a trial.
+        max_trials: Most trials. None: as many as fit into `max_seconds`; without that
+            either, one iteration of Hyperband, or ten trials of the others.
+        max_seconds: Seconds of wall-clock for the study, those before a resumption
+            included. The trial that runs when they are over counts by the epochs it
+            has, and goes on if the same study is given more.
+        finish: Share of `max_seconds`, in [0, 1), in which the best trial trains on
+            after the search, past `epochs` and while it gets better.
+        max_parameters: Most weights of a model.
+        max_latency: Most seconds to translate one sentence of 16 tokens greedily, which
+            is measured before a trial trains.
+        directory: Folder of the study, new or its own.
+        workers: Number of processes on this machine that run trials, under KerasTuner's
+            own chief. More than one take lists of strings.
+        seed: Integer.
+        space: A `TranslationSpace`; None: its defaults.
+        vocabulary_size: Entries of the vocabulary that both languages share, or, with
+            datasets, a pair where they do not. None: the space's, or 4000.
+        batch_tokens: As in `text.translation_batches`, for lists of strings.
+        bucket_lengths: The same.
+        prune: Whether a trial ends when it is worse than the median of the others;
+            None: unless Hyperband does it in its own way.
+        warm_start: Whether a trial starts from the weights of the best smaller one that
+            computes the same. It saves what that one took, which the table says; scores
+            then speak of more than the hyperparameters.
+        verbose: Whether to tell of epochs, the best so far, and the time left.
+
+    Returns:
+        A `Study`.
+
+    Raises:
+        ValueError: If an argument is out of its range, or `directory` holds another
+            study.
+        RuntimeError: If three trials in a row fail, or the workers die again and again.
+    """
+    source_size, target_size = _sizes(vocabulary_size)
+    space = space or TranslationSpace()
+    if space.vocabulary_size is None and source_size is None:
+        source_size = DEFAULT_VOCABULARY_SIZE
+    settings = Settings(
+        directory=pathlib.Path(directory).resolve(),
+        objective=make_objective(objective),
+        algorithm=arguments.choice("algorithm", algorithm, tuple(ORACLES)),
+        epochs=arguments.positive_integer("epochs", epochs),
+        max_trials=max_trials,
+        max_seconds=max_seconds,
+        finish=arguments.fraction("finish", finish),
+        max_parameters=max_parameters,
+        max_latency=max_latency,
+        seed=seed,
+        prune=algorithm != "hyperband" if prune is None else prune,
+        warm_start=warm_start,
+        verbose=verbose,
+        space=space,
+        vocabulary_size=source_size,
+        target_vocabulary_size=target_size,
+        train=_lines_or_batches("train", train),
+        validation=_lines_or_batches("validation", validation),
+        batch_tokens=batch_tokens,
+        bucket_lengths=tuple(bucket_lengths),
+    )
+    _check(settings, workers)
+    settings.claim()
+    if workers > 1:
+        processes.run(settings, workers)
+    else:
+        run(settings)
+    if finish and not is_worker():
+        run_finish(settings)
+    return Study(settings.directory, settings.data)
+
+
+def run(settings):
+    """Runs a study in this process: alone, as a chief or as a worker.
+
+    KerasTuner's environment variables say which.
+
+    Args:
+        settings: The study's `Settings`.
+    """
+    training.keep_freed_memory()
+    tuner = Tuner(settings)
+    with contextlib.ExitStack() as stack:
+        if is_worker():
+            stack.enter_context(processes.SignOfLife(settings.directory))
+        else:
+            stack.enter_context(settings.clock)
+        if is_chief():
+            stack.enter_context(processes.Rollcall(settings.directory, tuner.oracle))
+        stack.enter_context(contextlib.suppress(OutOfTime))
+        tuner.search()
+
+
+def run_finish(settings):
+    """Trains the best trial on in the seconds kept for it, in this process.
+
+    Args:
+        settings: The study's `Settings`.
+    """
+    settings.clock.limit = settings.max_seconds
+    with settings.clock:
+        Tuner(settings).finish()
+
+
+def _sizes(vocabulary_size):
+    """Gives the sizes of the source's and the target's vocabulary, or None."""
+    if isinstance(vocabulary_size, tuple | list):
+        return tuple(vocabulary_size)
+    return vocabulary_size, None
+
+
+def _lines_or_batches(name, given):
+    """Gives a pair of lists of strings, or a dataset as it is."""
+    if not isinstance(given, tuple | list):
+        return given
+    if len(given) != 2 or any(isinstance(side, str) for side in given):
+        raise ValueError(
+            f"`{name}` must be a dataset, or a pair of lists of strings, sources and "
+            f"targets. Received: {name}={given!r:.80}."
+        )
+    return tuple(list(side) for side in given)
+
+
+def _check(settings, workers):
+    arguments.positive_integer("workers", workers)
+    if settings.finish and settings.max_seconds is None:
+        raise ValueError(
+            "`finish` must be 0.0 where `max_seconds` is None: it is a share of them. "
+            f"Received: finish={settings.finish!r}."
+        )
+    for name in ("max_trials", "max_seconds", "max_parameters", "max_latency"):
+        value = getattr(settings, name)
+        if value is not None and value <= 0:
+            raise ValueError(
+                f"`{name}` must be None or positive. Received: {name}={value!r}."
+            )
+    if workers > 1 and type(settings.space).__module__ == "__main__":
+        raise ValueError(
+            "`space` must be of a class that the workers can import: put it in a "
+            f"module. Received: space of {type(settings.space)!r}."
+        )
+    if isinstance(settings.train, tuple):
+        return
+    decoded, name = settings.objective.name in DECODED, settings.objective.name
+    if decoded or workers > 1 or settings.space.vocabulary_size is not None:
+        raise ValueError(
+            "`train` must be lists of strings for an objective that is decoded, for "
+            "several workers, or for a space with sizes of vocabularies. "
+            f"Received: a dataset, with objective={name!r}, workers={workers!r}, "
+            f"space.vocabulary_size={settings.space.vocabulary_size!r}."
+        )

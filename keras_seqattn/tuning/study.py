@@ -1,0 +1,233 @@
+"""`Study`: what a search found, read from its folder."""
+
+import pathlib
+
+import keras_tuner
+
+from keras_seqattn.tuning import records
+from keras_seqattn.tuning.configuration import Configuration
+from keras_seqattn.tuning.trials import TrialFolder
+
+TREES, REPETITIONS = 100, 5  # of the forest that says what mattered
+
+
+class Study:
+    """What a search has found so far: it may still run in another process.
+
+    Args:
+        directory: The study's folder.
+        corpus: The `Corpus` of the study, where there is one: `best_translator` needs
+            its tokenizers.
+
+    Raises:
+        ValueError: If the folder holds no study.
+    """
+
+    def __init__(self, directory, corpus=None):
+        self.directory = pathlib.Path(directory)
+        asked = records.read_json(self.directory / "study.json")
+        if asked is None:
+            raise ValueError(
+                "`directory` must be the folder of a study. "
+                f"Received: directory={str(directory)!r}."
+            )
+        self.objective, self.direction = asked["objective"]
+        self._corpus = corpus
+
+    @property
+    def seconds(self):
+        """Seconds of wall-clock spent, over all resumptions."""
+        return records.read_json(self.directory / "clock.json", {"seconds": 0.0})[
+            "seconds"
+        ]
+
+    @property
+    def best_trial(self):
+        """The `TrialRecord` of the best trial.
+
+        Raises:
+            ValueError: If no trial has a score.
+        """
+        known = records.load_records(self.directory)
+        best = records.best_of(known, self.direction)
+        if best is None:
+            statuses = [record.status for record in known]
+            raise ValueError(
+                "`directory` must hold a trial with a score: some epoch must end. "
+                f"Received: directory={str(self.directory)!r}, of trials {statuses}."
+            )
+        return best
+
+    @property
+    def best_hyperparameters(self):
+        """The best trial's `keras_tuner.HyperParameters`."""
+        best = self.best_trial
+        hp = keras_tuner.HyperParameters()
+        for name, value in _own(best.values).items():
+            hp.Fixed(name, value)
+        return hp
+
+    @property
+    def best_score(self):
+        """The best score."""
+        return self.best_trial.score
+
+    def best_model(self):
+        """Gives the best trial's model, with the weights of its best epoch.
+
+        Returns:
+            A compiled `TranslationTransformer`.
+        """
+        best = self.best_trial
+        weights = TrialFolder.of(self.directory, best.trial_id).best
+        return Configuration(**best.configuration).make_model(weights)
+
+    def best_translator(self, search=None):
+        """Gives the best model with its tokenizer: strings in, strings out.
+
+        Args:
+            search: A search of `keras_seqattn.decoding`; None: `Greedy()`.
+
+        Returns:
+            A `Translator`.
+
+        Raises:
+            ValueError: If the study was not made by a call of this process on lists of
+                strings; `tune_translation` with the same arguments gives it at once.
+        """
+        from keras_seqattn.translator import Translator
+
+        if not hasattr(self._corpus, "tokenizer"):
+            raise ValueError(
+                "`corpus` must be given, of strings, to make a translator: call "
+                "`tune_translation` again, which gives a study that has ended at once. "
+                f"Received: corpus={self._corpus!r}."
+            )
+        model = self.best_model()
+        tokenizer = self._corpus.tokenizer(model.source_vocabulary_size)
+        return Translator(model, tokenizer, search=search)
+
+    def table(self):
+        """Lists all that was tried, and what was drawn and was over budget.
+
+        Returns:
+            A pandas frame, a row a trial in the order of their making: `trial`,
+            `status`, `score`, `epochs`, `best_epoch`, `seconds` (of its training),
+            `finished_at` (in seconds of the study), `parameters`, `latency` (seconds a
+            sentence, where it was measured), `continued_from`, `warm_started_from`,
+            `inherited_seconds` (of training by others that it did not need to do),
+            `resumed` (how often, after a kill), `reason`, and each hyperparameter.
+        """
+        import pandas
+
+        rows = [
+            {
+                "trial": int(record.trial_id),
+                "status": record.status,
+                "score": record.score if record.status in _COUNTED else None,
+                "epochs": len(record.epochs),
+                "best_epoch": record.best_epoch,
+                "seconds": record.seconds,
+                "finished_at": record.finished_at,
+                "parameters": record.parameters,
+                "latency": record.latency,
+                "continued_from": record.continued_from,
+                "warm_started_from": record.warm_started_from,
+                "inherited_seconds": record.inherited_seconds,
+                "resumed": max(0, record.starts - 1),
+                "reason": record.reason,
+                **_own(record.values),
+            }
+            for record in records.load_records(self.directory)
+        ]
+        state = records.read_json(self.directory / "oracle.json", {"rejected": []})
+        rows += [
+            {
+                "trial": None,
+                "status": records.OVER_BUDGET,
+                "score": None,
+                "reason": drawn["reason"],
+                **_own(drawn["values"]),
+            }
+            for drawn in state["rejected"]
+        ]
+        frame = pandas.DataFrame(rows, columns=None if rows else ["trial", "score"])
+        return frame.astype({"trial": "Int64", "score": "float64"})
+
+    def hyperparameters(self):
+        """Lists the names of the hyperparameters that differ between trials.
+
+        Returns:
+            List of strings.
+        """
+        known = records.load_records(self.directory)
+        values = [_own(record.values) for record in known]
+        names = dict.fromkeys(name for row in values for name in row)
+        return [name for name in names if len({row.get(name) for row in values}) > 1]
+
+    def importance(self):
+        """Says which hyperparameters mattered.
+
+        A random forest learns the scores from the hyperparameters; what it predicts
+        worse with when a column is shuffled, mattered.
+
+        Returns:
+            Dict of names to shares that sum to 1, greatest first; empty where fewer
+            than four trials have scores, or nothing differs.
+
+        Reference:
+            Breiman 2001, section 10. Differs: none.
+        """
+        names = self.hyperparameters()
+        frame = self.table()
+        frame = frame[frame["score"].notna()] if len(frame) else frame
+        if len(frame) < 4 or not names:
+            return {}
+        from sklearn.ensemble import RandomForestRegressor
+        from sklearn.inspection import permutation_importance
+
+        columns = frame[names].apply(_numbers)
+        scores = frame["score"].astype("float64").rank()  # so that no outlier decides
+        forest = RandomForestRegressor(TREES, random_state=0).fit(columns, scores)
+        found = permutation_importance(
+            forest, columns, scores, n_repeats=REPETITIONS, random_state=0
+        )
+        shares = found.importances_mean.clip(min=0.0)
+        shares = shares / (shares.sum() or 1.0)
+        ranked = sorted(zip(names, shares, strict=True), key=lambda pair: -pair[1])
+        return {name: float(share) for name, share in ranked}
+
+    def plot(self, path=None):
+        """Draws the study: see `keras_seqattn.plotting.study`.
+
+        Args:
+            path: Where to save the picture, a ".png" say; the table comes beside it as
+                a ".csv". None: nothing is saved.
+
+        Returns:
+            A `matplotlib.figure.Figure`.
+        """
+        from keras_seqattn import plotting
+
+        figure = plotting.study(self)
+        if path is not None:
+            figure.savefig(path, dpi=150)
+            self.table().to_csv(pathlib.Path(path).with_suffix(".csv"), index=False)
+        return figure
+
+
+_COUNTED = (*records.SCORED, records.RUNNING)
+
+
+def _own(values):
+    """Leaves out what Hyperband adds to the hyperparameters."""
+    return {
+        name: value for name, value in values.items() if not name.startswith("tuner/")
+    }
+
+
+def _numbers(column):
+    """Gives a column as numbers: names by their place in the alphabet."""
+    if column.dtype.kind in "biuf":
+        return column.astype("float64").fillna(-1.0)
+    return column.astype("str").astype("category").cat.codes.astype("float64")

@@ -1,0 +1,260 @@
+"""How one trial runs: from its last epoch, to its end, and what is written down."""
+
+import contextlib
+import pathlib
+import re
+import shutil
+import time
+
+import keras
+import keras_tuner
+import numpy as np
+
+from keras_seqattn import training
+from keras_seqattn.tuning import records
+from keras_seqattn.tuning.objective import DECODED, score_of
+
+# A trial that has taken its process with it so often, before an epoch ended, is given
+# up: it would take down every process that resumes the study.
+MOST_FRUITLESS_STARTS = 10
+# The median rule compares only with so many others, and spares so many epochs.
+PRUNING_TRIALS, PRUNING_EPOCHS = 4, 2
+# How backends say that memory is short: each has an exception of its own.
+_OUT_OF_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|ResourceExhausted|MemoryError|bad_alloc|out of memory"
+    r"|can't allocate memory",
+    re.IGNORECASE,
+)
+
+
+class TrialEnded(Exception):
+    """A trial ends before its last epoch, for a reason that belongs into the table."""
+
+    def __init__(self, status, reason):
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class SearchInterrupted(keras_tuner.errors.FatalError):
+    """The search ends here, and the running trial stays as it is, to be resumed."""
+
+
+class OutOfTime(SearchInterrupted):
+    """The study's seconds are spent."""
+
+
+class TrialFolder:
+    """One trial on disk: its record, its best weights, and what it resumes from.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self.best = self.path / "best.weights.h5"
+        self.last = self.path / "last.weights.h5"
+        self.state = self.path / "state"
+
+    @classmethod
+    def of(cls, study, trial_id):
+        """Gives the folder of a trial in a study's folder."""
+        return cls(pathlib.Path(study) / f"trial_{trial_id}")
+
+    def continue_from(self, other):
+        """Takes over another trial's best weights, and the state of its training."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        copies = [(path, self.state / path.name) for path in other.state.iterdir()]
+        for source, target in [(other.best, self.best), *copies]:
+            with records.replacing(target) as unfinished:
+                shutil.copyfile(source, unfinished)
+
+    def clear(self):
+        """Removes what only a running trial needs."""
+        self.last.unlink(missing_ok=True)
+
+
+class Candidate(keras.callbacks.Callback):
+    """Keeps the weights that each epoch was scored with.
+
+    It stands before `SwapEMAWeights`, so at a validation's end the averaged weights
+    are still in the model.
+
+    Args:
+        folder: The `TrialFolder`.
+    """
+
+    def __init__(self, folder):
+        super().__init__()
+        self._folder = folder
+
+    def on_test_end(self, logs=None):
+        """Writes the weights; those of the optimizer are in the trial's state."""
+        model, optimizer = self.model, self.model.optimizer
+        model.optimizer = None
+        try:
+            with records.replacing(self._folder.last) as unfinished:
+                model.save_weights(unfinished)
+        finally:
+            model.optimizer = optimizer
+
+
+class Watch(keras.callbacks.Callback):
+    """Ends a trial that has no loss any more, or no time.
+
+    Args:
+        clock: The study's `Clock`.
+    """
+
+    def __init__(self, clock):
+        super().__init__()
+        self._clock, self._seconds = clock, 0.0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Begins no epoch that would not end in time, if as long as the last."""
+        if self._clock.left() < self._seconds:
+            raise OutOfTime("no time is left for another epoch")
+        self._begin = time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Looks at the loss and at the clock."""
+        loss = float((logs or {}).get("loss", 0.0))
+        if not np.isfinite(loss):
+            raise TrialEnded(records.NAN, f"the loss is {loss} at batch {batch}")
+        if self._clock.is_over():
+            raise OutOfTime("the time is over")
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Takes the time."""
+        self._seconds = time.monotonic() - self._begin
+
+
+class Recorder(keras.callbacks.Callback):
+    """Writes down each epoch, keeps the best weights, and ends what is done.
+
+    Args:
+        record: The `TrialRecord`.
+        folder: The `TrialFolder`.
+        study: The study's `Settings`.
+        is_done: A function of the record: whether the trial ends here.
+    """
+
+    def __init__(self, record, folder, study, is_done):
+        super().__init__()
+        self._record, self._folder = record, folder
+        self._study, self._is_done = study, is_done
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Takes the time."""
+        self._begin = time.monotonic()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Writes the epoch down."""
+        record, study = self._record, self._study
+        logs = {name: float(value) for name, value in logs.items()}
+        score = score_of(study.objective, logs)
+        if not np.isfinite(score):
+            name = study.objective.name
+            raise TrialEnded(records.NAN, f"{name} is {score} in epoch {epoch + 1}")
+        owner = records.TrialRecord.load(self._folder.path).owner
+        if owner != record.owner:
+            raise SearchInterrupted(f"trial {record.trial_id} is now run by {owner}")
+        seconds = time.monotonic() - self._begin
+        direction, now = study.objective.direction, study.clock.elapsed()
+        if record.note_epoch(epoch, logs, score, direction, seconds, now):
+            self._folder.last.replace(self._folder.best)
+        record.save(self._folder.path)
+        study.progress.epoch(record)
+        if self._is_done(record):
+            self.model.stop_training = True
+
+
+def is_hopeless(record, others, direction):
+    """Says by the median rule whether a trial is not worth its next epochs.
+
+    It is where its best score so far is worse than the median, over the other trials,
+    of their best scores up to the same epoch.
+
+    Args:
+        record: The trial's `TrialRecord`.
+        others: List of those of all trials, itself included or not.
+        direction: "min" or "max".
+
+    Returns:
+        True or False; False in the first epochs, and among few others.
+
+    Reference:
+        Golovin et al. 2017, "Google Vizier", section 3.1. Differs: the best score of
+        the others so far stands for the mean of theirs.
+    """
+    num_epochs = len(record.epochs)
+    if num_epochs < PRUNING_EPOCHS:
+        return False
+    scores = [
+        other.best_until(num_epochs, direction)
+        for other in others
+        if other.trial_id != record.trial_id
+    ]
+    scores = [score for score in scores if score is not None]
+    if len(scores) < PRUNING_TRIALS:
+        return False
+    median = float(np.median(scores))
+    return records.better(median, record.best_until(num_epochs, direction), direction)
+
+
+@contextlib.contextmanager
+def failures_told():
+    """Turns what ends a trial, but not the search, into `TrialEnded`."""
+    try:
+        yield
+    except (TrialEnded, keras_tuner.errors.FatalError):
+        raise
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        short = _OUT_OF_MEMORY.search(message) is not None
+        status = records.OUT_OF_MEMORY if short else records.FAILED
+        raise TrialEnded(status, message[:2000]) from error
+
+
+def fit(model, hp, study, record, folder, epochs, is_done):
+    """Trains a trial from where it stands.
+
+    Args:
+        model: Its compiled model.
+        hp: Its hyperparameters.
+        study: The study's `Settings`.
+        record: Its `TrialRecord`.
+        folder: Its `TrialFolder`.
+        epochs: Number of epochs at which its training ends.
+        is_done: A function of the record, after each epoch: whether to end before.
+
+    Returns:
+        Whether it ended before.
+    """
+    # A kill may have come between an epoch and the end it led to.
+    if len(record.epochs) < epochs and is_done(record):
+        return True
+    size = model.source_vocabulary_size
+    train, validation = study.data.batches(size)
+    averaged = [keras.callbacks.SwapEMAWeights()] if model.optimizer.use_ema else []
+    decoded = [study.data.score(size)] if study.objective.name in DECODED else []
+    callbacks = [
+        Candidate(folder),
+        *averaged,
+        *decoded,
+        Watch(study.clock),
+        Recorder(record, folder, study, is_done),
+        # Last: an epoch that it knows is one that was written down.
+        training.Resume(folder.state, data=train),
+    ]
+    study.hypermodel.fit(
+        hp,
+        model,
+        train,
+        validation_data=validation,
+        epochs=epochs,
+        callbacks=callbacks,
+        shuffle=False,  # The batches come shuffled.
+        verbose=0,
+    )
+    return len(record.epochs) < epochs

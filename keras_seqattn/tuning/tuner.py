@@ -1,0 +1,232 @@
+"""The tuner of a study: KerasTuner's, over trials that outlive their process.
+
+`Tuner` asks an oracle for trials, here or over KerasTuner's own connection to a chief,
+and runs each: what a kill leaves of it is continued, what is over is not repeated.
+"""
+
+import contextlib
+import dataclasses
+import os
+import time
+
+import keras
+import keras_tuner
+
+from keras_seqattn.tuning import records, trials, warm
+from keras_seqattn.tuning.latency import decode_latency
+
+IDLE_SECONDS = 0.5  # between two questions of a worker that has nothing to do
+FAILURES_IN_A_ROW = 3  # after which it is no one trial that is to blame
+# Of the best trial, that trains on: epochs without a better one, and epochs at all.
+PATIENCE, MOST_EPOCHS = 8, 10**6
+
+
+class Tuner(keras_tuner.Tuner):
+    """Runs the trials of a study, in this process.
+
+    Args:
+        settings: The study's `Settings`.
+    """
+
+    def __init__(self, settings):
+        self._settings = settings
+        self._failures, self._busy = 0, True
+        oracle, folder = settings.make_oracle(), settings.directory
+        super().__init__(
+            oracle,
+            settings.hypermodel,
+            directory=str(folder.parent),
+            project_name=folder.name,
+        )
+        if not is_worker() and oracle.state_path.exists():
+            oracle.reload()
+
+    def _populate_initial_space(self):
+        """Declares the space; KerasTuner would build models to find it."""
+        hp = self.oracle.get_space()
+        self.hypermodel.declare_hyperparameters(hp)
+        self.oracle.update_space(hp)
+
+    def save(self):
+        """Writes the oracle's state down: a tuner has none."""
+        if not is_worker():
+            self.oracle.save()
+
+    def on_search_begin(self):
+        """Writes the state before the first trial, which a kill may end."""
+        self.save()
+
+    def pre_create_trial(self):
+        """Waits a little where the last question brought no trial."""
+        if not self._busy:
+            time.sleep(IDLE_SECONDS)
+        self._busy = False
+
+    def on_trial_begin(self, trial):
+        """Notes that there was one."""
+        self._busy = True
+
+    def run_trial(self, trial):
+        """Runs a trial from where it stands to its end.
+
+        Args:
+            trial: KerasTuner's trial.
+
+        Returns:
+            Dict of its score.
+
+        Raises:
+            keras_tuner.errors.FailedTrialError: If it has no score.
+            OutOfTime: If the study's time ends first.
+        """
+        folder = trials.TrialFolder.of(self._settings.directory, trial.trial_id)
+        record = records.TrialRecord.load(folder.path)
+        if record is None:
+            record = records.TrialRecord(trial.trial_id)
+            record.values = dict(trial.hyperparameters.values)
+        if record.status == records.RUNNING:
+            self._run(trial.hyperparameters, record, folder)
+        if record.status not in records.SCORED:
+            raise keras_tuner.errors.FailedTrialError(record.reason)
+        return {self._settings.objective.name: record.score}
+
+    def _run(self, hp, record, folder):
+        try:
+            with trials.failures_told():
+                pruned = self._train(hp, record, folder)
+            reason = "worse than the median of the others" if pruned else None
+            self._end(record, folder, records.PRUNED if pruned else "completed", reason)
+        except trials.TrialEnded as ended:
+            self._end(record, folder, ended.status, ended.reason)
+            if ended.status == records.FAILED:
+                self._failures += 1
+                if self._failures == FAILURES_IN_A_ROW:
+                    raise keras_tuner.errors.FatalRuntimeError(
+                        f"{self._failures} trials in a row failed, the last one with "
+                        f"{ended.reason}"
+                    ) from ended
+            return
+        self._failures = 0
+
+    def _end(self, record, folder, status, reason):
+        record.status, record.reason = status, reason
+        record.finished_at = self._settings.clock.elapsed()
+        record.save(folder.path)
+        folder.clear()
+        self._settings.progress.end(record)
+
+    def _train(self, hp, record, folder):
+        """Makes the model and trains it; says whether it was pruned."""
+        settings = self._settings
+        self._begin(record, folder)
+        keras.utils.clear_session()
+        # Each trial by itself, so that it does not matter what ran before in a process.
+        keras.utils.set_random_seed(settings.seed + int(record.trial_id))
+        configuration = self.hypermodel.configuration(hp)
+        record.configuration = dataclasses.asdict(configuration)
+        record.parameters = configuration.count_parameters()
+        parent = hp.values.get("tuner/trial_id")
+        if parent is not None:
+            self._promote(record, folder, parent)
+        model = self.hypermodel.build(hp)
+        self._check_latency(model, record, folder)
+        if settings.warm_start and parent is None and not record.epochs:
+            warm.start(model, configuration, record, settings)
+            record.save(folder.path)
+        epochs = hp.values.get("tuner/epochs", settings.epochs)
+        done = self._is_hopeless
+        return trials.fit(model, hp, settings, record, folder, epochs, done)
+
+    def _is_hopeless(self, record):
+        settings = self._settings
+        if not settings.prune:
+            return False
+        others = records.load_records(settings.directory)
+        return trials.is_hopeless(record, others, settings.objective.direction)
+
+    def finish(self):
+        """Trains the best trial on, in place, while there is time and it gets better.
+
+        A trial that was pruned does not go on: its training has ended.
+        """
+        settings = self._settings
+        known = records.load_records(settings.directory)
+        able = [record for record in known if record.status != records.PRUNED]
+        record = records.best_of(able, settings.objective.direction)
+        if record is None or _has_settled(record) or settings.clock.is_over():
+            return
+        folder = trials.TrialFolder.of(settings.directory, record.trial_id)
+        hp = keras_tuner.HyperParameters()
+        hp.values = dict(record.values)
+        record.owner = self._owner
+        record.save(folder.path)
+        keras.utils.clear_session()
+        model = self.hypermodel.build(hp)
+        # What fails here costs nothing: the best epoch so far is kept.
+        with contextlib.suppress(trials.TrialEnded, trials.OutOfTime):
+            with trials.failures_told():
+                trials.fit(
+                    model, hp, settings, record, folder, MOST_EPOCHS, _has_settled
+                )
+        self._end(record, folder, records.COMPLETED, None)
+
+    @property
+    def _owner(self):
+        return f"{self.tuner_id}-{os.getpid()}"
+
+    def _begin(self, record, folder):
+        """Notes a start before all else, so that one that kills its process is seen."""
+        if record.fruitless_starts >= trials.MOST_FRUITLESS_STARTS:
+            raise trials.TrialEnded(
+                records.KILLED,
+                f"its process died {record.fruitless_starts} times within an epoch",
+            )
+        record.starts += 1
+        record.fruitless_starts += 1
+        record.owner = self._owner
+        folder.path.mkdir(parents=True, exist_ok=True)
+        record.save(folder.path)
+
+    def _promote(self, record, folder, parent):
+        """Lets a trial go on from the last epoch of another, as Hyperband wants it."""
+        other = trials.TrialFolder.of(self._settings.directory, parent)
+        before = records.TrialRecord.load(other.path)
+        if before.status not in records.SCORED:
+            raise trials.TrialEnded(before.status, f"as trial {parent} ended before it")
+        if record.continued_from is None:
+            folder.continue_from(other)
+            record.inherit(before)
+            record.save(folder.path)
+
+    def _check_latency(self, model, record, folder):
+        """Measures, once, the seconds of a sentence, where they have a limit."""
+        limit = self._settings.max_latency
+        if limit is None:
+            return
+        if record.latency is None:
+            record.latency = decode_latency(model)
+            record.save(folder.path)
+        if record.latency > limit:
+            raise trials.TrialEnded(
+                records.OVER_BUDGET,
+                f"{1000 * record.latency:.1f} ms a sentence, {1000 * limit:g} allowed",
+            )
+
+
+def _has_settled(record):
+    """Whether a trial's best epoch was too long ago."""
+    return len(record.epochs) - record.best_epoch >= PATIENCE
+
+
+def is_worker():
+    """Whether this process is a worker of a chief: KerasTuner's own variables say."""
+    return _has_chief() and not is_chief()
+
+
+def is_chief():
+    """Whether this process is the chief of workers."""
+    return _has_chief() and "chief" in os.environ["KERASTUNER_TUNER_ID"]
+
+
+def _has_chief():
+    return "KERASTUNER_ORACLE_IP" in os.environ

@@ -1,0 +1,149 @@
+"""Weights of a smaller trial as the start of a larger one that computes the same.
+
+A pre-norm block whose sublayers give 0 passes its input on, a head or a hidden unit
+whose outgoing weights are 0 adds nothing. So a model grown from a smaller one, by
+blocks, heads and hidden units that give 0 at first, computes exactly what the smaller
+one does, and learns from there. What cannot grow so: `model_dim`, `key_dim`, the
+vocabulary, and all that changes the formula (positions, norm, activation, tying); the
+depth of post-norm models, whose norms are no identity; the depth of models that share
+their layers; the heads of `alibi`, whose slopes depend on their number.
+"""
+
+import re
+
+import numpy as np
+from keras import ops
+
+from keras_seqattn.tuning import records, trials
+from keras_seqattn.tuning.configuration import Configuration
+
+GROWING = ("encoder_layers", "decoder_layers", "num_heads", "intermediate_dim")
+DEPTHS = GROWING[:2]
+# What of a model's arguments leaves its function as it is when nothing is dropped.
+IRRELEVANT = ("dropout", "attention_dropout", "activation_dropout", "stochastic_depth")
+# The kernels through which heads and hidden units are seen from outside.
+_OUTGOING = re.compile(r"/(attention_output|output)/kernel$")
+
+
+def can_grow(smaller, larger):
+    """Says whether a model can start as another that is no larger.
+
+    Args:
+        smaller: Dict of arguments of `TranslationTransformer`.
+        larger: The same of the model that is to start.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> can_grow({"encoder_layers": 1}, {"encoder_layers": 3})
+        True
+        >>> can_grow({"model_dim": 64}, {"model_dim": 128})
+        False
+    """
+
+    def fixed(options):
+        ignored = (*GROWING, *IRRELEVANT)
+        return {name: value for name, value in options.items() if name not in ignored}
+
+    grown = [name for name in GROWING if smaller.get(name, 0) != larger.get(name, 0)]
+    if any(smaller.get(name, 0) > larger.get(name, 0) for name in grown):
+        return False
+    deeper = any(name in grown for name in DEPTHS)
+    identity = larger.get("normalize_first", True) and not larger.get("share_layers")
+    if deeper and not identity:
+        return False
+    if "num_heads" in grown:
+        if larger.get("positions") == "alibi" or larger.get("key_dim") is None:
+            return False
+    return fixed(smaller) == fixed(larger)
+
+
+def grow(smaller, larger):
+    """Gives a model the weights of a smaller one, and so its function.
+
+    Args:
+        smaller: A `TranslationTransformer`.
+        larger: One that `can_grow` from it.
+
+    Example:
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> sizes = {"model_dim": 8, "num_heads": 2, "intermediate_dim": 16}
+        >>> small = TranslationTransformer(9, encoder_layers=1, **sizes)
+        >>> grow(small, TranslationTransformer(9, encoder_layers=2, **sizes))
+    """
+    known = {place_of(weight): weight for weight in smaller.weights}
+    for weight in larger.weights:
+        place = place_of(weight)
+        value = np.array(ops.convert_to_numpy(weight))
+        if _OUTGOING.search(place):
+            value = np.zeros_like(value)
+        if place in known:
+            old = ops.convert_to_numpy(known[place])
+            value[tuple(map(slice, old.shape))] = old
+        elif not place.startswith(("encoder_", "decoder_")):
+            raise ValueError(
+                "`larger` must have the layers of `smaller` and more blocks. "
+                f"Received: larger with {place!r}, which `smaller` has not."
+            )
+        weight.assign(value)
+
+
+def place_of(weight):
+    """Names the place of a weight in its model, without the numbers Keras gives.
+
+    Args:
+        weight: A variable with a path.
+
+    Returns:
+        A string.
+
+    Example:
+        >>> import types
+        >>> place_of(types.SimpleNamespace(path="encoder_0/norm_3/gamma"))
+        'encoder_0/norm/gamma'
+    """
+    first, *rest = weight.path.split("/")
+    return "/".join([first, *(re.sub(r"_\d+$", "", part) for part in rest)])
+
+
+def source_of(configuration, known, direction):
+    """Chooses the trial whose weights a new one is to start from.
+
+    Args:
+        configuration: The new trial's `Configuration`.
+        known: List of `TrialRecord` of the study.
+        direction: "min" or "max".
+
+    Returns:
+        The best `TrialRecord` of those that ended and can grow; None where there is
+        none.
+    """
+    able = [
+        record
+        for record in known
+        if record.status in records.SCORED
+        and can_grow(record.configuration["model"], configuration.model)
+    ]
+    return records.best_of(able, direction)
+
+
+def start(model, configuration, record, settings):
+    """Starts a trial from another's weights where one can grow into it.
+
+    Args:
+        model: The new trial's model, which gets the weights.
+        configuration: Its `Configuration`.
+        record: Its `TrialRecord`, which gets to know where they come from.
+        settings: The study's `Settings`.
+    """
+    known = records.load_records(settings.directory)
+    source = source_of(configuration, known, settings.objective.direction)
+    if source is None:
+        return
+    folder = trials.TrialFolder.of(settings.directory, source.trial_id)
+    grow(Configuration(**source.configuration).make_model(folder.best), model)
+    record.warm_started_from = source.trial_id
+    record.inherited_seconds = source.best_seconds
+    if source.warm_started_from is not None:
+        record.inherited_seconds += source.inherited_seconds

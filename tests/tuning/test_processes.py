@@ -1,0 +1,91 @@
+"""Workers that show no sign of life lose their trials; the others wait for them."""
+
+import types
+
+import pytest
+
+from keras_seqattn.tuning import processes, settings
+from tests.tuning import conftest
+
+pytestmark = pytest.mark.backends("jax")  # nothing is computed
+
+
+@pytest.fixture
+def oracle(tmp_path):
+    """The oracle of a study of two trials, as a chief has it."""
+    study = settings.Settings(
+        directory=tmp_path,
+        objective=settings.keras_tuner.Objective("val_loss", "min"),
+        algorithm="random",
+        epochs=1,
+        max_trials=2,
+        **dict.fromkeys(("max_seconds", "max_parameters", "max_latency")),
+        **dict.fromkeys(("prune", "warm_start", "verbose"), False),
+        finish=0.0,
+        seed=0,
+        space=conftest.SPACE,
+        vocabulary_size=50,
+        target_vocabulary_size=None,
+        train=conftest.LINES,
+        validation=conftest.LINES,
+        batch_tokens=64,
+        bucket_lengths=(16,),
+    )
+    oracle = study.make_oracle()
+    oracle._set_project_dir(str(tmp_path), "study")
+    hp = oracle.get_space()
+    study.hypermodel.declare_hyperparameters(hp)
+    oracle.update_space(hp)
+    return oracle
+
+
+def end(oracle, trial):
+    trial.status = "COMPLETED"
+    oracle.update_trial(trial.trial_id, {"val_loss": 1.0})
+    oracle.end_trial(trial)
+
+
+def test_the_trial_of_a_dead_worker_goes_to_another(oracle, tmp_path):
+    rollcall = processes.Rollcall(tmp_path, oracle)
+    with processes.SignOfLife(tmp_path, "worker0"):
+        lost = oracle.create_trial("worker0")
+    with processes.SignOfLife(tmp_path, "worker1") as alive:
+        rollcall.call()
+        kept = oracle.create_trial("worker1")
+        end(oracle, kept)
+        assert oracle.create_trial("worker1").status == "IDLE"  # it may be needed
+        for number in range(processes.PATIENCE - 1):  # one was missed above
+            assert oracle.workers == {"worker0", "worker1"}, number
+            alive.path.write_text(str(number))
+            rollcall.call()
+        assert oracle.workers == {"worker1"}
+        taken = oracle.create_trial("worker1")
+        assert (taken.trial_id, taken.status) == (lost.trial_id, "RUNNING")
+        end(oracle, taken)
+        assert oracle.create_trial("worker1").status == "STOPPED"
+    assert oracle.workers == set()
+
+
+def test_one_that_said_goodbye_is_not_waited_for(oracle, tmp_path):
+    rollcall = processes.Rollcall(tmp_path, oracle)
+    with processes.SignOfLife(tmp_path, "worker0"):
+        oracle.create_trial("worker0")
+        rollcall.call()
+    for _ in range(processes.PATIENCE_GONE):
+        assert oracle.workers == {"worker0"}
+        rollcall.call()
+    assert oracle.workers == set()
+
+
+@pytest.mark.parametrize(
+    ("cores", "count", "shares"),
+    [
+        (4, 2, [{0, 1}, {2, 3}]),
+        (5, 2, [{0, 1}, {2, 3}]),
+        (2, 3, [{0}, {1}]),
+    ],
+)
+def test_workers_share_the_processors(monkeypatch, cores, count, shares):
+    system = types.SimpleNamespace(cpu_count=lambda: cores)
+    monkeypatch.setattr(processes, "os", system)
+    assert processes._shares(count) == shares

@@ -1,0 +1,282 @@
+"""What a study does with budgets, failures, larger budgets and wrong arguments."""
+
+import math
+
+import keras_tuner
+import pytest
+
+from keras_seqattn import tuning
+from keras_seqattn.tuning import clock, oracles, records, trials
+from tests.tuning import conftest
+
+pytestmark = [
+    pytest.mark.backends("jax"),  # no backend computes anything here
+    pytest.mark.usefixtures("simulated"),
+]
+
+
+def statuses(study):
+    return [record.status for record in records.load_records(study.directory)]
+
+
+def fail_where(monkeypatch, error_of):
+    """Lets the simulated training raise what a function of the hyperparameters says."""
+
+    def fit(model, hp, study, record, *more):
+        error = error_of(hp.values, record)
+        if error is not None:
+            raise error
+        return conftest.simulated_fit(model, hp, study, record, *more)
+
+    monkeypatch.setattr(trials, "fit", fit)
+
+
+def test_a_seed_decides_all(study):
+    options = {"algorithm": "hyperband", "epochs": 3, "max_trials": 8}
+    tables = [
+        study(name, seed=seed, **options).table().drop(columns="finished_at")
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    assert tables[0].equals(tables[1])
+    assert not tables[0].equals(tables[2])
+
+
+@pytest.mark.parametrize("objective", ["val_loss", "val_bleu"])
+def test_the_best_is_the_best_in_the_direction_of_the_objective(study, objective):
+    found = study(objective=objective, algorithm="random", max_trials=5, prune=False)
+    scores = found.table()["score"]
+    best = scores.max() if objective == "val_bleu" else scores.min()
+    assert found.best_score == best
+    hp = found.best_hyperparameters
+    assert isinstance(hp, keras_tuner.HyperParameters)
+    row = found.table().loc[scores == best].iloc[0]
+    assert hp.values["num_heads"] == row["num_heads"]
+    assert found.best_trial.trial_id == str(row["trial"])
+
+
+def test_what_is_over_budget_is_not_built(study, monkeypatch):
+    built = []
+    build = tuning.TranslationHyperModel.build
+    monkeypatch.setattr(
+        tuning.TranslationHyperModel,
+        "build",
+        lambda self, hp: build(self, built.append(self.configuration(hp)) or hp),
+    )
+    for algorithm in ("random", "hyperband", "bayesian"):
+        built.clear()
+        found = study(
+            algorithm, algorithm=algorithm, max_trials=6, epochs=3, max_parameters=2600
+        )
+        table = found.table()
+        tried = table[table["trial"].notna()]
+        refused = table[table["trial"].isna()]
+        assert len(tried) == 6
+        assert (tried["parameters"] <= 2600).all()
+        assert len(built) == 6
+        assert all(chosen.count_parameters() <= 2600 for chosen in built)
+        assert len(refused) > 6  # infeasible-heavy, and no failure
+        assert set(refused["status"]) == {"over budget"}
+        assert refused["reason"].str.contains("2600 allowed").all()
+
+
+def test_a_space_with_nothing_within_the_budget_ends(study, monkeypatch):
+    monkeypatch.setattr(oracles, "MOST_REJECTED", 30)
+    found = study(algorithm="random", max_parameters=10)
+    assert found.table()["trial"].isna().all()
+    with pytest.raises(
+        ValueError, match=r"must hold a trial with a score.*trials \[\]"
+    ):
+        found.best_model()
+
+
+def test_a_model_too_slow_is_over_budget_and_its_like_not_drawn(study, monkeypatch):
+    def latency(model):
+        return 0.2
+
+    monkeypatch.setattr("keras_seqattn.tuning.tuner.decode_latency", latency)
+    found = study(algorithm="random", max_trials=3, max_latency=0.1)
+    assert statuses(found) == ["over budget"] * 3
+    assert found.table()["reason"].str.startswith("200.0 ms a sentence, 100 al").all()
+    models = [r.configuration["model"] for r in records.load_records(found.directory)]
+    assert all(models.count(model) == 1 for model in models)
+
+
+@pytest.mark.parametrize("algorithm", ["random", "hyperband", "bayesian"])
+def test_a_trial_that_fails_is_noted_and_the_search_goes_on(
+    study, monkeypatch, algorithm
+):
+    errors = {
+        "nan": trials.TrialEnded(records.NAN, "the loss is nan"),
+        "out of memory": MemoryError("no room"),
+        "failed": ValueError("bad luck"),
+    }
+
+    def error_of(values, record):
+        return {1: errors["nan"], 2: errors["out of memory"], 4: errors["failed"]}.get(
+            int(record.trial_id)
+        )
+
+    fail_where(monkeypatch, error_of)
+    found = study(algorithm=algorithm, max_trials=9, epochs=3, prune=False)
+    noted = statuses(found)
+    assert [noted[i] for i in (1, 2, 4)] == list(errors)
+    table = found.table()
+    assert table["score"].isna().sum() == 3
+    assert table["reason"][2] == "MemoryError: no room"
+    assert noted.count("completed") == 6
+    assert math.isfinite(found.best_score)
+    if algorithm == "hyperband":  # failures do not end a bracket
+        assert table["continued_from"].notna().any()
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes", "out of memory"),
+        ("DefaultCPUAllocator: can't allocate memory", "out of memory"),
+        ("an argument is wrong", "failed"),
+    ],
+)
+def test_what_backends_say_of_memory_is_understood(message, status):
+    with pytest.raises(trials.TrialEnded) as ended, trials.failures_told():
+        raise RuntimeError(message)
+    assert ended.value.status == status
+
+
+def test_three_errors_in_a_row_end_the_search(study, monkeypatch):
+    fail_where(monkeypatch, lambda values, record: ValueError("wrong everywhere"))
+    with pytest.raises(RuntimeError, match="3 trials in a row .*wrong everywhere"):
+        study(algorithm="random")
+
+
+def test_a_trial_that_takes_its_process_with_it_is_given_up(study, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    fail_where(
+        monkeypatch,
+        lambda values, record: Killed() if record.trial_id == "1" else None,
+    )
+    options = {"algorithm": "random", "max_trials": 3}
+    for _ in range(trials.MOST_FRUITLESS_STARTS):
+        with pytest.raises(Killed):
+            study(**options)
+    found = study(**options)
+    assert statuses(found) == ["completed", "killed", "completed"]
+    assert found.table()["resumed"][1] == trials.MOST_FRUITLESS_STARTS - 1
+
+
+def test_a_study_goes_on_with_larger_budgets(study):
+    first = study(algorithm="random", max_trials=4).table()
+    same = study(algorithm="random", max_trials=4).table()
+    assert same.equals(first)
+    more = study(algorithm="random", max_trials=6).table()
+    assert more[:4].to_csv() == first.to_csv()
+    assert len(more) == 6
+
+
+def test_the_time_is_counted_over_resumptions(study, monkeypatch):
+    elapsed = 0.0
+
+    def fit(model, hp, settings, record, folder, epochs, is_done):
+        nonlocal elapsed
+        if elapsed >= settings.max_seconds:
+            raise trials.OutOfTime("the time is over")
+        elapsed += 10.0
+        return conftest.simulated_fit(model, hp, settings, record, folder, 2, is_done)
+
+    monkeypatch.setattr(trials, "fit", fit)
+    monkeypatch.setattr(clock.Clock, "elapsed", lambda self: elapsed)
+    options = {"algorithm": "random", "epochs": 2}
+    found = study(**options, max_seconds=35)
+    assert statuses(found) == ["completed"] * 4  # no fifth one is begun
+    assert len(study(**options, max_seconds=35).table()) == 4
+    assert len(study(**options, max_seconds=55).table()) == 6
+
+
+def test_the_best_trial_trains_on_in_the_time_kept_for_it(study, monkeypatch):
+    elapsed = 0.0
+
+    def fit(model, hp, settings, record, folder, epochs, is_done):
+        nonlocal elapsed
+        elapsed += 10.0
+        limit = min(epochs, 5)
+        return conftest.simulated_fit(
+            model, hp, settings, record, folder, limit, is_done
+        )
+
+    monkeypatch.setattr(trials, "fit", fit)
+    monkeypatch.setattr(clock.Clock, "elapsed", lambda self: elapsed)
+    options = {"algorithm": "random", "epochs": 2, "max_seconds": 60, "finish": 0.5}
+    found = study(**options)
+    known = records.load_records(found.directory)
+    assert sorted(len(record.epochs) for record in known) == [2, 2, 5]
+    assert len(found.best_trial.epochs) == 5
+    assert found.best_trial.best_epoch == 5 or found.best_trial.best_epoch <= 2
+    with pytest.raises(ValueError, match="`finish` must be 0.0 where.*finish=0.5"):
+        study("other", finish=0.5)
+
+
+def test_the_clock_goes_on_where_it_stopped(tmp_path):
+    for _ in range(2):
+        with clock.Clock(tmp_path, limit=100) as running:
+            before = running.elapsed()
+            while running.elapsed() < before + 0.02:
+                pass
+    assert 0.04 <= clock.Clock(tmp_path).elapsed() < 5
+    assert not clock.Clock(tmp_path, limit=5).is_over()
+    assert clock.Clock(tmp_path, limit=0.01).is_over()
+
+
+def test_hopeless_trials_end_early():
+    def record(number, *scores):
+        epochs = [{"score": score} for score in scores]
+        return records.TrialRecord(str(number), epochs=epochs)
+
+    others = [record(i, 5.0, 4.0 + i) for i in range(1, 5)]  # medians 5 and 5 at most
+    assert trials.is_hopeless(record(9, 6.0, 5.5), others, "min")
+    assert not trials.is_hopeless(record(9, 6.0, 4.0), others, "min")
+    assert not trials.is_hopeless(record(9, 6.0), others, "min")  # too early
+    assert not trials.is_hopeless(record(9, 6.0, 5.5), others[:3], "min")  # too few
+    assert trials.is_hopeless(record(9, 1.0, 2.0), others, "max")
+
+
+def test_progress_says_what_is_left(study, capsys):
+    study(algorithm="random", max_trials=2, verbose=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("trial 1 of 2: completed; best ")
+    assert lines[-1].endswith("s left")
+
+
+def test_a_folder_is_one_study_s(study):
+    study(algorithm="random", max_trials=1)
+    with pytest.raises(ValueError, match="`directory` must be new.* another seed"):
+        study(algorithm="random", max_trials=1, seed=1)
+    with pytest.raises(ValueError, match="another space"):
+        study(algorithm="random", max_trials=1, space=tuning.TranslationSpace())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "val_accuracy"}, "`objective` must be one .*'val_accuracy'"),
+        ({"algorithm": "grid"}, "`algorithm` must be one .*algorithm='grid'"),
+        ({"max_seconds": 0}, "`max_seconds` must be .*max_seconds=0"),
+        ({"epochs": 0}, "`epochs` must be .*epochs=0"),
+        ({"workers": 0}, "`workers` must be .*workers=0"),
+    ],
+)
+def test_wrong_arguments_are_errors(study, options, message):
+    with pytest.raises(ValueError, match=message):
+        study(**options)
+
+
+def test_wrong_data_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="`train` must be a dataset, or a pair"):
+        tuning.tune_translation(("one", "two"), conftest.LINES, directory=tmp_path)
+    with pytest.raises(ValueError, match="Received: a dataset, with .*'val_bleu'"):
+        tuning.tune_translation(
+            object(), object(), objective="val_bleu", directory=tmp_path
+        )
+    with pytest.raises(ValueError, match="must be the folder of a study.*nowhere"):
+        tuning.Study(tmp_path / "nowhere")

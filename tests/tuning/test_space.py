@@ -1,0 +1,177 @@
+"""All of a space can be built, its weights counted before, and grown from smaller."""
+
+import itertools
+
+import keras
+import keras_tuner
+import numpy as np
+import pytest
+
+from keras_seqattn import models, tuning
+from keras_seqattn.tuning import warm
+
+TINY = {
+    "model_dim": 8,
+    "num_heads": 2,
+    "key_dim": 4,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "intermediate_dim": 16,
+}
+
+
+def draws(space, number, **options):
+    """Draws as KerasTuner's oracles do, without a tuner."""
+    oracle = keras_tuner.oracles.RandomSearchOracle(
+        objective=keras_tuner.Objective("val_loss", "min"), max_trials=number, seed=1
+    )
+    hp = keras_tuner.HyperParameters()
+    space.choose(hp, 50, **options)
+    oracle.update_space(hp)
+    for trial in range(number):
+        hp = oracle.hyperparameters.copy()
+        hp.values = oracle.populate_space(str(trial))["values"]
+        yield hp
+
+
+# Three rows that differ in every option: the sum is of independent parts.
+OPTIONS = [
+    dict(positions="sinusoidal", norm="layer", normalize_first=True),
+    dict(
+        positions="relative",
+        norm="rms",
+        normalize_first=False,
+        gated=True,
+        target_vocabulary_size=40,
+        encoder_layers=2,
+        num_heads=1,
+    ),
+    dict(
+        positions="learned",
+        max_length=12,
+        tie_embeddings=False,
+        key_dim=None,
+        decoder_layers=3,
+        share_layers=True,
+    ),
+]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("options", OPTIONS)
+def test_weights_are_counted_without_building(options):
+    options = {"source_vocabulary_size": 50, **TINY, **options}
+    model = models.TranslationTransformer(**options)
+    assert tuning.count_parameters(**options) == model.count_params()
+
+
+@pytest.mark.backends("torch")
+def test_weights_that_cannot_be_counted_are_an_error():
+    with pytest.raises(ValueError, match="`attention` must be None .*'qk_norm'"):
+        tuning.count_parameters(source_vocabulary_size=9, attention={"qk_norm": True})
+
+
+@pytest.mark.backends("torch")
+def test_every_draw_can_be_built():
+    space = tuning.TranslationSpace(
+        model_dim=(4, 6),
+        encoder_layers=(1, 2),
+        decoder_layers=1,
+        num_heads=(1, 3, 5),
+        key_dim=(2, 4),
+    )
+    for hp in draws(space, 8):
+        chosen = space.choose(hp, 50)
+        model = models.TranslationTransformer(**chosen.model)
+        assert model.count_params() == chosen.count_parameters()
+        post_norm = not chosen.model["normalize_first"]
+        assert ("post_norm_learning_rate" in hp.values) == post_norm
+        assert ("learning_rate" in hp.values) != post_norm
+        assert chosen.warmup_steps in ((800, 1600) if post_norm else (200, 400, 800))
+
+
+@pytest.mark.backends("torch")
+def test_sizes_of_vocabularies_vary():
+    space = tuning.TranslationSpace(vocabulary_size=(30, 60))
+    assert {space.choose(hp).vocabulary_size for hp in draws(space, 8)} == {30, 60}
+    with pytest.raises(ValueError, match="`vocabulary_size` must be given"):
+        tuning.TranslationSpace().choose(keras_tuner.HyperParameters())
+
+
+@pytest.mark.backends("torch")
+def test_attention_choices_for_any_model():
+    seen = set()
+    for seed in range(20):
+        hp = keras_tuner.HyperParameters()
+        tuning.attention_choices(hp, 12, num_heads=(2, 3, 5), key_dim=None)
+        for one in hp.space:
+            hp.values[one.name] = one.random_sample(seed)
+        chosen = tuning.attention_choices(hp, 12, num_heads=(2, 3, 5), key_dim=None)
+        assert chosen.num_heads * chosen.key_dim == 12
+        seen.add(chosen.num_heads)
+    assert seen == {2, 3}
+    with pytest.raises(ValueError, match=r"divisor of `model_dim`, 12.*\(5, 7\)"):
+        tuning.attention_choices(hp, 12, num_heads=(5, 7), key_dim=None)
+
+
+@pytest.mark.backends("torch")
+def test_the_hypermodel_serves_any_tuner(tmp_path):
+    """KerasTuner's own tuner explores the space, builds and trains."""
+    space = tuning.TranslationSpace(
+        model_dim=4, key_dim=2, num_heads=(1, 2), encoder_layers=1, decoder_layers=1
+    )
+    tuner = keras_tuner.RandomSearch(
+        tuning.TranslationHyperModel(20, space=space),
+        objective=keras_tuner.Objective("val_token_crossentropy", "min"),
+        max_trials=1,
+        directory=tmp_path,
+    )
+    ids = np.ones((2, 3), "int32")
+    data = {"source_ids": ids, "target_ids": ids}, ids
+    tuner.search(*data, validation_data=data, verbose=0)
+    assert tuner.get_best_hyperparameters()[0]["key_dim"] == 2
+
+
+GROWTHS = [
+    {"encoder_layers": 3, "decoder_layers": 2},
+    {"num_heads": 3, "intermediate_dim": 24},
+    {"gated": True, "encoder_layers": 2, "intermediate_dim": 24},
+    {"positions": "relative", "num_heads": 4, "decoder_layers": 2},
+]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("growth", GROWTHS)
+def test_a_grown_model_computes_what_the_smaller_one_does(growth):
+    options = {"source_vocabulary_size": 20, **TINY}
+    same = {k: v for k, v in growth.items() if k not in warm.GROWING}
+    smaller = models.TranslationTransformer(**options | same)
+    larger = models.TranslationTransformer(**options | growth)
+    assert warm.can_grow(options | same, options | growth)
+    ids = np.array([[5, 7, 2, 0], [3, 4, 6, 2]])
+    inputs = {"source_ids": ids, "target_ids": ids}
+    for weight in smaller.weights:  # biases too
+        weight.assign(weight + keras.random.uniform(weight.shape, -0.3, 0.3, seed=3))
+    expected = computed(smaller, inputs)
+    assert not np.allclose(computed(larger, inputs), expected, atol=1e-3)
+    warm.grow(smaller, larger)
+    np.testing.assert_allclose(computed(larger, inputs), expected, atol=1e-5)
+
+
+def computed(model, inputs):
+    return keras.ops.convert_to_numpy(model(inputs))
+
+
+def test_what_cannot_grow():
+    base = {**TINY, "normalize_first": True, "positions": "sinusoidal"}
+    for change in ({"model_dim": 16}, {"key_dim": 8}, {"positions": "rotary"}):
+        assert not warm.can_grow(base, base | change)
+    post_norm = base | {"normalize_first": False}
+    assert not warm.can_grow(post_norm, post_norm | {"encoder_layers": 2})
+    assert warm.can_grow(post_norm, post_norm | {"num_heads": 4})
+    alibi = base | {"positions": "alibi"}
+    assert not warm.can_grow(alibi, alibi | {"num_heads": 4})
+    assert not warm.can_grow(base | {"encoder_layers": 2}, base)
+    assert warm.can_grow(base | {"dropout": 0.1}, base | {"dropout": 0.3})
+    pairs = itertools.product([{"num_heads": 4}, {"encoder_layers": 3}], repeat=2)
+    assert all(warm.can_grow(base, base | one | other) for one, other in pairs)

@@ -1,0 +1,174 @@
+"""Real studies: KerasTuner, models that train, processes that are killed."""
+
+import json
+import math
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from keras_seqattn import tuning
+from keras_seqattn.tuning import records
+from tests.tuning import program
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+def start(folder, **options):
+    command = [sys.executable, "-m", "tests.tuning.program", folder]
+    return subprocess.Popen([*command, json.dumps(options)], cwd=ROOT)
+
+
+def found(folder):
+    return [
+        (record.trial_id, record.status, record.values, record.score)
+        for record in records.load_records(folder)
+    ]
+
+
+def wait_for(path, process):
+    while not path.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+@pytest.mark.backends("tensorflow")
+def test_a_study_finds_a_model_that_scores_what_it_says(tmp_path):
+    space = {"ema_momentum": 0.5, "dropout": 0.1, "encoder_layers": 1}
+    study = program.study(tmp_path, space, max_trials=1)
+    assert study.best_trial.status == "completed"
+    translator = study.best_translator()
+    assert study.best_trial.parameters == translator.model.count_params()
+    _, validation = study._corpus.batches(290)
+    logs = translator.model.evaluate(validation, return_dict=True, verbose=0)
+    assert math.isclose(logs["token_crossentropy"], study.best_score, rel_tol=1e-5)
+    study.plot(tmp_path / "study.png")
+    assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "study.csv").read_text().startswith("trial,status,score")
+    cold = tuning.Study(tmp_path)
+    with pytest.raises(ValueError, match="`corpus` must be given.*Received: corpus=No"):
+        cold.best_translator()
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")
+@pytest.mark.parametrize("algorithm", ["random", "hyperband"])
+def test_ten_kills_at_random_moments_change_nothing(tmp_path, algorithm):
+    options = {"algorithm": algorithm, "max_trials": 4, "epochs": 3}
+    begin = time.monotonic()
+    assert start(tmp_path / "whole", **options).wait() == 0
+    seconds = time.monotonic() - begin
+    expected = found(tmp_path / "whole")
+    assert len(expected) == 4
+    rng, kills, studies = random.Random(0), 0, 0
+    while kills < 10:
+        studies += 1
+        folder, running = tmp_path / f"killed_{studies}", True
+        while running:
+            process = start(folder, **options)
+            # The first one may well come in the first trial, before an epoch has ended.
+            if kills < 10:
+                time.sleep(rng.uniform(0.1, 0.5) * seconds)
+                running = process.poll() is None
+                kills += running
+                process.kill()
+                print(f"kill {kills} at {[t[:2] for t in found(folder)]}", flush=True)
+            else:
+                running = process.wait() != 0
+            process.wait()
+        resumed = found(folder)
+        assert [trial[:3] for trial in resumed] == [trial[:3] for trial in expected]
+        for one, other in zip(resumed, expected, strict=True):
+            assert math.isclose(one[3], other[3], rel_tol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")
+def test_two_workers_of_which_one_is_killed(tmp_path):
+    options = {"max_trials": 4, "epochs": 3, "prune": False}
+    assert start(tmp_path / "alone", **options).wait() == 0
+    process = start(tmp_path / "two", workers=2, **options)
+    wait_for(tmp_path / "two" / "trial_0" / "best.weights.h5", process)
+    record = records.TrialRecord.load(tmp_path / "two" / "trial_0")
+    os.kill(int(record.owner.rpartition("-")[2]), signal.SIGKILL)
+    assert process.wait(timeout=600) == 0
+    pairs = zip(found(tmp_path / "two"), found(tmp_path / "alone"), strict=True)
+    for one, other in pairs:
+        assert one[:2] == other[:2] == (other[0], "completed")
+        assert math.isclose(one[3], other[3], rel_tol=1e-4)
+    assert sum(r.starts for r in records.load_records(tmp_path / "two")) == 5
+    commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True)
+    assert "keras_seqattn.tuning.processes" not in commands.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")
+def test_nothing_outlives_a_killed_parent(tmp_path):
+    process = start(tmp_path, workers=2, max_trials=9, epochs=50)
+    wait_for(tmp_path / "trial_0" / "best.weights.h5", process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(3)
+    commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True)
+    assert "keras_seqattn.tuning.processes" not in commands.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")
+def test_a_trial_turns_nan_and_the_others_do_not_mind(tmp_path):
+    space = {"normalize_first": True, "learning_rate": (1e-3, 1e30)}
+    study = program.study(tmp_path, space, max_trials=6)
+    table = study.table()
+    broken = table["learning_rate"] == 1e30
+    assert set(table[broken]["status"]) == {"nan"}
+    assert set(table[~broken]["status"]) <= {"completed", "pruned"}
+    assert table[broken]["reason"].str.contains("the loss is|val_loss is").all()
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")
+@pytest.mark.parametrize("objective", ["val_bleu", "val_chrf"])
+def test_scores_of_translations(tmp_path, objective):
+    study = program.study(
+        tmp_path, objective=objective, max_trials=2, max_latency=100.0
+    )
+    table = study.table()
+    assert table["score"].between(0, 100).all()
+    assert (table["latency"] > 0).all()
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")
+def test_the_time_is_kept_and_the_running_trial_counts(tmp_path):
+    begin = time.monotonic()
+    study = program.study(tmp_path, epochs=10_000, max_seconds=40)
+    assert time.monotonic() - begin < 60
+    assert study.best_trial.status == "running"
+    assert study.seconds < 50
+    epochs = study.best_trial.epochs
+    study = program.study(tmp_path, epochs=10_000, max_seconds=70)
+    assert study.best_trial.epochs[: len(epochs)] == epochs
+    assert len(study.best_trial.epochs) > len(epochs)
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")
+def test_warm_starts_begin_where_the_smaller_one_ended(tmp_path):
+    space = {"normalize_first": True, "dropout": 0.0, "key_dim": 4, "num_heads": 1}
+    study = program.study(
+        tmp_path, space, max_trials=4, epochs=6, warm_start=True, prune=False
+    )
+    table = study.table()
+    warm = table[table["warm_started_from"].notna()]
+    assert len(warm)
+    assert (warm["inherited_seconds"] > 0).all()
+    known = {r.trial_id: r for r in records.load_records(tmp_path)}
+    for record in known.values():
+        if record.warm_started_from is not None:
+            before = known[record.warm_started_from]
+            assert record.epochs[0]["score"] < before.epochs[0]["score"]
