@@ -31,6 +31,9 @@ MODULE = "benchmarks.tuning"
 SYSTEMS = ("default", "tuned", "random-search")
 COLOURS = {"default": "#64748b", "tuned": "#0f766e", "random-search": "#c2410c"}
 SCORE = "val_token_crossentropy"
+# What is told of the model that each system has chosen.
+TOLD = ("encoder_layers", "decoder_layers", "num_heads", "key_dim", "model_dim")
+TOLD += ("feed_forward_ratio", "intermediate_dim", "dropout", "positions")
 
 
 def main():
@@ -136,7 +139,9 @@ def work(arguments):
                 seconds=spent,
                 curve=best_so_far(curve),
                 trials=trials,
-                chosen=str(chosen),
+                chosen=" ".join(
+                    f"{key}={chosen[key]}" for key in TOLD if key in chosen
+                ),
                 parameters=model.count_params() if model else 0,
                 bleu=task.bleu(model) if model else 0.0,
             )

@@ -115,7 +115,7 @@ def tell(args, study):
     print(f"\n{tried[[*COLUMNS, *names]].head(10).to_string(index=False)}")
     mattered = [f"{name} {share:.0%}" for name, share in study.importance().items()]
     print(f"\nWhat mattered: {', '.join(mattered) or 'too few trials to say'}.")
-    print(f"Best: trial {best.trial_id}, after {study.seconds / 60:.1f} minutes.")
+    print(f"Best: trial {int(best.trial_id)}, after {study.seconds / 60:.1f} minutes.")
 
     study.plot(args.output / "study.png")
     translator = study.best_translator()

@@ -30,6 +30,14 @@ def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "ignore:__array__ implementation")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items):
+    for item in items:
+        for marker in item.iter_markers("slow_on"):
+            if keras.backend.backend() in marker.args:
+                item.add_marker("slow")
+
+
 def pytest_runtest_setup(item):
     for marker in item.iter_markers("backends"):
         if keras.backend.backend() not in marker.args:

@@ -122,6 +122,7 @@ def test_the_translation_model_passes(policy):
 @pytest.mark.parametrize(
     "policy", ["float32", pytest.param("mixed_bfloat16", marks=slow_on_jax)]
 )
+@pytest.mark.slow_on("jax")
 def test_a_model_of_keras_s_layers_passes(policy):
     keras.config.set_dtype_policy(policy)
     model = attentive(dropout=0.2, use_causal_mask=True)
@@ -280,12 +281,14 @@ def test_only_what_is_selected_is_audited():
 # Leaks of padding.
 
 
+@pytest.mark.slow_on("jax")
 def test_padding_that_is_attended_to_is_found():
     report = audit.check_padding_invariance(attentive(mask_zero=False), IDS)
     assert (report.ok, report.position, report.input) == (False, 0, "ids")
     assert "depends on the amount of padding in 'ids' in inference" in report.message
 
 
+@pytest.mark.slow_on("jax")
 def test_padding_that_is_attended_to_in_training_is_found():
     """With dropout, when no two lengths can be compared: by its content."""
 
@@ -347,6 +350,7 @@ def test_a_mask_of_its_own_input_is_heeded(rng):
 # The model stays as it was.
 
 
+@pytest.mark.slow_on("jax")
 def test_the_model_is_left_as_it_was(rng):
     model = attentive(dropout=0.3, use_causal_mask=True)
     norm = keras.layers.BatchNormalization()

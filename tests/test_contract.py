@@ -71,6 +71,7 @@ def test_every_public_class_has_a_case_and_every_case_its_class():
 
 
 @each_example
+@pytest.mark.slow_on("jax")
 def test_config_makes_it_again(name):
     make, inputs = EXAMPLES[name]
     thing = make()

@@ -84,6 +84,7 @@ def compress(path):
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.keras")), ids=lambda p: p.stem)
+@pytest.mark.slow_on("jax")
 def test_a_released_version_s_model_gives_what_it_gave(path):
     model = keras.models.load_model(path)
     with np.load(path.with_suffix(".npz")) as saved:

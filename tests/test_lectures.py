@@ -122,6 +122,7 @@ def test_both_models_learn_to_say_digits_backwards(attend):
     assert len(right) == 2 and all(int(count) > 90 for count in right)
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_families_are_what_the_lecture_says(attend):
     printed, figures = attend("lecture_5_families")
     assert_figures("lecture_5_families", figures)

@@ -339,6 +339,7 @@ def test_bad_prefix(translator):
 
 
 @each_variant("kind", named("cross", "encoder", "decoder"), on_jax=["cross"])
+@pytest.mark.slow_on("jax")
 def test_attention_of_every_kind_is_normalized(translator, kind):
     looked = translator.attention("two", "ab", kind=kind)
     sizes = {"cross": (3, 4), "encoder": (4, 4), "decoder": (3, 3)}[kind]

@@ -67,7 +67,7 @@ def test_it_tells_saves_and_goes_on(example, monkeypatch, tmp_path, capsys):
     )
     example.run("--output", tmp_path, "--epochs", 3)
     printed = capsys.readouterr().out
-    assert "trial 9: completed" in printed
+    assert "trial 8: completed" in printed
     assert "What mattered: " in printed
     assert {path.name for path in tmp_path.iterdir()} == WRITTEN
     with open(tmp_path / "study.csv", newline="") as file:
@@ -77,7 +77,7 @@ def test_it_tells_saves_and_goes_on(example, monkeypatch, tmp_path, capsys):
     assert set(varied) <= set(example.HEADS_AND_DEPTH)
 
     example.run("--output", tmp_path, "--epochs", 3)
-    assert "trial 9: completed" not in capsys.readouterr().out
+    assert "trial 8: completed" not in capsys.readouterr().out
     with open(tmp_path / "study.csv", newline="") as file:
         again = list(csv.DictReader(file))
     assert [row["score"] for row in again] == [row["score"] for row in rows]

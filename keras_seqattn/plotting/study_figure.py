@@ -141,6 +141,7 @@ def _draw_importance(panel, shares):
     panel.barh(names, [shares[name] for name in names], color=LINE_COLOUR, height=0.6)
     if not names:
         panel.text(0.5, 0.5, "too few trials", ha="center", transform=panel.transAxes)
+        panel.set_xticks([])
         panel.set_yticks([])
     _label(panel, "share in the scores (permutation)", "")
     panel.tick_params(axis="y", length=0, labelsize=8)

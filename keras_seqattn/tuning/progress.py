@@ -34,11 +34,12 @@ class Progress:
         if not self._verbose:
             return
         known = records.load_records(self._folder)
-        count = f" of {self._max_trials}" if self._max_trials else ""
-        parts = [f"trial {int(record.trial_id) + 1}{count}: {what}"]
+        number = int(record.trial_id)
+        count = f" ({number + 1} of {self._max_trials})" if self._max_trials else ""
+        parts = [f"trial {number}{count}: {what}"]
         best = records.best_of(known, self._objective.direction)
         if best is not None:
-            parts.append(f"best {best.score:.4g} in trial {int(best.trial_id) + 1}")
+            parts.append(f"best {best.score:.4g} in trial {int(best.trial_id)}")
         left = self._time_left(known)
         if left is not None:
             parts.append(f"{duration(left)} left")

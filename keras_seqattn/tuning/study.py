@@ -131,8 +131,8 @@ class Study:
                 "finished_at": record.finished_at,
                 "parameters": record.parameters,
                 "latency": record.latency,
-                "continued_from": record.continued_from,
-                "warm_started_from": record.warm_started_from,
+                "continued_from": _number(record.continued_from),
+                "warm_started_from": _number(record.warm_started_from),
                 "inherited_seconds": record.inherited_seconds,
                 "resumed": max(0, record.starts - 1),
                 "reason": record.reason,
@@ -151,8 +151,9 @@ class Study:
             }
             for drawn in state["rejected"]
         ]
-        frame = pandas.DataFrame(rows, columns=None if rows else ["trial", "score"])
-        return frame.astype({"trial": "Int64", "score": "float64"})
+        frame = pandas.DataFrame(rows, columns=None if rows else [*_TYPES])
+        types = {name: kind for name, kind in _TYPES.items() if name in frame}
+        return frame.astype(types)
 
     def hyperparameters(self):
         """Lists the names of the hyperparameters that differ between trials.
@@ -217,6 +218,13 @@ class Study:
 
 
 _COUNTED = (*records.SCORED, records.RUNNING)
+# Columns of which some rows, or all, may have nothing.
+_TYPES = dict.fromkeys(("trial", "continued_from", "warm_started_from"), "Int64")
+_TYPES |= dict.fromkeys(("score", "latency", "finished_at"), "float64")
+
+
+def _number(trial_id):
+    return None if trial_id is None else int(trial_id)
 
 
 def _own(values):

@@ -106,6 +106,10 @@ class Tuner(keras_tuner.Tuner):
                         f"{ended.reason}"
                     ) from ended
             return
+        except (trials.OutOfTime, KeyboardInterrupt):
+            record.fruitless_starts -= 1  # It did not take its process with it.
+            record.save(folder.path)
+            raise
         self._failures = 0
 
     def _end(self, record, folder, status, reason):

@@ -56,6 +56,7 @@ def decoded(array):
 
 
 @tensorflow_only
+@pytest.mark.slow_on("tensorflow")
 def test_a_fresh_process_serves_the_same_translations(tmp_path):
     source, target = make_sentencepiece(), make_sentencepiece(300)
     search = ks.decoding.BeamSearch(width=2, num_hypotheses=2)

@@ -225,6 +225,7 @@ def test_an_empty_row_leaves_the_gradients_finite(rng, kernel, dtype):
     model = keras.Sequential([inputs, Biased(dtype=dtype)])
     jit_compile = keras.backend.backend() == "jax"
     model.compile(keras.optimizers.SGD(), "mse", jit_compile=jit_compile)
+    model.optimizer.build(model.trainable_variables)
     (before,) = model.get_weights()
     model.train_on_batch(query, query)
     (after,) = model.get_weights()

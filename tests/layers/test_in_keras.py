@@ -47,6 +47,7 @@ def train_step(model, *inputs, **options):
         auto_scale_loss=False,  # It skips the first steps until the scale has fallen.
         **options,
     )
+    model.optimizer.build(model.trainable_variables)
     before = model.get_weights()
     loss = model.train_on_batch(list(inputs), IDS)
     changes = [

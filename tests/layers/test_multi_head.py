@@ -335,6 +335,7 @@ def test_training_with_an_empty_row_stays_finite(rng, implementation):
     model = keras.Model([inputs, masks], layer(inputs, inputs, value_mask=masks))
     jit_compile = keras.backend.backend() == "jax"
     model.compile("sgd", "mse", jit_compile=jit_compile)
+    model.optimizer.build(model.trainable_variables)
     (x,) = draw(rng, T)
     real = np.array([[True] * T, [False] * T])
     before = layer.get_weights()

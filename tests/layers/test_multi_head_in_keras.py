@@ -80,6 +80,7 @@ def test_lora_trains_the_projections_and_is_saved(options, tmp_path):
 
 
 @pytest.mark.parametrize("options", OPTIONS[:1], ids=str)
+@pytest.mark.slow_on("jax")
 def test_int8_is_close_and_is_saved(options, tmp_path):
     model = attention_model(options)
     expected = evaluated(model, model)(IDS)
@@ -95,6 +96,7 @@ def test_int8_is_close_and_is_saved(options, tmp_path):
 
 
 @each_option
+@pytest.mark.slow_on("jax")
 def test_symbolic_shapes_are_the_eager_ones(options):
     layer = layers.MultiHeadAttention(2, 4, value_dim=3, output_shape=5, **options)
     query, value = keras.Input((None, D)), keras.Input((None, D))

@@ -150,6 +150,7 @@ def test_symbolic_weights_have_the_shape_of_the_eager_ones(rng):
     assert scores.shape == (None, 1, None, S)
 
 
+@pytest.mark.slow_on("jax")
 def test_dropout_in_training_alone(rng):
     decoder, given = made(rng, dropout=0.5), inputs(rng)
     output = ops.convert_to_numpy(decoder(*given, training=True))

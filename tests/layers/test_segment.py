@@ -102,11 +102,13 @@ def test_is_carried_through_fit_and_predict(jit_compile):
     dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
     model = keras.Model(x, dense(total[:, None]))
     model.compile("sgd", lambda y, z: ops.sum(z), jit_compile=jit_compile)
+    model.optimizer.build(model.trainable_variables)
     batches = np.concatenate([vectors(n) for n in (1, 2, 3, 4)])
     given = model.predict(batches, batch_size=B, verbose=0)
     np.testing.assert_allclose(given[::2, 0], [0, 2, 6, 12])
     np.testing.assert_allclose(given[1::2, 0], [0, -2, -6, -12])
     model.compile("sgd", lambda y, z: ops.mean(z[:1]), jit_compile=jit_compile)
+    model.optimizer.build(model.trainable_variables)
     model.optimizer.learning_rate = 0.0
     losses = []
     callback = keras.callbacks.LambdaCallback(

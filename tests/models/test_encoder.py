@@ -114,6 +114,7 @@ def test_untied_output_is_a_table_of_its_own():
 
 
 @pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.slow_on("jax")
 def test_learns_classes_with_keras_s_own_loss():
     """The class is the token that stands twice, wherever it does."""
     keras.utils.set_random_seed(2)
@@ -131,6 +132,7 @@ def test_learns_classes_with_keras_s_own_loss():
     assert model.evaluate(ids, labels, verbose=0, return_dict=True)["accuracy"] > 0.9
 
 
+@pytest.mark.slow_on("jax", "tensorflow")
 def test_learns_masked_tokens_with_keras_s_own_loss():
     """A row is one token over and over; the hidden one is known by the others."""
     keras.utils.set_random_seed(3)

@@ -321,6 +321,7 @@ def test_generate_with_a_memory_is_a_chain_of_segments(rng, positions):
         assert_greedy(found, b, np.stack(rows, axis=1)[b])
 
 
+@pytest.mark.slow_on("jax")
 def test_recurrent_carries_the_memory_from_batch_to_batch(rng, tmp_path):
     model = small(rng, memory_length=3)
     text = rng.integers(3, V, size=(2, 8))
@@ -350,6 +351,7 @@ def test_start_begins_another_text(rng):
     np.testing.assert_allclose(numpy(reader(second)), fresh, atol=1e-6)
 
 
+@pytest.mark.slow_on("jax")
 def test_fit_trains_the_model_that_recurrent_shares_its_weights_with(rng):
     """The loss of each step is that of the chain, with the weights as they were."""
     model = small(rng, memory_length=3, dropout=0.0)
@@ -402,6 +404,7 @@ def test_learns_a_counting_corpus():
 @each_variant(
     "policy", named("mixed_bfloat16", "mixed_float16"), on_jax=["mixed_bfloat16"]
 )
+@pytest.mark.slow_on("jax")
 def test_mixed_precision(remembering, policy):
     mixed = small(memory_length=3, dtype=policy, num_layers=2)
     mixed.set_weights(remembering.get_weights())

@@ -55,6 +55,7 @@ def table(model, name):
 
 
 @each_variant("options", VARIANTS, on_jax=["two layers"])
+@pytest.mark.slow_on("jax")
 def test_equals_the_oracle(rng, options):
     model, tied = small(**options), options.get("tie_embeddings", True)
     randomize(model, rng)
@@ -244,6 +245,7 @@ EAGER = [pytest.mark.slow] if keras.backend.backend() == "torch" else []
     "jit_compile",
     [pytest.param("auto", marks=EAGER), pytest.param(True, marks=pytest.mark.slow)],
 )
+@pytest.mark.slow_on("tensorflow")
 def test_translates_lines_it_has_not_seen(jit_compile, rng, tmp_path):
     """The recurrent system, from lines to lines (worked example J)."""
     sources, targets = mirrored(rng, 1700)

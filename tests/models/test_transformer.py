@@ -311,6 +311,7 @@ def test_stochastic_depth_rises_to_the_last_block():
     assert not np.allclose(one, other)
 
 
+@pytest.mark.slow_on("jax")
 def test_tables_stay_tied_after_fit_saving_and_loading(tmp_path):
     model = small(dropout=0.0)
     model.compile(

@@ -86,6 +86,7 @@ def test_loss_and_gradients_are_the_float64_loop(labels, mode):
 
 
 @pytest.mark.parametrize("rows", [1, 4], ids=["one row", "no copies"])
+@pytest.mark.slow_on("jax")
 def test_what_is_no_copy_adds_exactly_nothing(rows):
     labels = rng.integers(0, V, (rows, T)).astype("int32")
     logits = rng.normal(size=(rows, T, V)).astype("float32")
@@ -107,6 +108,7 @@ def test_extreme_logits_stay_finite():
 
 @pytest.mark.backends("tensorflow", "torch")  # JAX has no shapes that are not known.
 @pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.slow_on("tensorflow")
 def test_copies_are_drawn_together_in_fit(jit_compile):
     if jit_compile and keras.backend.backend() == "torch":
         pytest.skip("torch compiles nothing")
@@ -132,6 +134,7 @@ def test_copies_are_drawn_together_in_fit(jit_compile):
             MaskedCrossentropy(consistency=consistency),
             jit_compile=jit_compile,
         )
+        model.optimizer.build(model.trainable_variables)
         history = model.fit(data, shuffle=False, verbose=0)
         losses.append([history.history["loss"][0], model.evaluate(data, verbose=0)])
     (loss, val_loss), (drawn, val_drawn) = losses

@@ -182,6 +182,7 @@ def test_fit_learns_as_it_does_from_logits(make, policy, jit_compile, monkeypatc
                 metrics=[Perplexity()],
                 jit_compile=jit_compile,
             )
+            model.optimizer.build(model.trainable_variables)
             history = model.fit(HIDDEN, LABELS, batch_size=3, epochs=3, verbose=0)
             return history.history
 

@@ -191,6 +191,7 @@ def test_fit_learns(policy, jit_compile, rng):
     model.compile(
         keras.optimizers.Adam(0.05), MaskedCrossentropy(0.1), jit_compile=jit_compile
     )
+    model.optimizer.build(model.trainable_variables)
     data = (rng.integers(1, V, (16, 5)) * (np.arange(5) < 4)).astype("int32")
     before = model.evaluate(data, data, verbose=0)
     total, count, _ = reference(data, logits_of(model, data), None, 0.1)
@@ -204,6 +205,7 @@ def test_fit_learns(policy, jit_compile, rng):
 def test_fit_under_torch_compile():
     model = masked_model()
     model.compile("adam", MaskedCrossentropy(0.1), jit_compile=True)
+    model.optimizer.build(model.trainable_variables)
     before = float(MaskedCrossentropy(0.1)(LABELS, model(LABELS)))
     history = model.fit(LABELS, LABELS, batch_size=3, verbose=0).history
     np.testing.assert_allclose(history["loss"][0], before, rtol=1e-5)
@@ -218,6 +220,7 @@ def test_fit_accumulates_exactly_when_normalized():
             keras.optimizers.SGD(1.0, gradient_accumulation_steps=steps),
             MaskedCrossentropy(normalize_by=tokens),
         )
+        model.optimizer.build(model.trainable_variables)
         model.fit(
             LABELS[:2], LABELS[:2], batch_size=batch_size, shuffle=False, verbose=0
         )

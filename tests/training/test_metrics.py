@@ -47,6 +47,7 @@ def expected(seen, pad_id):
     pad_id=st.sampled_from([0, 4, -1]),
     weighted=st.booleans(),
 )
+@pytest.mark.slow_on("jax")
 def test_each_token_counts_once_over_all_batches(seed, pad_id, weighted):
     seen = list(batches(seed, pad_id, weighted))
     results = []
@@ -70,6 +71,7 @@ def test_a_row_weight_weighs_each_of_its_tokens():
 @pytest.mark.parametrize(
     ("cls", "empty"), list(zip(METRICS, (0.0, 1.0, 0.0), strict=True))
 )
+@pytest.mark.slow_on("jax")
 def test_padding_alone_counts_for_nothing(cls, empty):
     metric = cls()
     assert float(metric.result()) == empty

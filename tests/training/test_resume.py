@@ -50,6 +50,7 @@ def make_model(width=4, learning_rate=0.01):
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
+    model.optimizer.build(model.trainable_variables)  # TensorFlow then traces once.
     return model
 
 

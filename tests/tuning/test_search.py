@@ -166,6 +166,15 @@ def test_a_trial_that_takes_its_process_with_it_is_given_up(study, monkeypatch):
     assert found.table()["resumed"][1] == trials.MOST_FRUITLESS_STARTS - 1
 
 
+def test_a_trial_that_only_lacked_time_is_not_given_up(study, monkeypatch):
+    fail_where(monkeypatch, lambda values, record: trials.OutOfTime("no time"))
+    for _ in range(trials.MOST_FRUITLESS_STARTS + 1):
+        found = study(algorithm="random", max_trials=1)
+    assert statuses(found) == ["running"]
+    monkeypatch.setattr(trials, "fit", conftest.simulated_fit)
+    assert statuses(study(algorithm="random", max_trials=1)) == ["completed"]
+
+
 def test_a_study_goes_on_with_larger_budgets(study):
     first = study(algorithm="random", max_trials=4).table()
     same = study(algorithm="random", max_trials=4).table()
@@ -244,7 +253,7 @@ def test_hopeless_trials_end_early():
 def test_progress_says_what_is_left(study, capsys):
     study(algorithm="random", max_trials=2, verbose=True)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("trial 1 of 2: completed; best ")
+    assert lines[0].startswith("trial 0 (1 of 2): completed; best ")
     assert lines[-1].endswith("s left")
 
 
