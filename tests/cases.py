@@ -418,6 +418,13 @@ CASES = {
         case(training.Noam, 512, 4000, scale=2.0, inputs=(np.array(250),))
     ],
     "text.SentencePieceTokenizer": [(_tokenizer, (LINES,))],
+    "text.WordPieceTokenizer": [
+        case(
+            text.WordPieceTokenizer,
+            ["<pad>", "<s>", "</s>", "<unk>", "a", "b", "##b", "##a"],
+            inputs=(LINES,),
+        )
+    ],
     "text.ByteTokenizer": [case(text.ByteTokenizer, inputs=(LINES,))],
 }
 # Classes that hold a result and are neither configured nor saved.

@@ -133,6 +133,7 @@ OURS = {
     "training.snapshot": set(),
     "text": {"text"},
     "text.tokenizers": set(),
+    "text.wordpiece": {"text.tokenizers"},
     "text.phrases": set(),
     "text.corpora": {"text.phrases"},
     "text.batching": {"text.tokenizers"},
@@ -213,6 +214,7 @@ OURS_LATE = {
 # What may be imported from elsewhere, beside keras, numpy and the standard library.
 THEIRS = {
     "text.tokenizers": {"sentencepiece", "tensorflow", "tensorflow_text"},
+    "text.wordpiece": {"tensorflow", "tensorflow_text"},
     "text.batching": {"tensorflow"},
     "tuning.hypermodels": {"keras_tuner"},
     "tuning.objective": {"keras_tuner"},

@@ -3,10 +3,12 @@
 from keras_seqattn.text.batching import translation_batches
 from keras_seqattn.text.corpora import load_parallel, read_parallel, read_tsv
 from keras_seqattn.text.tokenizers import ByteTokenizer, SentencePieceTokenizer
+from keras_seqattn.text.wordpiece import WordPieceTokenizer
 
 __all__ = [
     "ByteTokenizer",
     "SentencePieceTokenizer",
+    "WordPieceTokenizer",
     "load_parallel",
     "read_parallel",
     "read_tsv",

@@ -59,7 +59,7 @@ def check_lines(lines, argument="lines"):
         yield line
 
 
-class _Tokenizer(keras.layers.Layer):
+class Tokenizer(keras.layers.Layer):
     """What every tokenizer has: special ids, checks, lists here and tensors there.
 
     A subclass gives `vocabulary_size`, `_encode(strings, sampling)`, a string tensor
@@ -128,7 +128,7 @@ class _Tokenizer(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class SentencePieceTokenizer(_Tokenizer):
+class SentencePieceTokenizer(Tokenizer):
     r"""Splits text into subwords by a SentencePiece model, without losing anything.
 
     `detokenize(tokenize(lines)) == lines` for every string: leading and repeated
@@ -258,7 +258,7 @@ class SentencePieceTokenizer(_Tokenizer):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class ByteTokenizer(_Tokenizer):
+class ByteTokenizer(Tokenizer):
     """Splits text into its UTF-8 bytes: nothing to train, nothing unknown or lost.
 
     The id of a byte is `byte + 4`; ids 0 to 3 are pad, start, end and unknown, which
