@@ -18,6 +18,7 @@ ROOMS = (
     "training",
     "text",
     "translator",
+    "tuning",
     "export",
     "plotting",
     "recipes",
@@ -91,12 +92,18 @@ def methods(cls):
     """Yields the public methods of a class that none of its foreign bases has."""
     ours = [base for base in cls.__mro__ if base.__module__.startswith(PACKAGE)]
     foreign = [base for base in cls.__mro__ if base not in ours]
-    known = {name for base in foreign for name in vars(base)}
-    for name in dict.fromkeys(name for base in reversed(ours) for name in vars(base)):
+    known = {pair for base in foreign for pair in _kinds(base)}
+    own = dict(pair for base in reversed(ours) for pair in _kinds(base))
+    for name, kind in own.items():
         thing = getattr(cls, name)
         is_public = name == "__call__" or not name.startswith("_")
-        if is_public and name not in known and inspect.isroutine(thing):
+        if is_public and (name, kind) not in known and inspect.isroutine(thing):
             yield name, thing
+
+
+def _kinds(cls):
+    """Gives names with their kinds: torch's modules have a `train`, no class method."""
+    return [(name, type(value)) for name, value in vars(cls).items()]
 
 
 def signature(name, thing):
