@@ -1,7 +1,6 @@
 """The tuning example: heads and depth within minutes, saved, and resumed."""
 
 import csv
-import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -18,17 +17,9 @@ ROOT = pathlib.Path(__file__).parent.parent
 WRITTEN = {"study", "study.csv", "study.png", "translator.keras"}
 
 
-def load(name):
-    path = ROOT / "examples" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
-def example(monkeypatch):
-    module = load("tune")
+def example(load_example, monkeypatch):
+    module = load_example("tune")
 
     def run(*options):
         monkeypatch.setattr(sys, "argv", ["tune.py", *map(str, options)])
@@ -110,8 +101,10 @@ def test_one_minute_of_it_for_real(tmp_path):
 
 
 @pytest.mark.backends("jax")
-def test_the_distributed_example_says_which_variables_it_wants(monkeypatch, tmp_path):
-    module = load("distributed_tuning")
+def test_the_distributed_example_says_which_variables_it_wants(
+    load_example, monkeypatch, tmp_path
+):
+    module = load_example("distributed_tuning")
     monkeypatch.setattr(sys, "argv", ["distributed_tuning.py", str(tmp_path)])
     with pytest.raises(SystemExit, match="Set KERASTUNER_TUNER_ID, KERASTUNER_ORACLE"):
         module.main()

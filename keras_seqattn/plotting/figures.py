@@ -63,7 +63,7 @@ def attention_map(weights, source_tokens=None, target_tokens=None, title=None):
     font_size = min(9, 54 * cell)
     below, beside = (font_size / 110 * max(map(len, side)) for side in (down, across))
     width = heads * (columns * cell + 0.2) + beside + 1.4
-    figure = _figure((width, layers * (rows * cell + 0.3) + below + 0.8))
+    figure = new_figure((width, layers * (rows * cell + 0.3) + below + 0.8))
     axes = figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
     for (layer, head), panel in np.ndenumerate(axes):
         image = panel.imshow(panels[layer, head], vmin=0, vmax=1, cmap="Blues")
@@ -118,7 +118,7 @@ def learning_curves(history, x="epoch", title=None):
     names = (name for name in columns if name not in (x, "epoch", "minutes"))
     metrics = dict.fromkeys(name.removeprefix("val_") for name in names)
     metrics = sorted(metrics, key=lambda name: name != "loss")
-    figure = _figure((4.2 * len(metrics), 3.4))
+    figure = new_figure((4.2 * len(metrics), 3.4))
     panels = figure.subplots(1, len(metrics), squeeze=False)[0]
     for panel, name in zip(panels, metrics, strict=True):
         _draw_metric(panel, columns, x, name)
@@ -198,7 +198,18 @@ def _number(text):
     return float("nan") if text in ("NA", "") else float(text)
 
 
-def _figure(size):
+def new_figure(size):
+    """Makes an empty figure of a size in inches.
+
+    Args:
+        size: Pair of width and height.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -6,7 +6,7 @@ What is drawn is any object that has what `keras_seqattn.tuning.Study` has: `tab
 
 import numpy as np
 
-from keras_seqattn.plotting.figures import FAINT
+from keras_seqattn.plotting.figures import FAINT, new_figure
 
 COLOURS = {
     "completed": "#0f766e",
@@ -51,13 +51,7 @@ def study(study, title=None):
             "`study` must hold a trial with a score. "
             f"Received: study with {len(table)} trials."
         )
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "Figures need matplotlib: pip install 'keras_seqattn[plot]'"
-        ) from error
-    figure = Figure(figsize=(12, 8), layout="constrained")
+    figure = new_figure((12, 8))
     panels = figure.subplot_mosaic(
         [["time", "size", "importance"], ["lines"] * 3], height_ratios=(1, 1.1)
     )
