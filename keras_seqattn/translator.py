@@ -367,11 +367,7 @@ class Translator:
 
     def _padded(self, lists):
         """Makes an int32 array of lists of token ids."""
-        length = max(1, max(map(len, lists)))
-        token_ids = np.full((len(lists), length), self.model.pad_id, "int32")
-        for row, ids in zip(token_ids, lists, strict=True):
-            row[: len(ids)] = ids
-        return token_ids
+        return generation.padded(lists, self.model.pad_id)
 
     def _texts(self, found):
         """Gives for each sentence its pairs (text, score)."""

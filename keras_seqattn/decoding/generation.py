@@ -272,6 +272,27 @@ def _padded_lengths(model, token_ids, length):
     return np.pad(token_ids, padding, constant_values=model.pad_id)
 
 
+def padded(lists, pad_id):
+    """Makes an array of lists of token ids.
+
+    Args:
+        lists: List of lists of integers.
+        pad_id: What fills the shorter ones.
+
+    Returns:
+        Int32 array, as long as the longest list, and at least 1.
+
+    Example:
+        >>> padded([[5, 2], [2]], pad_id=0).tolist()
+        [[5, 2], [2, 0]]
+    """
+    length = max(1, max(map(len, lists)))
+    token_ids = np.full((len(lists), length), pad_id, "int32")
+    for row, ids in zip(token_ids, lists, strict=True):
+        row[: len(ids)] = ids
+    return token_ids
+
+
 def padded_length(model, length):
     """Gives the length that sentences of a length are padded to.
 

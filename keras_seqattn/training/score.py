@@ -1,7 +1,6 @@
 """How good the translations of a model in training are."""
 
 import keras
-import numpy as np
 
 from keras_seqattn.decoding import generation
 from keras_seqattn.layers import arguments
@@ -137,19 +136,11 @@ class TranslationScore(keras.callbacks.Callback):
         found = {}
         for start in range(0, len(filled), LINES_AT_ONCE):
             batch = filled[start : start + LINES_AT_ONCE]
-            padded = _padded([token_ids[i] for i in batch], model.pad_id)
+            padded = generation.padded([token_ids[i] for i in batch], model.pad_id)
             best = generation.decode(model, padded, self.search, numbers=batch)
             texts = self.target_tokenizer.detokenize(_best(best))
             found.update(zip(batch, texts, strict=True))
         return [found.get(i, "") for i in range(len(self.sources))]
-
-
-def _padded(lists, pad_id):
-    """Makes an int32 array of lists of token ids."""
-    token_ids = np.full((len(lists), max(map(len, lists))), pad_id, "int32")
-    for row, ids in zip(token_ids, lists, strict=True):
-        row[: len(ids)] = ids
-    return token_ids
 
 
 def _best(hypotheses):
