@@ -428,7 +428,7 @@ CASES = {
     "text.ByteTokenizer": [case(text.ByteTokenizer, inputs=(LINES,))],
 }
 # Classes that hold a result and are neither configured nor saved.
-RESULTS = {"decoding.Hypotheses", "decoding.CompileReport"}
+RESULTS = {"layers.DistanceBias", "decoding.Hypotheses", "decoding.CompileReport"}
 # Callbacks are neither: Keras's have no configuration.
 RESULTS |= {
     "training.CheckpointAverage",

@@ -12,6 +12,7 @@ from keras_seqattn.layers.attention import (
 )
 from keras_seqattn.layers.blocks import EncoderBlock
 from keras_seqattn.layers.decoder_block import DecoderBlock
+from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.feed_forward import FeedForward
 from keras_seqattn.layers.logits import TokenLogits
 from keras_seqattn.layers.masks import (
@@ -39,6 +40,7 @@ __all__ = [
     "AlibiBias",
     "AttentiveRecurrentDecoder",
     "DecoderBlock",
+    "DistanceBias",
     "EncoderBlock",
     "FeedForward",
     "LearnedPositions",

@@ -48,7 +48,7 @@ def additive_attention(
         value: Float tensor `(B, S, G, V)`.
         vector: Float tensor `(H, U)`.
         mask: As in `dot_product_attention`; so are the arguments after it.
-        bias: Float tensor that broadcasts to `(B, H, T, S)`.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`.
         causal: Whether query i sees only keys j <= i + offset.
         window: Positive integer: query i sees only keys |i + offset - j| < window.
         offset: Position of the first query among the keys.
@@ -104,7 +104,7 @@ def additive_scores(
         key: Float tensor `(B, S, G, U)`.
         vector: Float tensor `(H, U)`.
         mask: As in `dot_product_attention`; so are the arguments after it.
-        bias: Float tensor that broadcasts to `(B, H, T, S)`.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`.
         causal: Whether query i sees only keys j <= i + offset.
         window: Positive integer, or None.
         offset: Position of the first query among the keys.

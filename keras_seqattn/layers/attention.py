@@ -9,7 +9,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_seqattn.layers import arguments, explicit, fused, masks
+from keras_seqattn.layers import arguments, distances, explicit, fused, masks
 from keras_seqattn.layers.chunked import chunked_attention
 
 IMPLEMENTATIONS = ("auto", "explicit", "fused", "chunked")
@@ -48,7 +48,7 @@ def dot_product_attention(
         value: Float tensor `(B, S, G, V)`.
         mask: Bool tensor that broadcasts to `(B, H, T, S)`, or `(B, T, S)` for all
             heads; True = may attend.
-        bias: Float tensor that broadcasts to `(B, H, T, S)`.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`.
         scale: Factor of the scores; None is 1 / sqrt(K), 1.0 leaves them unscaled.
         causal: Whether query i sees only keys j <= i + offset.
         window: Positive integer: query i sees only keys |i + offset - j| < window.
@@ -91,6 +91,7 @@ def dot_product_attention(
             query, key, value, bias=bias, dropout=dropout, seed=seed, **options
         )
     if implementation == "fused":
+        bias = distances.of_pairs(bias)
         return fused.fused_attention(query, key, value, bias, dropout, **options)
     mask = _pair_mask(query, key, **options)
     weights = explicit.softmax(dot_scores(query, key), mask, bias, query.dtype)
@@ -117,7 +118,7 @@ def attention_scores(
         query: Float tensor `(B, T, H, K)`.
         key: Float tensor `(B, S, G, K)`.
         mask: As in `dot_product_attention`; so are the arguments after it.
-        bias: Float tensor that broadcasts to `(B, H, T, S)`.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`.
         scale: Factor of the scores; None is 1 / sqrt(K).
         causal: Whether query i sees only keys j <= i + offset.
         window: Positive integer, or None.

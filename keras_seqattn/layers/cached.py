@@ -7,6 +7,7 @@ G key and value heads, K key_dim, V value_dim.
 from keras import ops
 
 from keras_seqattn.layers import masks
+from keras_seqattn.layers.distances import of_pairs
 
 
 class CachedSteps:
@@ -82,7 +83,7 @@ class CachedSteps:
         entries = _kept(keys, self.project_value(query))
         cache = _written(cache, entries, index * width)
         length = cache["key"].shape[3] // width
-        bias = self._bias(1, length, index)  # (1, H, 1, L)
+        bias = of_pairs(self._bias(1, length, index))  # (1, H, 1, L)
         # The beams stand at one position, so the kernel must not count them from 0.
         heads, _ = self._attend(
             self._beams_placed(self.project_query(query), index),

@@ -8,11 +8,15 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 R = H / G, K key_dim, V value_dim; N blocks of t queries, M blocks of s keys.
 """
 
+import functools
+
 import keras
 from keras import ops
 
+from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.explicit import MASKED_SCORE
 from keras_seqattn.layers.grid import Grid, stack
+from keras_seqattn.layers.tiles import DistanceTiles, PairTiles
 
 # Stands for the logarithm of an empty row's sum: each weight made with it is zero.
 EMPTY_ROW = 1e30
@@ -30,7 +34,8 @@ def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
         value: Float tensor `(B, S, G, V)`.
         mask: Bool tensor of rank 4 that broadcasts to `(B, H, T, S)`, or None; it is
             not broadcast as a whole.
-        bias: Float tensor that broadcasts to `(B, H, T, S)`, or None.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, a `DistanceBias`, of which
+            not all pairs are made, or None.
         **options: `causal`, `window`, `offset`, `dropout` and `seed` as in
             `dot_product_attention`, and `block_length`: see `Grid`.
 
@@ -49,11 +54,12 @@ def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
     """
     grid = Grid(query, key, mask, **options)
     key, value = (ops.cast(x, query.dtype) for x in (key, value))
+    make_tiles, learned, constant = _biases(grid, bias)
 
     @ops.custom_gradient
     def attend(query, key, value, *biases):
         keys = grid.key_blocks(key), grid.key_blocks(value)
-        weighing = _Weighing(grid, *keys, *map(grid.pairs, biases))
+        weighing = _Weighing(grid, *keys, *map(make_tiles, biases or constant))
         queries = grid.query_blocks(query)
         output, log_sums = weighing.output(queries)
 
@@ -65,7 +71,7 @@ def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
             gradients = [
                 grid.join_queries(weighing.query_gradient(rows)),
                 *(grid.join_keys(blocks) for blocks in by_keys),
-                *(weighing.bias_gradient(rows, bias) for bias in biases),
+                *(weighing.bias_gradient(rows) for _ in biases),
             ]
             inputs = (query, key, value, *biases)
             return tuple(
@@ -75,8 +81,21 @@ def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
 
         return ops.cast(grid.join_queries(output), query.dtype), gradient
 
-    biases = () if bias is None else (grid.broadcast(ops.convert_to_tensor(bias)),)
-    return attend(query, key, value, *biases)
+    return attend(query, key, value, *learned)
+
+
+def _biases(grid, bias):
+    """Gives what makes tiles of a bias, and the bias as one of two tuples of tensors.
+
+    The first is of those that want a gradient, the second of those that want none.
+    """
+    if bias is None:
+        return None, (), ()
+    if not isinstance(bias, DistanceBias):
+        pairs = grid.broadcast(ops.convert_to_tensor(bias))
+        return functools.partial(PairTiles, grid), (pairs,), ()
+    make_tiles, values = functools.partial(DistanceTiles, grid), (bias.values,)
+    return (make_tiles, values, ()) if bias.learned else (make_tiles, (), values)
 
 
 def _rows(queries, upstream, output, log_sums):
@@ -96,7 +115,7 @@ class _Weighing:
         grid: The `Grid` of the sequences.
         keys: Blocks `(M, B, G, s, K)`.
         values: Blocks `(M, B, G, s, V)`.
-        bias: Pairs `(B, G, R, T, S)`, or None.
+        bias: `PairTiles` or `DistanceTiles`, or None.
     """
 
     def __init__(self, grid, keys, values, bias=None):
@@ -152,22 +171,13 @@ class _Weighing:
 
         return stack(gather, blocks, nothing)
 
-    def bias_gradient(self, rows, bias):
-        """Gives the gradient of a bias, summed over the axes it was broadcast along."""
-        grid, pairs = self._grid, self._bias
-        nothing = ops.zeros_like(grid.tile(pairs, 0, 0), dtype="float32")
-        shared = [axis for axis in range(5) if pairs.shape[axis] == 1]
+    def bias_gradient(self, rows):
+        """Gives the gradient of the bias."""
 
-        def gather(row, *blocks):
-            def tile(column, *_):
-                _, d_scores = self._differentiate(row, column, *blocks)
-                return (ops.sum(self._unfold(d_scores), axis=shared, keepdims=True),)
+        def differentiate(row, column, *block):
+            return self._unfold(self._differentiate(row, column, *block)[1])
 
-            return stack(tile, (self._keys,), (nothing,))
-
-        across = ops.zeros((grid.num_columns, *ops.shape(nothing)), "float32")
-        tiles = stack(gather, rows, (across,))[0]  # (N, M, B, G, R, t, s)
-        return grid.join_pairs(tiles, bias)
+        return self._bias.gradient(differentiate, rows)
 
     def _see(self, row, column, query, peak, total, output):
         """Takes one more block of keys into the online softmax."""
@@ -192,7 +202,7 @@ class _Weighing:
     def _scores(self, row, column, query):
         """Gives one block of masked scores, float32 `(B, G, R * t, s)`."""
         scores = _product(query, ops.swapaxes(self._keys[column], -1, -2))
-        bias = self._grid.tile(self._bias, row, column)
+        bias = None if self._bias is None else self._bias.tile(row, column)
         visible = self._grid.visible(row, column)
         if bias is None and visible is None:
             return scores

@@ -7,6 +7,8 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 import keras
 from keras import ops
 
+from keras_seqattn.layers.distances import of_pairs
+
 # Far below any score, and finite: a row with no key softmaxes to a mean instead of NaN,
 # and is then set to zero.
 MASKED_SCORE = -1e30
@@ -18,7 +20,7 @@ def softmax(scores, mask, bias, dtype):
     Args:
         scores: Float tensor `(B, H, T, S)`.
         mask: Bool tensor that broadcasts to it, or None.
-        bias: Float tensor that broadcasts to it, or None.
+        bias: Float tensor that broadcasts to it, a `DistanceBias`, or None.
         dtype: Dtype of the result.
 
     Returns:
@@ -31,7 +33,7 @@ def softmax(scores, mask, bias, dtype):
     """
     scores = ops.cast(scores, "float32")
     if bias is not None:
-        scores = scores + ops.cast(bias, "float32")
+        scores = scores + ops.cast(of_pairs(bias), "float32")
     if mask is not None:
         scores = ops.where(mask, scores, MASKED_SCORE)
     # Keras warns of a softmax over one key, which is what a first position may see.

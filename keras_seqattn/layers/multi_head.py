@@ -10,6 +10,7 @@ from keras import ops
 from keras_seqattn.layers import additive, arguments, attention, conversion, masks
 from keras_seqattn.layers.axes import Folding
 from keras_seqattn.layers.cached import CachedSteps
+from keras_seqattn.layers.distances import count_heads
 from keras_seqattn.layers.projections import HeadProjections, copied
 from keras_seqattn.layers.relative import positions_in_attention
 
@@ -299,14 +300,15 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         return heads if self.positions is None else self.positions.rotate(heads, start)
 
     def _bias(self, target_length, source_length, offset):
-        """Gives the bias of the positions, `(1, H, T, S)`, or None."""
+        """Gives the bias of the positions: of all pairs, by distance, or None."""
         if self.positions is None:
             return None
         bias = self.positions.bias(target_length, source_length, offset)
-        if bias is not None and bias.shape[1] not in (1, self.num_heads):
+        heads = 1 if bias is None else count_heads(bias)
+        if heads not in (1, self.num_heads):
             raise ValueError(
                 f"`positions` must give a bias for {self.num_heads} heads, or one for "
-                f"all. Received: a bias for {bias.shape[1]} heads."
+                f"all. Received: a bias for {heads} heads."
             )
         return bias
 

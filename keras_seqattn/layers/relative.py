@@ -3,8 +3,10 @@
 A layer of this kind has three methods, which `MultiHeadAttention` calls:
 `build(query_shape)` for heads `(B, T, H, K)`; `rotate(x, start)`, which turns queries
 or keys that stand at `start`, `start + 1`, ...; and `bias(target_length,
-source_length, offset)`, which gives what is added to the scores, or None. Query i
-stands at i + offset, key j at j; the layers here see the distance of the two alone.
+source_length, offset)`, which gives what is added to the scores: a tensor `(1, H, T,
+S)`, or a `DistanceBias`, with which long sequences never make the bias of all pairs, or
+None. Query i stands at i + offset, key j at j; the layers here see the distance of the
+two alone.
 Shapes: B batch, L length, T target length, S source length, H heads, G key and value
 heads, K key_dim.
 """
@@ -16,6 +18,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn.layers import arguments
+from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.quantization import unquantized
 
 
@@ -127,7 +130,7 @@ class _Bias(keras.layers.Layer):
             )
         source = query if key is None else key
         bias = self.bias(ops.shape(query)[1], ops.shape(source)[1], offset)
-        return ops.cast(bias, self.compute_dtype)
+        return ops.cast(bias.pairs(), self.compute_dtype)
 
     def rotate(self, x, start=0):
         """Gives `x` back."""
@@ -241,11 +244,12 @@ class RelativeBias(_Bias):
             offset: Position of the first query, an integer or a scalar tensor.
 
         Returns:
-            Float32 tensor `(1, H, T, S)`.
+            A `DistanceBias` in float32: a number for each distance.
         """
-        behind = _distances(target_length, source_length, offset)
-        rows = ops.take(self.table, self.buckets(behind), axis=0)  # (T, S, H)
-        return ops.cast(ops.transpose(rows, (2, 0, 1))[None], "float32")
+        behind = _behind(target_length, source_length, offset)
+        rows = ops.take(self.table, self.buckets(behind), axis=0)  # (T + S - 1, H)
+        values = ops.cast(ops.transpose(rows), "float32")
+        return DistanceBias(values, target_length)
 
     def buckets(self, behind):
         """Gives the bucket of each distance.
@@ -318,11 +322,12 @@ class AlibiBias(_Bias):
             offset: Position of the first query, an integer or a scalar tensor.
 
         Returns:
-            Float32 tensor `(1, H, T, S)`.
+            A `DistanceBias` in float32: a number for each distance.
         """
-        distances = ops.abs(_distances(target_length, source_length, offset))
-        slopes = np.array(_slopes(self.num_heads), "float32")[:, None, None]
-        return -ops.multiply(ops.cast(distances, "float32"), slopes)[None]
+        distances = ops.abs(_behind(target_length, source_length, offset))
+        slopes = np.array(_slopes(self.num_heads), "float32")[:, None]
+        values = -ops.multiply(ops.cast(distances, "float32"), slopes)
+        return DistanceBias(values, target_length, learned=False)
 
 
 _LAYERS = {"rotary": RotaryPositions, "alibi": AlibiBias, "relative": RelativeBias}
@@ -370,10 +375,10 @@ def _positions(length, start):
     return ops.arange(length, dtype="int32") + start
 
 
-def _distances(target_length, source_length, offset):
-    """Gives how far each query stands behind each key, `(T, S)`."""
-    queries = _positions(target_length, offset)
-    return queries[:, None] - _positions(source_length, 0)[None, :]
+def _behind(target_length, source_length, offset):
+    """Gives how far a query stands behind a key, for all `(T + S - 1,)` distances."""
+    farthest = target_length - 1 + offset
+    return farthest - _positions(target_length + source_length - 1, 0)
 
 
 def _bucket_table(size, max_distance):

@@ -22,7 +22,7 @@ from tests.pairs import each_case, every_pair
 B, T, S, H, K, V = 2, 7, 9, 4, 6, 3
 OPTIONS = {
     "mask": [None, "keys", "heads"],
-    "bias": [None, "keys", "heads"],
+    "bias": [None, "keys", "heads", "distances"],
     "causal": [False, True],
     "window": [None, 3],
     "offset": [0, 2],
@@ -31,7 +31,7 @@ OPTIONS = {
 }
 EVERY_OPTION = {
     "mask": [None, "keys", "queries", "pairs", "heads"],
-    "bias": [None, "keys", "shared", "heads", "row"],
+    "bias": [None, "keys", "shared", "heads", "row", "distances"],
     "causal": [False, True],
     "window": [None, 1, 3, 20],
     "offset": [0, 2, -3],
@@ -51,6 +51,7 @@ BIASES = {
     "shared": (1, 1, T, S),
     "heads": (B, H, T, S),
     "row": (S,),
+    "distances": (H, T + S - 1),
 }
 
 
@@ -71,17 +72,22 @@ def draw(rng, groups=H, mask=None, bias=None):
 def check_case(rng, case, mode="eager"):
     case = dict(case)
     block_length = case.pop("block_length")
+    by_distance = case["bias"] == "distances"
     query, key, value, mask, bias = draw(
         rng, *(case.pop(name) for name in ("groups", "mask", "bias"))
     )
 
     def attend(query, key, value, bias=None):
         tensor = None if mask is None else ops.convert_to_tensor(mask)
+        bias = layers.DistanceBias(bias, T) if by_distance else bias
         options = {"mask": tensor, "bias": bias, "block_length": block_length, **case}
         return chunked_attention(query, key, value, **options)
 
     arrays = [x for x in (query, key, value, bias) if x is not None]
     output, gradients = values_and_gradients(attend, arrays, mode)
+    if by_distance:
+        places = np.arange(S) - np.arange(T)[:, None] + T - 1  # (T, S)
+        bias = bias[None][..., places]  # (1, H, T, S)
     options = {"mask": mask, "bias": bias, "scale": 1.0, **case}
     expected, weights = oracle.attention(query, key, value, **options)
     np.testing.assert_allclose(output, expected, atol=1e-5)
@@ -90,6 +96,10 @@ def check_case(rng, case, mode="eager"):
     assert not gradients[0][empty].any(), "not exactly zero"
     upstream = upstream_gradient(output.shape)
     expected = oracle.attention_gradients(query, key, value, upstream, **options)
+    if by_distance:
+        *expected, of_pairs = expected
+        of_distance = [of_pairs[0][:, places == d].sum(-1) for d in range(T + S - 1)]
+        expected = *expected, np.stack(of_distance, axis=1)
     for gradient, expected_gradient in zip(gradients, expected, strict=False):
         np.testing.assert_allclose(gradient, expected_gradient, atol=2e-5)
 
@@ -102,7 +112,7 @@ def test_equals_the_oracle_forward_and_backward(rng, case):
 @pytest.mark.parametrize("mode", MODES)
 def test_equals_the_oracle_compiled(rng, mode):
     """With all options at once, and with none."""
-    case = dict.fromkeys(("mask", "bias"), "heads") | {"causal": True, "window": 3}
+    case = {"mask": "heads", "bias": "distances", "causal": True, "window": 3}
     check_case(rng, {**case, "offset": 2, "groups": 2, "block_length": 3}, mode)
     case = dict.fromkeys(("mask", "bias", "window")) | {"causal": False, "offset": 0}
     check_case(rng, {**case, "groups": 4, "block_length": 3}, mode)
@@ -188,7 +198,7 @@ def test_a_block_out_of_sight_is_not_read(rng, causal):
         assert not np.nan_to_num(gradient[:, :8]).any()
 
 
-def test_never_has_all_scores_nor_all_of_a_mask(rng):
+def test_never_has_all_scores_nor_all_of_a_mask_or_bias(rng):
     """Neither forward nor backward; the explicit kernel is seen to have them."""
     length, block = 96, 8
     tensors = rng.normal(size=(3, 1, length, 1, 4)).astype("float32")
@@ -207,6 +217,18 @@ def test_never_has_all_scores_nor_all_of_a_mask(rng):
     }
     assert largest["explicit"] >= length * length
     assert largest["chunked"] <= length * block
+
+
+@pytest.mark.parametrize("positions", ["relative", "alibi"])
+def test_never_has_the_bias_of_all_pairs(rng, positions):
+    length = 2 * grid.BLOCK_LENGTH
+    layer = layers.MultiHeadAttention(
+        1, 4, positions=positions, implementation="chunked"
+    )
+    x = rng.normal(size=(1, length, 4)).astype("float32")
+    layer(x, x)
+    largest = largest_tensor(lambda x: layer(x, x, use_causal_mask=True), [x])
+    assert largest < length * length
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

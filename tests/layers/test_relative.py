@@ -160,7 +160,7 @@ def test_buckets_equal_the_formula_in_floats(num_buckets, max_distance, bidirect
 def test_relative_bias_is_the_table_at_the_buckets(rng, offset):
     layer = built(layers.RelativeBias(8, 6))
     layer.table.assign(rng.normal(size=(8, 4)))
-    bias, table = numpy(layer.bias(3, 5, offset)), numpy(layer.table.value)
+    bias, table = numpy(layer.bias(3, 5, offset).pairs()), numpy(layer.table.value)
     assert bias.shape == (1, 4, 3, 5)
     for i in range(3):
         for j in range(5):
@@ -202,14 +202,14 @@ def test_a_head_learns_its_own_bias(rng):
     ],
 )
 def test_alibi_slopes(num_heads, slopes):
-    bias = numpy(built(layers.AlibiBias(), num_heads).bias(1, 2, offset=0))
+    bias = numpy(built(layers.AlibiBias(), num_heads).bias(1, 2, offset=0).pairs())
     np.testing.assert_allclose(-bias[0, :, 0, 1], slopes, rtol=1e-6)
     np.testing.assert_allclose(alibi_slopes(num_heads), slopes, rtol=1e-6)
 
 
 @pytest.mark.parametrize("offset", [0, 3])
 def test_alibi_takes_the_distance_times_the_slope(offset):
-    bias = numpy(built(layers.AlibiBias(), 2).bias(4, 6, offset))
+    bias = numpy(built(layers.AlibiBias(), 2).bias(4, 6, offset).pairs())
     for i in range(4):
         for j in range(6):
             distance = abs(i + offset - j)

@@ -1,0 +1,119 @@
+"""Biases of scores that hang on the distance of query and key alone.
+
+Kept as a number for each distance they take O(T + S) memory, where all pairs at once
+take O(T S).
+
+Shapes: H heads, T target length, S source length, N = T + S - 1 distances.
+"""
+
+from keras import ops
+
+
+class DistanceBias:
+    """A bias of the scores for each head and distance of key and query.
+
+    `dot_product_attention` takes it as its `bias`; the chunked implementation never
+    makes all pairs of it.
+    Shapes: H heads, T target length, S source length, N = T + S - 1 distances.
+
+    Args:
+        values: Float tensor `(H, N)`, or `(1, N)` for all heads:
+            `values[h, j - i + T - 1]` is added to the score of query i and key j.
+        target_length: Number of queries T, an integer or a scalar tensor.
+        learned: Whether `values` wants a gradient.
+
+    Attributes:
+        values: The tensor.
+        target_length: The number.
+        learned: Whether `values` wants a gradient.
+
+    Example:
+        >>> bias = DistanceBias(ops.convert_to_tensor([[-1.0, 0.0, 1.0]]), 2)
+        >>> ops.convert_to_numpy(bias.pairs()).tolist()
+        [[[[0.0, 1.0], [-1.0, 0.0]]]]
+    """
+
+    def __init__(self, values, target_length, learned=True):
+        self.values = values
+        self.target_length = target_length
+        self.learned = learned
+
+    def pairs(self):
+        """Gives the bias of all pairs, a float tensor `(1, H, T, S)`."""
+        return spread(self.values, self.target_length)[None]
+
+
+def of_pairs(bias):
+    """Gives a bias as a tensor.
+
+    Args:
+        bias: A `DistanceBias`, a tensor that broadcasts to `(B, H, T, S)`, or None.
+
+    Returns:
+        A tensor, or None.
+
+    Example:
+        >>> of_pairs(None) is None
+        True
+    """
+    return bias.pairs() if isinstance(bias, DistanceBias) else bias
+
+
+def count_heads(bias):
+    """Gives the number of heads a bias has numbers for, 1 if one serves all.
+
+    Args:
+        bias: A `DistanceBias`, or a tensor `(B or 1, H, T, S)`.
+
+    Returns:
+        An integer.
+
+    Example:
+        >>> count_heads(ops.zeros((1, 4, 3, 3)))
+        4
+    """
+    return bias.values.shape[0] if isinstance(bias, DistanceBias) else bias.shape[1]
+
+
+def spread(values, rows):
+    """Gives each pair the value of its distance.
+
+    Args:
+        values: Tensor `(H, rows + columns - 1)`.
+        rows: Number of rows, an integer or a scalar tensor.
+
+    Returns:
+        Tensor `(H, rows, columns)`: `[h, i, j]` is `values[h, j - i + rows - 1]`.
+
+    Example:
+        >>> values = ops.convert_to_tensor([[1, 2, 3, 4]])
+        >>> ops.convert_to_numpy(spread(values, 2)).tolist()
+        [[[2, 3, 4], [1, 2, 3]]]
+    """
+    heads, distances = ops.shape(values)
+    # Copies one longer than a row, cut into rows: each row begins one value earlier.
+    x = ops.pad(values, ((0, 0), (0, 1)))
+    x = ops.broadcast_to(x[:, None], (heads, rows, distances + 1))
+    x = ops.reshape(x, (heads, rows * (distances + 1)))[:, : rows * distances]
+    return ops.reshape(x, (heads, rows, distances))[:, :, rows - 1 :]
+
+
+def summed(pairs):
+    """Sums the pairs of each distance: what a gradient makes of `spread`.
+
+    Args:
+        pairs: Tensor `(H, rows, columns)`.
+
+    Returns:
+        Tensor `(H, rows + columns - 1)`.
+
+    Example:
+        >>> pairs = ops.convert_to_tensor([[[2, 3, 4], [1, 2, 3]]])
+        >>> ops.convert_to_numpy(summed(pairs)).tolist()
+        [[1, 4, 6, 4]]
+    """
+    heads, rows, columns = ops.shape(pairs)
+    distances = rows + columns - 1
+    x = ops.pad(pairs, ((0, 0), (0, 0), (rows - 1, 0)))
+    x = ops.pad(ops.reshape(x, (heads, rows * distances)), ((0, 0), (0, rows)))
+    return ops.sum(ops.reshape(x, (heads, rows, distances + 1)), axis=1)[:, :distances]

@@ -1,0 +1,53 @@
+"""Biases by distance: the same numbers as those of all pairs."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn import layers
+from keras_seqattn.layers import distances
+from tests.differentiate import upstream_gradient, values_and_gradients
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 4), (5, 1), (3, 4), (6, 2)])
+def test_each_pair_has_the_value_of_its_distance(rng, rows, columns):
+    values = rng.normal(size=(2, rows + columns - 1)).astype("float32")
+    pairs = ops.convert_to_numpy(distances.spread(ops.convert_to_tensor(values), rows))
+    expected = [
+        [[of_head[j - i + rows - 1] for j in range(columns)] for i in range(rows)]
+        for of_head in values
+    ]
+    np.testing.assert_array_equal(pairs, expected)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 4), (5, 1), (3, 4), (6, 2)])
+def test_summed_is_the_gradient_of_spread(rng, rows, columns):
+    values = rng.normal(size=(2, rows + columns - 1)).astype("float32")
+    pairs, (gradient,) = values_and_gradients(
+        lambda x: distances.spread(x, rows), [values]
+    )
+    upstream = ops.convert_to_tensor(upstream_gradient(pairs.shape))
+    sums = ops.convert_to_numpy(distances.summed(upstream))
+    np.testing.assert_allclose(gradient, sums, atol=1e-6)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("implementation", ["explicit", "chunked", "fused"])
+def test_every_implementation_takes_one(rng, implementation, heads):
+    if keras.backend.backend() == "tensorflow" and implementation == "fused":
+        pytest.skip("no kernel there")
+    query, key = rng.normal(size=(2, 1, 5, 2, 4)).astype("float32")
+    values = rng.normal(size=(heads, 7)).astype("float32")
+
+    def attend(values, by_distance):
+        bias = layers.DistanceBias(values, 5)
+        bias = bias if by_distance else bias.pairs()
+        return layers.dot_product_attention(
+            query, key[:, :3], key[:, :3], bias=bias, implementation=implementation
+        )
+
+    output, (gradient,) = values_and_gradients(lambda x: attend(x, True), [values])
+    expected = values_and_gradients(lambda x: attend(x, False), [values])
+    np.testing.assert_allclose(output, expected[0], atol=1e-6)
+    np.testing.assert_allclose(gradient, expected[1][0], atol=1e-6)
