@@ -8,6 +8,8 @@ import pytest
 
 # Not on JAX, which would compile what is tested for seconds, operation by operation.
 elsewhere = pytest.mark.backends("tensorflow", "torch")
+# What differs between the backends by its compiler alone, and takes long on TensorFlow.
+jax_alone = pytest.mark.backends("jax")
 
 
 def every_pair(**options):
@@ -67,8 +69,8 @@ def each_case(cases):
     return each_variant("case", dict(zip(names, cases, strict=True)), on_jax)
 
 
-def each_variant(argument, variants, on_jax):
-    """Runs a test once for each variant; on JAX for some of them.
+def each_variant(argument, variants, on_jax, on_tensorflow=None):
+    """Runs a test once for each variant; on the backends that compile for some of them.
 
     Args:
         argument: The name of the test's argument.
@@ -76,14 +78,22 @@ def each_variant(argument, variants, on_jax):
             the test is given.
         on_jax: The names of the variants that run on JAX too, which compiles each for
             seconds.
+        on_tensorflow: The names of those that run on TensorFlow too, which traces a
+            model for seconds; all when None.
 
     Returns:
         A decorator.
     """
+    on_tensorflow = variants if on_tensorflow is None else on_tensorflow
+    chosen = {"tensorflow": on_tensorflow, "jax": on_jax, "torch": variants}
     return pytest.mark.parametrize(
         argument,
         [
-            pytest.param(value, id=name, marks=() if name in on_jax else elsewhere)
+            pytest.param(
+                value,
+                id=name,
+                marks=pytest.mark.backends(*(x for x in chosen if name in chosen[x])),
+            )
             for name, value in variants.items()
         ],
     )

@@ -350,7 +350,7 @@ def test_a_mask_of_its_own_input_is_heeded(rng):
 # The model stays as it was.
 
 
-@pytest.mark.slow_on("jax")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_the_model_is_left_as_it_was(rng):
     model = attentive(dropout=0.3, use_causal_mask=True)
     norm = keras.layers.BatchNormalization()

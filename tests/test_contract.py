@@ -30,6 +30,8 @@ FIRST = [name for name in EXAMPLES if name.endswith("-0")]
 LAYERS = [name for name in EXAMPLES if name.startswith(("layers.", "models."))]
 each_example = each_variant("name", named(*EXAMPLES), FIRST)
 each_layer_example = each_variant("name", named(*LAYERS), FIRST)
+# A search is compiled anew for each that is made.
+no_search = [name for name in EXAMPLES if not name.startswith("decoding.")]
 
 
 def working(thing, inputs):
@@ -70,8 +72,7 @@ def test_every_public_class_has_a_case_and_every_case_its_class():
     assert CLASSES == set(CASES) | RESULTS
 
 
-@each_example
-@pytest.mark.slow_on("jax")
+@each_variant("name", named(*EXAMPLES), on_jax=[], on_tensorflow=no_search)
 def test_config_makes_it_again(name):
     make, inputs = EXAMPLES[name]
     thing = make()
@@ -104,7 +105,7 @@ def test_every_thing_loads_in_a_fresh_process(tmp_path):
         assert_same(loaded, example(name)[2], name)
 
 
-@each_layer_example
+@each_variant("name", named(*LAYERS), on_jax=[])
 def test_symbolic_shapes_are_the_eager_shapes(name):
     model, _, outputs = example(name)
     assert len(model.outputs) == len(outputs)

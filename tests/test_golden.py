@@ -13,11 +13,11 @@ import zipfile
 
 import keras
 import numpy as np
-import pytest
 
 import keras_seqattn
 from keras_seqattn import models
 from tests.evaluate import evaluated
+from tests.pairs import each_variant
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 SMALL = {
@@ -109,8 +109,10 @@ def compress(path):
             archive.writestr(info.filename, content)
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.keras")), ids=lambda p: p.stem)
-@pytest.mark.slow_on("jax")
+PATHS = {path.stem: path for path in sorted(GOLDEN.glob("*.keras"))}
+
+
+@each_variant("path", PATHS, on_jax=[], on_tensorflow=["plain-0.1.0"])
 def test_a_released_version_s_model_gives_what_it_gave(path):
     model = keras.models.load_model(path)
     with np.load(path.with_suffix(".npz")) as saved:

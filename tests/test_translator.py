@@ -295,6 +295,7 @@ def test_a_stream_says_which_line_is_no_string(translator):
         list(translator.stream(["a", b"x"]))
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_score_is_the_log_probability_of_the_whole_target(translator):
     """A loop over the tokens, in float64, of the logits of one pass."""
     sources, targets = ["two dogs", "x", ""], ["ab", "a longer target", ""]

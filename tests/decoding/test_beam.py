@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_seqattn import decoding
 from keras_seqattn.decoding.ranking import best_of_all
+from tests.pairs import each_variant
 
 V = 5
 PAD, START, END = 0, 1, 2
@@ -98,11 +99,17 @@ def said(found, b, n):
     return found.token_ids[b, n, : found.lengths[b, n]].tolist()
 
 
-@pytest.mark.parametrize(("length_penalty", "kind"), [(1.0, "length"), (0.6, "gnmt")])
-def test_a_width_that_covers_the_tree_is_brute_force(length_penalty, kind):
+@each_variant(
+    "score",
+    {"length": (1.0, "length"), "gnmt": (0.6, "gnmt")},
+    on_jax=["gnmt"],
+    on_tensorflow=["length"],
+)
+def test_a_width_that_covers_the_tree_is_brute_force(score):
     """Of 2 words and an end, 3 steps: at most 4 live beginnings, 12 continuations."""
+    length_penalty, penalty_kind = score
     search = decoding.BeamSearch(
-        width=12, length_penalty=length_penalty, penalty=kind, num_hypotheses=4
+        width=12, length_penalty=length_penalty, penalty=penalty_kind, num_hypotheses=4
     )
     table = tables(seed=1, batch_size=8)
     found = run(table, search, max_length=3)
@@ -135,6 +142,7 @@ def test_scores_are_those_of_the_model_recomputed():
     assert (np.diff(found.scores, axis=1) <= 1e-6).all()
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_the_search_goes_on_while_something_better_may_come():
     """A short sentence ends first; a longer one has the better mean, and wins."""
     table = np.full((1, V, V), -9.0, "float32")
@@ -147,6 +155,7 @@ def test_the_search_goes_on_while_something_better_may_come():
     assert said(run(table, search, max_length=6), 0, 0) == []
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_what_ended_stands_before_what_the_limit_cut():
     table = np.zeros((1, V, V), "float32")
     table[0, :, 3], table[0, :, END] = 4.0, -2.0  # 3 3 3 3 is likely, an end is not
@@ -155,6 +164,7 @@ def test_what_ended_stands_before_what_the_limit_cut():
     assert found.scores[0, 0] < found.scores[0, 1] or found.lengths[0, 1] < 4
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_fewer_sentences_than_hypotheses():
     """With one word and one step there are two sentences; the third does not exist."""
     table = np.zeros((1, V, V), "float32")
@@ -181,6 +191,7 @@ def test_a_prefix_is_forced_and_scored(search):
         np.testing.assert_allclose(found.scores[b, 0], expected, rtol=1e-4)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_coverage_prefers_what_looks_at_the_whole_source():
     """The less probable of two sentences wins where it attends to the whole source."""
     words = np.array([0.0, 0.0, 0.0, 0.05, 0.0], "float32")

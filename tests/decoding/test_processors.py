@@ -12,6 +12,7 @@ from keras import ops
 from keras_seqattn import decoding
 from keras_seqattn.decoding import processors
 from tests.evaluate import evaluated
+from tests.pairs import each_variant
 
 V = 9
 PAD, START, END = 0, 1, 2
@@ -132,17 +133,17 @@ def filtered(probs, temperature=1.0, top_k=None, top_p=None, min_p=None):
     return probs / probs.sum()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"temperature": 0.5},
-        {"temperature": 2.0, "top_k": 3},
-        {"top_p": 0.6},
-        {"min_p": 0.4},
-        {"temperature": 1.5, "top_k": 4, "top_p": 0.8, "min_p": 0.5},
-    ],
-)
+FILTERS = {
+    "none": {},
+    "cold": {"temperature": 0.5},
+    "hot top k": {"temperature": 2.0, "top_k": 3},
+    "top p": {"top_p": 0.6},
+    "min p": {"min_p": 0.4},
+    "all": {"temperature": 1.5, "top_k": 4, "top_p": 0.8, "min_p": 0.5},
+}
+
+
+@each_variant("options", FILTERS, on_jax=["none", "all"], on_tensorflow=["all"])
 def test_samples_follow_the_filtered_probabilities(options):
     """Of 4,000 samples each frequency is within 5 standard deviations."""
     probs = np.array([0, 0, 0, 0.4, 0.25, 0.17, 0.1, 0.05, 0.03])
@@ -157,6 +158,7 @@ def test_samples_follow_the_filtered_probabilities(options):
     assert (np.abs(counts[3:] - size * expected) <= 5 * deviation + 1e-6).all()
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_a_sample_is_a_function_of_the_seed_and_the_sentence():
     table = np.random.default_rng(0).normal(size=(1, 12, V)).astype("float32")
     both = np.repeat(table, 2, axis=0)

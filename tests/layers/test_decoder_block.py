@@ -9,7 +9,7 @@ from keras_seqattn import layers
 from tests.differentiate import value_and_gradient
 from tests.evaluate import evaluated
 from tests.layers.test_blocks import B, D, F, T, built, draw, numpy
-from tests.pairs import each_variant
+from tests.pairs import each_variant, named
 
 M = 3
 PAST_MASK = np.array([[0, 1, 1], [0, 0, 1]], bool)
@@ -22,7 +22,7 @@ SCHEMES = {
 }
 
 
-@each_variant("options", SCHEMES, on_jax=["relative"])
+@each_variant("options", SCHEMES, on_jax=["alibi"])
 def test_past_and_target_equal_the_end_of_one_pass(rng, options):
     past, target = draw(rng, M, T)
     block = built(rng, layers.DecoderBlock, target.shape, **options)
@@ -74,8 +74,8 @@ def test_past_stands_in_a_functional_model(rng):
     np.testing.assert_allclose(numpy(given), numpy(block(target, past=past)), atol=1e-5)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("position", [0, 2])
+@each_variant("dropout", named(0.0, 0.5), on_jax=["0.5"])
+@each_variant("position", named(0, 2), on_jax=["2"])
 def test_no_gradient_comes_from_a_later_position(rng, dropout, position):
     """And some from the past, and from each position up to its own."""
     past, target = draw(rng, M, T)

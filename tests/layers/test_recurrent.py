@@ -11,7 +11,7 @@ from keras_seqattn import layers
 from tests.evaluate import evaluated, examples
 from tests.layers import recurrent_oracle
 from tests.layers.weights import randomize
-from tests.pairs import each_case, every_pair
+from tests.pairs import each_case, each_variant, every_pair, named
 
 D, U = 3, 4
 # Real positions anywhere, a sequence without any among them.
@@ -176,7 +176,9 @@ def test_the_stack_feeds_each_layer_from_the_one_below(rng):
     np.testing.assert_allclose(final, ops.convert_to_numpy(state), atol=1e-6)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@each_variant(
+    "policy", named("mixed_bfloat16", "mixed_float16"), on_jax=["mixed_bfloat16"]
+)
 def test_mixed_precision(rng, policy):
     encoder, x = made(rng, num_layers=2), vectors(rng)
     mixed = layers.RecurrentEncoder(U, num_layers=2, dtype=policy)

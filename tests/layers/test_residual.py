@@ -6,6 +6,7 @@ from keras import ops
 from keras_seqattn import layers
 from tests import oracle
 from tests.layers.weights import dense_weights, norm_weights, randomize
+from tests.pairs import each_variant, named
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
@@ -40,8 +41,8 @@ def test_drops_the_sublayer_and_never_the_input(rng):
     np.testing.assert_allclose((dropped - x)[kept], 2.0 * (quiet - x)[kept], atol=1e-4)
 
 
-@pytest.mark.parametrize("normalize_first", [True, False])
-@pytest.mark.parametrize("rank", [2, 3, 4])
+@each_variant("normalize_first", named(True, False), on_jax=["True"])
+@each_variant("rank", named(2, 3, 4), on_jax=["3"])
 def test_samples_skip_the_sublayer_one_by_one(rng, normalize_first, rank):
     """A sample that does not skip gets 1 / (1 - p) of what the sublayer gives."""
     layer = layers.Residual(

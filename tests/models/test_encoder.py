@@ -113,8 +113,7 @@ def test_untied_output_is_a_table_of_its_own():
     assert (D, V) not in [tuple(weight.shape) for weight in small().weights]
 
 
-@pytest.mark.backends("tensorflow", "torch")
-@pytest.mark.slow_on("jax")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_learns_classes_with_keras_s_own_loss():
     """The class is the token that stands twice, wherever it does."""
     keras.utils.set_random_seed(2)
@@ -156,7 +155,9 @@ def test_learns_masked_tokens_with_keras_s_own_loss():
     assert (told == labels)[hidden].mean() > 0.9
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@each_variant(
+    "policy", named("mixed_bfloat16", "mixed_float16"), on_jax=["mixed_bfloat16"]
+)
 def test_mixed_precision(rng, policy):
     model = small(rng, num_classes=C)
     mixed = models.EncoderModel.from_config(

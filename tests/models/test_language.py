@@ -165,7 +165,12 @@ def assert_greedy(found, b, rows):
     np.testing.assert_allclose(found.scores[b, 0], score, rtol=1e-4)
 
 
-@each_variant("positions", named("rotary", "sinusoidal"), on_jax=["rotary"])
+@each_variant(
+    "positions",
+    named("rotary", "sinusoidal"),
+    on_jax=["rotary"],
+    on_tensorflow=["sinusoidal"],
+)
 def test_generate_takes_the_best_token_of_a_full_pass(rng, positions):
     model = small(rng, positions=positions)
     found = model.generate(PROMPTS, decoding.Greedy(), max_length=5)
@@ -306,7 +311,12 @@ def test_memory_reaches_as_far_back_as_depth_times_length(rng):
     np.testing.assert_array_equal(moved, (behind >= 0) & (behind <= 4))
 
 
-@each_variant("positions", named("rotary", "relative"), on_jax=["relative"])
+@each_variant(
+    "positions",
+    named("rotary", "relative"),
+    on_jax=["relative"],
+    on_tensorflow=["rotary"],
+)
 def test_generate_with_a_memory_is_a_chain_of_segments(rng, positions):
     """The prompt is one, each token after it another; far beyond the memory."""
     model = small(rng, positions=positions, memory_length=3)
@@ -385,6 +395,7 @@ def test_fit_trains_the_model_that_recurrent_shares_its_weights_with(rng):
 
 
 @pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.slow_on("tensorflow")
 def test_learns_a_counting_corpus():
     """Each text counts on from any number; the model goes on from prompts unseen."""
     keras.utils.set_random_seed(1)
@@ -402,9 +413,11 @@ def test_learns_a_counting_corpus():
 
 
 @each_variant(
-    "policy", named("mixed_bfloat16", "mixed_float16"), on_jax=["mixed_bfloat16"]
+    "policy",
+    named("mixed_bfloat16", "mixed_float16"),
+    on_jax=[],
+    on_tensorflow=["mixed_bfloat16"],
 )
-@pytest.mark.slow_on("jax")
 def test_mixed_precision(remembering, policy):
     mixed = small(memory_length=3, dtype=policy, num_layers=2)
     mixed.set_weights(remembering.get_weights())

@@ -84,7 +84,11 @@ def fit(directory, *others, epochs=EPOCHS, kept=(), every=None, interrupt=None):
 
 
 @pytest.mark.parametrize(
-    "every", [pytest.param(None, marks=pytest.mark.backends("torch")), 2]
+    "every",
+    [
+        pytest.param(None, marks=pytest.mark.backends("torch")),
+        pytest.param(2, marks=pytest.mark.slow_on("tensorflow")),
+    ],
 )
 def test_an_interrupted_training_ends_as_the_uninterrupted_one(every, tmp_path):
     whole, expected = fit(tmp_path / "whole", every=every)
