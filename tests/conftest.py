@@ -1,5 +1,6 @@
 """What every test stands on: quiet backends, fixed seeds, float32, no warnings."""
 
+import importlib.metadata
 import importlib.util
 import os
 import pathlib
@@ -19,7 +20,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-import keras  # noqa: E402
+# Keras takes seconds to import: the process that hands out tests does without it.
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
@@ -32,6 +33,8 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
+    import keras
+
     for item in items:
         for marker in item.iter_markers("slow_on"):
             if keras.backend.backend() in marker.args:
@@ -39,18 +42,23 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_runtest_setup(item):
+    import keras
+
     for marker in item.iter_markers("backends"):
         if keras.backend.backend() not in marker.args:
             pytest.skip(f"once, on {' and '.join(marker.args)}, is enough")
 
 
 def pytest_report_header():
-    return f"keras {keras.__version__} on {keras.backend.backend()}"
+    backend = os.environ.get("KERAS_BACKEND", "its default backend")
+    return f"keras {importlib.metadata.version('keras')} on {backend}"
 
 
 @pytest.fixture(autouse=True)
 def fixed_ground():
     """Starts every test from one seed and in float32, whatever ran before it."""
+    import keras
+
     keras.config.set_dtype_policy("float32")
     keras.utils.set_random_seed(0)
     yield

@@ -69,10 +69,14 @@ def test_no_sequence_is_said_twice(said, n):
     assert set(np.flatnonzero(allowed < 0)) == forbidden_ngrams(said, n)
 
 
-METHODS = [decoding.Greedy, decoding.BeamSearch, decoding.Sample]
+METHODS = {
+    "greedy": decoding.Greedy,
+    "beam": decoding.BeamSearch,
+    "sample": decoding.Sample,
+}
 
 
-@pytest.mark.parametrize("make", METHODS)
+@each_variant("make", METHODS, on_jax=["sample"], on_tensorflow=["beam"])
 def test_a_search_obeys_what_it_is_told(make, rng):
     """The table says 5 5 5 5 and an end; each option forbids a part of that."""
     table = np.zeros((1, 6, V), "float32")

@@ -122,6 +122,7 @@ def test_no_causal_mask_where_it_is_not_wanted(rng):
     np.testing.assert_allclose(causal[:, -1], full[:, -1], atol=1e-5)
 
 
+@pytest.mark.slow_on("jax")
 def test_blocks_return_the_scores_of_each_attention(rng):
     """Post-norm, so that each attention sees what the oracle can be given."""
     target, source = draw(rng, T, S)
@@ -240,6 +241,7 @@ def test_padding_content_never_changes_a_real_position(rng, normalize_first):
 # Attention chosen by the user.
 
 
+@pytest.mark.slow_on("jax")
 def test_attention_takes_a_dict_of_options(rng):
     target, source = draw(rng, T, S)
     block = layers.DecoderBlock(

@@ -51,6 +51,7 @@ def test_gives_what_the_layer_of_keras_gives(inputs, make, options):
         assert ours.get_config()[name] == options[name]
 
 
+@pytest.mark.slow_on("jax")
 def test_attends_over_the_axes_of_the_layer(rng):
     grid = rng.normal(size=(B, 3, 4, D)).astype("float32")
     layer = theirs({"attention_axes": 2})
@@ -59,6 +60,7 @@ def test_attends_over_the_axes_of_the_layer(rng):
     np.testing.assert_allclose(numpy(output), numpy(expected), atol=1e-5)
 
 
+@pytest.mark.slow_on("jax")
 def test_keeps_the_precision_and_what_is_frozen(inputs):
     layer = theirs({"dtype": "mixed_bfloat16", "trainable": False})
     layer(*inputs)

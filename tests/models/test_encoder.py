@@ -77,7 +77,7 @@ PADDED = [
 
 
 @each_variant("options", named(*PADDED), on_jax=[str(PADDED[2])])
-@pytest.mark.parametrize("num_classes", [None, C])
+@each_variant("num_classes", named(None, C), on_jax=["None"])
 def test_padding_changes_nothing(rng, options, num_classes):
     model = small(rng, num_classes=num_classes, **options)
     ids = np.where(REAL, IDS, model.pad_id)
@@ -102,6 +102,7 @@ def test_a_text_of_padding_alone_is_finite(rng):
     assert np.isfinite(logits(model, np.zeros((1, 4), "int32"))).all()
 
 
+@pytest.mark.slow_on("jax")
 def test_the_mask_goes_with_tokens_and_not_with_classes():
     np.testing.assert_array_equal(numpy(small()(IDS)._keras_mask), REAL)
     assert getattr(small(num_classes=C)(IDS), "_keras_mask", None) is None

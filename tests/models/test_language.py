@@ -449,6 +449,7 @@ def test_a_layer_in_the_options_is_one_after_loading_too(tmp_path, rng):
     np.testing.assert_array_equal(logits(loaded), logits(model))
 
 
+@pytest.mark.slow_on("jax")
 def test_shared_layers_are_one(rng):
     one, shared = small(), small(num_layers=3, share_layers=True)
     assert shared.count_params() == one.count_params()

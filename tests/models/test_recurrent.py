@@ -221,6 +221,7 @@ def test_says_what_is_wrong(options, message):
 # Training and translating.
 
 
+@pytest.mark.slow_on("jax")
 def test_one_step_changes_every_weight(rng):
     model = small(dropout=0.0)
     randomize(model, rng)
