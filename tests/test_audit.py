@@ -97,7 +97,7 @@ def also(mask, query, key):
 @pytest.mark.parametrize(
     "policy",
     [
-        pytest.param("float32", marks=slow_on_jax),
+        pytest.param("float32", marks=pytest.mark.slow_on("tensorflow", "jax")),
         pytest.param("mixed_bfloat16", marks=pytest.mark.slow),
         pytest.param("mixed_float16", marks=pytest.mark.slow),
     ],

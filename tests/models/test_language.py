@@ -416,7 +416,7 @@ def test_learns_a_counting_corpus():
     "policy",
     named("mixed_bfloat16", "mixed_float16"),
     on_jax=[],
-    on_tensorflow=["mixed_bfloat16"],
+    on_tensorflow=[],
 )
 def test_mixed_precision(remembering, policy):
     mixed = small(memory_length=3, dtype=policy, num_layers=2)

@@ -15,7 +15,18 @@ def load(source, target):
     return {split: load_parallel("phrases", source, target, split) for split in SPLITS}
 
 
-@pytest.fixture(scope="module", params=["en-de", "de-en", "fr-es", "ru-cs"])
+MAIN = ("en", "de", "fr", "es")
+OTHERS = [
+    pytest.param(language, marks=pytest.mark.slow)
+    for language in phrases.LANGUAGES
+    if language not in MAIN
+]
+
+
+@pytest.fixture(
+    scope="module",
+    params=["en-de", "fr-es", pytest.param("ru-cs", marks=pytest.mark.slow)],
+)
 def parts(request):
     return load(*request.param.split("-"))
 
@@ -54,7 +65,7 @@ def test_phrases_are_plain_text(parts):
         ]
 
 
-@pytest.mark.parametrize("language", phrases.LANGUAGES)
+@pytest.mark.parametrize("language", [*MAIN, *OTHERS])
 def test_every_language_has_every_phrase(language):
     lines = phrases._rendered(language)
     assert len(lines) == len(phrases._rendered("en"))
@@ -62,9 +73,9 @@ def test_every_language_has_every_phrase(language):
     assert not [line for line in lines if any(gap in line for gap in gaps)]
 
 
-@pytest.mark.parametrize("source", ["en", "de", "fr", "es"])
+@pytest.mark.parametrize("source", MAIN)
 def test_every_pair_of_the_main_languages_is_large_enough(source):
-    for target in {"en", "de", "fr", "es"} - {source}:
+    for target in set(MAIN) - {source}:
         splits = phrases.phrase_splits(source, target)
         assert len(splits["train"]) >= 20_000
         assert len(splits["val"]) == len(splits["test"]) == 1000

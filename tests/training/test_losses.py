@@ -180,7 +180,7 @@ def test_an_implicit_mask_changes_nothing():
         pytest.param("float32", True, marks=jax_alone),
         pytest.param("float32", False, marks=elsewhere),
         pytest.param("mixed_bfloat16", False, marks=elsewhere),
-        ("mixed_float16", True),
+        pytest.param("mixed_float16", True, marks=jax_alone),
     ],
 )
 def test_fit_learns(policy, jit_compile, rng):
