@@ -11,9 +11,6 @@ import numpy as np
 from keras_seqattn import decoding
 from keras_seqattn.decoding import generation
 
-# Lines searched together: enough to fill the processor, few enough that lines of
-# about one length meet, since a batch takes as long as its longest line.
-LINES_AT_ONCE = generation.BATCH_SIZES[-1]
 # Lines that `stream` holds at once: enough that lines of about one length meet.
 LINES_IN_A_BLOCK = 4096
 
@@ -148,22 +145,14 @@ class Translator:
         sources = self._source_ids(lines)
         forced = None if prefix is None else self.target_tokenizer.tokenize(prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
-        filled.sort(key=lambda index: len(sources[index]))
         progress = (
             keras.utils.Progbar(len(filled), unit_name="line") if verbose else None
         )
         translations = [[("", 0.0)] for _ in lines]
-        for start in range(0, len(filled), LINES_AT_ONCE):
-            batch = filled[start : start + LINES_AT_ONCE]
-            found = decoding.generation.decode(
-                self.model,
-                self._padded([sources[index] for index in batch]),
-                search,
-                prefix=forced and self._padded([forced[index] for index in batch]),
-                numbers=[first + index for index in batch],
-            )
-            texts = zip(batch, self._texts(found), strict=True)
-            for index, translation in texts:
+        for batch, found in generation.decode_lists(
+            self.model, sources, search, filled, forced, first
+        ):
+            for index, translation in zip(batch, self._texts(found), strict=True):
                 translations[index] = translation
             if progress:
                 progress.add(len(batch))
@@ -221,8 +210,7 @@ class Translator:
             keras.utils.Progbar(len(pairs), unit_name="pair") if verbose else None
         )
         scores = np.zeros(len(pairs), "float32")
-        for start in range(0, len(order), LINES_AT_ONCE):
-            batch = order[start : start + LINES_AT_ONCE]
+        for batch in generation.in_batches(order):
             source_ids, target_ids = (
                 self._padded([pairs[index][side] for index in batch]) for side in (0, 1)
             )

@@ -20,7 +20,9 @@ from keras_seqattn.decoding.methods import Greedy, check_integer
 from keras_seqattn.decoding.search import checked_prefix, streams
 
 # What a program is compiled for: every batch is padded to one of these sizes, and every
-# source to a power of 2 of tokens, from the shortest on.
+# source to a power of 2 of tokens, from the shortest on. The largest size fills the
+# processor, and is small enough that sentences of about one length meet: a batch takes
+# as long as its longest sentence.
 BATCH_SIZES = (1, 4, 16, 32, 64)
 SHORTEST = 16
 # The size in which the last sentences of a batch go on.
@@ -270,6 +272,58 @@ def _padded_rows(array, size):
 def _padded_lengths(model, token_ids, length):
     padding = ((0, 0), (0, length - token_ids.shape[1]))
     return np.pad(token_ids, padding, constant_values=model.pad_id)
+
+
+def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0):
+    """Decodes lists of token ids, those of about one length together, as is fastest.
+
+    Args:
+        model: The model.
+        lists: List of lists of integers, the sources.
+        search: The search, or None.
+        chosen: Places of the lists that are to be decoded; None: all.
+        prefixes: List of as many lists of integers, the first tokens forced, or None.
+        first: Place of the first list in all that is searched: see `decode`.
+
+    Yields:
+        Pairs: a list of places, and the `Hypotheses` of the sentences there.
+
+    Example:
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
+        >>> [places for places, _ in decode_lists(model, [[7, 5, 2], [2], [5, 2]])]
+        [[1, 2, 0]]
+    """
+    places = range(len(lists)) if chosen is None else chosen
+    for batch in in_batches(sorted(places, key=lambda place: len(lists[place]))):
+        prefix = None
+        if prefixes is not None:
+            prefix = padded([prefixes[place] for place in batch], model.pad_id)
+        found = decode(
+            model,
+            padded([lists[place] for place in batch], model.pad_id),
+            search,
+            prefix=prefix,
+            numbers=[first + place for place in batch],
+        )
+        yield batch, found
+
+
+def in_batches(items):
+    """Cuts a list into batches that are searched, or scored, together.
+
+    Args:
+        items: List.
+
+    Yields:
+        Lists.
+
+    Example:
+        >>> [len(batch) for batch in in_batches(list(range(100)))]
+        [64, 36]
+    """
+    for start in range(0, len(items), BATCH_SIZES[-1]):
+        yield items[start : start + BATCH_SIZES[-1]]
 
 
 def padded(lists, pad_id):

@@ -5,9 +5,6 @@ import keras
 from keras_seqattn.decoding import generation
 from keras_seqattn.layers import arguments
 
-# Lines searched together, as `Translator` does.
-LINES_AT_ONCE = generation.BATCH_SIZES[-1]
-
 
 class TranslationScore(keras.callbacks.Callback):
     """Translates lines during `fit`, and logs sacreBLEU's BLEU and chrF of them.
@@ -125,22 +122,20 @@ class TranslationScore(keras.callbacks.Callback):
         self._is_scored = True
 
     def _translated(self, model):
-        """Translates the sources: lines of about one length together, as is fastest."""
+        """Translates the sources, as a `Translator` does."""
         limit = None if model.max_length is None else model.max_length - 1
         token_ids = [
             [*ids[:limit], model.end_id]
             for ids in self.source_tokenizer.tokenize(self.sources)
         ]
         filled = [i for i, line in enumerate(self.sources) if line.strip()]
-        filled.sort(key=lambda i: len(token_ids[i]))
-        found = {}
-        for start in range(0, len(filled), LINES_AT_ONCE):
-            batch = filled[start : start + LINES_AT_ONCE]
-            padded = generation.padded([token_ids[i] for i in batch], model.pad_id)
-            best = generation.decode(model, padded, self.search, numbers=batch)
-            texts = self.target_tokenizer.detokenize(_best(best))
-            found.update(zip(batch, texts, strict=True))
-        return [found.get(i, "") for i in range(len(self.sources))]
+        texts = {}
+        for batch, found in generation.decode_lists(
+            model, token_ids, self.search, filled
+        ):
+            best = self.target_tokenizer.detokenize(_best(found))
+            texts.update(zip(batch, best, strict=True))
+        return [texts.get(i, "") for i in range(len(self.sources))]
 
 
 def _best(hypotheses):

@@ -1,3 +1,4 @@
+import functools
 import json
 
 import keras
@@ -9,6 +10,7 @@ from keras_seqattn import decoding, models, training
 from tests import oracle
 from tests.evaluate import evaluated, outputs
 from tests.layers.weights import block_weights, norm_weights, randomize
+from tests.mirrored import learn, share_right
 from tests.models.greedy import naive_greedy
 from tests.pairs import each_variant, named
 
@@ -352,6 +354,21 @@ def test_attention_scores_show_the_source(model):
     real = np.moveaxis(scores, 3, 1)[TARGET != 0]
     np.testing.assert_allclose(real.sum(-1), 1.0, atol=1e-5)
     assert not np.moveaxis(scores, 4, 1)[SOURCE == 0].any()
+
+
+@pytest.mark.slow
+def test_translates_lines_it_has_not_seen(rng):
+    """From lines to lines (worked example J)."""
+    make_model = functools.partial(
+        models.TranslationTransformer,
+        model_dim=64,
+        encoder_layers=1,
+        decoder_layers=1,
+        intermediate_dim=128,
+        dropout=0.0,
+    )
+    translator, sources, targets = learn(make_model, rng, 15, learning_rate=0.003)
+    assert share_right(translator(sources), targets) > 0.9
 
 
 @pytest.mark.parametrize(
