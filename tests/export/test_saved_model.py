@@ -91,7 +91,6 @@ def test_a_fresh_process_serves_the_same_translations(tmp_path):
     assert len(set(best["translations"])) > 5
 
 
-@pytest.mark.slow
 @tensorflow_only
 def test_lines_that_are_empty_or_too_long(tmp_path):
     translator = make_translator(decoder_layers=1)
