@@ -55,8 +55,8 @@ def every_value(cases):
 def each_case(cases):
     """Runs a test once for each case, its argument `case`.
 
-    JAX compiles for seconds what a case computes: there only as many cases run as
-    hold each value of each option. The same options meet elsewhere on the other two.
+    JAX compiles for seconds what a case computes: there all are slow tests but as many
+    as hold each value of each option. The same options meet on the other two.
 
     Args:
         cases: What `every_pair` gave.
@@ -70,29 +70,31 @@ def each_case(cases):
 
 
 def each_variant(argument, variants, on_jax, on_tensorflow=None):
-    """Runs a test once for each variant; on the backends that compile for some of them.
+    """Runs a test once for each variant; where backends compile, some are slow tests.
 
     Args:
         argument: The name of the test's argument.
         variants: A dict from the names of the variants, for pytest's report, to what
             the test is given.
-        on_jax: The names of the variants that run on JAX too, which compiles each for
-            seconds.
-        on_tensorflow: The names of those that run on TensorFlow too, which traces a
-            model for seconds; all when None.
+        on_jax: The names of the variants that are no slow tests on JAX, which compiles
+            each for seconds.
+        on_tensorflow: The names of those that are none on TensorFlow, which traces a
+            model for seconds; None: all.
 
     Returns:
         A decorator.
     """
     on_tensorflow = variants if on_tensorflow is None else on_tensorflow
-    chosen = {"tensorflow": on_tensorflow, "jax": on_jax, "torch": variants}
+    chosen = {"tensorflow": on_tensorflow, "jax": on_jax}
     return pytest.mark.parametrize(
         argument,
         [
             pytest.param(
                 value,
                 id=name,
-                marks=pytest.mark.backends(*(x for x in chosen if name in chosen[x])),
+                marks=pytest.mark.slow_on(
+                    *(x for x in chosen if name not in chosen[x])
+                ),
             )
             for name, value in variants.items()
         ],

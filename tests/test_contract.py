@@ -26,10 +26,8 @@ CLASSES = {name for name, value in PUBLIC.items() if inspect.isclass(value)}
 EXAMPLES = {
     f"{name}-{i}": case for name, cases in CASES.items() for i, case in enumerate(cases)
 }
-FIRST = [name for name in EXAMPLES if name.endswith("-0")]
 LAYERS = [name for name in EXAMPLES if name.startswith(("layers.", "models."))]
-each_example = each_variant("name", named(*EXAMPLES), FIRST)
-each_layer_example = each_variant("name", named(*LAYERS), FIRST)
+each_layer_example = each_variant("name", named(*LAYERS), on_jax=[])
 # A search is compiled anew for each that is made.
 no_search = [name for name in EXAMPLES if not name.startswith("decoding.")]
 
@@ -105,7 +103,7 @@ def test_every_thing_loads_in_a_fresh_process(tmp_path):
         assert_same(loaded, example(name)[2], name)
 
 
-@each_variant("name", named(*LAYERS), on_jax=[])
+@each_layer_example
 def test_symbolic_shapes_are_the_eager_shapes(name):
     model, _, outputs = example(name)
     assert len(model.outputs) == len(outputs)

@@ -133,6 +133,7 @@ def test_compiled_and_a_limit_of_the_export_alone(tmp_path):
         ks.decoding.BeamSearch(width=4, num_hypotheses=2, penalty="gnmt"),
     ],
 )
+@pytest.mark.backends("tensorflow")
 def test_results_are_those_of_the_search(rng, search):
     """With hypotheses of all kinds: ended, cut at the limit, and missing."""
     tokens = ks.decoding.hypotheses.SpecialTokens()

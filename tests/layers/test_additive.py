@@ -178,6 +178,7 @@ def _named(layer):
     return {x.path.partition("/")[2]: x for x in layer.trainable_weights}
 
 
+@pytest.mark.slow_on("jax")
 def test_layer_drops_while_training_and_returns_the_whole_scores(rng):
     x = rng.normal(size=(2, 6, 8)).astype("float32")
     layer = layers.AdditiveAttention(U, dropout=0.5, seed=3)
@@ -187,6 +188,7 @@ def test_layer_drops_while_training_and_returns_the_whole_scores(rng):
     assert not np.allclose(numpy(dropped), numpy(quiet))
 
 
+@pytest.mark.slow_on("jax")
 def test_lengths_may_be_unknown_in_a_functional_model(rng):
     """Then the sums are made in blocks."""
     inputs = [keras.Input((None, U)), keras.Input((None, V))]

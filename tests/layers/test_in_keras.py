@@ -113,6 +113,7 @@ def test_layers_of_one_input_stand_in_a_sequential_model():
     assert np.isfinite(loss) and np.isfinite(changes).all()
 
 
+@pytest.mark.slow_on("jax")
 def test_padding_is_not_seen_through_a_whole_model():
     """The implicit mask reaches every layer between the ids and the logits."""
     model = every_layer_model()
@@ -157,7 +158,8 @@ def test_lora_trains_the_projections_and_the_table(tmp_path):
     )
 
 
-@pytest.mark.backends("torch")
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "torch")
 def test_int8_is_close_and_survives_saving(tmp_path):
     model = every_layer_model(dropout=0.0)
     expected = ops.convert_to_numpy(model([IDS, IDS]))

@@ -166,6 +166,7 @@ def test_gradient_reaches_the_table_from_both_ends():
     assert changed.all(), "rows 4 to 6 are reached through the logits alone"
 
 
+@pytest.mark.slow_on("jax")
 def test_dropout_falls_while_training_only():
     layer = layers.PositionalEmbedding(10, 64, dropout=0.5)
     token_ids = np.array([[4, 9, 1]])

@@ -110,9 +110,7 @@ def test_equals_the_oracle(rng):
 # Step by step.
 
 
-@each_variant(
-    "options", VARIANTS, on_jax=["relative, shared", "rotary in a layer, gated, normed"]
-)
+@each_variant("options", VARIANTS, on_jax=["rotary in a layer, gated, normed"])
 def test_steps_equal_one_pass(rng, options):
     """Two beams go on from each of two prompts, whose lengths differ."""
     model = small(rng, **options)
@@ -242,6 +240,7 @@ def chained(model, token_ids, length):
     return np.concatenate(rows, axis=1)
 
 
+@pytest.mark.slow_on("jax")
 def test_an_empty_memory_is_the_plain_causal_decoder(remembering):
     plain = small(num_layers=2)
     plain.set_weights(remembering.get_weights())

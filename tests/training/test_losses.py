@@ -74,6 +74,7 @@ def test_a_row_weight_weighs_each_of_its_tokens(weights):
     pad_id=st.sampled_from([0, 3, -1]),
     seed=st.integers(0, 99),
 )
+@pytest.mark.slow_on("jax")
 def test_padding_changes_nothing(lengths, padding, label_smoothing, pad_id, seed):
     rng = np.random.default_rng(seed)
     tokens = [token for token in range(V) if token != pad_id]

@@ -37,8 +37,7 @@ def wait_for(path, process):
         time.sleep(0.05)
 
 
-@pytest.mark.backends("tensorflow", "jax")
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_a_study_finds_a_model_that_scores_what_it_says(tmp_path):
     space = {"ema_momentum": 0.5, "dropout": 0.1, "encoder_layers": 1}
     study = program.study(tmp_path, space, max_trials=1)
