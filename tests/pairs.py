@@ -8,8 +8,6 @@ import pytest
 
 # Not on JAX, which would compile what is tested for seconds, operation by operation.
 elsewhere = pytest.mark.backends("tensorflow", "torch")
-# What differs between the backends by its compiler alone, and takes long on TensorFlow.
-jax_alone = pytest.mark.backends("jax")
 
 
 def every_pair(**options):

@@ -13,7 +13,7 @@ from keras_seqattn.training.crossentropy import (
     projected_crossentropy_value,
 )
 from tests.differentiate import value_and_gradient
-from tests.pairs import elsewhere, jax_alone
+from tests.pairs import elsewhere
 from tests.training.numerics import reference
 
 BACKEND = keras.backend.backend()
@@ -151,9 +151,13 @@ def test_soft_capped_logits_carry_none():
     ("make", "policy", "jit_compile"),
     [  # every pair of these options
         pytest.param(tied_layer, "float32", False, marks=elsewhere),
-        pytest.param(tied_layer, "mixed_bfloat16", True, marks=jax_alone),
+        pytest.param(
+            tied_layer, "mixed_bfloat16", True, marks=pytest.mark.slow_on("tensorflow")
+        ),
         pytest.param(tied_layer, "mixed_float16", False, marks=elsewhere),
-        pytest.param(untied_layer, "float32", True, marks=jax_alone),
+        pytest.param(
+            untied_layer, "float32", True, marks=pytest.mark.slow_on("tensorflow")
+        ),
         pytest.param(untied_layer, "mixed_bfloat16", False, marks=elsewhere),
         (untied_layer, "mixed_float16", True),
     ],

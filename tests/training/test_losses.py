@@ -12,7 +12,7 @@ from keras_seqattn.training import MaskedCrossentropy, TokenCrossentropy
 from keras_seqattn.training.crossentropy import token_crossentropy
 from tests.differentiate import value_and_gradient
 from tests.evaluate import examples
-from tests.pairs import elsewhere, jax_alone
+from tests.pairs import elsewhere
 from tests.training.numerics import reference
 
 V = 11
@@ -178,10 +178,10 @@ def test_an_implicit_mask_changes_nothing():
 @pytest.mark.parametrize(
     ("policy", "jit_compile"),
     [
-        pytest.param("float32", True, marks=jax_alone),
+        pytest.param("float32", True, marks=pytest.mark.slow_on("tensorflow")),
         pytest.param("float32", False, marks=elsewhere),
         pytest.param("mixed_bfloat16", False, marks=elsewhere),
-        pytest.param("mixed_float16", True, marks=jax_alone),
+        pytest.param("mixed_float16", True, marks=pytest.mark.slow_on("tensorflow")),
     ],
 )
 def test_fit_learns(policy, jit_compile, rng):
