@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.explicit import MASKED_SCORE
-from keras_seqattn.layers.grid import Grid, stack
+from keras_seqattn.layers.grid import Grid, carry_along, stack
 from keras_seqattn.layers.tiles import DistanceTiles, PairTiles
 
 # Stands for the logarithm of an empty row's sum: each weight made with it is zero.
@@ -49,8 +49,8 @@ def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
         (1, 6, 2, 4)
 
     Reference:
-        Rabe & Staats 2021. Differs: the backward pass goes over the blocks twice, once
-        by queries and once by keys, and so gathers no gradient across blocks.
+        Rabe & Staats 2021; for the backward pass Dao et al. 2022, algorithm 4. Differs:
+        within a window, it goes over the blocks twice.
     """
     grid = Grid(query, key, mask, **options)
     key, value = (ops.cast(x, query.dtype) for x in (key, value))
@@ -67,9 +67,9 @@ def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
             # torch passes `upstream` by name, the others as the one argument.
             upstream = args[0] if upstream is None else upstream
             rows = _rows(queries, grid.query_blocks(upstream), output, log_sums)
-            by_keys = weighing.key_gradients(rows)
+            by_queries, *by_keys = weighing.gradients(rows)
             gradients = [
-                grid.join_queries(weighing.query_gradient(rows)),
+                grid.join_queries(by_queries),
                 *(grid.join_keys(blocks) for blocks in by_keys),
                 *(weighing.bias_gradient(rows) for _ in biases),
             ]
@@ -104,12 +104,15 @@ def _rows(queries, upstream, output, log_sums):
     The last is what each row's gradients share: sum_s weight * d_weight, which equals
     output . upstream.
     """
-    shares = ops.sum(output * ops.cast(upstream, "float32"), axis=-1, keepdims=True)
-    return queries, upstream, log_sums, shares
+    shares = ops.sum(output * ops.cast(upstream, "float32"), axis=-1)
+    return queries, upstream, log_sums, shares[..., None, :]
 
 
 class _Weighing:
     """Weighs values, and differentiates it, with one block of scores at a time.
+
+    A block is `(B, G, s, R * t)`: with the keys first, no product of matrices wants it
+    turned.
 
     Args:
         grid: The `Grid` of the sequences.
@@ -123,53 +126,34 @@ class _Weighing:
 
     def output(self, queries):
         """Gives the weighted values `(N, B, G, R * t, V)`, and the rows' log sums."""
-        column = ops.zeros_like(queries[0, ..., :1], dtype="float32")
+        blank = ops.swapaxes(_zeros(queries[0], 1), -1, -2)
         nothing = _zeros(queries[0], self._values.shape[-1])
 
         def attend(row, query):
             def see(column, state):
                 return self._see(row, column, query, *state)
 
-            start = column + MASKED_SCORE, column, nothing
+            start = blank + MASKED_SCORE, blank, ops.swapaxes(nothing, -1, -2)
             edges = self._grid.keys_seen(row)
             peak, total, output = ops.fori_loop(*edges, see, start)
             seen = peak > MASKED_SCORE
             total = ops.where(seen, total, 1.0)
             log_sum = ops.where(seen, peak + ops.log(total), EMPTY_ROW)
-            return ops.where(seen, output / total, 0.0), log_sum
+            output = ops.where(seen, output / total, 0.0)
+            return ops.swapaxes(output, -1, -2), log_sum
 
-        return stack(attend, (queries,), (nothing, column))
+        return stack(attend, (queries,), (nothing, blank))
 
-    def query_gradient(self, rows):
-        """Gives the gradient of the queries, `(N, B, G, R * t, K)`."""
-        nothing = _zeros(rows[0][0], rows[0].shape[-1])
+    def gradients(self, rows):
+        """Gives those of the queries `(N, B, G, R * t, K)`, the keys and the values.
 
-        def gather(row, *blocks):
-            def see(column, total):
-                _, d_scores = self._differentiate(row, column, *blocks)
-                return total + _product(d_scores, self._keys[column])
-
-            return (ops.fori_loop(*self._grid.keys_seen(row), see, nothing),)
-
-        return stack(gather, rows, (nothing,))[0]
-
-    def key_gradients(self, rows):
-        """Gives the gradients of the keys and values, `(M, B, G, s, K)` and V."""
-        blocks = self._keys, self._values
-        nothing = tuple(_zeros(x[0], x.shape[-1]) for x in blocks)
-
-        def gather(column, *_):
-            def be_seen(row, totals):
-                query, upstream, *_ = block = [x[row] for x in rows]
-                weights, d_scores = self._differentiate(row, column, *block)
-                return (
-                    totals[0] + _product(ops.swapaxes(d_scores, -1, -2), query),
-                    totals[1] + _product(ops.swapaxes(weights, -1, -2), upstream),
-                )
-
-            return ops.fori_loop(*self._grid.seen_by(column), be_seen, nothing)
-
-        return stack(gather, blocks, nothing)
+        Within a window, a block sees few of the others: queries gather from keys, then
+        keys from queries, and the scores are made twice. Without one they are made
+        once, and each block of keys adds to the gradient of all queries.
+        """
+        if self._grid.farthest is None:
+            return self._one_pass(rows)
+        return self._query_gradients(rows), *self._key_gradients(rows)
 
     def bias_gradient(self, rows):
         """Gives the gradient of the bias."""
@@ -179,29 +163,109 @@ class _Weighing:
 
         return self._bias.gradient(differentiate, rows)
 
+    def _one_pass(self, rows):
+        """Gives all gradients, from one pass over the blocks."""
+
+        def gather(column, totals):
+            of_queries, *of_keys = totals
+            of_queries, *blocks = self._add_keys(column, of_queries, rows)
+            return of_queries, *(
+                ops.slice_update(total, (column, 0, 0, 0, 0), block[None])
+                for total, block in zip(of_keys, blocks, strict=True)
+            )
+
+        totals = (rows[0], self._keys, self._values)
+        totals = tuple(_zeros(x, x.shape[-1]) for x in totals)
+        return ops.fori_loop(0, self._grid.num_columns, gather, totals)
+
+    def _add_keys(self, column, of_queries, rows):
+        """Adds a block of keys to the gradient of the queries, and gives its own."""
+        first, end = self._grid.seen_by(column)
+
+        def see(of_keys, row, of_query, *block):
+            def differentiate():
+                weights, d_scores = self._differentiate(row, column, *block)
+                own = self._key_parts(weights, d_scores, *block)
+                own = [x + y for x, y in zip(of_keys, own, strict=True)]
+                return of_query + self._query_part(column, d_scores), *own
+
+            if self._grid.nearest is None:
+                of_query, *own = differentiate()
+            else:
+                is_seen = ops.logical_and(first <= row, row < end)
+                unchanged = of_query, *of_keys
+                of_query, *own = ops.cond(is_seen, differentiate, lambda: unchanged)
+            return tuple(own), (of_query,)
+
+        blocks = self._keys[0], self._values[0]
+        nothing = tuple(_zeros(x, x.shape[-1]) for x in blocks)
+        of_keys, (of_queries,) = carry_along(
+            see, nothing, (of_queries, *rows), (of_queries[0],)
+        )
+        return of_queries, *of_keys
+
+    def _query_gradients(self, rows):
+        """Gives the gradient of the queries."""
+        nothing = _zeros(rows[0][0], rows[0].shape[-1])
+
+        def gather(row, *block):
+            def see(column, total):
+                _, d_scores = self._differentiate(row, column, *block)
+                return total + self._query_part(column, d_scores)
+
+            return (ops.fori_loop(*self._grid.keys_seen(row), see, nothing),)
+
+        return stack(gather, rows, (nothing,))[0]
+
+    def _key_gradients(self, rows):
+        """Gives the gradients of the keys and values, `(M, B, G, s, K)` and V."""
+        blocks = self._keys, self._values
+        nothing = tuple(_zeros(x[0], x.shape[-1]) for x in blocks)
+
+        def gather(column, *_):
+            def be_seen(row, totals):
+                block = [x[row] for x in rows]
+                pair = self._differentiate(row, column, *block)
+                own = self._key_parts(*pair, *block)
+                return tuple(x + y for x, y in zip(totals, own, strict=True))
+
+            return ops.fori_loop(*self._grid.seen_by(column), be_seen, nothing)
+
+        return stack(gather, blocks, nothing)
+
+    def _query_part(self, column, d_scores):
+        """Gives what a block of keys adds to the gradient of one of queries."""
+        added = _product(ops.swapaxes(self._keys[column], -1, -2), d_scores)
+        return ops.swapaxes(added, -1, -2)
+
+    def _key_parts(self, weights, d_scores, query, upstream, *_):
+        """Gives what a block of queries adds to the gradients of one of keys."""
+        return _product(d_scores, query), _product(weights, upstream)
+
     def _see(self, row, column, query, peak, total, output):
         """Takes one more block of keys into the online softmax."""
         scores = self._scores(row, column, query)
-        highest = ops.maximum(peak, ops.max(scores, axis=-1, keepdims=True))
+        highest = ops.maximum(peak, ops.max(scores, axis=-2, keepdims=True))
         weights, fading = ops.exp(scores - highest), ops.exp(peak - highest)
-        total = total * fading + ops.sum(weights, axis=-1, keepdims=True)
+        total = total * fading + ops.sum(weights, axis=-2, keepdims=True)
         weights = weights * self._grid.kept(row, column, weights)
         values = self._values[column]
         if keras.backend.standardize_dtype(values.dtype) == "float16":
             # Not yet divided by their sum, the weighted values may overflow.
             values = ops.cast(values, "float32")
-        return highest, total, output * fading + _product(weights, values)
+        added = _product(ops.swapaxes(values, -1, -2), weights)
+        return highest, total, output * fading + added
 
     def _differentiate(self, row, column, query, upstream, log_sum, share):
         """Gives one block of weights after dropout, and the scores' gradient."""
         weights = ops.exp(self._scores(row, column, query) - log_sum)
         kept = self._grid.kept(row, column, weights)
-        d_weights = _product(upstream, ops.swapaxes(self._values[column], -1, -2))
+        d_weights = _product(self._values[column], ops.swapaxes(upstream, -1, -2))
         return weights * kept, weights * (d_weights * kept - share)
 
     def _scores(self, row, column, query):
-        """Gives one block of masked scores, float32 `(B, G, R * t, s)`."""
-        scores = _product(query, ops.swapaxes(self._keys[column], -1, -2))
+        """Gives one block of masked scores, float32 `(B, G, s, R * t)`."""
+        scores = _product(self._keys[column], ops.swapaxes(query, -1, -2))
         bias = None if self._bias is None else self._bias.tile(row, column)
         visible = self._grid.visible(row, column)
         if bias is None and visible is None:
@@ -214,10 +278,10 @@ class _Weighing:
         return ops.reshape(pairs, ops.shape(scores))
 
     def _unfold(self, scores):
-        """Turns `(B, G, R * t, s)` into `(B, G, R, t, s)`."""
-        batch, groups, rows, columns = ops.shape(scores)
+        """Turns `(B, G, s, R * t)` into `(B, G, s, R, t)`."""
+        batch, groups, columns, rows = ops.shape(scores)
         repeats = self._grid.repeats
-        shape = (batch, groups, repeats, rows // repeats, columns)
+        shape = (batch, groups, columns, repeats, rows // repeats)
         return ops.reshape(scores, shape)
 
 
@@ -227,5 +291,8 @@ def _zeros(block, width):
 
 
 def _product(left, right):
-    """Multiplies in the dtype of `right`, and gives float32."""
-    return ops.cast(ops.matmul(ops.cast(left, right.dtype), right), "float32")
+    """Multiplies in the dtype of what is not float32, and gives float32."""
+    is_wide = keras.backend.standardize_dtype(left.dtype) == "float32"
+    dtype = right.dtype if is_wide else left.dtype
+    product = ops.matmul(ops.cast(left, dtype), ops.cast(right, dtype))
+    return ops.cast(product, "float32")

@@ -2,7 +2,7 @@
 
 Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
 R = H / G, K key_dim; N blocks of t queries, M blocks of s keys. A tensor of pairs is
-`(B, G, R, T, S)`, where an axis of length 1 stands for all of its axis.
+`(B, G, S, R, T)`, where an axis of length 1 stands for all of its axis.
 """
 
 import keras
@@ -102,13 +102,42 @@ def stack(function, blocks, like):
         (3, 2)
     """
 
+    def step(_, *numbered):
+        return (), function(*numbered)
+
+    return carry_along(step, (), blocks, like)[1]
+
+
+def carry_along(function, carry, blocks, like):
+    """Does what `stack` does, and carries tensors from one block to the next.
+
+    Args:
+        function: Takes a tuple of tensors, the number of a block, and the block of each
+            tensor of `blocks`; gives a tuple as the first, and a tuple to stack.
+        carry: Tuple of tensors, the first to be carried.
+        blocks: As for `stack`.
+        like: As for `stack`.
+
+    Returns:
+        Tuple of the tensors carried past the last block, and the tuple stacked.
+
+    Example:
+        >>> def add(carry, number, row):
+        ...     return (carry[0] + row,), (carry[0],)
+        >>> (total,), (sums,) = carry_along(add, (0.0,), (ops.ones(3),), (0.0,))
+        >>> float(total), ops.convert_to_numpy(sums).tolist()
+        (3.0, [0.0, 1.0, 2.0])
+    """
+    given = len(like)
+
     # Keras stacks only what has the shape and dtype of the carry.
-    def step(_, numbered):
-        result = function(*numbered)
-        return result, result
+    def step(carried, numbered):
+        carry, result = function(carried[given:], *numbered)
+        return (*like, *carry), (*result, *carry)
 
     numbers = ops.arange(ops.shape(blocks[0])[0], dtype="int32")
-    return ops.scan(step, like, (numbers, *blocks))[1]
+    carried, stacked = ops.scan(step, (*like, *carry), (numbers, *blocks))
+    return carried[given:], stacked[:given]
 
 
 class Grid:
@@ -203,20 +232,21 @@ class Grid:
         batch, _, target, source = ops.shape(x)
         heads = (self.groups, self.repeats) if _is_spread(x, 1) else (1, 1)
         x = ops.reshape(x, (batch, *heads, target, source))
-        if _is_spread(x, 3):
-            x = _filled(x, 3, self.rows * self.num_rows - self.target)
+        x = ops.transpose(x, (0, 1, 4, 2, 3))
+        if _is_spread(x, 2):
+            x = _filled(x, 2, self.columns * self.num_columns - self.source)
         if _is_spread(x, 4):
-            x = _filled(x, 4, self.columns * self.num_columns - self.source)
+            x = _filled(x, 4, self.rows * self.num_rows - self.target)
         return x
 
     def join_pairs(self, tiles, like):
-        """Joins tiles `(N, M, B, G, R, t, s)` to `(B, H, T, S)`.
+        """Joins tiles `(N, M, B, G, s, R, t)` to `(B, H, T, S)`.
 
         Along an axis that is 1 in `like`, they are summed.
         """
         shared = [axis for axis in (0, 1) if not _is_spread(like, axis + 2)]
         tiles = ops.sum(tiles, axis=shared, keepdims=True) if shared else tiles
-        tiles = ops.transpose(tiles, (2, 3, 4, 0, 5, 1, 6))  # (B, G, R, N, t, M, s)
+        tiles = ops.transpose(tiles, (2, 3, 5, 0, 6, 1, 4))  # (B, G, R, N, t, M, s)
         batch, groups, repeats, *lengths = ops.shape(tiles)
         target, source = lengths[0] * lengths[1], lengths[2] * lengths[3]
         x = ops.reshape(tiles, (batch, groups * repeats, target, source))
@@ -226,28 +256,29 @@ class Grid:
         """Gives the part of pairs `x` for a block of queries and one of keys."""
         if x is None:
             return None
-        tall, wide = _is_spread(x, 3), _is_spread(x, 4)
-        starts = (row * self.rows if tall else 0, column * self.columns if wide else 0)
-        sizes = (self.rows if tall else 1, self.columns if wide else 1)
-        if not tall and not wide:
-            return x
-        return ops.slice(x, (0, 0, 0, *starts), (*ops.shape(x)[:3], *sizes))
+        starts, sizes = [0] * 5, list(ops.shape(x))
+        if _is_spread(x, 2):
+            starts[2], sizes[2] = column * self.columns, self.columns
+        if _is_spread(x, 4):
+            starts[4], sizes[4] = row * self.rows, self.rows
+        return ops.slice(x, starts, sizes)
 
     def visible(self, row, column):
         """Gives what a block of queries may see of a block of keys, or None for all.
 
         Returns:
-            Bool tensor that broadcasts to `(B, G, R, t, s)`.
+            Bool tensor that broadcasts to `(B, G, s, R, t)`.
         """
         positions = ops.arange(self.rows, dtype="int32") + row * self.rows
         keys = ops.arange(self.columns, dtype="int32") + column * self.columns
-        distance = positions[:, None] + self.offset - keys[None]  # (t, s)
+        keys = keys[:, None, None]
+        distance = positions + self.offset - keys  # (s, 1, t)
         is_filled = not isinstance(self.source, int) or self.source % self.columns
         return masks.combine_masks(
             self.tile(self.mask, row, column),
             None if self.nearest is None else distance >= self.nearest,
             None if self.farthest is None else distance <= self.farthest,
-            (keys < self.source)[None] if is_filled else None,
+            keys < self.source if is_filled else None,
         )
 
     def keys_seen(self, row):

@@ -23,14 +23,14 @@ class PairTiles:
         self._pairs = grid.pairs(bias)
 
     def tile(self, row, column):
-        """Gives a tile, which broadcasts to `(B, G, R, t, s)`."""
+        """Gives a tile, which broadcasts to `(B, G, s, R, t)`."""
         return self._grid.tile(self._pairs, row, column)
 
     def gradient(self, differentiate, rows):
         """Gives the gradient of the bias, summed over the axes it is broadcast along.
 
         Args:
-            differentiate: Gives a tile `(B, G, R, t, s)` of the scores' gradient from
+            differentiate: Gives a tile `(B, G, s, R, t)` of the scores' gradient from
                 the numbers of a block of queries and one of keys, and the former.
             rows: Tuple of tensors with the blocks of queries on the first axis.
 
@@ -50,7 +50,7 @@ class PairTiles:
             return stack(tile, (numbers,), (nothing,))
 
         across = ops.zeros((grid.num_columns, *ops.shape(nothing)), "float32")
-        tiles = stack(gather, rows, (across,))[0]  # (N, M, B, G, R, t, s)
+        tiles = stack(gather, rows, (across,))[0]  # (N, M, B, G, s, R, t)
         return grid.join_pairs(tiles, self._bias)
 
 
@@ -66,20 +66,22 @@ class DistanceTiles:
         self._grid = grid
         is_shared = values.shape[0] == 1
         self._heads = (1, 1) if is_shared else (grid.groups, grid.repeats)
-        self._summed = (0, 1, 2) if is_shared else (0,)
-        # The distances of what fills up the last blocks, too.
-        self._before = grid.rows * grid.num_rows - grid.target
-        after = grid.columns * grid.num_columns - grid.source
+        self._summed = (0, 1, 3) if is_shared else (0,)
+        # From the farthest key back, with the distances of what fills up the last
+        # blocks, too.
+        self._before = grid.columns * grid.num_columns - grid.source
+        after = grid.rows * grid.num_rows - grid.target
         self._distances = ops.shape(values)[1]
-        self._values = ops.pad(values, ((0, 0), (self._before, after)))
+        self._values = ops.pad(ops.flip(values, 1), ((0, 0), (self._before, after)))
 
     def tile(self, row, column):
-        """Gives a tile `(1, G, R, t, s)`, or `(1, 1, 1, t, s)`."""
+        """Gives a tile `(1, G, s, R, t)`, or `(1, 1, s, 1, t)`."""
         grid = self._grid
         start, size = self._place(row, column)
         values = ops.slice(self._values, (0, start), (self._values.shape[0], size))
-        tile = distances.spread(values, grid.rows)
-        return ops.reshape(tile, (1, *self._heads, *ops.shape(tile)[1:]))
+        tile = distances.spread(values, grid.columns)  # (H or 1, s, t)
+        tile = ops.reshape(tile, (1, *self._heads, *ops.shape(tile)[1:]))
+        return ops.swapaxes(tile, 2, 3)
 
     def gradient(self, differentiate, rows):
         """Gives the gradient of the values, a float32 tensor of their shape.
@@ -97,6 +99,7 @@ class DistanceTiles:
             def add(column, total):
                 pairs = differentiate(row, column, *block)
                 pairs = ops.sum(pairs, axis=self._summed, keepdims=True)
+                pairs = ops.swapaxes(pairs, 2, 3)
                 pairs = ops.reshape(pairs, (heads, *ops.shape(pairs)[3:]))
                 start, size = self._place(row, column)
                 sums = ops.slice(total, (0, start), (heads, size))
@@ -107,10 +110,12 @@ class DistanceTiles:
 
         total = ops.zeros_like(self._values, dtype="float32")
         total = ops.fori_loop(0, grid.num_rows, gather, total)
-        return total[:, self._before : self._before + self._distances]
+        total = total[:, self._before : self._before + self._distances]
+        return ops.flip(total, 1)
 
     def _place(self, row, column):
         """Gives where the distances of a tile begin, and how many they are."""
         grid = self._grid
-        start = (grid.num_rows - 1 - row) * grid.rows + column * grid.columns
+        columns = (grid.num_columns - 1 - column) * grid.columns
+        start = columns + row * grid.rows
         return start, grid.rows + grid.columns - 1
