@@ -126,23 +126,24 @@ class _Weighing:
 
     def output(self, queries):
         """Gives the weighted values `(N, B, G, R * t, V)`, and the rows' log sums."""
-        blank = ops.swapaxes(_zeros(queries[0], 1), -1, -2)
-        nothing = _zeros(queries[0], self._values.shape[-1])
+        batch, groups, rows, _ = ops.shape(queries[0])
+        blank = ops.zeros((batch, groups, 1, rows), "float32")
+        nothing = ops.zeros((batch, groups, self._values.shape[-1], rows), "float32")
 
         def attend(row, query):
             def see(column, state):
                 return self._see(row, column, query, *state)
 
-            start = blank + MASKED_SCORE, blank, ops.swapaxes(nothing, -1, -2)
             edges = self._grid.keys_seen(row)
+            start = blank + MASKED_SCORE, blank, nothing
             peak, total, output = ops.fori_loop(*edges, see, start)
             seen = peak > MASKED_SCORE
             total = ops.where(seen, total, 1.0)
             log_sum = ops.where(seen, peak + ops.log(total), EMPTY_ROW)
-            output = ops.where(seen, output / total, 0.0)
-            return ops.swapaxes(output, -1, -2), log_sum
+            return ops.where(seen, output / total, 0.0), log_sum
 
-        return stack(attend, (queries,), (nothing, blank))
+        output, log_sums = stack(attend, (queries,), (nothing, blank))
+        return ops.swapaxes(output, -1, -2), log_sums
 
     def gradients(self, rows):
         """Gives those of the queries `(N, B, G, R * t, K)`, the keys and the values.
@@ -152,8 +153,10 @@ class _Weighing:
         once, and each block of keys adds to the gradient of all queries.
         """
         if self._grid.farthest is None:
-            return self._one_pass(rows)
-        return self._query_gradients(rows), *self._key_gradients(rows)
+            of_queries, *of_keys = self._one_pass(rows)
+        else:
+            of_queries, of_keys = self._query_gradients(rows), self._key_gradients(rows)
+        return ops.swapaxes(of_queries, -1, -2), *of_keys
 
     def bias_gradient(self, rows):
         """Gives the gradient of the bias."""
@@ -164,7 +167,7 @@ class _Weighing:
         return self._bias.gradient(differentiate, rows)
 
     def _one_pass(self, rows):
-        """Gives all gradients, from one pass over the blocks."""
+        """Gives all gradients, the queries' `(N, B, G, K, R * t)`, from one pass."""
 
         def gather(column, totals):
             of_queries, *of_keys = totals
@@ -174,8 +177,8 @@ class _Weighing:
                 for total, block in zip(of_keys, blocks, strict=True)
             )
 
-        totals = (rows[0], self._keys, self._values)
-        totals = tuple(_zeros(x, x.shape[-1]) for x in totals)
+        totals = (ops.swapaxes(rows[0], -1, -2), self._keys, self._values)
+        totals = tuple(ops.zeros_like(x, dtype="float32") for x in totals)
         return ops.fori_loop(0, self._grid.num_columns, gather, totals)
 
     def _add_keys(self, column, of_queries, rows):
@@ -198,15 +201,16 @@ class _Weighing:
             return tuple(own), (of_query,)
 
         blocks = self._keys[0], self._values[0]
-        nothing = tuple(_zeros(x, x.shape[-1]) for x in blocks)
+        nothing = tuple(ops.zeros_like(x, dtype="float32") for x in blocks)
         of_keys, (of_queries,) = carry_along(
             see, nothing, (of_queries, *rows), (of_queries[0],)
         )
         return of_queries, *of_keys
 
     def _query_gradients(self, rows):
-        """Gives the gradient of the queries."""
-        nothing = _zeros(rows[0][0], rows[0].shape[-1])
+        """Gives the gradient of the queries, `(N, B, G, K, R * t)`."""
+        query = ops.swapaxes(rows[0][0], -1, -2)
+        nothing = ops.zeros_like(query, dtype="float32")
 
         def gather(row, *block):
             def see(column, total):
@@ -220,7 +224,7 @@ class _Weighing:
     def _key_gradients(self, rows):
         """Gives the gradients of the keys and values, `(M, B, G, s, K)` and V."""
         blocks = self._keys, self._values
-        nothing = tuple(_zeros(x[0], x.shape[-1]) for x in blocks)
+        nothing = tuple(ops.zeros_like(x[0], dtype="float32") for x in blocks)
 
         def gather(column, *_):
             def be_seen(row, totals):
@@ -235,8 +239,7 @@ class _Weighing:
 
     def _query_part(self, column, d_scores):
         """Gives what a block of keys adds to the gradient of one of queries."""
-        added = _product(ops.swapaxes(self._keys[column], -1, -2), d_scores)
-        return ops.swapaxes(added, -1, -2)
+        return _product(ops.swapaxes(self._keys[column], -1, -2), d_scores)
 
     def _key_parts(self, weights, d_scores, query, upstream, *_):
         """Gives what a block of queries adds to the gradients of one of keys."""
@@ -283,11 +286,6 @@ class _Weighing:
         repeats = self._grid.repeats
         shape = (batch, groups, columns, repeats, rows // repeats)
         return ops.reshape(scores, shape)
-
-
-def _zeros(block, width):
-    """Gives float32 zeros in the shape of a block, but for the last axis."""
-    return ops.zeros((*ops.shape(block)[:-1], width), "float32")
 
 
 def _product(left, right):
