@@ -10,7 +10,9 @@ from keras import ops
 
 from keras_seqattn.layers import arguments, masks
 
-BLOCK_LENGTH = 512
+# Most queries and keys of a block. With more, its scores leave the cache; with fewer,
+# a loop has too little to do at once.
+MOST_ROWS, MOST_COLUMNS = 1024, 512
 # A window is cut into blocks of about its own length, but not into splinters.
 SHORTEST_BLOCK = 128
 
@@ -155,7 +157,8 @@ class Grid:
         offset: Position of the first query among the keys.
         dropout: Fraction of the weights dropped.
         seed: Integer or `keras.random.SeedGenerator` of the dropout.
-        block_length: Largest number of queries, and of keys, in a block, or None.
+        block_length: Largest number of queries, and of keys, in a block; None takes
+            `MOST_ROWS` and `MOST_COLUMNS`, or about the window.
 
     Example:
         >>> x = ops.zeros((1, 6, 2, 4))
@@ -178,14 +181,14 @@ class Grid:
     ):
         if window is not None:
             arguments.positive_integer("window", window)
-        if block_length is None:
-            longest = BLOCK_LENGTH if window is None else window
-            block_length = min(BLOCK_LENGTH, max(SHORTEST_BLOCK, longest))
+        rows, columns = block_length or MOST_ROWS, block_length or MOST_COLUMNS
+        if window is not None and block_length is None:
+            rows = columns = min(MOST_COLUMNS, max(SHORTEST_BLOCK, window))
         self.target, self.source = ops.shape(query)[1], ops.shape(key)[1]
         self.groups = key.shape[2]
         self.repeats = query.shape[2] // self.groups
-        self.rows, self.num_rows = cut(self.target, block_length)
-        self.columns, self.num_columns = cut(self.source, block_length)
+        self.rows, self.num_rows = cut(self.target, rows)
+        self.columns, self.num_columns = cut(self.source, columns)
         self.offset = offset
         # A query at position p sees key j where nearest <= p - j <= farthest.
         self.farthest = None if window is None else window - 1

@@ -221,7 +221,7 @@ def test_never_has_all_scores_nor_all_of_a_mask_or_bias(rng):
 
 @pytest.mark.parametrize("positions", ["relative", "alibi"])
 def test_never_has_the_bias_of_all_pairs(rng, positions):
-    length = 2 * grid.BLOCK_LENGTH
+    length = 2 * grid.MOST_ROWS
     layer = layers.MultiHeadAttention(
         1, 4, positions=positions, implementation="chunked"
     )
