@@ -1,5 +1,6 @@
 """What every test stands on: quiet backends, fixed seeds, float32, no warnings."""
 
+import gc
 import importlib.metadata
 import importlib.util
 import os
@@ -19,6 +20,9 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# Tracing makes objects by the million, and hardly any garbage: look for it less often.
+gc.set_threshold(10_000, 20, 50)
 
 # Keras takes seconds to import: the process that hands out tests does without it.
 import numpy as np  # noqa: E402
