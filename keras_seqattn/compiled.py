@@ -174,6 +174,35 @@ _GRADIENTS = {
 }
 
 
+def is_compiled_by_xla(x):
+    """Tells whether a tensor is of a program that XLA will compile.
+
+    Args:
+        x: Tensor, of the program being traced or of none.
+
+    Returns:
+        A Python bool: True in all that JAX traces, and on TensorFlow in functions made
+        with `jit_compile=True`, `model.fit` of such a model included.
+
+    Example:
+        >>> from keras import ops
+        >>> is_compiled_by_xla(ops.ones(3))
+        False
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return isinstance(x, jax.core.Tracer)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+        from tensorflow.python.ops import control_flow_util
+
+        # TensorFlow has no public way to ask.
+        graph = tf.compat.v1.get_default_graph()
+        return control_flow_util.GraphOrParentsInXlaContext(graph)
+    return False
+
+
 @contextlib.contextmanager
 def repeated_randomness(seed=0):
     """Starts the backend's own random numbers from `seed`, and restores them after.

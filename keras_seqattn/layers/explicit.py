@@ -4,10 +4,10 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 (H is a multiple of G), R = H / G, V value_dim.
 """
 
-import keras
 from keras import ops
 
 from keras_seqattn.layers.distances import of_pairs
+from keras_seqattn.layers.dropping import drop
 
 # Far below any score, and finite: a row with no key softmaxes to a mean instead of NaN,
 # and is then set to zero.
@@ -85,7 +85,7 @@ def weighted_sum(weights, value, dropout=0.0, seed=None):
         (1, 3, 4, 8)
     """
     if dropout > 0.0:
-        weights = keras.random.dropout(weights, dropout, seed=seed)
+        weights = drop(weights, dropout, seed)
     groups, value_dim = value.shape[2:]
     _, heads, target, source = ops.shape(weights)
     weights = ops.reshape(weights, (-1, groups, heads // groups * target, source))

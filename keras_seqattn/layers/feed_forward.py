@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers import arguments
+from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.quantization import dtype_config
 
 
@@ -59,7 +60,7 @@ class FeedForward(keras.layers.Layer):
 
         self.hidden_dense = dense(intermediate_dim, "hidden")
         self.gate_dense = dense(intermediate_dim, "gate") if gated else None
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, x_shape):
         """Makes the projections."""

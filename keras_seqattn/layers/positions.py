@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers import arguments
+from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.logits import few_logits, is_few, remember_factors
 from keras_seqattn.layers.quantization import unquantized
 
@@ -266,7 +267,7 @@ class PositionalEmbedding(keras.layers.ReversibleEmbedding):
         self.dropout = arguments.fraction("dropout", dropout)
         float_policy = unquantized(self.dtype_policy)
         self.positions = _positions_layer(positions, max_length, float_policy)
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=float_policy)
+        self.dropout_layer = Dropout(dropout, dtype=float_policy)
         self.supports_masking = True
 
     def build(self, inputs_shape=None):

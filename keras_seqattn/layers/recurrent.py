@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers import arguments
+from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.quantization import dtype_config
 
 CELLS = ("gru", "simple")
@@ -92,7 +93,7 @@ class RecurrentStack(keras.layers.Layer):
         self.cell = arguments.choice("cell", cell, CELLS)
         self.dropout = arguments.fraction("dropout", dropout)
         self.supports_masking = True
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def recurrence(self, **options):
         """Makes the Keras layer that runs a cell along a sequence."""

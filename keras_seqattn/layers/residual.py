@@ -6,6 +6,7 @@ Shapes: D model_dim.
 import keras
 
 from keras_seqattn.layers import arguments
+from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.quantization import dtype_config
 
 
@@ -67,7 +68,7 @@ class Residual(keras.layers.Layer):
         self.stochastic_depth = arguments.fraction("stochastic_depth", stochastic_depth)
         self.supports_masking = True
         self.norm_layer = make_norm(norm, dtype=self.dtype_policy)
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, x_shape, *more_shapes):
         """Makes the norm, and the sublayer for `x` and what else it is called with."""
