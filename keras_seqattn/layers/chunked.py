@@ -187,10 +187,11 @@ class _Weighing:
 
         def see(of_keys, row, of_query, *block):
             def differentiate():
-                weights, d_scores = self._differentiate(row, column, *block)
-                own = self._key_parts(weights, d_scores, *block)
-                own = [x + y for x, y in zip(of_keys, own, strict=True)]
-                return of_query + self._query_part(column, d_scores), *own
+                pair = self._differentiate(row, column, *block)
+                return (
+                    self._add_to_query(of_query, column, pair),
+                    *self._add_to_keys(of_keys, pair, *block),
+                )
 
             if self._grid.nearest is None:
                 of_query, *own = differentiate()
@@ -214,8 +215,8 @@ class _Weighing:
 
         def gather(row, *block):
             def see(column, total):
-                _, d_scores = self._differentiate(row, column, *block)
-                return total + self._query_part(column, d_scores)
+                pair = self._differentiate(row, column, *block)
+                return self._add_to_query(total, column, pair)
 
             return (ops.fori_loop(*self._grid.keys_seen(row), see, nothing),)
 
@@ -230,20 +231,25 @@ class _Weighing:
             def be_seen(row, totals):
                 block = [x[row] for x in rows]
                 pair = self._differentiate(row, column, *block)
-                own = self._key_parts(*pair, *block)
-                return tuple(x + y for x, y in zip(totals, own, strict=True))
+                return self._add_to_keys(totals, pair, *block)
 
             return ops.fori_loop(*self._grid.seen_by(column), be_seen, nothing)
 
         return stack(gather, blocks, nothing)
 
-    def _query_part(self, column, d_scores):
-        """Gives what a block of keys adds to the gradient of one of queries."""
-        return _product(ops.swapaxes(self._keys[column], -1, -2), d_scores)
+    def _add_to_query(self, total, column, pair):
+        """Adds a block of keys to the gradient of one of queries."""
+        _, d_scores = pair
+        return total + _product(ops.swapaxes(self._keys[column], -1, -2), d_scores)
 
-    def _key_parts(self, weights, d_scores, query, upstream, *_):
-        """Gives what a block of queries adds to the gradients of one of keys."""
-        return _product(d_scores, query), _product(weights, upstream)
+    def _add_to_keys(self, totals, pair, query, upstream, *_):
+        """Adds a block of queries to the gradients of one of keys and values."""
+        weights, d_scores = pair
+        of_key, of_value = totals
+        return (
+            of_key + _product(d_scores, query),
+            of_value + _product(weights, upstream),
+        )
 
     def _see(self, row, column, query, peak, total, output):
         """Takes one more block of keys into the online softmax."""

@@ -5,6 +5,8 @@ an XLA program on a CPU they take a fifth of a training step. A hash of each num
 place is arithmetic, which XLA does where the number is used.
 """
 
+import math
+
 import keras
 import numpy as np
 from keras import ops
@@ -60,12 +62,7 @@ def hashes(shape, seed):
         >>> tuple(hashes((2, 3), seed).shape)
         (2, 3)
     """
-    places, stride = 0, 1
-    for axis in reversed(range(len(shape))):
-        numbers = ops.arange(shape[axis], dtype="int32") * stride
-        others = [1] * (len(shape) - axis - 1)
-        places = places + ops.reshape(numbers, (-1, *others))
-        stride = stride * shape[axis]
+    places = ops.reshape(ops.arange(math.prod(shape), dtype="int32"), shape)
     x = _mixed(ops.bitwise_xor(ops.cast(places, "uint32"), seed[0]))
     return _mixed(x + seed[1])
 

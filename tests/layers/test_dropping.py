@@ -24,7 +24,7 @@ def tossed(seed, count=0):
 
 
 def within_chance(values, expected_mean, deviation):
-    """Whether a mean is where five of six million means of so many throws are."""
+    """Whether a mean of independent values is within five of its deviations."""
     return abs(values.mean() - expected_mean) < 5 * deviation / np.sqrt(values.size)
 
 
