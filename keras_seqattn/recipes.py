@@ -70,13 +70,13 @@ RECIPES = {
             "intermediate_dim": 128,
             "dropout": 0.0,
         },
-        batch_tokens=2048,
+        batch_tokens=1024,
         bucket_lengths=(8, 12, 16, 32),
         peak_learning_rate=0.005,
         warmup_steps=50,
         label_smoothing=0.0,
         ema_momentum=0.95,
-        epochs=2,
+        epochs=1,
     ),
     # About five minutes on two cores.
     "default": Recipe(
