@@ -3,8 +3,10 @@
 Shapes: B batch, L length, N tokens, D model_dim, V vocabulary.
 """
 
+import dataclasses
 import math
 import weakref
+from typing import Any
 
 import keras
 from keras import ops
@@ -15,6 +17,32 @@ from keras_seqattn.layers import arguments
 FEW = 512
 # By the id of the logits while they live: JAX's tracers take no attributes.
 _FACTORS = {}
+
+
+@dataclasses.dataclass
+class Factors:
+    """What logits are the product of, and what a loss computed from that.
+
+    Attributes:
+        hidden: Float tensor `(..., D)`.
+        kernel: Float tensor `(D, V)`.
+    """
+
+    hidden: Any
+    kernel: Any
+    _labels: Any = None
+    _pad_id: int = 0
+    _crossentropies: Any = None
+
+    def remember_crossentropies(self, labels, pad_id, crossentropies):
+        """Notes each token's crossentropy `(N,)`, for labels but `pad_id`."""
+        self._labels, self._pad_id = labels, pad_id
+        self._crossentropies = crossentropies
+
+    def crossentropies_of(self, labels, pad_id):
+        """Gives what was noted for the very same labels, or None."""
+        same = self._labels is labels and self._pad_id == pad_id
+        return self._crossentropies if same else None
 
 
 def remember_factors(logits, hidden, kernel):
@@ -43,7 +71,7 @@ def remember_factors(logits, hidden, kernel):
     if not symbolic and keras.backend.backend() != "torch":
         key = id(logits)
         reference = weakref.ref(logits, lambda _: _FACTORS.pop(key, None))
-        _FACTORS[key] = reference, hidden, kernel
+        _FACTORS[key] = reference, Factors(hidden, kernel)
     return logits
 
 
@@ -54,14 +82,14 @@ def factors_of(logits):
         logits: Any tensor.
 
     Returns:
-        `(hidden, kernel)`, or None.
+        `Factors`, or None.
 
     Example:
         >>> factors_of(ops.ones((2, 4))) is None
         True
     """
-    reference, *factors = _FACTORS.get(id(logits), (lambda: None,))
-    return tuple(factors) if reference() is logits else None
+    reference, factors = _FACTORS.get(id(logits), (lambda: None, None))
+    return factors if reference() is logits else None
 
 
 def is_few(x):
@@ -150,6 +178,10 @@ class TokenLogits(keras.layers.Dense):
             kernel = ops.cast(ops.convert_to_tensor(self.kernel), inputs.dtype)
             remember_factors(logits, inputs, kernel)
         return logits
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        """Quantizes the kernel as `keras.layers.Dense` does."""
+        super().quantize(mode, type_check=False, config=config)
 
     def get_config(self):
         """Gives the constructor's arguments."""

@@ -67,7 +67,7 @@ def _crossentropy(labels, logits, label_smoothing):
 
     @ops.custom_gradient
     def crossentropy(logits):
-        losses, exponentials, total, _ = _losses(labels, logits, label_smoothing)
+        losses, _, exponentials, total, _ = _losses(labels, logits, label_smoothing)
 
         def gradient(*args, upstream=None):
             # torch passes `upstream` by name, the others as the one argument.
@@ -101,16 +101,21 @@ def _chosen(labels, logits):
 
 
 def _losses(labels, logits, label_smoothing):
-    """Gives losses `(N,)`, exp(logits - peak) `(N, V)`, their sums, peaks `(N, 1)`."""
+    """Gives smoothed and plain crossentropies, and what their gradient takes.
+
+    Returns:
+        Both crossentropies `(N,)`, exp(logits - peak) `(N, V)`, the sums of these and
+        the peaks `(N, 1)`.
+    """
     peak = ops.amax(logits, axis=-1, keepdims=True)  # (N, 1)
     exponentials = ops.exp(logits - peak)  # (N, V)
     total = ops.sum(exponentials, axis=-1, keepdims=True)  # (N, 1)
     chosen = _chosen(labels, logits)  # (N, 1)
-    losses = ops.log(total) - (1 - label_smoothing) * (chosen - peak)
+    smoothed = plain = ops.log(total) - (chosen - peak)
     if label_smoothing:
         mean = ops.mean(logits, axis=-1, keepdims=True)
-        losses = losses - label_smoothing * (mean - peak)
-    return ops.squeeze(losses, -1), exponentials, total, peak
+        smoothed = plain + label_smoothing * (chosen - mean)
+    return ops.squeeze(smoothed, -1), ops.squeeze(plain, -1), exponentials, total, peak
 
 
 def projected_crossentropy(
@@ -134,8 +139,10 @@ def projected_crossentropy(
         consistency: Factor of their divergence.
 
     Returns:
-        Float32 scalar: NaN where a label of weight not 0 is not in [0, V); such a
-        token's crossentropy adds nothing to the gradients.
+        The sum, a float32 scalar, and each token's own crossentropy without smoothing,
+        float32 `(N,)`, 0 where its weight is, for metrics: it has no gradient. Both are
+        NaN where a label of weight not 0 is not in [0, V); such a token's crossentropy
+        adds nothing to the gradients.
     """
     blocks = _Blocks(labels, weights, kernel.shape[-1], pairs, consistency)
     hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
@@ -144,48 +151,45 @@ def projected_crossentropy(
     def crossentropy(hidden, kernel):
         transposed = ops.transpose(kernel)  # (V, D)
 
-        def body(start, loss, hidden_slope, kernel_slope):
-            vectors, added, slope = blocks.loss(start, hidden, kernel, label_smoothing)
+        def body(start, loss, each, hidden_slope, kernel_slope):
+            vectors, added, own, slope = blocks.loss(
+                start, hidden, kernel, label_smoothing
+            )
+            each = ops.slice_update(each, (start,), own)
             slope = ops.cast(slope, kernel.dtype)  # (R, V)
             hidden_slope = ops.slice_update(
                 hidden_slope, (start, 0), ops.matmul(slope, transposed)
             )
             outer = ops.matmul(ops.transpose(vectors), slope)  # (D, V)
             kernel_slope = kernel_slope + ops.cast(outer, "float32")
-            return start + blocks.rows, loss + added, hidden_slope, kernel_slope
+            return start + blocks.rows, loss + added, each, hidden_slope, kernel_slope
 
-        _, loss, hidden_slope, kernel_slope = blocks.loop(
+        _, loss, each, hidden_slope, kernel_slope = ops.while_loop(
+            blocks.has_begun,
             body,
-            ops.zeros((blocks.size, hidden.shape[-1]), hidden.dtype),
-            ops.zeros(kernel.shape, "float32"),
+            (
+                ops.zeros((), "int32"),
+                ops.zeros((), "float32"),
+                ops.zeros((blocks.size,), "float32"),
+                ops.zeros((blocks.size, hidden.shape[-1]), hidden.dtype),
+                ops.zeros(kernel.shape, "float32"),
+            ),
         )
+        each = ops.take(each, blocks.place)
         hidden_slope = ops.take(hidden_slope, blocks.place, axis=0)
 
         def gradient(*args, upstream=None):
-            upstream = args[0] if upstream is None else upstream
+            upstream = (args[0] if upstream is None else upstream)[0]
             return tuple(
                 ops.cast(ops.cast(slope, "float32") * upstream, kernel.dtype)
                 for slope in (hidden_slope, kernel_slope)
             )
 
-        return loss, gradient
+        # One tensor: torch's functions of a gradient of their own give one.
+        return ops.concatenate([loss[None], each]), gradient
 
-    return crossentropy(hidden, kernel)
-
-
-def projected_crossentropy_value(hidden, kernel, labels, weights):
-    """Gives what `projected_crossentropy` gives, unsmoothed, for metrics.
-
-    A third of the work, since nothing is computed for a gradient.
-    """
-    blocks = _Blocks(labels, weights, kernel.shape[-1])
-    hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
-
-    def body(start, loss):
-        _, added, _ = blocks.loss(start, hidden, kernel, 0.0)
-        return start + blocks.rows, loss + added
-
-    return blocks.loop(body)[1]
+    both = crossentropy(hidden, kernel)
+    return both[0], ops.stop_gradient(both[1:])
 
 
 class _Blocks:
@@ -221,15 +225,17 @@ class _Blocks:
         self.size = length + -length % self.rows
         self._order = ops.scatter(self.place[:, None], index, (self.size,))
 
-    def loop(self, body, *sums):
-        """Runs `body(start, loss, *sums)` for every block with a real token."""
-        start, loss = ops.zeros((), "int32"), ops.zeros((), "float32")
-        return ops.while_loop(
-            lambda start, *_: start < self._count, body, (start, loss, *sums)
-        )
+    def has_begun(self, start, *_):
+        """Whether a real token stands at `start` or behind it."""
+        return start < self._count
 
     def loss(self, start, hidden, kernel, label_smoothing):
-        """Gives a block's vectors, its loss, and the loss's gradient for the logits."""
+        """Computes a block of rows.
+
+        Returns:
+            Its vectors `(R, D)`, its loss, each token's plain crossentropy `(R,)` and
+            the gradient of the loss for the logits `(R, V)`.
+        """
         tokens = ops.slice(self._order, (start,), (self.rows,))
         labels, weights, in_range = (
             ops.take(x, tokens) for x in (self._labels, self._weights, self._in_range)
@@ -238,9 +244,13 @@ class _Blocks:
         weights = ops.where(last, 0.0, weights)  # (R,)
         vectors = ops.take(hidden, tokens, axis=0)  # (R, D)
         logits = ops.cast(ops.matmul(vectors, kernel), "float32")  # (R, V)
-        losses, exponentials, total, peak = _losses(labels, logits, label_smoothing)
-        losses = ops.where(in_range, losses * weights, float("nan"))
-        losses = ops.where(weights != 0, losses, 0.0)
+        losses, each, exponentials, total, peak = _losses(
+            labels, logits, label_smoothing
+        )
+        losses, each = (
+            ops.where(weights != 0, ops.where(in_range, x, float("nan")), 0.0)
+            for x in (losses * weights, each)
+        )
         # A comparison takes one pass more than a scatter into the exponentials, but
         # XLA would copy them for it.
         spread = label_smoothing / logits.shape[-1]
@@ -254,4 +264,4 @@ class _Blocks:
             weights = self._consistency * self._pairs.weights_of(tokens, start)
             added, added_slope = divergence(log_probs, probs, weights)
             loss, slope = loss + added, slope + added_slope
-        return vectors, loss, slope
+        return vectors, loss, each, slope

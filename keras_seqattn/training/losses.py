@@ -127,7 +127,9 @@ class MaskedCrossentropy(keras.losses.Loss):
         if self.consistency:
             pairs = find_pairs(labels, weights, ops.shape(y_true)[1])
         if factors is not None:
-            loss = self._projected(factors, labels, weights, pairs)
+            loss, each = self._projected(factors, labels, weights, pairs)
+            if sample_weight is None:
+                factors.remember_crossentropies(y_true, self.pad_id, each)
         else:
             loss = super().__call__(labels, logits, weights)
             if pairs is not None:
@@ -135,11 +137,17 @@ class MaskedCrossentropy(keras.losses.Loss):
         return loss if self.normalize_by is None else loss / self.normalize_by
 
     def _projected(self, factors, labels, weights, pairs):
-        """Returns the loss without the logits, whose factors they carry."""
-        total = projected_crossentropy(
-            *factors, labels, weights, self.label_smoothing, pairs, self.consistency
+        """Returns the loss, of the logits' factors, and each token's crossentropy."""
+        total, each = projected_crossentropy(
+            factors.hidden,
+            factors.kernel,
+            labels,
+            weights,
+            self.label_smoothing,
+            pairs,
+            self.consistency,
         )
-        return self._reduced(total, weights)
+        return self._reduced(total, weights), each
 
     def _divergence(self, logits, weights, pairs):
         """Returns what the pairs add to the loss of logits."""

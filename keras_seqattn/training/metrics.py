@@ -4,10 +4,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers.logits import factors_of
-from keras_seqattn.training.crossentropy import (
-    projected_crossentropy_value,
-    token_crossentropy,
-)
+from keras_seqattn.training.crossentropy import token_crossentropy
 from keras_seqattn.training.losses import check_pad_id, flatten_tokens
 
 
@@ -28,11 +25,14 @@ class TokenMean(keras.metrics.Mean):
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
         )
-        super().update_state(*self.token_means(labels, logits, weights, y_pred))
+        values = self.known_values(y_true, y_pred)
+        if values is None:
+            values = self.token_values(labels, logits)
+        super().update_state(values, weights)
 
-    def token_means(self, labels, logits, weights, y_pred):
-        """Returns values and their weights: here one of each a token."""
-        return self.token_values(labels, logits), weights
+    def known_values(self, y_true, y_pred):
+        """Returns the tensor `(N,)` that the loss has computed already, or None."""
+        return None
 
     def get_config(self):
         """Returns the constructor's arguments."""
@@ -48,8 +48,8 @@ class TokenCrossentropy(TokenMean):
     `val_loss` is not this mean: Keras weights the losses of batches by their rows.
     The labels alone say which tokens are real; masks of the logits do not count.
 
-    While training it computes, as `MaskedCrossentropy` does, real tokens alone, from
-    the factors of the logits where they carry them.
+    While training on TensorFlow it takes what `MaskedCrossentropy` has computed
+    already, where that has no sample weights.
 
     Shapes: B batch, T target length, V vocabulary.
 
@@ -85,14 +85,10 @@ class TokenCrossentropy(TokenMean):
         """Returns the crossentropy `(N,)` of each token."""
         return token_crossentropy(labels, logits, self.pad_id)
 
-    def token_means(self, labels, logits, weights, y_pred):
-        """Returns one mean for the batch where the logits carry their factors."""
+    def known_values(self, y_true, y_pred):
+        """Returns what `MaskedCrossentropy` noted beside the factors of the logits."""
         factors = factors_of(y_pred)
-        if factors is None:
-            return super().token_means(labels, logits, weights, y_pred)
-        loss = projected_crossentropy_value(*factors, labels, weights)
-        total = ops.sum(weights)
-        return ops.divide_no_nan(loss, total), total
+        return factors and factors.crossentropies_of(y_true, self.pad_id)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")

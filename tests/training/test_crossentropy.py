@@ -7,11 +7,8 @@ from keras import ops
 
 from keras_seqattn.layers import PositionalEmbedding, TokenLogits
 from keras_seqattn.layers.logits import factors_of, remember_factors
-from keras_seqattn.training import MaskedCrossentropy, Perplexity
-from keras_seqattn.training.crossentropy import (
-    projected_crossentropy,
-    projected_crossentropy_value,
-)
+from keras_seqattn.training import MaskedCrossentropy, Perplexity, crossentropy
+from keras_seqattn.training.crossentropy import projected_crossentropy
 from tests.differentiate import value_and_gradient
 from tests.pairs import elsewhere
 from tests.training.numerics import reference
@@ -50,26 +47,32 @@ def test_sum_and_both_gradients_are_the_float64_loop(label_smoothing, weights):
     logits = HIDDEN.astype("float64") @ KERNEL
     total, _, slope = reference(LABELS, logits, weights, label_smoothing, pad_id=-1)
     value, hidden_slope = value_and_gradient(
-        lambda x: projected(x, KERNEL, LABELS, weights, label_smoothing), HIDDEN
+        lambda x: projected(x, KERNEL, LABELS, weights, label_smoothing)[0], HIDDEN
     )
     np.testing.assert_allclose(value, total, rtol=1e-5)
     np.testing.assert_allclose(hidden_slope, slope @ KERNEL.T, atol=1e-5)
     _, kernel_slope = value_and_gradient(
-        lambda x: projected(HIDDEN, x, LABELS, weights, label_smoothing), KERNEL
+        lambda x: projected(HIDDEN, x, LABELS, weights, label_smoothing)[0], KERNEL
     )
     np.testing.assert_allclose(
         kernel_slope, np.einsum("btd,btv->dv", HIDDEN, slope), atol=1e-4
     )
 
 
-def test_value_alone_is_the_same():
-    value = projected_crossentropy_value(
-        ops.reshape(HIDDEN, (-1, D)),
-        ops.convert_to_tensor(KERNEL),
-        ops.convert_to_tensor(LABELS.reshape(-1)),
-        ops.convert_to_tensor(WEIGHTS.reshape(-1)),
-    )
-    np.testing.assert_allclose(float(value), float(projected(HIDDEN, KERNEL)))
+def test_each_token_comes_beside_the_sum_and_has_no_gradient():
+    _, each = projected(HIDDEN, KERNEL, label_smoothing=0.1)
+    for label, logits, weight, value in zip(
+        LABELS.ravel(),
+        (HIDDEN @ KERNEL).reshape(-1, 1, V),
+        WEIGHTS.ravel(),
+        ops.convert_to_numpy(each),
+        strict=True,
+    ):
+        expected, *_ = reference(np.array([label]), logits, pad_id=-1)
+        np.testing.assert_allclose(value, expected if weight else 0.0, rtol=1e-5)
+    both = value_and_gradient(lambda x: sum(map(ops.sum, projected(x, KERNEL))), HIDDEN)
+    alone = value_and_gradient(lambda x: projected(x, KERNEL)[0], HIDDEN)
+    np.testing.assert_array_equal(both[1], alone[1])
 
 
 def test_a_label_out_of_range_is_nan_without_gradient():
@@ -77,7 +80,7 @@ def test_a_label_out_of_range_is_nan_without_gradient():
     labels[1, 3], labels[2, 4] = V, -7
     weights[2, 4] = 0.0
     value, slope = value_and_gradient(
-        lambda x: projected(x, KERNEL, labels, weights), HIDDEN
+        lambda x: projected(x, KERNEL, labels, weights)[0], HIDDEN
     )
     assert np.isnan(value)
     assert np.isfinite(slope).all()
@@ -136,8 +139,8 @@ def test_logits_carry_their_factors_while_training(make):
     assert factors_of(logits_of(HIDDEN)) is None
     assert factors_of(logits_of(HIDDEN, training=False)) is None
     logits = logits_of(HIDDEN, training=True)
-    hidden, kernel = factors_of(logits)
-    np.testing.assert_allclose(logits, ops.matmul(hidden, kernel), atol=1e-5)
+    product = ops.matmul(factors_of(logits).hidden, factors_of(logits).kernel)
+    np.testing.assert_allclose(logits, product, atol=1e-5)
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="logits carry no factors on torch")
@@ -199,6 +202,27 @@ def test_fit_learns_as_it_does_from_logits(make, policy, jit_compile, monkeypatc
 
 def _none(logits):
     return None
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX gives metrics other logits")
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_a_metric_takes_what_the_loss_has_computed(weights, monkeypatch):
+    computed = []
+
+    def token_crossentropy(*args):
+        computed.append(args)
+        return crossentropy.token_crossentropy(*args)
+
+    monkeypatch.setattr(
+        "keras_seqattn.training.metrics.token_crossentropy", token_crossentropy
+    )
+    _, logits_of = untied_layer()
+    inputs = keras.Input((None, D))
+    model = keras.Model(inputs, logits_of(inputs))
+    model.compile("sgd", MaskedCrossentropy(0.1), metrics=[Perplexity()])
+    model.fit(HIDDEN, LABELS, sample_weight=weights, verbose=0)
+    # The loss of weighted tokens passes over those that the metric counts.
+    assert len(computed) == (0 if weights is None else 1)
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="reads the program that JAX compiles")
