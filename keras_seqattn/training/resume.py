@@ -33,12 +33,12 @@ class Resume(keras.callbacks.Callback):
     The file is written aside and renamed: a kill while it is written costs nothing
     more. Only the last one is kept, and stays when the training has ended.
 
-    The random numbers of Python, NumPy and the backend start anew with each epoch, from
-    a number that the directory keeps. So what draws from them (dropout without a seed
-    on torch, the shuffling of arrays by `fit`) draws the same in a resumed epoch.
-    What cannot be exact: subword sampling (`translation_batches(sampling=...)`), which
-    takes no seed, and arrays shuffled by `fit` on TensorFlow, unless
-    `keras.utils.set_random_seed` was called before.
+    The random numbers of Python, NumPy and, save for TensorFlow, the backend start anew
+    with each epoch, from a number that the directory keeps. So what draws from them
+    (dropout without a seed on torch, the shuffling of arrays by `fit`) draws the same
+    in a resumed epoch. What cannot be exact: subword sampling
+    (`translation_batches(sampling=...)`), which takes no seed, and what draws from
+    TensorFlow's own random numbers, such as the shuffling of arrays by `fit`.
 
     It stands last in the list of callbacks: what they do at an epoch's end is done
     then.
@@ -156,7 +156,14 @@ class Resume(keras.callbacks.Callback):
 
     def _start_random_numbers(self, batch):
         place = np.random.SeedSequence((self._seed, self._epoch, batch))
-        keras.utils.set_random_seed(int(place.generate_state(1)[0]))
+        seed = int(place.generate_state(1)[0])
+        if keras.backend.backend() != "tensorflow":
+            keras.utils.set_random_seed(seed)
+        else:
+            # With TensorFlow's own, it would make all that it has compiled ready anew,
+            # which took a tenth of each epoch.
+            random.seed(seed)
+            np.random.seed(seed)
 
     def _skip_batches(self, model, left):
         """Has `fit` pass over batches, by a train function that does nothing."""

@@ -10,6 +10,7 @@ import time
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from keras_seqattn.text import ByteTokenizer, translation_batches
@@ -116,6 +117,15 @@ def callbacks_with_state():
         keras.callbacks.EarlyStopping("loss", mode="max", patience=3),
         keras.callbacks.ReduceLROnPlateau("loss", mode="max", patience=2),
     ]
+
+
+@pytest.mark.backends("tensorflow")
+def test_tensorflow_keeps_what_it_has_compiled(tmp_path, monkeypatch):
+    """Its random numbers, started anew, have it make every program ready anew."""
+    started = []
+    monkeypatch.setattr(tf.random, "set_seed", started.append)
+    fit(tmp_path, epochs=2)
+    assert started == [1]  # by the model's maker alone
 
 
 @pytest.mark.backends("torch")
