@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers import arguments
+from keras_seqattn.layers.checkpointing import call_checkpointed, is_checkpointing
 from keras_seqattn.layers.feed_forward import FeedForward
 from keras_seqattn.layers.multi_head import MultiHeadAttention
 from keras_seqattn.layers.quantization import dtype_config
@@ -33,6 +34,7 @@ class Block(keras.layers.Layer):
         attention=None,
         activation_dropout=0.0,
         stochastic_depth=0.0,
+        gradient_checkpointing=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -48,6 +50,7 @@ class Block(keras.layers.Layer):
         self.attention = attention
         self.activation_dropout = activation_dropout
         self.stochastic_depth = stochastic_depth
+        self.gradient_checkpointing = gradient_checkpointing
         self.supports_masking = True
         self.feed_forward_residual = self._residual(
             FeedForward(
@@ -84,6 +87,10 @@ class Block(keras.layers.Layer):
             }
             attention = MultiHeadAttention(**{**options, **(attention or {})})
         return self._residual(attention, f"{name}_residual")
+
+    def _checkpoints(self, training):
+        """Whether this call is to be computed again in the backward pass."""
+        return training and self.gradient_checkpointing and not is_checkpointing(self)
 
     def _width_of_head(self, model_dim):
         if self.key_dim is not None:
@@ -129,6 +136,7 @@ class Block(keras.layers.Layer):
             "attention": attention_config(self.attention),
             "activation_dropout": self.activation_dropout,
             "stochastic_depth": self.stochastic_depth,
+            "gradient_checkpointing": self.gradient_checkpointing,
         }
 
     @classmethod
@@ -228,6 +236,10 @@ class EncoderBlock(Block):
             training.
         stochastic_depth: Fraction of the samples that skip a sublayer while training,
             drawn for each sublayer: see `Residual`.
+        gradient_checkpointing: Whether the block is computed again in the backward
+            pass, with the same dropout, and only its output is kept till then: less
+            memory for more time. Not for sublayers that change weights of theirs as
+            they are called, or add losses.
 
     Call arguments:
         x: Float tensor `(B, L, D)`.
@@ -271,6 +283,14 @@ class EncoderBlock(Block):
         training=None,
     ):
         """Encodes `x`."""
+        if self._checkpoints(training):
+            return call_checkpointed(
+                self,
+                x=x,
+                mask=mask,
+                attention_mask=attention_mask,
+                return_attention_scores=return_attention_scores,
+            )
         x, *scores = attend(
             self.attention_residual,
             x,

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers.blocks import Block, attend, attention_config
+from keras_seqattn.layers.checkpointing import call_checkpointed
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -37,6 +38,10 @@ class DecoderBlock(Block):
             training.
         stochastic_depth: Fraction of the samples that skip a sublayer while training,
             drawn for each sublayer: see `Residual`.
+        gradient_checkpointing: Whether the block is computed again in the backward
+            pass, with the same dropout, and only its output is kept till then: less
+            memory for more time. Not for sublayers that change weights of theirs as
+            they are called, or add losses.
 
     Call arguments:
         target: Float tensor `(B, T, D)`.
@@ -88,6 +93,7 @@ class DecoderBlock(Block):
         cross_attention=None,
         activation_dropout=0.0,
         stochastic_depth=0.0,
+        gradient_checkpointing=False,
         **kwargs,
     ):
         super().__init__(
@@ -103,6 +109,7 @@ class DecoderBlock(Block):
             attention=attention,
             activation_dropout=activation_dropout,
             stochastic_depth=stochastic_depth,
+            gradient_checkpointing=gradient_checkpointing,
             **kwargs,
         )
         self.cross_attention = cross_attention
@@ -148,6 +155,18 @@ class DecoderBlock(Block):
         """Decodes `target`, attending to `source`."""
         target_mask = target_mask if mask is None else mask
         self._check_source(source)
+        if self._checkpoints(training):
+            return call_checkpointed(
+                self,
+                target=target,
+                source=source,
+                target_mask=target_mask,
+                source_mask=source_mask,
+                return_attention_scores=return_attention_scores,
+                use_causal_mask=use_causal_mask,
+                past=past,
+                past_mask=past_mask,
+            )
         x, *scores = attend(
             self.attention_residual,
             target,

@@ -1,0 +1,161 @@
+"""Gradient checkpointing changes the memory of a training, and nothing else."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn import layers
+from keras_seqattn.layers.checkpointing import call_checkpointed, is_checkpointing
+
+BACKEND = keras.backend.backend()
+JIT = BACKEND == "jax"
+VOCABULARY, WIDTH = 20, 8
+IDS = np.array([[3, 4, 5, 6, 0], [7, 8, 9, 0, 0], [4, 3, 9, 8, 7]])
+OTHER_IDS = np.array([[9, 8, 7], [6, 5, 0], [4, 3, 2]])
+
+
+def make_model(gradient_checkpointing, dtype="float32"):
+    """An encoder block and a decoder block that drop all that they can drop."""
+    keras.utils.set_random_seed(3)
+    options = {
+        "num_heads": 2,
+        "intermediate_dim": 12,
+        "dropout": 0.2,
+        "attention_dropout": 0.2,
+        "activation_dropout": 0.2,
+        "stochastic_depth": 0.2,
+        "gradient_checkpointing": gradient_checkpointing,
+        "dtype": dtype,
+    }
+    source_ids, target_ids = (keras.Input((None,), dtype="int32") for _ in range(2))
+    embedding = layers.PositionalEmbedding(VOCABULARY, WIDTH, dtype=dtype)
+    source = layers.EncoderBlock(**options, name="encoder")(embedding(source_ids))
+    decode = layers.DecoderBlock(**options, name="decoder")
+    target = decode(embedding(target_ids), source)
+    logits = keras.layers.Dense(VOCABULARY, dtype=dtype)(target)
+    return keras.Model([source_ids, target_ids], logits)
+
+
+def fitted(gradient_checkpointing, dtype="float32", jit_compile=JIT):
+    """Three steps of training; returns the losses and the weights."""
+    model = make_model(gradient_checkpointing, dtype)
+    model.compile(
+        keras.optimizers.SGD(0.5),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=jit_compile,
+    )
+    history = model.fit([IDS, OTHER_IDS], OTHER_IDS, epochs=3, verbose=0)
+    return history.history["loss"], model.get_weights()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "jit_compile"),
+    [
+        ("float32", JIT),
+        pytest.param("mixed_bfloat16", JIT, marks=pytest.mark.slow_on("jax")),
+        pytest.param(
+            "float32",
+            True,
+            marks=[pytest.mark.slow, pytest.mark.backends("tensorflow")],
+        ),
+    ],
+)
+def test_a_training_is_the_same_dropout_included(dtype, jit_compile):
+    losses, weights = fitted(True, dtype, jit_compile)
+    expected_losses, expected = fitted(False, dtype, jit_compile)
+    tolerance = 1e-5 if dtype == "float32" else 2e-2
+    np.testing.assert_allclose(losses, expected_losses, rtol=tolerance)
+    assert losses[2] != losses[0]
+    for x, y in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(x, y, atol=tolerance)
+
+
+def test_nothing_changes_outside_of_training():
+    outputs = [
+        ops.convert_to_numpy(make_model(checkpointed)([IDS, OTHER_IDS]))
+        for checkpointed in (True, False)
+    ]
+    np.testing.assert_array_equal(*outputs)
+
+
+def loss_of_blocks(gradient_checkpointing):
+    """Gives a function of vectors that goes through six blocks."""
+    blocks = []
+    for _ in range(6):
+        block = layers.EncoderBlock(
+            2, 32, gradient_checkpointing=gradient_checkpointing
+        )
+        block.build((None, None, WIDTH))
+        blocks.append(block)
+
+    def loss(x):
+        for block in blocks:
+            x = block(x, training=True)
+        return ops.sum(x * x)
+
+    return loss
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="sees what torch keeps")
+def test_little_is_kept_for_the_backward_pass():
+    import torch
+
+    def kept_bytes(gradient_checkpointing):
+        sizes = []
+
+        def keep(tensor):
+            sizes.append(tensor.numel() * tensor.element_size())
+            return tensor
+
+        x = torch.ones((4, 64, WIDTH), requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            loss_of_blocks(gradient_checkpointing)(x)
+        return sum(sizes)
+
+    assert kept_bytes(True) < 0.1 * kept_bytes(False)
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="reads the program that JAX compiles")
+def test_the_compiled_program_computes_again():
+    import jax
+
+    def flops(gradient_checkpointing):
+        slope = jax.jit(jax.grad(loss_of_blocks(gradient_checkpointing)))
+        program = slope.lower(ops.ones((4, 64, WIDTH))).compile()
+        return program.cost_analysis()["flops"]
+
+    assert flops(True) > 1.2 * flops(False)
+
+
+class Noisy(keras.layers.Layer):
+    """Draws twice from one generator, and remembers how it was called."""
+
+    def __init__(self):
+        super().__init__()
+        self.seed_generator = keras.random.SeedGenerator(5)
+        self.calls = []
+
+    def call(self, x, training=None):
+        if not is_checkpointing(self):
+            return call_checkpointed(self, x=x)
+        noise = [
+            keras.random.uniform((100,), seed=self.seed_generator) for _ in range(2)
+        ]
+        self.calls.append((training, noise))
+        return x * noise[0] + noise[1]
+
+
+@pytest.mark.backends("torch")
+def test_it_is_called_again_in_training_with_other_and_the_same_draws():
+    layer = Noisy()
+    x = keras.Variable(1.0)
+    total = ops.sum(layer(x.value, training=True))
+    total.backward()
+    (training, noise), (again, same) = layer.calls
+    assert training is True and again is True
+    np.testing.assert_array_equal(noise[0].detach(), same[0].detach())
+    assert not np.allclose(noise[0].detach(), noise[1].detach())
+    assert float(x.value.grad) == pytest.approx(float(ops.sum(noise[0])), rel=1e-5)
+    layer(x.value, training=True)
+    assert not np.allclose(layer.calls[2][1][0].detach(), noise[1].detach())
