@@ -144,7 +144,7 @@ OURS = {
     "training": {"training"},
     "training.average": {"layers.arguments", "training.snapshot"},
     "training.consistency": set(),
-    "training.crossentropy": {"training.consistency"},
+    "training.crossentropy": {"compiled", "training.consistency"},
     "training.losses": {
         "layers.logits",
         "training.consistency",

@@ -5,6 +5,7 @@ Shapes: N tokens, D model_dim, V vocabulary, R rows of a block.
 
 from keras import ops
 
+from keras_seqattn import compiled
 from keras_seqattn.training.consistency import divergence
 
 # Logits in a block, 8 MB: blocks of 40 MB took twice as long, since memory of that
@@ -58,9 +59,7 @@ def _checked(labels, vocabulary_size):
 def _crossentropy(labels, logits, label_smoothing):
     """Smoothed crossentropy `(N,)` with a gradient written by hand.
 
-    The exponentials of the forward pass are kept, scaled into the gradient, and the
-    label's share is subtracted at N places: no one-hot, no second exponential, and
-    in TensorFlow's graph mode the one tensor `(N, V)` is updated in place.
+    The exponentials of the forward pass are kept, and scaled into the gradient.
     Differentiating `sparse_categorical_crossentropy` plus the smoothing term takes
     longer in each of these ways to compile; `benchmarks/loss.py` measures it.
     """
@@ -72,21 +71,32 @@ def _crossentropy(labels, logits, label_smoothing):
         def gradient(*args, upstream=None):
             # torch passes `upstream` by name, the others as the one argument.
             upstream = args[0] if upstream is None else upstream  # (N,)
-            scale = ops.expand_dims(upstream, -1)
-            result = exponentials * (scale / total)  # (N, V)
-            if label_smoothing:
-                result = result - scale * (label_smoothing / logits.shape[-1])
-            rows = ops.arange(ops.shape(labels)[0], dtype="int32")
-            return ops.scatter_update(
-                result,
-                ops.stack([rows, labels], axis=-1),
-                (label_smoothing - 1) * upstream,
-                reduction="add",
-            )
+            return _slope(labels, exponentials, total, upstream, label_smoothing)
 
         return losses, gradient
 
     return crossentropy(logits)
+
+
+def _slope(labels, exponentials, total, weights, label_smoothing):
+    """Gives the gradient `(N, V)`, for the logits, of losses times `weights` `(N,)`."""
+    spread = label_smoothing / exponentials.shape[-1]
+    scale = ops.expand_dims(weights, -1)
+    slope = exponentials * (scale / total)
+    if compiled.is_compiled_by_xla(exponentials):
+        # A part of the same loop, where for a scatter XLA would copy the tensor.
+        columns = ops.arange(exponentials.shape[-1], dtype="int32")
+        label = columns[None] == labels[:, None]
+        return slope - scale * ops.where(label, 1 - label_smoothing + spread, spread)
+    if label_smoothing:
+        slope = slope - scale * spread
+    rows = ops.arange(ops.shape(labels)[0], dtype="int32")
+    return ops.scatter_update(
+        slope,
+        ops.stack([rows, labels], axis=-1),
+        (label_smoothing - 1) * weights,
+        reduction="add",
+    )
 
 
 def _chosen(labels, logits):
@@ -207,7 +217,6 @@ class _Blocks:
         self._pairs, self._consistency = pairs, consistency
         self._in_range, self._labels = _checked(labels, vocabulary_size)
         self._weights = weights
-        self._columns = ops.arange(vocabulary_size, dtype="int32")[None]
         # By sums, not by a sort: in one XLA program with a sort, dropout takes many
         # times as long on a CPU.
         real = weights != 0
@@ -251,17 +260,13 @@ class _Blocks:
             ops.where(weights != 0, ops.where(in_range, x, float("nan")), 0.0)
             for x in (losses * weights, each)
         )
-        # A comparison takes one pass more than a scatter into the exponentials, but
-        # XLA would copy them for it.
-        spread = label_smoothing / logits.shape[-1]
-        label = self._columns == labels[:, None]
-        target = ops.where(label, 1 - label_smoothing + spread, spread)
-        weights = ops.where(in_range, weights, 0.0)[:, None]
-        probs = exponentials / total
-        loss, slope = ops.sum(losses), (probs - target) * weights  # (R, V)
+        weights = ops.where(in_range, weights, 0.0)
+        slope = _slope(labels, exponentials, total, weights, label_smoothing)  # (R, V)
+        loss = ops.sum(losses)
         if self._pairs is not None:
             log_probs = logits - (peak + ops.log(total))
             weights = self._consistency * self._pairs.weights_of(tokens, start)
+            probs = exponentials / total
             added, added_slope = divergence(log_probs, probs, weights)
             loss, slope = loss + added, slope + added_slope
         return vectors, loss, each, slope
