@@ -19,7 +19,7 @@ def ours(shape):
     """Builds `keras_seqattn.models.TranslationTransformer`."""
     from keras_seqattn.models import TranslationTransformer
 
-    return TranslationTransformer(
+    model = TranslationTransformer(
         shape.vocabulary_size,
         None if shape.tied else shape.vocabulary_size,
         model_dim=shape.model_dim,
@@ -31,6 +31,10 @@ def ours(shape):
         attention_dropout=shape.attention_dropout,
         tie_embeddings=shape.tied,
     )
+    for layer in model.layers:
+        if hasattr(layer, "gradient_checkpointing"):
+            layer.gradient_checkpointing = shape.gradient_checkpointing
+    return model
 
 
 def keras_hub(shape):

@@ -236,13 +236,13 @@ def provenance(module):
             continue
     machine = (
         f"{os.cpu_count()} cores ({_processor()}; a NumPy float32 matrix product "
-        f"reaches {_matmul_gflops():.0f} GFLOP/s), {platform.system()}"
+        f"reaches {matmul_gflops():.0f} GFLOP/s), {platform.system()}"
     )
     date = datetime.date.today().isoformat()
     return f"`{command}`, {date}, on {machine}, with {', '.join(versions)}."
 
 
-def _matmul_gflops(size=2048, repeats=5):
+def matmul_gflops(size=2048, repeats=5):
     """Returns the best rate of a large matrix product, the machine's ceiling."""
     matrix = np.ones((size, size), "float32")
     seconds = min(timed(np.matmul, matrix, matrix)[0] for _ in range(repeats))

@@ -29,6 +29,7 @@ class Shape:
     dropout: float = 0.1
     attention_dropout: float = 0.1
     tied: bool = False
+    gradient_checkpointing: bool = False
 
     @property
     def positions(self):

@@ -26,6 +26,7 @@ MODULE = "benchmarks.training"
 SYSTEMS = (
     "ours-tensorflow-jit",
     "ours-tensorflow",
+    "ours-tensorflow-checkpointed",
     "ours-jax",
     "kerashub-tensorflow-jit",
     "kerashub-tensorflow",
@@ -100,6 +101,7 @@ def measure(shape, arguments):
         measures.append(
             dict(shape=shape.name, system=system, round=number, **ready, **answer)
             | dict(positions_per_s=rate, flops=shape.flops)
+            | dict(ceiling_gflops=rounds.matmul_gflops())
         )
         rounds.note(f"{shape.name} round {number} {system}: {rate:.0f} positions/s")
         rounds.show(measures[-1], arguments)
@@ -108,9 +110,11 @@ def measure(shape, arguments):
 
 def report(shape, measures):
     """Formats the table of systems and the table of ratios of one shape."""
-    rates = {}
+    rates, shares = {}, {}
     for row in measures:
         rates.setdefault(row["system"], []).append(row["positions_per_s"])
+        reached = row["flops"] / row["step_s"] / 1e9
+        shares.setdefault(row["system"], []).append(reached / row["ceiling_gflops"])
     last = {row["system"]: row for row in measures}
     rows = []
     for system, values in rates.items():
@@ -121,6 +125,7 @@ def report(shape, measures):
                 f"{rate:.0f}",
                 f"{1000 * shape.positions / rate:.0f}",
                 f"{rate / shape.positions * shape.flops / 1e9:.0f}",
+                f"{statistics.median(shares[system]):.0%}",
                 f"{last[system]['first_step_s']:.1f}",
                 f"{last[system]['peak_mb']:.0f}",
             ]
@@ -130,6 +135,7 @@ def report(shape, measures):
         "target positions/s",
         "ms a step",
         "GFLOP/s",
+        "of the ceiling",
         "first step, s",
         "peak memory, MB",
     ]
@@ -138,18 +144,21 @@ def report(shape, measures):
 
 def work(system, shape):
     """Trains one system in this process, as many steps as each line of stdin asks."""
-    library, backend, *jit = system.split("-")
+    library, backend, *how = system.split("-")
+    shape = dataclasses.replace(shape, gradient_checkpointing="checkpointed" in how)
     batches = random_batches(shape)
     if library == "torch":
         from benchmarks import torch_peer
 
+        imported = rounds.peak_megabytes()
         compiled = backend == "compiled"
         parameters, run = torch_peer.trainer(shape, batches, compiled)
     else:
         os.environ["KERAS_BACKEND"] = backend
         from benchmarks import peers
 
-        jit_compile = backend == "jax" or bool(jit)
+        imported = rounds.peak_megabytes()
+        jit_compile = backend == "jax" or "jit" in how
         parameters, run = peers.trainer(library, shape, batches, jit_compile)
     shape.check(system, parameters)
     first, _ = rounds.timed(run, 1)
@@ -159,7 +168,8 @@ def work(system, shape):
         seconds, loss = run(steps)
         return dict(step_s=seconds / steps, loss=loss, peak_mb=rounds.peak_megabytes())
 
-    rounds.serve(dict(parameters=parameters, first_step_s=first), answer)
+    ready = dict(parameters=parameters, first_step_s=first, import_mb=imported)
+    rounds.serve(ready, answer)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""Runs every benchmark, one after the other, with what it prints in a file of its own.
+
+    python -m benchmarks --output results
+    python -m benchmarks --output results --data-dir DIRECTORY   # Multi30k's too
+
+A benchmark that has a file already is left out, so the same command goes on after a
+stop. All of them take a night; each also runs by itself: `python -m benchmarks.NAME`.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+
+from benchmarks import rounds
+
+# The quick ones first.
+NAMES = ("imports", "loss", "attention", "training", "decoding", "scale")
+OF_MULTI30K = ("multi30k", "tuning")
+
+
+def main():
+    arguments = parse()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    names = [*NAMES, *OF_MULTI30K] if arguments.data_dir else NAMES
+    failed = []
+    for number, name in enumerate(names, start=1):
+        progress = f"[{number}/{len(names)}] {name}"
+        tables = arguments.output / f"{name}.md"
+        if tables.exists():
+            rounds.note(f"{progress}: done already, in {tables}")
+            continue
+        rounds.note(progress)
+        seconds, done = rounds.timed(run, name, arguments)
+        if done.returncode:
+            failed.append(name)
+            continue
+        tables.write_text(done.stdout)
+        rounds.note(f"{progress}: {seconds / 60:.0f} min, in {tables}")
+    sys.exit(f"Failed: {', '.join(failed)}." if failed else 0)
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--output",
+        type=pathlib.Path,
+        default=pathlib.Path("results"),
+        help="folder for tables, JSON lines and pictures; default: results",
+    )
+    parser.add_argument("--data-dir", help="folder of Multi30k's files; none: left out")
+    return parser.parse_args()
+
+
+def run(name, arguments):
+    """Runs one benchmark; returns the process, with its tables as `stdout`."""
+    options = ["--markdown", "--output", arguments.output / f"{name}.jsonl"]
+    if name == "scale":
+        options += ["--pictures", arguments.output]
+    if name == "tuning":
+        options += ["--picture", arguments.output / "tuning.png"]
+    if name in OF_MULTI30K:
+        options += ["--data-dir", arguments.data_dir]
+    command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, options)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=rounds.ROOT)
+
+
+if __name__ == "__main__":
+    main()
