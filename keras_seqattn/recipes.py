@@ -97,7 +97,7 @@ RECIPES = {
         warmup_steps=400,
         label_smoothing=0.1,
         ema_momentum=0.99,
-        epochs=14,
+        epochs=10,
     ),
     # At most 45 minutes on two cores. The shape is that of Wu et al. 2021, "Good for
     # Misconceived Reasons", who found larger ones worse on this corpus.

@@ -53,7 +53,9 @@ def fitted(gradient_checkpointing, dtype="float32", jit_compile=JIT):
     ("dtype", "jit_compile"),
     [
         ("float32", JIT),
-        pytest.param("mixed_bfloat16", JIT, marks=pytest.mark.slow_on("jax")),
+        pytest.param(
+            "mixed_bfloat16", JIT, marks=pytest.mark.slow_on("jax", "tensorflow")
+        ),
         pytest.param(
             "float32",
             True,
@@ -71,6 +73,7 @@ def test_a_training_is_the_same_dropout_included(dtype, jit_compile):
         np.testing.assert_allclose(x, y, atol=tolerance)
 
 
+@pytest.mark.backends("torch")
 def test_nothing_changes_outside_of_training():
     outputs = [
         ops.convert_to_numpy(make_model(checkpointed)([IDS, OTHER_IDS]))
