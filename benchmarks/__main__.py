@@ -7,7 +7,6 @@ A benchmark that has a file already is left out, so the same command goes on aft
 stop. All of them take a night; each also runs by itself: `python -m benchmarks.NAME`.
 """
 
-import argparse
 import pathlib
 import subprocess
 import sys
@@ -41,11 +40,7 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = rounds.make_parser("benchmarks", __doc__)
     parser.add_argument(
         "--output",
         type=pathlib.Path,

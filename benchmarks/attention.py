@@ -11,7 +11,6 @@ memory is the growth of the process's peak in its first call, compilation includ
     python -m benchmarks.attention --systems chunked-tensorflow torch-sdpa --rounds 3
 """
 
-import argparse
 import os
 import statistics
 
@@ -74,9 +73,7 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = rounds.make_parser(MODULE, __doc__)
     parser.add_argument("--lengths", nargs="+", type=rounds.count, default=LENGTHS)
     parser.add_argument("--causal", action="store_true", help="query i sees j <= i")
     parser.add_argument("--window", type=rounds.count, help="query i sees |i - j| <")

@@ -62,11 +62,7 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = rounds.make_parser(MODULE, __doc__)
     add = parser.add_argument
     add("--shapes", nargs="*", choices=SHAPES, default=list(SHAPES))
     add("--methods", nargs="+", choices=WIDTHS, default=list(WIDTHS))

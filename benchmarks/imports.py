@@ -8,7 +8,6 @@ medians.
     python -m benchmarks.imports --backends jax --rounds 9
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -60,11 +59,7 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = rounds.make_parser(MODULE, __doc__)
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     rounds.add_options(parser, default_rounds=5)
     return parser.parse_args()

@@ -10,7 +10,6 @@ width 128, of which 37% are padding; milliseconds a call.
     python -m benchmarks.loss --block-logits 10000000   # larger blocks of logits
 """
 
-import argparse
 import os
 import statistics
 
@@ -40,9 +39,7 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = rounds.make_parser(MODULE, __doc__)
     parser.add_argument("--vocabulary-size", type=rounds.count, default=10_000)
     parser.add_argument(
         "--block-logits",

@@ -21,7 +21,6 @@ alone. KerasHub's dropout falls on attention weights too; it offers no other way
     python -m benchmarks.multi30k --data-dir DIRECTORY --pairs 8000 --rounds 1
 """
 
-import argparse
 import functools
 import statistics
 
@@ -45,11 +44,7 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = rounds.make_parser(MODULE, __doc__)
     parser.add_argument(
         "--data-dir", help="folder with train.en.gz, train.de.gz; else downloaded"
     )

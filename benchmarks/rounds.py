@@ -179,6 +179,15 @@ def count(text):
     return int(text)
 
 
+def make_parser(module, description):
+    """Makes a parser of `python -m module`, whose help keeps the lines as they are."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def add_options(parser, default_rounds=3):
     """Adds the options that every benchmark takes."""
     parser.add_argument("--rounds", type=count, default=default_rounds)

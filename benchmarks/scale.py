@@ -12,7 +12,6 @@ process of its own, which trains as `benchmarks.training` does.
 
 import argparse
 import dataclasses
-import os
 import pathlib
 import statistics
 
@@ -57,11 +56,7 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = rounds.make_parser(MODULE, __doc__)
     parser.add_argument("--axes", nargs="+", choices=AXES, default=list(AXES))
     parser.add_argument(
         "--pictures", type=pathlib.Path, help="folder for one picture an axis"
@@ -130,11 +125,15 @@ def draw(axis, measures):
 
 def work(system, axis, size):
     """Trains one shape, or passes through one corpus, as often as stdin asks."""
-    os.environ["KERAS_BACKEND"] = system.split("-")[1]
+    if axis == "pairs":
+        return pass_through(size)
+    return training.work(system, shape_of(axis, size))
+
+
+def pass_through(size):
+    """Makes batches of the first pairs of a corpus."""
     import keras_seqattn as ks
 
-    if axis != "pairs":
-        return training.work(system, shape_of(axis, size))
     sources, targets = (
         lines[:size] for lines in ks.text.load_parallel("phrases", "en", "de")
     )

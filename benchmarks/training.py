@@ -61,11 +61,7 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = rounds.make_parser(MODULE, __doc__)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument(
         "--steps", type=rounds.count, default=10, help="steps in a measure"

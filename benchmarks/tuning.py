@@ -18,7 +18,6 @@ chosen their best epoch by. The systems:
 The systems run one after the other. `--picture FILE` draws the best score over time.
 """
 
-import argparse
 import math
 import pathlib
 import sys
@@ -58,11 +57,7 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = rounds.make_parser(MODULE, __doc__)
     add = parser.add_argument
     add("--corpus", choices=("multi30k", "phrases"), default="multi30k")
     add("--data-dir", help="folder of multi30k's files; else downloaded")

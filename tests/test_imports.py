@@ -57,7 +57,7 @@ OURS = {
         "layers.quantization",
         "layers.scaled_dot",
     },
-    "layers.logits": {"layers.arguments"},
+    "layers.logits": {"layers.arguments", "layers.quantization"},
     "layers.positions": {
         "layers.arguments",
         "layers.dropping",

@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers import arguments
+from keras_seqattn.layers.quantization import QuantizedAsParent
 
 # Most rows of a step: 64 sentences of 8 beams.
 FEW = 512
@@ -133,7 +134,7 @@ def few_logits(x, table):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class TokenLogits(keras.layers.Dense):
+class TokenLogits(QuantizedAsParent, keras.layers.Dense):
     """Scores every token of a vocabulary: logits = x . kernel, without bias.
 
     While training it notes on the logits what they are the product of, which
@@ -178,10 +179,6 @@ class TokenLogits(keras.layers.Dense):
             kernel = ops.cast(ops.convert_to_tensor(self.kernel), inputs.dtype)
             remember_factors(logits, inputs, kernel)
         return logits
-
-    def quantize(self, mode=None, type_check=True, config=None):
-        """Quantizes the kernel as `keras.layers.Dense` does."""
-        super().quantize(mode, type_check=False, config=config)
 
     def get_config(self):
         """Gives the constructor's arguments."""

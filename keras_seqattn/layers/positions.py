@@ -13,7 +13,7 @@ from keras import ops
 from keras_seqattn.layers import arguments
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.logits import few_logits, is_few, remember_factors
-from keras_seqattn.layers.quantization import unquantized
+from keras_seqattn.layers.quantization import QuantizedAsParent, unquantized
 
 
 def sinusoidal_table(length, dim, base=10000.0, cosine_exponent="even", start=0):
@@ -194,7 +194,7 @@ class LearnedPositions(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class PositionalEmbedding(keras.layers.ReversibleEmbedding):
+class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
     """Embeds token ids with their positions; in reverse, gives tied logits.
 
     Forward: dropout(table[token] * sqrt(model_dim) + position). In reverse:
@@ -304,10 +304,6 @@ class PositionalEmbedding(keras.layers.ReversibleEmbedding):
     def logits(self, x):
         """Gives the tied logits `(..., V)` of vectors `(..., D)`."""
         return self(x, reverse=True)
-
-    def quantize(self, mode=None, type_check=True, config=None):
-        """Quantizes the table as `keras.layers.ReversibleEmbedding` does."""
-        super().quantize(mode, type_check=False, config=config)
 
     def compute_mask(self, inputs, mask=None):
         """Marks real tokens; in reverse, passes the mask of the vectors on."""

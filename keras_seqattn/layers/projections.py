@@ -8,7 +8,11 @@ import math
 import keras
 from keras import ops
 
-from keras_seqattn.layers.quantization import dtype_config, unquantized
+from keras_seqattn.layers.quantization import (
+    QuantizedAsParent,
+    dtype_config,
+    unquantized,
+)
 
 
 class HeadProjections(keras.layers.Layer):
@@ -172,7 +176,7 @@ class HeadProjections(keras.layers.Layer):
         }
 
 
-class _Projection(keras.layers.EinsumDense):
+class _Projection(QuantizedAsParent, keras.layers.EinsumDense):
     """Projects the vectors of all places in one matrix product.
 
     Of an einsum that keeps an axis for the batch, TensorFlow computes the gradient of
@@ -192,10 +196,6 @@ class _Projection(keras.layers.EinsumDense):
         places, widths = ops.shape(inputs)[:-bound], kernel.shape[bound:]
         outputs = ops.reshape(rows, (*places, *widths))
         return outputs if self.activation is None else self.activation(outputs)
-
-    def quantize(self, mode=None, type_check=True, config=None):
-        """Quantizes as the parent does, which spares other subclasses."""
-        super().quantize(mode, type_check=False, config=config)
 
 
 def check_lengths(value_shape, key_shape):

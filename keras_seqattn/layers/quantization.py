@@ -1,8 +1,19 @@
-"""What a layer made of layers must say in its config to be loaded quantized."""
+"""Quantization: of subclasses, and what a layer made of layers says in its config."""
 
 import re
 
 import keras
+
+
+class QuantizedAsParent:
+    """A subclass of one of Keras's layers that is quantized as that layer is.
+
+    Keras spares subclasses. A mixin, named before the layer.
+    """
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        """Quantizes the weights as the parent does."""
+        super().quantize(mode, type_check=False, config=config)
 
 
 def dtype_config(layer):
