@@ -57,7 +57,8 @@ OURS = {
         "layers.quantization",
         "layers.scaled_dot",
     },
-    "layers.logits": {"layers.arguments", "layers.quantization"},
+    "layers.notes": set(),
+    "layers.logits": {"layers.arguments", "layers.notes", "layers.quantization"},
     "layers.positions": {
         "layers.arguments",
         "layers.dropping",

@@ -5,24 +5,23 @@ Shapes: B batch, L length, N tokens, D model_dim, V vocabulary.
 
 import dataclasses
 import math
-import weakref
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_seqattn.layers import arguments
+from keras_seqattn.layers.notes import Notes
 from keras_seqattn.layers.quantization import QuantizedAsParent
 
 # Most rows of a step: 64 sentences of 8 beams.
 FEW = 512
-# By the id of the logits while they live: JAX's tracers take no attributes.
-_FACTORS = {}
+_FACTORS, _CROSSENTROPIES = Notes(), Notes()
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Factors:
-    """What logits are the product of, and what a loss computed from that.
+    """What logits are the product of.
 
     Attributes:
         hidden: Float tensor `(..., D)`.
@@ -31,19 +30,6 @@ class Factors:
 
     hidden: Any
     kernel: Any
-    _labels: Any = None
-    _pad_id: int = 0
-    _crossentropies: Any = None
-
-    def remember_crossentropies(self, labels, pad_id, crossentropies):
-        """Notes each token's crossentropy `(N,)`, for labels but `pad_id`."""
-        self._labels, self._pad_id = labels, pad_id
-        self._crossentropies = crossentropies
-
-    def crossentropies_of(self, labels, pad_id):
-        """Gives what was noted for the very same labels, or None."""
-        same = self._labels is labels and self._pad_id == pad_id
-        return self._crossentropies if same else None
 
 
 def remember_factors(logits, hidden, kernel):
@@ -70,9 +56,7 @@ def remember_factors(logits, hidden, kernel):
     """
     symbolic = isinstance(logits, keras.KerasTensor)
     if not symbolic and keras.backend.backend() != "torch":
-        key = id(logits)
-        reference = weakref.ref(logits, lambda _: _FACTORS.pop(key, None))
-        _FACTORS[key] = reference, Factors(hidden, kernel)
+        _FACTORS.write(logits, Factors(hidden, kernel))
     return logits
 
 
@@ -89,8 +73,55 @@ def factors_of(logits):
         >>> factors_of(ops.ones((2, 4))) is None
         True
     """
-    reference, factors = _FACTORS.get(id(logits), (lambda: None, None))
-    return factors if reference() is logits else None
+    return _FACTORS.read(logits)
+
+
+def remember_crossentropies(logits, labels, pad_id, crossentropies):
+    """Notes on logits each token's crossentropy, for metrics after the loss.
+
+    Args:
+        logits: Float tensor `(B, T, V)`.
+        labels: Integer tensor `(B, T)`.
+        pad_id: The label that does not count.
+        crossentropies: Float32 tensor `(B * T,)`.
+
+    Example:
+        >>> logits, labels = ops.zeros((1, 2, 5)), ops.ones((1, 2), "int32")
+        >>> remember_crossentropies(logits, labels, 0, ops.ones(2))
+        >>> float(ops.sum(known_crossentropies(logits, labels, 0)))
+        2.0
+    """
+    # A gradient ends here, so on JAX the value is known outside of it too.
+    note = labels, pad_id, ops.stop_gradient(crossentropies)
+    _CROSSENTROPIES.write(_outside_of_gradient(logits), note)
+
+
+def known_crossentropies(logits, labels, pad_id):
+    """Gives what `remember_crossentropies` noted for the very same labels.
+
+    Args:
+        logits: Float tensor `(B, T, V)`.
+        labels: Integer tensor `(B, T)`.
+        pad_id: The label that does not count.
+
+    Returns:
+        Float32 tensor `(B * T,)`, or None.
+
+    Example:
+        >>> known_crossentropies(ops.zeros((1, 2, 5)), ops.ones((1, 2)), 0) is None
+        True
+    """
+    note = _CROSSENTROPIES.read(_outside_of_gradient(logits))
+    if note is None:
+        return None
+    noted_labels, noted_pad_id, crossentropies = note
+    same = noted_labels is labels and noted_pad_id == pad_id
+    return crossentropies if same else None
+
+
+def _outside_of_gradient(logits):
+    """Gives what a function that JAX differentiates hands on as these logits."""
+    return getattr(logits, "primal", logits)
 
 
 def is_few(x):

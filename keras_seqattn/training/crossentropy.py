@@ -3,6 +3,7 @@
 Shapes: N tokens, D model_dim, V vocabulary, R rows of a block.
 """
 
+import keras
 from keras import ops
 
 from keras_seqattn import compiled
@@ -66,7 +67,9 @@ def _crossentropy(labels, logits, label_smoothing):
 
     @ops.custom_gradient
     def crossentropy(logits):
-        losses, _, exponentials, total, _ = _losses(labels, logits, label_smoothing)
+        losses, chosen, exponentials, total, _ = _losses(labels, logits)
+        if label_smoothing:
+            losses = losses + label_smoothing * (chosen - ops.mean(logits, axis=-1))
 
         def gradient(*args, upstream=None):
             # torch passes `upstream` by name, the others as the one argument.
@@ -110,22 +113,19 @@ def _chosen(labels, logits):
     return ops.expand_dims(chosen, -1)
 
 
-def _losses(labels, logits, label_smoothing):
-    """Gives smoothed and plain crossentropies, and what their gradient takes.
+def _losses(labels, logits):
+    """Gives crossentropies, and what smoothing and their gradient take.
 
     Returns:
-        Both crossentropies `(N,)`, exp(logits - peak) `(N, V)`, the sums of these and
-        the peaks `(N, 1)`.
+        The crossentropies, and the labels' logits, `(N,)`; exp(logits - peak) `(N, V)`,
+        the sums of these and the peaks `(N, 1)`.
     """
     peak = ops.amax(logits, axis=-1, keepdims=True)  # (N, 1)
     exponentials = ops.exp(logits - peak)  # (N, V)
     total = ops.sum(exponentials, axis=-1, keepdims=True)  # (N, 1)
     chosen = _chosen(labels, logits)  # (N, 1)
-    smoothed = plain = ops.log(total) - (chosen - peak)
-    if label_smoothing:
-        mean = ops.mean(logits, axis=-1, keepdims=True)
-        smoothed = plain + label_smoothing * (chosen - mean)
-    return ops.squeeze(smoothed, -1), ops.squeeze(plain, -1), exponentials, total, peak
+    plain = ops.log(total) - (chosen - peak)
+    return ops.squeeze(plain, -1), ops.squeeze(chosen, -1), exponentials, total, peak
 
 
 def projected_crossentropy(
@@ -154,23 +154,23 @@ def projected_crossentropy(
         NaN where a label of weight not 0 is not in [0, V); such a token's crossentropy
         adds nothing to the gradients.
     """
-    blocks = _Blocks(labels, weights, kernel.shape[-1], pairs, consistency)
+    blocks = _Blocks(
+        labels, weights, kernel.shape[-1], label_smoothing, pairs, consistency
+    )
     hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
 
     @ops.custom_gradient
     def crossentropy(hidden, kernel):
         transposed = ops.transpose(kernel)  # (V, D)
+        mean = ops.mean(ops.cast(kernel, "float32"), axis=-1, keepdims=True)  # (D, 1)
 
         def body(start, loss, each, hidden_slope, kernel_slope):
-            vectors, added, own, slope = blocks.loss(
-                start, hidden, kernel, label_smoothing
-            )
+            vectors, added, own, slope, scale = blocks.loss(start, hidden, kernel, mean)
             each = ops.slice_update(each, (start,), own)
             slope = ops.cast(slope, kernel.dtype)  # (R, V)
-            hidden_slope = ops.slice_update(
-                hidden_slope, (start, 0), ops.matmul(slope, transposed)
-            )
-            outer = ops.matmul(ops.transpose(vectors), slope)  # (D, V)
+            inner = ops.matmul(slope, transposed) * scale
+            hidden_slope = ops.slice_update(hidden_slope, (start, 0), inner)
+            outer = ops.matmul(ops.transpose(vectors * scale), slope)  # (D, V)
             kernel_slope = kernel_slope + ops.cast(outer, "float32")
             return start + blocks.rows, loss + added, each, hidden_slope, kernel_slope
 
@@ -187,6 +187,9 @@ def projected_crossentropy(
         )
         each = ops.take(each, blocks.place)
         hidden_slope = ops.take(hidden_slope, blocks.place, axis=0)
+        if blocks.are_factored(kernel):
+            inner, outer = blocks.target_slopes(hidden, transposed, mean)
+            hidden_slope, kernel_slope = hidden_slope - inner, kernel_slope - outer
 
         def gradient(*args, upstream=None):
             upstream = (args[0] if upstream is None else upstream)[0]
@@ -212,8 +215,11 @@ class _Blocks:
             pairs, int32 `(N,)`.
     """
 
-    def __init__(self, labels, weights, vocabulary_size, pairs=None, consistency=0.0):
+    def __init__(
+        self, labels, weights, vocabulary_size, label_smoothing, pairs, consistency
+    ):
         self.rows = block_rows(vocabulary_size)
+        self._label_smoothing = label_smoothing
         self._pairs, self._consistency = pairs, consistency
         self._in_range, self._labels = _checked(labels, vocabulary_size)
         self._weights = weights
@@ -238,12 +244,23 @@ class _Blocks:
         """Whether a real token stands at `start` or behind it."""
         return start < self._count
 
-    def loss(self, start, hidden, kernel, label_smoothing):
+    def are_factored(self, kernel):
+        """Whether `loss` gives the slope of the exponentials' part alone, in factors.
+
+        That saves passes over the logits, of which XLA has none to save. Where the
+        target's part takes most of it away again, half a precision has no digits left.
+        """
+        dtype = keras.backend.standardize_dtype(kernel.dtype)
+        plain = dtype == "float32" and self._pairs is None
+        return plain and not compiled.is_compiled_by_xla(kernel)
+
+    def loss(self, start, hidden, kernel, mean):
         """Computes a block of rows.
 
         Returns:
-            Its vectors `(R, D)`, its loss, each token's plain crossentropy `(R,)` and
-            the gradient of the loss for the logits `(R, V)`.
+            Its vectors `(R, D)`, its loss, each token's plain crossentropy `(R,)`, and
+            `(R, V)` and `(R, 1)` whose product is the gradient of the loss for the
+            logits; save for what `target_slopes` gives, where they `are_factored`.
         """
         tokens = ops.slice(self._order, (start,), (self.rows,))
         labels, weights, in_range = (
@@ -253,20 +270,39 @@ class _Blocks:
         weights = ops.where(last, 0.0, weights)  # (R,)
         vectors = ops.take(hidden, tokens, axis=0)  # (R, D)
         logits = ops.cast(ops.matmul(vectors, kernel), "float32")  # (R, V)
-        losses, each, exponentials, total, peak = _losses(
-            labels, logits, label_smoothing
-        )
+        each, chosen, exponentials, total, peak = _losses(labels, logits)
+        losses = each
+        if self._label_smoothing:
+            means = ops.matmul(ops.cast(vectors, "float32"), mean)  # (R, 1)
+            losses = each + self._label_smoothing * (chosen - ops.squeeze(means, -1))
         losses, each = (
             ops.where(weights != 0, ops.where(in_range, x, float("nan")), 0.0)
             for x in (losses * weights, each)
         )
-        weights = ops.where(in_range, weights, 0.0)
-        slope = _slope(labels, exponentials, total, weights, label_smoothing)  # (R, V)
-        loss = ops.sum(losses)
+        weights, loss = ops.where(in_range, weights, 0.0), ops.sum(losses)
+        if self.are_factored(kernel):
+            return vectors, loss, each, exponentials, weights[:, None] / total
+        slope = _slope(labels, exponentials, total, weights, self._label_smoothing)
         if self._pairs is not None:
             log_probs = logits - (peak + ops.log(total))
             weights = self._consistency * self._pairs.weights_of(tokens, start)
             probs = exponentials / total
             added, added_slope = divergence(log_probs, probs, weights)
             loss, slope = loss + added, slope + added_slope
-        return vectors, loss, each, slope
+        return vectors, loss, each, slope, ops.ones((1, 1), kernel.dtype)
+
+    def target_slopes(self, hidden, transposed, mean):
+        """Gives the gradients, for both factors, of the logits' mean under the target.
+
+        Returns:
+            Tensors `(N, D)` and `(D, V)`.
+        """
+        vocabulary_size = transposed.shape[0]
+        weights = ops.where(self._in_range, self._weights, 0.0)[:, None]  # (N, 1)
+        chosen = (1 - self._label_smoothing) * weights
+        spread = self._label_smoothing * weights
+        inner = chosen * ops.take(transposed, self._labels, axis=0)
+        inner = inner + spread * ops.transpose(mean)
+        outer = ops.segment_sum(chosen * hidden, self._labels, vocabulary_size)
+        everywhere = ops.sum(spread * hidden, axis=0) / vocabulary_size  # (D,)
+        return inner, ops.transpose(outer) + everywhere[:, None]

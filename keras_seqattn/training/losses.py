@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqattn.layers.logits import factors_of
+from keras_seqattn.layers.logits import factors_of, remember_crossentropies
 from keras_seqattn.training.consistency import find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import (
     block_rows,
@@ -129,7 +129,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         if factors is not None:
             loss, each = self._projected(factors, labels, weights, pairs)
             if sample_weight is None:
-                factors.remember_crossentropies(y_true, self.pad_id, each)
+                remember_crossentropies(y_pred, y_true, self.pad_id, each)
         else:
             loss = super().__call__(labels, logits, weights)
             if pairs is not None:

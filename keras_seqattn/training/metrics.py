@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_seqattn.layers.logits import factors_of
+from keras_seqattn.layers.logits import known_crossentropies
 from keras_seqattn.training.crossentropy import token_crossentropy
 from keras_seqattn.training.losses import check_pad_id, flatten_tokens
 
@@ -48,7 +48,7 @@ class TokenCrossentropy(TokenMean):
     `val_loss` is not this mean: Keras weights the losses of batches by their rows.
     The labels alone say which tokens are real; masks of the logits do not count.
 
-    While training on TensorFlow it takes what `MaskedCrossentropy` has computed
+    While training on TensorFlow and JAX it takes what `MaskedCrossentropy` has computed
     already, where that has no sample weights.
 
     Shapes: B batch, T target length, V vocabulary.
@@ -86,9 +86,8 @@ class TokenCrossentropy(TokenMean):
         return token_crossentropy(labels, logits, self.pad_id)
 
     def known_values(self, y_true, y_pred):
-        """Returns what `MaskedCrossentropy` noted beside the factors of the logits."""
-        factors = factors_of(y_pred)
-        return factors and factors.crossentropies_of(y_true, self.pad_id)
+        """Returns what `MaskedCrossentropy` noted on the logits."""
+        return known_crossentropies(y_pred, y_true, self.pad_id)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
