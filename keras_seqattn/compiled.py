@@ -6,11 +6,15 @@ does not take a loop that ends when its data say so.
 """
 
 import contextlib
+import contextvars
+import math
 import time
 
 import keras
 import numpy as np
 from keras import tree
+
+_SHAPES_ARE_FIXED = contextvars.ContextVar("shapes_are_fixed", default=False)
 
 
 class CompiledFunction:
@@ -201,6 +205,76 @@ def is_compiled_by_xla(x):
         graph = tf.compat.v1.get_default_graph()
         return control_flow_util.GraphOrParentsInXlaContext(graph)
     return False
+
+
+def allows_any_shape(x):
+    """Tells whether shapes may hang on values in the program that a tensor is of.
+
+    Args:
+        x: Tensor, of the program being traced or of none.
+
+    Returns:
+        A Python bool: True on TensorFlow and torch, unless the program is compiled, or
+        within `fixed_shapes`.
+
+    Example:
+        >>> from keras import ops
+        >>> allows_any_shape(ops.ones(3)) == (keras.backend.backend() != "jax")
+        True
+    """
+    if _SHAPES_ARE_FIXED.get():
+        return False
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return not torch.compiler.is_compiling()
+    return keras.backend.backend() == "tensorflow" and not is_compiled_by_xla(x)
+
+
+@contextlib.contextmanager
+def fixed_shapes():
+    """Has no shape hang on values: what is drawn at a place is so whatever the others.
+
+    Example:
+        >>> with fixed_shapes():
+        ...     allows_any_shape(np.ones(3))
+        False
+    """
+    token = _SHAPES_ARE_FIXED.set(True)
+    try:
+        yield
+    finally:
+        _SHAPES_ARE_FIXED.reset(token)
+
+
+def random_uint16(shape, seed):
+    """Draws 16 random bits for each place of a shape, on TensorFlow.
+
+    Args:
+        shape: Tuple of integers or scalar tensors.
+        seed: Tensor of two integers.
+
+    Returns:
+        Tensor of the shape, uint16.
+
+    Raises:
+        NotImplementedError: On another backend.
+
+    Example:
+        >>> if keras.backend.backend() == "tensorflow":
+        ...     assert random_uint16((2, 3), keras.ops.array([7, 0])).shape == (2, 3)
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise NotImplementedError("Only TensorFlow draws bits here.")
+    import tensorflow as tf
+
+    size = math.prod(shape)
+    # The generator fills 32 bits at a time.
+    both = tf.random.stateless_uniform(
+        ((size + 1) // 2,), tf.cast(seed, "int32"), None, None, "uint32"
+    )
+    numbers = tf.reshape(tf.bitcast(both, "uint16"), (-1,))
+    return tf.reshape(numbers[:size], shape)
 
 
 @contextlib.contextmanager

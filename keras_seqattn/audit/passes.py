@@ -3,6 +3,7 @@
 Shapes: B batch, L length of an input.
 """
 
+import contextlib
 from typing import NamedTuple
 
 import keras
@@ -81,7 +82,7 @@ class Passes:
 
     def tensors(self, arrays, training):
         """Returns the outputs for `arrays`, flat, as tensors."""
-        with keras.StatelessScope(), compiled.repeated_randomness():
+        with _same_draws():
             outputs = self.model(self._packed(arrays), training=training)
             return tree.flatten(self._select(outputs) if self._select else outputs)
 
@@ -101,7 +102,7 @@ class Passes:
         """Whether passes differ by what they draw from the seeds."""
         inputs = self._packed(self.arrays)
         # In one scope, the second pass draws other numbers.
-        with keras.StatelessScope(), compiled.repeated_randomness():
+        with _same_draws():
             first, second = (
                 [_numpy(x) for x in tree.flatten(self.model(inputs, training=training))]
                 for _ in range(2)
@@ -151,6 +152,14 @@ class Passes:
 
     def _packed(self, arrays):
         return tree.pack_sequence_as(self._structure, list(arrays.values()))
+
+
+@contextlib.contextmanager
+def _same_draws():
+    """In it each place draws the same numbers each time, whatever the others hold."""
+    with compiled.repeated_randomness(), compiled.fixed_shapes():
+        with keras.StatelessScope():
+            yield
 
 
 def modes(training):

@@ -81,7 +81,7 @@ def additive_attention(
         window=window,
         offset=offset,
     )
-    return explicit.weighted_sum(scores, value, dropout, seed)
+    return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed)
 
 
 def additive_scores(
@@ -165,7 +165,7 @@ def attend(query, key, value, vector, *, return_scores, **options):
         return additive_attention(query, key, value, vector, **options), None
     dropout, seed = options.pop("dropout", 0.0), options.pop("seed", None)
     scores = additive_scores(query, key, vector, **options)
-    return explicit.weighted_sum(scores, value, dropout, seed), scores
+    return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed), scores
 
 
 def _all_sums(query, key, vector):

@@ -84,19 +84,18 @@ def dot_product_attention(
         implementation = choose_implementation(
             *shapes, dtype=query.dtype, bias=bias, dropout=dropout, **options
         )
-    query = _scaled(query, scale)
     if implementation == "chunked":
         options["mask"] = _pair_mask(query, key, mask)
+        query = _scaled(query, scale)
         return chunked_attention(
             query, key, value, bias=bias, dropout=dropout, seed=seed, **options
         )
     if implementation == "fused":
-        bias = distances.of_pairs(bias)
+        query, bias = _scaled(query, scale), distances.of_pairs(bias)
         return fused.fused_attention(query, key, value, bias, dropout, **options)
     mask = _pair_mask(query, key, **options)
-    weights = explicit.softmax(dot_scores(query, key), mask, bias, query.dtype)
-    output = explicit.weighted_sum(weights, value, dropout, seed)
-    return explicit.zero_empty_rows(output, mask, heads_last=True)
+    weights = explicit.softmax(dot_scores(query, key, scale), mask, bias, query.dtype)
+    return explicit.weighted_sum(weights, value, mask, dropout, seed)
 
 
 def attention_scores(
@@ -138,8 +137,7 @@ def attention_scores(
     """
     query, key, _ = checked(query, key, key)
     mask = _pair_mask(query, key, mask, causal, window, offset)
-    scores = dot_scores(_scaled(query, scale), key)
-    weights = explicit.softmax(scores, mask, bias, query.dtype)
+    weights = explicit.softmax(dot_scores(query, key, scale), mask, bias, query.dtype)
     return explicit.zero_empty_rows(weights, mask, heads_last=False)
 
 
@@ -172,7 +170,7 @@ def attend(query, key, value, *, return_scores, implementation, **options):
         return output, None
     dropout, seed = options.pop("dropout", 0.0), options.pop("seed", None)
     scores = attention_scores(query, key, **options)
-    return explicit.weighted_sum(scores, value, dropout, seed), scores
+    return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed), scores
 
 
 def choose_implementation(
@@ -303,12 +301,13 @@ def _pair_mask(query, key, mask, causal=False, window=None, offset=0):
     return masks.pair_mask(*shapes, mask, causal, window, offset)
 
 
-def dot_scores(query, key):
+def dot_scores(query, key, scale=1.0):
     """Multiplies each query of a group's heads with each of its keys.
 
     Args:
         query: Float tensor `(B, T, H, K)`.
         key: Float tensor `(B, S, G, K)`.
+        scale: Factor of the scores; None is 1 / sqrt(K).
 
     Returns:
         Float tensor `(B, H, T, S)`.
@@ -317,12 +316,12 @@ def dot_scores(query, key):
         >>> tuple(dot_scores(ops.ones((1, 3, 4, 8)), ops.ones((1, 5, 2, 8))).shape)
         (1, 4, 3, 5)
     """
-    groups = key.shape[2]
-    _, target, heads, key_dim = ops.shape(query)
     # Transposed once, and their gradients once: an einsum does so in each product.
+    query, key = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key))
+    groups, source = key.shape[1], ops.shape(key)[2]
+    _, heads, target, key_dim = ops.shape(query)
     query = ops.reshape(
-        ops.transpose(query, (0, 2, 1, 3)),
-        (-1, groups, heads // groups * target, key_dim),
+        _scaled(query, scale), (-1, groups, heads // groups * target, key_dim)
     )
-    scores = ops.matmul(query, ops.transpose(key, (0, 2, 3, 1)))  # (B, G, R T, S)
-    return ops.reshape(scores, (-1, heads, target, ops.shape(key)[1]))
+    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, G, R T, S)
+    return ops.reshape(scores, (-1, heads, target, source))

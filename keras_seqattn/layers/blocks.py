@@ -6,10 +6,12 @@ Shapes: B batch, L length, D model_dim, H heads.
 import keras
 from keras import ops
 
+from keras_seqattn import compiled
 from keras_seqattn.layers import arguments
 from keras_seqattn.layers.checkpointing import call_checkpointed, is_checkpointing
 from keras_seqattn.layers.feed_forward import FeedForward
 from keras_seqattn.layers.multi_head import MultiHeadAttention
+from keras_seqattn.layers.packing import packing_of
 from keras_seqattn.layers.quantization import dtype_config
 from keras_seqattn.layers.residual import Residual
 
@@ -35,6 +37,7 @@ class Block(keras.layers.Layer):
         activation_dropout=0.0,
         stochastic_depth=0.0,
         gradient_checkpointing=False,
+        skip_padding=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -51,6 +54,8 @@ class Block(keras.layers.Layer):
         self.activation_dropout = activation_dropout
         self.stochastic_depth = stochastic_depth
         self.gradient_checkpointing = gradient_checkpointing
+        self.skip_padding = skip_padding
+        self._takes_rows = stochastic_depth == 0.0
         self.supports_masking = True
         self.feed_forward_residual = self._residual(
             FeedForward(
@@ -86,11 +91,29 @@ class Block(keras.layers.Layer):
                 "dtype": self.dtype_policy,
             }
             attention = MultiHeadAttention(**{**options, **(attention or {})})
+        self._takes_rows &= type(attention).call is MultiHeadAttention.call
         return self._residual(attention, f"{name}_residual")
 
     def _checkpoints(self, training):
         """Whether this call is to be computed again in the backward pass."""
         return training and self.gradient_checkpointing and not is_checkpointing(self)
+
+    def _packing(self, x, mask, training):
+        """Gives the `Packing` of `x`; None where padding is computed like the rest."""
+        if not (training and self.skip_padding and self._takes_rows) or mask is None:
+            return None
+        return packing_of(mask) if compiled.allows_any_shape(x) else None
+
+    def _packed(self, x, packing):
+        """Gives the rows of `x`, or `x` where there is no packing."""
+        # What is computed twice has rows of its own each time.
+        share = not self.gradient_checkpointing
+        return x if packing is None else packing.pack(x, share)
+
+    def _unpacked(self, x, packing):
+        """Gives what rows stand for, or `x` where there is no packing."""
+        share = not self.gradient_checkpointing
+        return x if packing is None else packing.unpack(x, share)
 
     def _width_of_head(self, model_dim):
         if self.key_dim is not None:
@@ -137,6 +160,7 @@ class Block(keras.layers.Layer):
             "activation_dropout": self.activation_dropout,
             "stochastic_depth": self.stochastic_depth,
             "gradient_checkpointing": self.gradient_checkpointing,
+            "skip_padding": self.skip_padding,
         }
 
     @classmethod
@@ -150,7 +174,15 @@ class Block(keras.layers.Layer):
         return cls(**{**config, **made})
 
 
-def attend(residual, x, source=None, past=None, return_attention_scores=False, **more):
+def attend(
+    residual,
+    x,
+    source=None,
+    past=None,
+    packing=(None, None),
+    return_attention_scores=False,
+    **more,
+):
     """Attends inside a residual.
 
     Args:
@@ -158,6 +190,7 @@ def attend(residual, x, source=None, past=None, return_attention_scores=False, *
         x: Float tensor `(B, T, D)` that attends.
         source: What it attends to; itself when None.
         past: Float tensor `(B, M, D)` of what stood before `x`, attended to as well.
+        packing: The `Packing` of `x` and of `source`, where they are rows, else None.
         return_attention_scores: Whether to give the weights too.
         **more: Arguments of the attention layer's call.
 
@@ -168,6 +201,8 @@ def attend(residual, x, source=None, past=None, return_attention_scores=False, *
     source = hidden if source is None else source
     if past is not None:
         source = ops.concatenate([residual.enter(past), source], axis=1)
+    if packing != (None, None):  # A layer of another class knows no rows.
+        more["packing"] = packing
     attended = residual.sublayer(
         hidden, source, return_attention_scores=return_attention_scores, **more
     )
@@ -240,6 +275,10 @@ class EncoderBlock(Block):
             pass, with the same dropout, and only its output is kept till then: less
             memory for more time. Not for sublayers that change weights of theirs as
             they are called, or add losses.
+        skip_padding: Whether to compute, while training, only what the mask calls real,
+            where a program's shapes may hang on values: on TensorFlow and torch, not
+            compiled (XLA). At padding the output is then zero, or as without. Not
+            with stochastic depth, nor with an attention of another class.
 
     Call arguments:
         x: Float tensor `(B, L, D)`.
@@ -291,15 +330,17 @@ class EncoderBlock(Block):
                 attention_mask=attention_mask,
                 return_attention_scores=return_attention_scores,
             )
+        packing = self._packing(x, mask, training)
         x, *scores = attend(
             self.attention_residual,
-            x,
+            self._packed(x, packing),
+            packing=(packing, packing),
             query_mask=mask,
             value_mask=mask,
             attention_mask=attention_mask,
             return_attention_scores=return_attention_scores,
         )
-        x = self.feed_forward_residual(x)
+        x = self._unpacked(self.feed_forward_residual(x), packing)
         return (x, *scores) if return_attention_scores else x
 
     def compute_mask(self, x, mask=None):

@@ -42,6 +42,8 @@ class DecoderBlock(Block):
             pass, with the same dropout, and only its output is kept till then: less
             memory for more time. Not for sublayers that change weights of theirs as
             they are called, or add losses.
+        skip_padding: As in `EncoderBlock`, for the target (where it has no `past`) and
+            for the source, each with a mask.
 
     Call arguments:
         target: Float tensor `(B, T, D)`.
@@ -94,6 +96,7 @@ class DecoderBlock(Block):
         activation_dropout=0.0,
         stochastic_depth=0.0,
         gradient_checkpointing=False,
+        skip_padding=False,
         **kwargs,
     ):
         super().__init__(
@@ -110,6 +113,7 @@ class DecoderBlock(Block):
             activation_dropout=activation_dropout,
             stochastic_depth=stochastic_depth,
             gradient_checkpointing=gradient_checkpointing,
+            skip_padding=skip_padding,
             **kwargs,
         )
         self.cross_attention = cross_attention
@@ -167,9 +171,14 @@ class DecoderBlock(Block):
                 past=past,
                 past_mask=past_mask,
             )
+        packing = (
+            None if past is not None else self._packing(target, target_mask, training)
+        )
+        source_packing = self._packing(source, source_mask, training)
         x, *scores = attend(
             self.attention_residual,
-            target,
+            self._packed(target, packing),
+            packing=(packing, packing),
             query_mask=target_mask,
             return_attention_scores=return_attention_scores,
             use_causal_mask=use_causal_mask,
@@ -179,13 +188,14 @@ class DecoderBlock(Block):
             x, *cross_scores = attend(
                 self.cross_residual,
                 x,
-                source,
+                self._packed(source, source_packing),
+                packing=(packing, source_packing),
                 query_mask=target_mask,
                 value_mask=source_mask,
                 return_attention_scores=return_attention_scores,
             )
             scores += cross_scores
-        x = self.feed_forward_residual(x)
+        x = self._unpacked(self.feed_forward_residual(x), packing)
         return (x, *scores) if return_attention_scores else x
 
     def _check_source(self, source):

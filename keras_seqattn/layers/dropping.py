@@ -1,8 +1,9 @@
-"""Dropout with random numbers that cost next to nothing where XLA compiles.
+"""Dropout with random numbers that cost little.
 
 A generator of random numbers is a call of its own, whose numbers go through memory; in
 an XLA program on a CPU they take a fifth of a training step. A hash of each number's
-place is arithmetic, which XLA does where the number is used.
+place is arithmetic, which XLA does where the number is used. Without XLA TensorFlow's
+generator is the faster, and its bits suffice for two places each.
 """
 
 import math
@@ -18,8 +19,9 @@ def drop(x, rate, seed):
     """Sets a fraction of the numbers to zero, and scales the others up for it.
 
     What is dropped is a function of the seed and the shape. In a program that XLA
-    compiles, each number is dropped by a hash of its place and the seed; elsewhere
-    `keras.random.dropout` does it, with other random numbers.
+    compiles, each number is dropped by a hash of its place and the seed; elsewhere on
+    TensorFlow by 16 random bits of its own, so at a rate rounded to 1 / 65,536; and
+    else by `keras.random.dropout`. All three draw other numbers.
 
     Args:
         x: Float tensor.
@@ -39,10 +41,14 @@ def drop(x, rate, seed):
         constants of its later search, twice, once for each half of the seed.
     """
     is_drawn = isinstance(seed, keras.random.SeedGenerator)
-    if not (is_drawn and compiled.is_compiled_by_xla(x)):
+    if is_drawn and compiled.is_compiled_by_xla(x):
+        numbers = hashes(ops.shape(x), ops.cast(seed.next(), "uint32"))
+        kept = numbers >= np.uint32(round(rate * 2**32))
+    elif is_drawn and keras.backend.backend() == "tensorflow":
+        numbers = compiled.random_uint16(ops.shape(x), seed.next())
+        kept = numbers >= np.uint16(round(rate * 2**16))
+    else:
         return keras.random.dropout(x, rate, seed=seed)
-    numbers = hashes(ops.shape(x), ops.cast(seed.next(), "uint32"))
-    kept = numbers >= np.uint32(round(rate * 2**32))
     scale = ops.cast(1.0 / (1.0 - rate), x.dtype)
     return ops.where(kept, x * scale, ops.cast(0.0, x.dtype))
 

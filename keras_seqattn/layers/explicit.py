@@ -35,7 +35,8 @@ def softmax(scores, mask, bias, dtype):
     if bias is not None:
         scores = scores + ops.cast(of_pairs(bias), "float32")
     if mask is not None:
-        scores = ops.where(mask, scores, MASKED_SCORE)
+        # Added, since the gradient of a choice is another pass over all scores.
+        scores = scores + ops.where(mask, 0.0, MASKED_SCORE)
     # Keras warns of a softmax over one key, which is what a first position may see.
     one_key = scores.shape[-1] == 1
     scores = ops.ones_like(scores) if one_key else ops.softmax(scores, axis=-1)
@@ -46,9 +47,9 @@ def zero_empty_rows(x, mask, heads_last):
     """Sets to zero what belongs to a query that may attend to nothing.
 
     Args:
-        x: Outputs `(B, T, H, V)`, or weights `(B, H, T, S)`.
+        x: Weights `(B, H, T, S)`, or outputs `(B, H, T, V)` or `(B, T, H, V)`.
         mask: Bool tensor that broadcasts to `(B, H, T, S)`, or None.
-        heads_last: Whether `x` are outputs.
+        heads_last: Whether `x` are outputs `(B, T, H, V)`.
 
     Returns:
         Tensor of the shape and dtype of `x`.
@@ -67,12 +68,14 @@ def zero_empty_rows(x, mask, heads_last):
     return ops.where(seen, x, ops.cast(0.0, x.dtype))
 
 
-def weighted_sum(weights, value, dropout=0.0, seed=None):
+def weighted_sum(weights, value, mask=None, dropout=0.0, seed=None):
     """Sums the values of each head with given weights.
 
     Args:
         weights: Float tensor `(B, H, T, S)`.
         value: Float tensor `(B, S, G, V)`, where H is a multiple of G.
+        mask: Bool tensor that broadcasts to the shape of `weights`; a query that may
+            attend to nothing is given zero. None where no weights are theirs.
         dropout: Fraction of the weights dropped, in [0, 1).
         seed: Integer or `keras.random.SeedGenerator` of the dropout.
 
@@ -91,4 +94,5 @@ def weighted_sum(weights, value, dropout=0.0, seed=None):
     weights = ops.reshape(weights, (-1, groups, heads // groups * target, source))
     output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, G, R T, V)
     output = ops.reshape(output, (-1, heads, target, value_dim))
+    output = zero_empty_rows(output, mask, heads_last=False)
     return ops.transpose(output, (0, 2, 1, 3))

@@ -83,6 +83,8 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         use_causal_mask: Whether query i sees only keys j <= i + offset.
         offset: Position of the first query among the keys, an integer or a scalar
             tensor; the length of the memory where `value` is a memory and then `query`.
+        packing: What blocks give that skip padding: the `Packing` of `query`, and that
+            of `value` and `key`, where these are rows `(1, M, D)`; else None.
 
     Returns:
         Float tensor `(B, T, output_shape)` in the compute dtype; with
@@ -259,6 +261,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         training=None,
         use_causal_mask=False,
         offset=0,
+        packing=(None, None),
     ):
         """Attends from each vector of `query` to those of `value`."""
         self._check_scores_wanted(return_attention_scores)
@@ -267,12 +270,12 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         queries = self.project_query(query)  # (B, T, H, K)
         keys = self.project_key(value if key is None else key)  # (B, S, G, K)
         values = self.project_value(value)  # (B, S, G, V)
-        fold = self._folding
-        folded = fold.inputs(queries), fold.inputs(keys)
+        fold, value_fold = (self._folding if p is None else p for p in packing)
+        folded = fold.inputs(queries), value_fold.inputs(keys)
         output, scores = self._attend(
             self._placed(folded[0], offset),
             self._placed(folded[1], 0),
-            fold.inputs(values),
+            value_fold.inputs(values),
             mask=fold.mask(mask, queries, keys),
             bias=self._bias(*(ops.shape(x)[1] for x in folded), offset),
             causal=use_causal_mask,
@@ -351,6 +354,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         training=None,
         use_causal_mask=False,
         offset=0,
+        packing=(None, None),
     ):
         """Gives the symbolic output, and the symbolic weights where asked for."""
         key_shape = None if key is None else key.shape

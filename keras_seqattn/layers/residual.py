@@ -7,6 +7,7 @@ import keras
 
 from keras_seqattn.layers import arguments
 from keras_seqattn.layers.dropping import Dropout
+from keras_seqattn.layers.normalization import LayerNormalization
 from keras_seqattn.layers.quantization import dtype_config
 
 
@@ -136,7 +137,7 @@ def make_norm(norm, **kwargs):
         'RMSNormalization'
     """
     if arguments.choice("norm", norm, ("layer", "rms")) == "layer":
-        return keras.layers.LayerNormalization(epsilon=1e-5, **kwargs)
+        return LayerNormalization(epsilon=1e-5, **kwargs)
     layer = keras.layers.RMSNormalization(epsilon=1e-5, **kwargs)
     layer.supports_masking = True  # else Keras warns that the mask ends here
     return layer

@@ -195,6 +195,8 @@ class Stack:
                 **given,
                 stochastic_depth=options["stochastic_depth"]
                 * (1.0 if shared else (i + 1) / num_layers),
+                # What a model gives at padding is for nobody.
+                skip_padding=True,
                 name=f"{name}_{i}",
                 dtype=dtype,
             )

@@ -41,7 +41,7 @@ def fitted(gradient_checkpointing, dtype="float32", jit_compile=JIT):
     """Three steps of training; returns the losses and the weights."""
     model = make_model(gradient_checkpointing, dtype)
     model.compile(
-        keras.optimizers.SGD(0.5),
+        keras.optimizers.SGD(0.1),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=jit_compile,
     )
