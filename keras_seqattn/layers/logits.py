@@ -16,7 +16,7 @@ from keras_seqattn.layers.quantization import QuantizedAsParent
 
 # Most rows of a step: 64 sentences of 8 beams.
 FEW = 512
-_FACTORS, _CROSSENTROPIES = Notes(), Notes()
+_FACTORS, _CROSSENTROPIES = Notes("factors"), Notes("crossentropies")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from keras_seqattn.layers.notes import Notes
 # The number of rows is a multiple of this one: a library prepares its matrix products
 # for each new shape.
 MULTIPLE = 128
-_PACKINGS, _ROWS = Notes(), Notes()
+_PACKINGS, _ROWS = Notes("packing"), Notes("rows")
 
 
 def packing_of(mask):
