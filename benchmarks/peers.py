@@ -139,14 +139,15 @@ def compiled(library, shape, jit_compile="auto"):
     """
     model = MODELS[library](shape)
     if library == "ours":
-        from keras_seqattn.training import MaskedCrossentropy
+        from keras_seqattn.training import Adam, MaskedCrossentropy
 
-        loss = MaskedCrossentropy(label_smoothing=0.1)
+        loss, optimizer = MaskedCrossentropy(label_smoothing=0.1), Adam(1e-3)
     else:
         loss = keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, reduction="mean_with_sample_weight"
         )
-    model.compile(keras.optimizers.Adam(1e-3), loss, jit_compile=jit_compile)
+        optimizer = keras.optimizers.Adam(1e-3)
+    model.compile(optimizer, loss, jit_compile=jit_compile)
     return model
 
 

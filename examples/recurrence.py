@@ -96,7 +96,7 @@ class Run:
             recipe.peak_learning_rate, recipe.warmup_steps
         )
         self.model.compile(
-            keras.optimizers.Adam(
+            ks.training.Adam(
                 schedule, beta_2=0.98, use_ema=True, ema_momentum=recipe.ema_momentum
             ),
             ks.training.MaskedCrossentropy(label_smoothing=recipe.label_smoothing),

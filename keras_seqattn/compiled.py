@@ -277,6 +277,57 @@ def random_uint16(shape, seed):
     return tf.reshape(numbers[:size], shape)
 
 
+def has_adam(variable):
+    """Tells whether the backend has an operation for Adam's update of a variable.
+
+    Args:
+        variable: The backend's variable, as optimizers are given it.
+
+    Returns:
+        A Python bool: True on TensorFlow for a variable of one device, where XLA does
+        not compile, which makes one pass of many operations by itself.
+
+    Example:
+        >>> has_adam(np.ones(3))
+        False
+    """
+    if keras.backend.backend() != "tensorflow":
+        return False
+    from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+
+    is_single = isinstance(variable, BaseResourceVariable)
+    return is_single and not is_compiled_by_xla(variable)
+
+
+def apply_adam(variable, momentum, velocity, gradient, learning_rate, step, constants):
+    """Updates a variable, its momentum and its velocity in one pass, on TensorFlow.
+
+    Args:
+        variable: Variable of TensorFlow.
+        momentum: Variable of its shape.
+        velocity: Variable of its shape.
+        gradient: Tensor of its shape, or `IndexedSlices`.
+        learning_rate: Float scalar.
+        step: Float scalar, 1 at the first update.
+        constants: beta 1, beta 2 and epsilon.
+    """
+    import tensorflow as tf
+
+    beta_1, beta_2, epsilon = (tf.cast(x, variable.dtype) for x in constants)
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle,
+        m=momentum.handle,
+        v=velocity.handle,
+        beta1_power=tf.pow(beta_1, step),
+        beta2_power=tf.pow(beta_2, step),
+        lr=tf.cast(learning_rate, variable.dtype),
+        beta1=beta_1,
+        beta2=beta_2,
+        epsilon=epsilon,
+        grad=tf.cast(tf.convert_to_tensor(gradient), variable.dtype),
+    )
+
+
 @contextlib.contextmanager
 def repeated_randomness(seed=0):
     """Starts the backend's own random numbers from `seed`, and restores them after.

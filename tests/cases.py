@@ -411,6 +411,9 @@ CASES = {
         case(training.Perplexity, name="ppl", inputs=(IDS, LOGITS))
     ],
     "training.MaskedAccuracy": [case(training.MaskedAccuracy, inputs=(IDS, LOGITS))],
+    "training.Adam": [
+        case(training.Adam, 0.01, beta_2=0.98, name="ours", inputs=(X, X))
+    ],
     "training.InverseSquareRoot": [
         case(training.InverseSquareRoot, 0.01, 100, inputs=(np.array(250),))
     ],

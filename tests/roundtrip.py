@@ -26,6 +26,11 @@ def use(thing, inputs):
         thing.reset_state()
         thing.update_state(*inputs)
         return [ops.convert_to_numpy(thing.result())]
+    if isinstance(thing, keras.optimizers.Optimizer):
+        weight = keras.Variable(inputs[0])
+        fresh = type(thing).from_config(thing.get_config())
+        fresh.apply([ops.convert_to_tensor(inputs[1])], [weight])
+        return [ops.convert_to_numpy(weight)]
     if hasattr(thing, "advance"):
         return list(_searched(thing, *inputs))
     if isinstance(thing, keras.Model):

@@ -167,6 +167,7 @@ OURS = {
     },
     "training.memory": set(),
     "training.resume": {"layers.arguments", "training.snapshot"},
+    "training.optimizers": {"compiled"},
     "training.schedules": set(),
     "training.score": {"decoding", "layers.arguments"},
     "training.snapshot": set(),

@@ -8,11 +8,13 @@ from keras_seqattn.training.metrics import (
     Perplexity,
     TokenCrossentropy,
 )
+from keras_seqattn.training.optimizers import Adam
 from keras_seqattn.training.resume import Resume
 from keras_seqattn.training.schedules import InverseSquareRoot, Noam
 from keras_seqattn.training.score import TranslationScore
 
 __all__ = [
+    "Adam",
     "CheckpointAverage",
     "InverseSquareRoot",
     "MaskedAccuracy",

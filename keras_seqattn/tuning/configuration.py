@@ -6,8 +6,6 @@ Shapes: V vocabulary, D model_dim, H heads, K key_dim, F intermediate_dim.
 import dataclasses
 import inspect
 
-import keras
-
 from keras_seqattn import layers, models, training
 
 
@@ -56,7 +54,7 @@ class Configuration:
         averaged = self.ema_momentum is not None
         average = {"ema_momentum": self.ema_momentum} if averaged else {}
         model.compile(
-            keras.optimizers.Adam(
+            training.Adam(
                 training.InverseSquareRoot(self.learning_rate, self.warmup_steps),
                 beta_2=0.98,
                 use_ema=averaged,

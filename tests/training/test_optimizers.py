@@ -1,0 +1,88 @@
+"""Our Adam is Keras's, whatever runs it."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn import compiled
+from keras_seqattn.training import Adam
+
+rng = np.random.default_rng(0)
+X, IDS = rng.normal(size=(8, 5)), rng.integers(0, 7, 8)
+OPTIONS = {"learning_rate": 0.01, "beta_2": 0.98, "epsilon": 1e-6, "name": "adam"}
+
+
+def trained(cls, jit_compile="auto", dtype="float32", run_eagerly=False, **options):
+    """Trains two dense layers; gives all weights by name, the optimizer's too."""
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy(dtype)
+    layers = [keras.layers.Dense(4, name="a"), keras.layers.Dense(7, name="b")]
+    model = keras.Sequential([keras.Input((5,)), *layers], name="model")
+    model.compile(
+        cls(**{**OPTIONS, **options}),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=jit_compile,
+        run_eagerly=run_eagerly,
+    )
+    model.fit(X, IDS, batch_size=4, epochs=3, verbose=0)
+    variables = [*model.trainable_variables, *model.optimizer.variables]
+    return {v.path: ops.convert_to_numpy(v) for v in variables}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"jit_compile": False},
+        {"jit_compile": False, "clipnorm": 0.1, "weight_decay": 0.1, "use_ema": True},
+        {"jit_compile": False, "gradient_accumulation_steps": 2},
+        {"jit_compile": False, "amsgrad": True},
+        {"jit_compile": False, "dtype": "mixed_float16"},
+        pytest.param({"jit_compile": True}, marks=pytest.mark.backends("tensorflow")),
+        pytest.param({"run_eagerly": True}, marks=pytest.mark.backends("tensorflow")),
+        pytest.param({}, marks=pytest.mark.backends("jax", "torch")),
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_weights_and_state_are_those_of_keras(options):
+    ours, theirs = trained(Adam, **options), trained(keras.optimizers.Adam, **options)
+    assert list(ours) == list(theirs)
+    for name, expected in theirs.items():
+        np.testing.assert_allclose(ours[name], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_row_that_is_looked_up_twice_has_one_gradient():
+    keras.utils.set_random_seed(0)
+    layer = keras.layers.Embedding(3, 2, embeddings_initializer="ones")
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), layer])
+    model.compile(Adam(0.1), lambda y, z: ops.sum(y * z), jit_compile=False)
+    model.fit(np.array([[1, 1]]), np.array([[[1.0, 3.0], [1.0, -2.0]]]), verbose=0)
+    # The first update of Adam is by the sign, where epsilon is nothing beside it.
+    np.testing.assert_allclose(
+        layer.get_weights()[0], [[1.0, 1.0], [0.9, 0.9], [1.0, 1.0]], atol=1e-5
+    )
+
+
+@pytest.mark.backends("tensorflow")
+def test_one_operation_updates_a_weight_without_xla():
+    import tensorflow as tf
+
+    weight = keras.Variable(np.ones(3, "float32"))
+    assert compiled.has_adam(weight.value)
+    optimizer = Adam()
+    optimizer.build([weight])
+    update = tf.function(lambda g: optimizer.apply([g], [weight]))
+    graph = update.get_concrete_function(tf.ones(3)).graph
+    names = [op.type for op in graph.get_operations()]
+    assert names.count("ResourceApplyAdam") == 1
+    assert not {"Sqrt", "AssignSubVariableOp"} & set(names)
+
+
+@pytest.mark.backends("tensorflow")
+def test_replicas_train_too():
+    import tensorflow as tf
+
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        ours = trained(Adam, jit_compile=False)
+    for name, expected in trained(keras.optimizers.Adam, jit_compile=False).items():
+        np.testing.assert_allclose(ours[name], expected, rtol=1e-4, atol=1e-6)
