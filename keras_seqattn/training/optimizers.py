@@ -25,7 +25,7 @@ class Adam(keras.optimizers.Adam):
         >>> optimizer = Adam(learning_rate=0.5)
         >>> weight = keras.Variable([1.0])
         >>> optimizer.apply([ops.array([2.0])], [weight])
-        >>> round(float(weight[0]), 4)
+        >>> round(float(ops.convert_to_numpy(weight)[0]), 4)
         0.5
 
     Reference:
