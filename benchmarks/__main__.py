@@ -14,7 +14,15 @@ import sys
 from benchmarks import rounds
 
 # The quick ones first.
-NAMES = ("imports", "loss", "attention", "training", "decoding", "scale")
+NAMES = (
+    "imports",
+    "loss",
+    "precision",
+    "attention",
+    "training",
+    "decoding",
+    "scale",
+)
 OF_MULTI30K = ("multi30k", "tuning")
 
 
@@ -56,8 +64,8 @@ def run(name, arguments):
     options = ["--markdown", "--output", arguments.output / f"{name}.jsonl"]
     if name == "scale":
         options += ["--pictures", arguments.output]
-    if name == "tuning":
-        options += ["--picture", arguments.output / "tuning.png"]
+    if name in ("precision", "tuning"):
+        options += ["--picture", arguments.output / f"{name}.png"]
     if name in OF_MULTI30K:
         options += ["--data-dir", arguments.data_dir]
     command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, options)]

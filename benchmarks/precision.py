@@ -1,0 +1,175 @@
+"""What does training in 16 bits lose and gain against float32?
+
+One recipe is trained under each dtype policy, on the same batches in the same order,
+with another seed for weights and dropout in each round. float32 differs from itself
+from seed to seed: a policy whose losses lie within that noise loses nothing. Every
+system is a policy on a backend, and a process of its own for each seed.
+
+    python -m benchmarks.precision
+    python -m benchmarks.precision --systems mixed_bfloat16-jax float32-jax --rounds 2
+"""
+
+import argparse
+import os
+import pathlib
+import statistics
+
+from benchmarks import rounds
+
+MODULE = "benchmarks.precision"
+POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+SYSTEMS = tuple(f"{policy}-tensorflow" for policy in POLICIES) + tuple(
+    f"{policy}-jax" for policy in POLICIES
+)
+DEFAULT_SYSTEMS = SYSTEMS[:3]
+# Steps whose mean loss is one point of a curve.
+POINT = 20
+COLORS = ("#334155", "#c2410c", "#0e7490", "#7c3aed", "#15803d", "#be185d")
+
+
+def main():
+    arguments = parse()
+    if arguments.worker:
+        return work(arguments)
+    measures = measure(arguments)
+    if arguments.picture:
+        draw(measures).savefig(arguments.picture, dpi=150)
+    rounds.publish(MODULE, measures, [report(measures)], arguments)
+
+
+def parse():
+    parser = rounds.make_parser(MODULE, __doc__)
+    parser.add_argument("--preset", default="smoke", help="recipe; default: smoke")
+    parser.add_argument("--points", type=rounds.count, default=20, help="of 20 steps")
+    parser.add_argument("--picture", type=pathlib.Path, help="file for the curves")
+    rounds.add_options(parser)
+    rounds.add_worker_options(parser, SYSTEMS)
+    parser.set_defaults(systems=DEFAULT_SYSTEMS)
+    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def measure(arguments):
+    """Trains each system with each seed; prints and returns one dict a training."""
+    measures = []
+    for seed in range(arguments.rounds):
+        options = "--preset", arguments.preset, "--seed", seed
+        for system, worker in rounds.start(MODULE, arguments.systems, options).items():
+            answer = worker.measure(arguments.points)
+            worker.close()
+            measures.append(dict(system=system, seed=seed, **worker.ready, **answer))
+            rounds.note(f"seed {seed} {system}: validation loss {answer['val_loss']}")
+            rounds.show(measures[-1], arguments)
+    return measures
+
+
+def report(measures):
+    """Formats the table of systems."""
+    rows = []
+    for system, trainings in by_system(measures).items():
+        losses = [training["val_loss"] for training in trainings]
+        seconds = statistics.median(training["step_s"] for training in trainings)
+        rows.append(
+            [
+                system,
+                f"{statistics.mean(losses):.3f}",
+                f"{min(losses):.3f}-{max(losses):.3f}",
+                f"{1000 * seconds:.0f}",
+            ]
+        )
+    header = ["policy", "validation loss, mean", "of the seeds", "ms a step"]
+    return rounds.table(header, rows)
+
+
+def draw(measures):
+    """Draws the loss of each system over the steps, a band from seed to seed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for color, (system, trainings) in zip(
+        COLORS, by_system(measures).items(), strict=False
+    ):
+        points = list(zip(*(training["losses"] for training in trainings), strict=True))
+        steps = [POINT * (i + 1) for i in range(len(points))]
+        means = [statistics.mean(point) for point in points]
+        axes.plot(steps, means, color=color, label=system)
+        low, high = map(min, points), map(max, points)
+        axes.fill_between(steps, [*low], [*high], color=color, alpha=0.15, lw=0)
+    axes.set_xlabel("steps")
+    axes.set_ylabel("training loss, nats a token")
+    axes.set_yscale("log")
+    axes.legend(frameon=False)
+    axes.grid(color="#e2e8f0")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def by_system(measures):
+    """Groups the trainings by system."""
+    systems = {}
+    for training in measures:
+        systems.setdefault(training["system"], []).append(training)
+    return systems
+
+
+def work(arguments):
+    """Trains in this process as many points as a line of stdin asks."""
+    policy, _, backend = arguments.system.partition("-")
+    os.environ["KERAS_BACKEND"] = backend
+    import keras
+
+    from benchmarks.peers import Stopwatch
+    from keras_seqattn import recipes, text, training
+
+    keras.config.set_dtype_policy(policy)
+    keras.utils.set_random_seed(arguments.seed)
+    recipe = recipes.RECIPES[arguments.preset]
+    lines = text.load_parallel(recipe.corpus, "en", "de")
+    tokenizer = text.SentencePieceTokenizer.train(
+        [*lines[0], *lines[1]], recipe.vocabulary_size
+    )
+
+    def batches(pairs, **options):
+        return text.translation_batches(
+            *pairs, tokenizer, batch_tokens=recipe.batch_tokens, **options
+        )
+
+    data = batches(lines, bucket_lengths=recipe.bucket_lengths).repeat()
+    validation = batches(
+        text.load_parallel(recipe.corpus, "en", "de", split="val"), shuffle=False
+    )
+    model = recipe.make_model(tokenizer.vocabulary_size)
+    schedule = training.InverseSquareRoot(
+        recipe.peak_learning_rate, recipe.warmup_steps
+    )
+    model.compile(
+        training.Adam(schedule, beta_2=0.98),
+        training.MaskedCrossentropy(),
+        metrics=[training.TokenCrossentropy()],
+    )
+
+    def fit(points):
+        stopwatch = Stopwatch()
+        history = model.fit(
+            data, steps_per_epoch=POINT, epochs=points, verbose=0, callbacks=[stopwatch]
+        )
+        return stopwatch.seconds, history.history["token_crossentropy"]
+
+    first_s, losses = fit(1)
+
+    def answer(points):
+        seconds, more = fit(points - 1)
+        logs = model.evaluate(validation, verbose=0, return_dict=True)
+        return dict(
+            losses=losses + more,
+            val_loss=round(logs["token_crossentropy"], 4),
+            step_s=seconds / len(more) / POINT,
+            peak_mb=rounds.peak_megabytes(),
+        )
+
+    rounds.serve(dict(first_s=first_s), answer)
+
+
+if __name__ == "__main__":
+    main()
