@@ -38,7 +38,8 @@ def packing_of(mask):
     packing = _PACKINGS.read(mask)
     if packing is None:
         packing = Packing(mask)
-        _note(_PACKINGS, mask, packing, packing.places)
+        if _stand_together(mask, packing.places):
+            _PACKINGS.write(mask, packing)
     return packing
 
 
@@ -86,8 +87,7 @@ class Packing:
         rows = ops.expand_dims(
             _moved(vectors, _take(self.places), _take_or_zero(self.rows)), 0
         )
-        if share:
-            _note(_ROWS, x, (self, rows), rows)
+        self._share(share, x, rows)
         return rows
 
     def unpack(self, rows, share=True):
@@ -104,9 +104,13 @@ class Packing:
             ops.squeeze(rows, 0), _take_or_zero(self.rows), _take(self.places)
         )
         x = ops.reshape(vectors, (*self._sizes, rows.shape[-1]))
-        if share:
-            _note(_ROWS, x, (self, rows), rows)
+        self._share(share, x, rows)
         return x
+
+    def _share(self, share, x, rows):
+        """Notes on vectors which rows are theirs."""
+        if share and _stand_together(x, rows):
+            _ROWS.write(x, (self, rows))
 
     def inputs(self, x):
         """Gives heads `(1, M, H, K)` their places `(B, L, H, K)`, copies at others."""
@@ -138,26 +142,28 @@ class Packing:
 
     def _of_heads(self, heads):
         """Gives `places` and `rows` of each head: of `(B, H, L)` and of `(M, H)`."""
-        if heads not in self._by_heads:
-            batch_size, length = self._sizes
-            head = ops.arange(heads, dtype="int32")
-            of_sentence = self.places // length * heads
-            places = (of_sentence[:, None] + head) * length
-            places = places + (self.places % length)[:, None]  # (M, H)
-            rows = ops.reshape(self.rows, (batch_size, 1, length))
-            none = ops.shape(self.places)[0] * heads
-            rows = ops.minimum(rows * heads + head[:, None], none)  # (B, H, L)
-            self._by_heads[heads] = [ops.reshape(x, (-1,)) for x in (places, rows)]
-        return self._by_heads[heads]
+        if heads in self._by_heads:
+            return self._by_heads[heads]
+        batch_size, length = self._sizes
+        head = ops.arange(heads, dtype="int32")
+        of_sentence = self.places // length * heads
+        places = (of_sentence[:, None] + head) * length
+        places = places + (self.places % length)[:, None]  # (M, H)
+        rows = ops.reshape(self.rows, (batch_size, 1, length))
+        none = ops.shape(self.places)[0] * heads
+        rows = ops.minimum(rows * heads + head[:, None], none)  # (B, H, L)
+        places, rows = (ops.reshape(x, (-1,)) for x in (places, rows))
+        if _stand_together(self.places, places):
+            self._by_heads[heads] = places, rows
+        return places, rows
 
 
-def _note(notes, tensor, note, derived):
-    """Notes something on a tensor that stands where the tensor does.
+def _stand_together(x, y):
+    """Whether who has the one tensor may use the other.
 
     What TensorFlow makes in a function inside of another is unknown outside.
     """
-    if getattr(tensor, "graph", None) is getattr(derived, "graph", None):
-        notes.write(tensor, note)
+    return getattr(x, "graph", None) is getattr(y, "graph", None)
 
 
 def _moved(x, move, back):

@@ -93,6 +93,26 @@ def test_a_neighbour_is_given_the_rows_and_a_stranger_is_not():
     assert other.pack(x) is not rows
 
 
+@pytest.mark.backends("tensorflow")
+def test_what_is_made_inside_of_a_function_is_not_used_outside():
+    import tensorflow as tf
+
+    encode = layers.EncoderBlock(2, 6, skip_padding=True)
+    encode.build(X.shape)
+
+    @tf.function(autograph=False)
+    def function(x, mask):
+        def call():
+            return encode(x, mask=mask, training=True)
+
+        return tf.cond(tf.reduce_any(mask), call, lambda: x) + call()
+
+    mask = mask_of("some")
+    y = function(tf.constant(X), tf.constant(mask))
+    expected = 2 * encode(tf.constant(X), mask=tf.constant(mask))
+    np.testing.assert_allclose(y.numpy()[mask], expected.numpy()[mask], atol=1e-5)
+
+
 OPTIONS = {
     "normalize_first": [True, False],
     "norm": ["layer", "rms"],
