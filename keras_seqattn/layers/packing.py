@@ -66,7 +66,8 @@ class Packing:
         # All real places come first, then the others.
         rows = ops.where(real > 0, until - 1, count + index - until)
         places = ops.scatter_update(index, rows[:, None], index)
-        self.places = places[: -(-count // MULTIPLE) * MULTIPLE]
+        # A batch of padding alone has rows too: attention copies some to each place.
+        self.places = places[: -(-ops.maximum(count, 1) // MULTIPLE) * MULTIPLE]
         self.rows = ops.minimum(rows, ops.shape(self.places)[0])
         self._by_heads = {}
 

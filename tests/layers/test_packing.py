@@ -42,7 +42,7 @@ def test_rows_are_the_real_places_and_as_few_others_as_make_them_round(
     packed = packing.Packing(ops.convert_to_tensor(mask))
     rows = ops.convert_to_numpy(packed.pack(ops.convert_to_tensor(X)))[0]
     real = mask.sum()
-    assert len(rows) == min(-(-real // multiple) * multiple, B * L)
+    assert len(rows) == min(-(-max(real, 1) // multiple) * multiple, B * L)
     np.testing.assert_array_equal(rows[:real], X[mask])
     assert len(np.unique(ops.convert_to_numpy(packed.places))) == len(rows)
 
@@ -91,6 +91,16 @@ def test_a_neighbour_is_given_the_rows_and_a_stranger_is_not():
     other = packing.packing_of(ops.convert_to_tensor(mask_of("gap")))
     assert other is not packed
     assert other.pack(x) is not rows
+
+
+@with_multiples
+def test_padding_alone_gives_numbers_and_no_gradient(multiple):
+    mask = mask_of("none")
+    value, slope = value_and_gradient(
+        lambda x: ops.sum(encoded(x, mask, skip_padding=True)), X
+    )
+    assert value == 0.0
+    assert not slope.any()
 
 
 @pytest.mark.backends("tensorflow")
