@@ -178,6 +178,40 @@ _GRADIENTS = {
 }
 
 
+def custom_gradient(function):
+    """Has a function differentiated by what it says itself, alike on all backends.
+
+    Args:
+        function: A function of tensors that gives one tensor, and the function from
+            that tensor's gradient to the gradients of all that it was given: one
+            tensor, or a tuple.
+
+    Returns:
+        The function of the same tensors that gives the first alone.
+
+    Example:
+        >>> import numpy as np
+        >>> @custom_gradient
+        ... def clipped(x):
+        ...     return keras.ops.clip(x, 0, 1), lambda upstream: upstream
+        >>> x = np.array([0.5, 2.0])
+        >>> gradients(lambda x: keras.ops.sum(clipped(x)), x).tolist()
+        [1.0, 1.0]
+    """
+
+    @keras.ops.custom_gradient
+    def differentiated(*inputs):
+        output, own = function(*inputs)
+
+        def gradient(*args, upstream=None):
+            # torch passes it by name, after the inputs; the others as the one argument.
+            return own(args[0] if upstream is None else upstream)
+
+        return output, gradient
+
+    return differentiated
+
+
 def is_compiled_by_xla(x):
     """Tells whether a tensor is of a program that XLA will compile.
 

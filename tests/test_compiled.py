@@ -5,9 +5,11 @@ from keras import ops
 
 from keras_seqattn.compiled import (
     CompiledFunction,
+    custom_gradient,
     gradients,
     repeated_randomness,
 )
+from tests.differentiate import upstream_gradient, values_and_gradients
 
 
 def test_nested_arrays_go_in_and_come_out():
@@ -85,6 +87,20 @@ def test_gradients_flow_through_a_layer_and_its_variables(rng):
 )
 def test_gradients_are_zero_where_nothing_reaches(function):
     np.testing.assert_array_equal(gradients(function, np.ones(3)), np.zeros(3))
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+def test_a_function_has_the_gradients_that_it_says(rng, mode):
+    @custom_gradient
+    def added(x, y):
+        return x + y, lambda upstream: (2.0 * upstream, ops.sum(3.0 * upstream, axis=0))
+
+    x, y = rng.normal(size=(2, 3)), rng.normal(size=3)
+    value, (of_x, of_y) = values_and_gradients(added, [x, y], mode)
+    upstream = upstream_gradient((2, 3))
+    np.testing.assert_allclose(value, x + y, rtol=1e-5)
+    np.testing.assert_allclose(of_x, 2.0 * upstream, rtol=1e-5)
+    np.testing.assert_allclose(of_y, 3.0 * upstream.sum(0), rtol=1e-5)
 
 
 def test_randomness_repeats_and_goes_on_as_if_nothing_had_been():

@@ -13,6 +13,7 @@ import math
 import keras
 from keras import ops
 
+from keras_seqattn import compiled
 from keras_seqattn.layers import arguments, explicit, grid, masks
 from keras_seqattn.layers.attention import checked
 from keras_seqattn.layers.quantization import dtype_config
@@ -186,7 +187,7 @@ def _sums_in_blocks(query, key, vector):
     rows, num_rows = grid.cut(target, _block_length(source, heads * units))
     columns, num_columns = grid.cut(source, _block_length(target, heads * units))
 
-    @ops.custom_gradient
+    @compiled.custom_gradient
     def sums(query, key, vector):
         queries = grid.split(query, rows, num_rows, groups)  # (N, B, G, R * t, U)
         all_queries = grid.split(query, target, 1, groups)[0]  # (B, G, R * T, U)
@@ -231,9 +232,7 @@ def _sums_in_blocks(query, key, vector):
             blocks = grid.stack(column, (keys, by_columns), like)[0]
             return grid.join(blocks, columns, source)
 
-        def gradient(*args, upstream=None):
-            # torch passes `upstream` by name, the others as the one argument.
-            upstream = args[0] if upstream is None else upstream
+        def gradient(upstream):
             d_query, d_vector = query_and_vector_gradients(upstream)
             return d_query, key_gradient(upstream), d_vector
 

@@ -13,6 +13,7 @@ import functools
 import keras
 from keras import ops
 
+from keras_seqattn import compiled
 from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.explicit import MASKED_SCORE
 from keras_seqattn.layers.grid import Grid, carry_along, stack
@@ -56,16 +57,14 @@ def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
     key, value = (ops.cast(x, query.dtype) for x in (key, value))
     make_tiles, learned, constant = _biases(grid, bias)
 
-    @ops.custom_gradient
+    @compiled.custom_gradient
     def attend(query, key, value, *biases):
         keys = grid.key_blocks(key), grid.key_blocks(value)
         weighing = _Weighing(grid, *keys, *map(make_tiles, biases or constant))
         queries = grid.query_blocks(query)
         output, log_sums = weighing.output(queries)
 
-        def gradient(*args, upstream=None):
-            # torch passes `upstream` by name, the others as the one argument.
-            upstream = args[0] if upstream is None else upstream
+        def gradient(upstream):
             rows = _rows(queries, grid.query_blocks(upstream), output, log_sums)
             by_queries, *by_keys = weighing.gradients(rows)
             gradients = [

@@ -32,7 +32,7 @@ def _normalized(x, gamma, beta, epsilon):
     width = x.shape[-1]
     mean_of = ops.full((width, 1), 1 / width, x.dtype)
 
-    @ops.custom_gradient
+    @compiled.custom_gradient
     def normalized(x, gamma, beta):
         shape = ops.shape(x)
         x = ops.reshape(x, (-1, width))  # (N, D)

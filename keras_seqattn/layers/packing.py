@@ -13,6 +13,7 @@ import math
 
 from keras import ops
 
+from keras_seqattn import compiled
 from keras_seqattn.layers.notes import Notes
 
 # The number of rows is a multiple of this one: a library prepares its matrix products
@@ -169,16 +170,7 @@ def _stand_together(x, y):
 
 def _moved(x, move, back):
     """Moves vectors; their gradient is moved back, and not added up."""
-
-    @ops.custom_gradient
-    def moved(x):
-        def gradient(*args, upstream=None):
-            # torch passes `upstream` by name, the others as the one argument.
-            return back(args[0] if upstream is None else upstream)
-
-        return move(x), gradient
-
-    return moved(x)
+    return compiled.custom_gradient(lambda x: (move(x), back))(x)
 
 
 def _take(indices):

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_seqattn import compiled
+
 
 class Pairs(NamedTuple):
     """The tokens that two neighbouring rows of a batch have in common.
@@ -133,7 +135,7 @@ def paired_divergence(logits, pairs, rows):
     room = size + -size % rows
     order = ops.scatter(place[:, None], index, (room,))
 
-    @ops.custom_gradient
+    @compiled.custom_gradient
     def total(logits):
         def body(start, value, slopes):
             tokens = ops.slice(order, (start,), (rows,))
@@ -157,9 +159,7 @@ def paired_divergence(logits, pairs, rows):
             ),
         )
 
-        def gradient(*args, upstream=None):
-            # torch passes `upstream` by name, the others as the one argument.
-            upstream = args[0] if upstream is None else upstream
+        def gradient(upstream):
             slope = ops.cast(ops.take(slopes, place, axis=0), "float32")
             return ops.cast(slope * upstream, logits.dtype)
 

@@ -65,15 +65,13 @@ def _crossentropy(labels, logits, label_smoothing):
     longer in each of these ways to compile; `benchmarks/loss.py` measures it.
     """
 
-    @ops.custom_gradient
+    @compiled.custom_gradient
     def crossentropy(logits):
         losses, chosen, exponentials, total, _ = _losses(labels, logits)
         if label_smoothing:
             losses = losses + label_smoothing * (chosen - ops.mean(logits, axis=-1))
 
-        def gradient(*args, upstream=None):
-            # torch passes `upstream` by name, the others as the one argument.
-            upstream = args[0] if upstream is None else upstream  # (N,)
+        def gradient(upstream):  # (N,)
             return _slope(labels, exponentials, total, upstream, label_smoothing)
 
         return losses, gradient
@@ -159,7 +157,7 @@ def projected_crossentropy(
     )
     hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
 
-    @ops.custom_gradient
+    @compiled.custom_gradient
     def crossentropy(hidden, kernel):
         transposed = ops.transpose(kernel)  # (V, D)
         mean = ops.mean(ops.cast(kernel, "float32"), axis=-1, keepdims=True)  # (D, 1)
@@ -191,10 +189,9 @@ def projected_crossentropy(
             inner, outer = blocks.target_slopes(hidden, transposed, mean)
             hidden_slope, kernel_slope = hidden_slope - inner, kernel_slope - outer
 
-        def gradient(*args, upstream=None):
-            upstream = (args[0] if upstream is None else upstream)[0]
+        def gradient(upstream):
             return tuple(
-                ops.cast(ops.cast(slope, "float32") * upstream, kernel.dtype)
+                ops.cast(ops.cast(slope, "float32") * upstream[0], kernel.dtype)
                 for slope in (hidden_slope, kernel_slope)
             )
 
