@@ -37,9 +37,7 @@ def main():
         print(f"Already trained. To train anew, delete {args.output}.")
     else:
         translator = train(args, recipe)
-        unfinished = saved.with_stem("unfinished")
-        translator.save(unfinished)  # Renamed when whole, should a kill come now.
-        unfinished.rename(saved)
+        translator.save(saved)
         shutil.rmtree(args.output / "backup")
 
     evaluate(args, ks.Translator.load(saved))

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_seqattn import decoding
 from keras_seqattn.decoding import generation
+from keras_seqattn.files import replacing
 
 # Lines that `stream` holds at once: enough that lines of about one length meet.
 LINES_IN_A_BLOCK = 4096
@@ -284,6 +285,7 @@ class Translator:
         """Writes model, tokenizers and search to one file.
 
         The optimizer stays behind: its state would make the file three times as large.
+        A kill leaves the file that was there.
 
         Args:
             path: Path of the file, that ends in ".keras".
@@ -301,7 +303,8 @@ class Translator:
         optimizer = getattr(self.model, "optimizer", None)
         try:
             self.model.optimizer = None
-            parts.save(path)
+            with replacing(path) as unfinished:
+                parts.save(unfinished)
         finally:
             self.model.optimizer = optimizer
 

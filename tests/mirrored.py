@@ -8,7 +8,7 @@ import numpy as np
 
 import keras_seqattn as ks
 
-TRAINING = 1600
+TRAINING = 4800
 
 
 def mirrored(rng, count):
@@ -26,7 +26,7 @@ def learn(make_model, rng, epochs, learning_rate=0.01, jit_compile="auto"):
         make_model: Gives a translation model of a number of tokens.
         rng: NumPy generator of the words.
         epochs: Number of epochs.
-        learning_rate: Rate of Adam.
+        learning_rate: Rate of Adam's first step; the last has almost none.
         jit_compile: As `compile` takes it.
 
     Returns:
@@ -42,8 +42,10 @@ def learn(make_model, rng, epochs, learning_rate=0.01, jit_compile="auto"):
         bucket_lengths=(8,),
     )
     model = make_model(tokenizer.vocabulary_size)
+    steps = epochs * len(list(batches))
+    decay = keras.optimizers.schedules.CosineDecay(learning_rate, steps)
     model.compile(
-        keras.optimizers.Adam(learning_rate),
+        keras.optimizers.Adam(decay),
         ks.training.MaskedCrossentropy(),
         jit_compile=jit_compile,
     )

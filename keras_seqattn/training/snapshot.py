@@ -1,23 +1,21 @@
 """Plain values and arrays in one file, which is there whole or not at all."""
 
 import json
-import os
 import zipfile
 
 import numpy as np
 from keras import ops
 
+from keras_seqattn.files import replacing
+
 _TEXT = "values"
 
 
 def write_snapshot(path, values):
-    """Writes values to a file, in place of what it held.
-
-    The file is written aside, brought to the disk, and renamed; so a kill at any time
-    leaves the old file or the new one.
+    """Writes values to a file, in place of what it held; a kill leaves the old file.
 
     Args:
-        path: `pathlib.Path` of the file.
+        path: `pathlib.Path` of the file, that ends in ".npz".
         values: Nested dicts, lists and tuples of NumPy arrays, numbers, strings, bools
             and None. A tuple is read as a list.
 
@@ -31,16 +29,8 @@ def write_snapshot(path, values):
     """
     arrays = {}
     text = json.dumps(_encoded(values, arrays)).encode()
-    aside = path.with_name(f"{path.name}.unfinished")
-    with open(aside, "wb") as file:
-        np.savez(file, **{_TEXT: np.frombuffer(text, "uint8")}, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    if os.name == "posix":  # Elsewhere a folder cannot be opened.
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+    with replacing(path) as unfinished:
+        np.savez(unfinished, **{_TEXT: np.frombuffer(text, "uint8")}, **arrays)
 
 
 def read_snapshot(path):

@@ -6,12 +6,12 @@ oracle knows; `clock.json`, the seconds spent; and for each trial a folder
 `best.weights.h5`, the weights of its best epoch.
 """
 
-import contextlib
 import dataclasses
 import json
 import math
-import os
 import pathlib
+
+from keras_seqattn.files import replacing
 
 RUNNING, COMPLETED, PRUNED = "running", "completed", "pruned"
 OVER_BUDGET, OUT_OF_MEMORY, NAN = "over budget", "out of memory", "nan"
@@ -34,11 +34,8 @@ def write_json(path, content):
         ...     read_json(f"{folder}/a.json")
         {'seconds': 1.5}
     """
-    with replacing(path) as unfinished:
-        with open(unfinished, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
+    with replacing(path, shared=True) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def read_json(path, missing=None):
@@ -59,22 +56,6 @@ def read_json(path, missing=None):
         return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return missing
-
-
-@contextlib.contextmanager
-def replacing(path):
-    """Gives a path to write to, and puts the file in place once it is whole.
-
-    Args:
-        path: Path of the file that is to be replaced.
-
-    Yields:
-        A path beside it with the same ending.
-    """
-    path = pathlib.Path(path)
-    unfinished = path.with_name(f"unfinished-{os.getpid()}-{path.name}")
-    yield unfinished
-    os.replace(unfinished, path)
 
 
 @dataclasses.dataclass

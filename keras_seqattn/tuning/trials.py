@@ -11,6 +11,7 @@ import keras_tuner
 import numpy as np
 
 from keras_seqattn import training
+from keras_seqattn.files import replacing
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.objective import DECODED, score_of
 
@@ -66,7 +67,7 @@ class TrialFolder:
         self.state.mkdir(parents=True, exist_ok=True)
         copies = [(path, self.state / path.name) for path in other.state.iterdir()]
         for source, target in [(other.best, self.best), *copies]:
-            with records.replacing(target) as unfinished:
+            with replacing(target) as unfinished:
                 shutil.copyfile(source, unfinished)
 
     def clear(self):
@@ -93,7 +94,7 @@ class Candidate(keras.callbacks.Callback):
         model, optimizer = self.model, self.model.optimizer
         model.optimizer = None
         try:
-            with records.replacing(self._folder.last) as unfinished:
+            with replacing(self._folder.last) as unfinished:
                 model.save_weights(unfinished)
         finally:
             model.optimizer = optimizer

@@ -248,7 +248,7 @@ def test_translates_lines_it_has_not_seen(jit_compile, rng, tmp_path):
     translator, sources, targets = learn(
         functools.partial(models.TranslationRNN, model_dim=48, dropout=0.0),
         rng,
-        epochs=3,
+        epochs=1,
         jit_compile=jit_compile,
     )
     translations = translator(sources)

@@ -367,7 +367,7 @@ def test_translates_lines_it_has_not_seen(rng):
         intermediate_dim=128,
         dropout=0.0,
     )
-    translator, sources, targets = learn(make_model, rng, 15, learning_rate=0.003)
+    translator, sources, targets = learn(make_model, rng, 5, learning_rate=0.003)
     assert share_right(translator(sources), targets) > 0.9
 
 
