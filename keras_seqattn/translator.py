@@ -241,7 +241,7 @@ class Translator:
         inputs = np.array([source_ids], "int32")
         if target is None:
             found = decoding.generate(self.model, inputs, self.search)
-            target_ids = found.token_ids[0, 0, : found.lengths[0, 0]].tolist()
+            target_ids = found.sequence(0)
         else:
             (target_ids,) = self.target_tokenizer.tokenize([target])
         read = [self.model.start_id, *target_ids]
@@ -364,10 +364,7 @@ class Translator:
         """Gives for each sentence its pairs (text, score)."""
         batch, count = found.scores.shape
         texts = self.target_tokenizer.detokenize(
-            [
-                found.token_ids[index][: found.lengths[index]].tolist()
-                for index in np.ndindex(batch, count)
-            ]
+            [found.sequence(*index) for index in np.ndindex(batch, count)]
         )
         pairs = list(zip(texts, found.scores.ravel().tolist(), strict=True))
         pairs = [pairs[row * count : (row + 1) * count] for row in range(batch)]

@@ -30,7 +30,7 @@ OURS = {
     "layers.masks": {"layers.arguments"},
     "layers.distances": set(),
     "layers.dropping": {"compiled"},
-    "layers.explicit": {"layers.distances", "layers.dropping"},
+    "layers.explicit": {"compiled", "layers.distances", "layers.dropping"},
     "layers.fused": {"layers.explicit", "layers.masks"},
     "layers.grid": {"layers.arguments", "layers.masks"},
     "layers.tiles": {"layers.distances", "layers.grid"},

@@ -126,8 +126,7 @@ def test_progress_is_shown_on_request(translator, echo, capsys):
 def test_translates_what_the_model_generates(translator):
     ids = translator.source_tokenizer.tokenize(["two"])[0]
     found = translator.model.generate(np.array([[*ids, translator.model.end_id]]))
-    length = found.lengths[0, 0]
-    text = translator.target_tokenizer.detokenize(found.token_ids[0, :, :length])[0]
+    text = translator.target_tokenizer.detokenize([found.sequence(0)])[0]
     [[(translation, score)]] = translator.translate(["two"])
     assert translation == text != ""
     assert score == pytest.approx(found.scores[0, 0], abs=1e-4)

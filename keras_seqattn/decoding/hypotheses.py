@@ -20,14 +20,27 @@ class Hypotheses(NamedTuple):
 
     Example:
         >>> import numpy as np
-        >>> one = np.zeros((1, 1), "int32")
-        >>> Hypotheses(np.zeros((1, 1, 4), "int32"), one, one.astype("float32")).lengths
-        array([[0]], dtype=int32)
+        >>> token_ids = np.array([[[5, 7, 0, 0]]], "int32")
+        >>> found = Hypotheses(token_ids, np.array([[2]]), np.array([[-1.5]]))
+        >>> found.sequence(0)
+        [5, 7]
     """
 
     token_ids: np.ndarray
     lengths: np.ndarray
     scores: np.ndarray
+
+    def sequence(self, sentence, rank=0):
+        """Gives one hypothesis without its padding.
+
+        Args:
+            sentence: Number of the sentence in [0, B).
+            rank: Number of its hypothesis in [0, N), 0 for the best.
+
+        Returns:
+            A list of token ids.
+        """
+        return self.token_ids[sentence, rank, : self.lengths[sentence, rank]].tolist()
 
 
 class SpecialTokens(NamedTuple):

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_seqattn import compiled
 from keras_seqattn.layers import arguments
-from keras_seqattn.layers.checkpointing import call_checkpointed, is_checkpointing
+from keras_seqattn.layers.checkpointing import checkpointed
 from keras_seqattn.layers.feed_forward import FeedForward
 from keras_seqattn.layers.multi_head import MultiHeadAttention
 from keras_seqattn.layers.packing import packing_of
@@ -93,10 +93,6 @@ class Block(keras.layers.Layer):
             attention = MultiHeadAttention(**{**options, **(attention or {})})
         self._takes_rows &= type(attention).call is MultiHeadAttention.call
         return self._residual(attention, f"{name}_residual")
-
-    def _checkpoints(self, training):
-        """Whether this call is to be computed again in the backward pass."""
-        return training and self.gradient_checkpointing and not is_checkpointing(self)
 
     def _packing(self, x, mask, training):
         """Gives the `Packing` of `x`; None where padding is computed like the rest."""
@@ -313,6 +309,7 @@ class EncoderBlock(Block):
         self.attention_residual.build(x_shape, x_shape)
         self.feed_forward_residual.build(x_shape)
 
+    @checkpointed
     def call(
         self,
         x,
@@ -322,14 +319,6 @@ class EncoderBlock(Block):
         training=None,
     ):
         """Encodes `x`."""
-        if self._checkpoints(training):
-            return call_checkpointed(
-                self,
-                x=x,
-                mask=mask,
-                attention_mask=attention_mask,
-                return_attention_scores=return_attention_scores,
-            )
         packing = self._packing(x, mask, training)
         x, *scores = attend(
             self.attention_residual,

@@ -5,34 +5,53 @@ called for the first time: outside of training, and with other dropout.
 """
 
 import contextlib
+import functools
+import inspect
 
 import keras
 from keras import ops
 
 
-def call_checkpointed(layer, **arguments):
-    """Calls a layer so that of all it computes only the output is kept.
+def checkpointed(call):
+    """Has a layer keep, of all that its `call` computes, only the output.
 
-    In the backward pass the layer is called again, with the same dropout: the seeds
-    of all its parts are drawn before.
+    While training, and where the layer's `gradient_checkpointing` is True, the call is
+    made again in the backward pass, with the same dropout: the seeds of all its parts
+    are drawn before.
 
     Args:
-        layer: A built layer whose `call` takes `training`, called while training; in
-            the calls made here `is_checkpointing(layer)` is True.
-        **arguments: What it is called with. Gradients reach the float tensors.
+        call: The `call` of a layer, with an argument `training`. Gradients reach the
+            float tensors among the others.
 
     Returns:
-        What the layer returns.
+        The `call` to use in its place.
 
     Example:
         >>> class Double(keras.layers.Layer):
+        ...     gradient_checkpointing = True
+        ...
+        ...     @checkpointed
         ...     def call(self, x, training=None):
-        ...         if training and not is_checkpointing(self):
-        ...             return call_checkpointed(self, x=x)
         ...         return x * 2.0
         >>> float(Double()(ops.ones(()), training=True))
         2.0
     """
+    signature = inspect.signature(call)
+
+    @functools.wraps(call)
+    def called(self, *args, **kwargs):
+        given = signature.bind(self, *args, **kwargs).arguments
+        again = given.get("training") and self.gradient_checkpointing
+        if not again or getattr(self, "_is_checkpointing", False):
+            return call(self, *args, **kwargs)
+        del given["self"], given["training"]
+        return _call_twice(self, given)
+
+    return called
+
+
+def _call_twice(layer, arguments):
+    """Calls a built layer while training, and again in the backward pass."""
     floats = {name: x for name, x in arguments.items() if _is_float_tensor(x)}
     others = {name: x for name, x in arguments.items() if name not in floats}
     generators = [
@@ -49,22 +68,6 @@ def call_checkpointed(layer, **arguments):
             return layer(**given, **others, training=True)
 
     return keras.remat(compute)(*floats.values())
-
-
-def is_checkpointing(layer):
-    """Whether a layer is being called by `call_checkpointed`.
-
-    Args:
-        layer: A layer.
-
-    Returns:
-        A bool.
-
-    Example:
-        >>> is_checkpointing(keras.layers.Dense(2))
-        False
-    """
-    return getattr(layer, "_is_checkpointing", False)
 
 
 def _is_float_tensor(x):

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers.blocks import Block, attend, attention_config
-from keras_seqattn.layers.checkpointing import call_checkpointed
+from keras_seqattn.layers.checkpointing import checkpointed
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -143,6 +143,7 @@ class DecoderBlock(Block):
             )
         return super().__call__(*args, **kwargs)
 
+    @checkpointed
     def call(
         self,
         target,
@@ -159,18 +160,6 @@ class DecoderBlock(Block):
         """Decodes `target`, attending to `source`."""
         target_mask = target_mask if mask is None else mask
         self._check_source(source)
-        if self._checkpoints(training):
-            return call_checkpointed(
-                self,
-                target=target,
-                source=source,
-                target_mask=target_mask,
-                source_mask=source_mask,
-                return_attention_scores=return_attention_scores,
-                use_causal_mask=use_causal_mask,
-                past=past,
-                past_mask=past_mask,
-            )
         packing = (
             None if past is not None else self._packing(target, target_mask, training)
         )

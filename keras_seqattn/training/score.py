@@ -133,16 +133,7 @@ class TranslationScore(keras.callbacks.Callback):
         for batch, found in generation.decode_lists(
             model, token_ids, self.search, filled
         ):
-            best = self.target_tokenizer.detokenize(_best(found))
+            best = [found.sequence(row) for row in range(len(batch))]
+            best = self.target_tokenizer.detokenize(best)
             texts.update(zip(batch, best, strict=True))
         return [texts.get(i, "") for i in range(len(self.sources))]
-
-
-def _best(hypotheses):
-    """Gives each sentence's best hypothesis, a list of token ids."""
-    return [
-        token_ids[:length].tolist()
-        for token_ids, length in zip(
-            hypotheses.token_ids[:, 0], hypotheses.lengths[:, 0], strict=True
-        )
-    ]

@@ -96,7 +96,7 @@ def tables(seed, batch_size=2):
 
 
 def said(found, b, n):
-    return found.token_ids[b, n, : found.lengths[b, n]].tolist()
+    return found.sequence(b, n)
 
 
 @each_variant(

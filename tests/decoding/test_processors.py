@@ -85,7 +85,7 @@ def test_a_search_obeys_what_it_is_told(make, rng):
 
     def said(**more):
         found = run(table, make(**options, **more))
-        return found.token_ids[0, 0, : found.lengths[0, 0]].tolist()
+        return found.sequence(0)
 
     words = said(banned_ids=(5,), min_length=4)
     assert 5 not in words and len(words) >= 4

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers.checkpointing import call_checkpointed, is_checkpointing
+from keras_seqattn.layers.checkpointing import checkpointed
 
 BACKEND = keras.backend.backend()
 JIT = BACKEND == "jax"
@@ -134,14 +134,15 @@ def test_the_compiled_program_computes_again():
 class Noisy(keras.layers.Layer):
     """Draws twice from one generator, and remembers how it was called."""
 
+    gradient_checkpointing = True
+
     def __init__(self):
         super().__init__()
         self.seed_generator = keras.random.SeedGenerator(5)
         self.calls = []
 
+    @checkpointed
     def call(self, x, training=None):
-        if not is_checkpointing(self):
-            return call_checkpointed(self, x=x)
         noise = [
             keras.random.uniform((100,), seed=self.seed_generator) for _ in range(2)
         ]

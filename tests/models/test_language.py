@@ -148,7 +148,7 @@ PROMPTS = np.array([[1, 6, 4], [5, 0, 0], [1, 7, 0]])
 
 
 def said(found, b):
-    return found.token_ids[b, 0, : found.lengths[b, 0]].tolist()
+    return found.sequence(b)
 
 
 def assert_greedy(found, b, rows):

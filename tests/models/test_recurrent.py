@@ -144,7 +144,7 @@ def test_generate_equals_a_naive_loop(model):
     found = model.generate(SOURCE, max_length=7)
     for b, sentence in enumerate(SOURCE):
         tokens, score = naive_greedy(model, sentence, 7)
-        assert found.token_ids[b, 0, : found.lengths[b, 0]].tolist() == tokens
+        assert found.sequence(b) == tokens
         np.testing.assert_allclose(found.scores[b, 0], score, rtol=1e-4)
     assert sum(p.num_programs for p in decoding.programs(model)) == 1
 

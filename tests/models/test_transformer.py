@@ -209,7 +209,7 @@ def test_generate_equals_a_naive_loop(rng):
         assert found.token_ids.shape == (2, 1, max_length)
         for b, sentence in enumerate(SOURCE):
             tokens, score = naive_greedy(model, sentence, max_length)
-            assert found.token_ids[b, 0, : found.lengths[b, 0]].tolist() == tokens
+            assert found.sequence(b) == tokens
             np.testing.assert_allclose(found.scores[b, 0], score, rtol=1e-4)
     assert sum(p.num_programs for p in decoding.programs(model)) == 1
 
