@@ -102,6 +102,7 @@ def report(axis, measures):
 def draw(axis, measures):
     """Draws time and memory over the sizes of one axis, on logarithmic scales."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     figure = Figure(figsize=(7, 3), layout="constrained")
     sizes = [row["size"] for row in measures]
@@ -115,6 +116,7 @@ def draw(axis, measures):
         panel.loglog(sizes, [row[name] for row in measures], "o-", color="#c2410c")
         panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
         panel.minorticks_off()
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.yaxis.set_major_formatter("{x:g}")
         panel.set_xlabel(UNITS[axis])
         panel.set_ylabel(unit)
