@@ -293,6 +293,10 @@ class Translator:
         Raises:
             ValueError: If `path` does not end in ".keras".
         """
+        if not str(path).endswith(".keras"):
+            raise ValueError(
+                f'`path` must end in ".keras". Received: path={str(path)!r}.'
+            )
         target = self.target_tokenizer
         parts = _TranslatorFile(
             self.model,

@@ -1,6 +1,7 @@
 """Strings in, strings out: order, limits, errors, and one file for it all."""
 
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -236,6 +237,24 @@ def test_the_file_is_safe_to_load(translator, tmp_path):
     translator.save(tmp_path / "t.keras")
     with zipfile.ZipFile(tmp_path / "t.keras") as file:
         assert "__lambda__" not in file.read("config.json").decode()
+
+
+@pytest.mark.backends("torch")
+def test_a_save_that_fails_leaves_the_old_file(translator, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match='`path` must end in ".keras".*t.h5'):
+        translator.save(tmp_path / "t.h5")
+    path = tmp_path / "t.keras"
+    translator.save(path)
+    content = path.read_bytes()
+
+    def fail(*args):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="no space"):
+        translator.save(path)
+    assert path.read_bytes() == content
+    assert [found.name for found in tmp_path.iterdir()] == ["t.keras"]
 
 
 def test_a_file_of_something_else_is_an_error(tmp_path):
