@@ -95,10 +95,6 @@ def tables(seed, batch_size=2):
     return 1.5 * rng.normal(size=(batch_size, V, V)).astype("float32")
 
 
-def said(found, b, n):
-    return found.sequence(b, n)
-
-
 @each_variant(
     "score",
     {"length": (1.0, "length"), "gnmt": (0.6, "gnmt")},
@@ -117,7 +113,7 @@ def test_a_width_that_covers_the_tree_is_brute_force(score):
         expected = brute_force(table[b], 3, search)[:4]
         for n, (score, sentence) in enumerate(expected):
             words = [token for token in sentence if token != END]
-            assert said(found, b, n) == words, (b, n)
+            assert found.sequence(b, n) == words, (b, n)
             np.testing.assert_allclose(found.scores[b, n], score, rtol=1e-4)
 
 
@@ -135,7 +131,7 @@ def test_scores_are_those_of_the_model_recomputed():
     search = decoding.BeamSearch(width=3, num_hypotheses=3, length_penalty=0.7)
     found = run(table, search, max_length=5)
     for b, n in itertools.product(range(3), range(3)):
-        sentence = said(found, b, n)
+        sentence = found.sequence(b, n)
         sentence += [END] if len(sentence) < 5 else []
         expected = log_prob(table[b], sentence) / penalty(search, len(sentence))
         np.testing.assert_allclose(found.scores[b, n], expected, rtol=1e-4)
@@ -150,9 +146,9 @@ def test_the_search_goes_on_while_something_better_may_come():
     table[0, 3, 4] = table[0, 4, END] = 3.0
     search = decoding.BeamSearch(width=2, length_penalty=1.0)
     found = run(table, search, max_length=6)
-    assert said(found, 0, 0) == [3, 4]
+    assert found.sequence(0, 0) == [3, 4]
     search = dataclasses.replace(search, length_penalty=0.0)
-    assert said(run(table, search, max_length=6), 0, 0) == []
+    assert run(table, search, max_length=6).sequence(0, 0) == []
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
@@ -180,10 +176,10 @@ def test_a_prefix_is_forced_and_scored(search):
     table = tables(5)
     prefix = np.array([[4, 3, 4], [3, PAD, PAD]])
     found = run(table, search, max_length=6, prefix=prefix)
-    assert said(found, 0, 0)[:3] == [4, 3, 4]
-    assert said(found, 1, 0)[:1] == [3]
+    assert found.sequence(0, 0)[:3] == [4, 3, 4]
+    assert found.sequence(1, 0)[:1] == [3]
     for b in range(2):
-        sentence = said(found, b, 0)
+        sentence = found.sequence(b, 0)
         sentence += [END] if len(sentence) < 6 else []
         expected = log_prob(table[b], sentence)
         if isinstance(search, decoding.BeamSearch):
@@ -215,10 +211,10 @@ def test_coverage_prefers_what_looks_at_the_whole_source():
     options = {"batch_size": 1, "max_length": 3}
     search = decoding.BeamSearch(width=2, coverage_penalty=0.2)
     found = decoding.search(step, state(), method=search, **options)
-    assert said(found, 0, 0) == [4]  # looks at the second token; START at the first
+    assert found.sequence(0, 0) == [4]  # looks at the second token; START at the first
     plain = dataclasses.replace(search, coverage_penalty=0.0)
     without = decoding.search(step, state(), method=plain, **options)
-    assert said(without, 0, 0) == [3]
+    assert without.sequence(0, 0) == [3]
     # [4] ends with log(1) of coverage; its log-probability is 0.05 below, of 2 tokens.
     np.testing.assert_allclose(found.scores, without.scores - 0.025, atol=1e-4)
 

@@ -147,13 +147,9 @@ def test_steps_equal_one_pass(rng, options):
 PROMPTS = np.array([[1, 6, 4], [5, 0, 0], [1, 7, 0]])
 
 
-def said(found, b):
-    return found.sequence(b)
-
-
 def assert_greedy(found, b, rows):
     """Sees that each token, and the end where there is one, is the best of its row."""
-    score, tokens = 0.0, said(found, b)
+    score, tokens = 0.0, found.sequence(b)
     ended = len(tokens) < found.token_ids.shape[-1]
     for token, row in zip(tokens + [END] * ended, rows.astype("float64"), strict=False):
         log_probs = row - np.log(np.exp(row - row.max()).sum()) - row.max()
@@ -176,7 +172,7 @@ def test_generate_takes_the_best_token_of_a_full_pass(rng, positions):
     lengths = (PROMPTS != 0).sum(1)
     texts = np.zeros((3, 8), "int32")
     for b, prompt in enumerate(PROMPTS):
-        text = [*prompt[prompt > 0], *said(found, b)]
+        text = [*prompt[prompt > 0], *found.sequence(b)]
         texts[b, : len(text)] = text
     output = logits(model, texts)
     for b, length in enumerate(lengths):
