@@ -8,19 +8,23 @@ does not take a loop that ends when its data say so.
 import contextlib
 import contextvars
 import math
+import os
+import threading
 import time
 
 import keras
 import numpy as np
 from keras import tree
 
+# Programs are traced one at a time: whoever needs the same one waits for it.
+_TRACING = threading.RLock()
 _SHAPES_ARE_FIXED = contextvars.ContextVar("shapes_are_fixed", default=False)
 
 
 class CompiledFunction:
     """Compiles a function of tensors once for each signature, and counts.
 
-    Variables are read at each call: weights that change are seen.
+    Variables are read at each call: weights that change are seen. Threads may share it.
 
     `num_programs` and `compile_seconds` say what was compiled: the seconds are those of
     each signature's first call, its run included.
@@ -61,7 +65,9 @@ class CompiledFunction:
         args = tree.map_structure(_tensor_or_array, args)
         signature = tuple(map(_shape_and_dtype, tree.flatten(args)))
         if signature not in self._programs:
-            return self._first_call(signature, args)
+            with _TRACING:
+                if signature not in self._programs:
+                    return self._first_call(signature, args)
         result = self._programs[signature](*args)
         return _to_numpy(result) if self._to_numpy else result
 
@@ -86,6 +92,49 @@ def _shape_and_dtype(x):
 
 def _to_numpy(result):
     return tree.map_structure(keras.ops.convert_to_numpy, result)
+
+
+def num_threads():
+    """Gives how many compiled programs are worth running at once, in threads.
+
+    One program's many small operations leave a processor's other cores waiting.
+
+    Returns:
+        The number of cores this process may use, where XLA compiles for them; 1 where
+        an accelerator computes, and on torch, whose threads Python runs in turn.
+
+    Example:
+        >>> num_threads() >= 1
+        True
+    """
+    return _cores() if _COMPILES_FOR_CORES[keras.backend.backend()]() else 1
+
+
+def _cores():
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _tensorflow_on_cores():
+    import tensorflow as tf
+
+    return all(
+        device.device_type == "CPU" for device in tf.config.get_visible_devices()
+    )
+
+
+def _jax_on_cores():
+    import jax
+
+    return jax.default_backend() == "cpu"
+
+
+_COMPILES_FOR_CORES = {
+    "tensorflow": _tensorflow_on_cores,
+    "jax": _jax_on_cores,
+    "torch": lambda: False,
+}
 
 
 def _compile_tensorflow(function, variables):

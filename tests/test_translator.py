@@ -50,7 +50,7 @@ def echo(monkeypatch):
     """
     batches = []
 
-    def decode(model, source_ids, search=None, prefix=None, numbers=None):
+    def decode(model, source_ids, search=None, prefix=None, numbers=None, size=None):
         batches.append((source_ids, search))
         token_ids = np.stack([source_ids] * 2, axis=1)
         token_ids[token_ids == model.end_id] = 0
@@ -59,6 +59,7 @@ def echo(monkeypatch):
         return ks.decoding.Hypotheses(token_ids, lengths, -1.0 * lengths)
 
     monkeypatch.setattr(ks.decoding.generation, "decode", decode)
+    monkeypatch.setattr(ks.decoding.generation, "num_threads", lambda: 1)
     return batches
 
 

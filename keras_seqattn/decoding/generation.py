@@ -1,32 +1,37 @@
 """`generate`: a model's own search, in few compiled programs.
 
 Batches and lengths are padded to few sizes. Of a full batch only the last sentences go
-on for long: when a quarter is left it goes on in a smaller program of its own.
+on for long: when a quarter is left it goes on in a smaller program of its own. On a
+processor of many cores several programs run at once, each with a part of the sentences.
 Shapes: B sentences, S source length, L room for generated tokens, P prefix length.
 """
 
 import dataclasses
 import inspect
+import threading
 import weakref
 from typing import NamedTuple
 
 import numpy as np
 from keras import ops, tree
 
-from keras_seqattn.compiled import CompiledFunction
+from keras_seqattn.compiled import CompiledFunction, num_threads
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
 from keras_seqattn.decoding.methods import Greedy, check_integer
 from keras_seqattn.decoding.search import checked_prefix, streams
+from keras_seqattn.decoding.threads import in_threads
 
 # What a program is compiled for: every batch is padded to one of these sizes, and every
-# source to a power of 2 of tokens, from the shortest on. The largest size fills the
-# processor, and is small enough that sentences of about one length meet: a batch takes
-# as long as its longest sentence.
-BATCH_SIZES = (1, 4, 16, 32, 64)
+# source to a power of 2 of tokens, from the shortest on. The largest size fills what
+# computes it, and is small enough that sentences of about one length meet: a batch
+# takes as long as its longest sentence.
+BATCH_SIZES = (1, 4, 8, 16, 32, 64)
 SHORTEST = 16
+# Of each of several programs at once: the least that one is begun for, and the most.
+SHARES = (16, 32)
 # The size in which the last sentences of a batch go on.
-SMALLER = {64: 16}
+SMALLER = {32: 8, 64: 16}
 
 
 def generate(model, source_ids, search=None, max_length=None, prefix=None):
@@ -73,7 +78,15 @@ def generate(model, source_ids, search=None, max_length=None, prefix=None):
     return decode(model, source_ids, search, max_length, prefix)
 
 
-def decode(model, source_ids, search=None, max_length=None, prefix=None, numbers=None):
+def decode(
+    model,
+    source_ids,
+    search=None,
+    max_length=None,
+    prefix=None,
+    numbers=None,
+    size=None,
+):
     """Does what `generate` does, on arrays that were checked.
 
     Args:
@@ -84,6 +97,8 @@ def decode(model, source_ids, search=None, max_length=None, prefix=None, numbers
         prefix: Int32 array `(B, P)` or None.
         numbers: Int array `(B,)`, the sentences' places in all that is searched, so
             that a sample does not depend on the batch; None: their places here.
+        size: Number of sentences a program searches, fewer being padded to as many;
+            None: as is fastest.
 
     Returns:
         The `Hypotheses`.
@@ -114,12 +129,34 @@ def decode(model, source_ids, search=None, max_length=None, prefix=None, numbers
         room = _round_up(max_length, SHORTEST)
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
     programs = _programs_of(model, search, int(room), tokens)
-    found = [
-        programs.run(_rows(given, slice(first, first + BATCH_SIZES[-1])))
-        for first in range(0, count, BATCH_SIZES[-1])
-    ]
+    size = size or fastest_size(count)
+    parts = list(in_batches(range(count), size))
+
+    def run(rows):
+        return programs.run(_rows(given, slice(rows.start, rows.stop)), size)
+
+    found = in_threads(run, parts, threads=min(num_threads(), len(parts)))
     token_ids, scores = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
     return hypotheses(token_ids[..., : limits.max()], scores, tokens)
+
+
+def fastest_size(count):
+    """Gives the number of sentences with which a program searches all there are.
+
+    Args:
+        count: Number of sentences.
+
+    Returns:
+        One of `BATCH_SIZES`.
+
+    Example:
+        >>> fastest_size(3), fastest_size(1000) in (32, 64)
+        (4, True)
+    """
+    threads = num_threads()
+    least, most = SHARES if threads > 1 else BATCH_SIZES[-1:] * 2
+    share = min(max(-(-count // threads), least), most)
+    return next(size for size in BATCH_SIZES if size >= min(count, share))
 
 
 class CompileReport(NamedTuple):
@@ -177,6 +214,7 @@ def programs(model):
 
 
 _PROGRAMS = weakref.WeakKeyDictionary()
+_MAKING = threading.Lock()
 
 
 def _programs_of(model, search, room, tokens):
@@ -186,10 +224,11 @@ def _programs_of(model, search, room, tokens):
     # `quantize` and `enable_lora` exchange variables: then the programs are others.
     variables = list(model.variables)
     key = (search, room, tokens, *map(id, variables))
-    made = _PROGRAMS.setdefault(model, {})
-    if key not in made:
-        made[key] = _Programs(weakref.ref(model), variables, search, room, tokens)
-    return made[key]
+    with _MAKING:
+        made = _PROGRAMS.setdefault(model, {})
+        if key not in made:
+            made[key] = _Programs(weakref.ref(model), variables, search, room, tokens)
+        return made[key]
 
 
 class _Programs:
@@ -206,10 +245,9 @@ class _Programs:
         self.start = CompiledFunction(self._start, variables, to_numpy=False)
         self.resume = CompiledFunction(self._resume, variables, to_numpy=False)
 
-    def run(self, given):
-        """Searches a batch; gives token ids `(B, N, L)` and scores `(B, N)`."""
+    def run(self, given, size):
+        """Searches at most `size`; gives token ids `(B, N, L)` and scores `(B, N)`."""
         count = len(given["limits"])
-        size = next(size for size in BATCH_SIZES if size >= count)
         # The rows added repeat the last one, and are finished before they begin.
         given = tree.map_structure(lambda x: _padded_rows(x, size), given)
         given["limits"][count:] = 0
@@ -295,7 +333,10 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
         [[1, 2, 0]]
     """
     places = range(len(lists)) if chosen is None else chosen
-    for batch in in_batches(sorted(places, key=lambda place: len(lists[place]))):
+    places = sorted(places, key=lambda place: len(lists[place]))
+    size = fastest_size(len(places))
+
+    def searched(batch):
         prefix = None
         if prefixes is not None:
             prefix = padded([prefixes[place] for place in batch], model.pad_id)
@@ -305,25 +346,29 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
             search,
             prefix=prefix,
             numbers=[first + place for place in batch],
+            size=size,
         )
-        yield batch, found
+        return batch, found
+
+    yield from in_threads(searched, in_batches(places, size), num_threads())
 
 
-def in_batches(items):
-    """Cuts a list into batches that are searched, or scored, together.
+def in_batches(items, size=BATCH_SIZES[-1]):
+    """Cuts a sequence into batches that are searched, or scored, together.
 
     Args:
-        items: List.
+        items: List or range.
+        size: Number of items in a batch.
 
     Yields:
-        Lists.
+        What a slice of `items` is.
 
     Example:
-        >>> [len(batch) for batch in in_batches(list(range(100)))]
+        >>> [len(batch) for batch in in_batches(range(100))]
         [64, 36]
     """
-    for start in range(0, len(items), BATCH_SIZES[-1]):
-        yield items[start : start + BATCH_SIZES[-1]]
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def padded(lists, pad_id):

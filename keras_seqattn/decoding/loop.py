@@ -1,8 +1,9 @@
 """The loop of a search, in `keras.ops` that compile.
 
 What the loop carries is a dict of tensors: "index", a scalar; "state", the model's;
-"found", the search's; and "prefix" where tokens are forced. All but the index have the
-sentence as their first axis, so that sentences can be taken out of a running search.
+"found", the search's; and "prefix" where tokens are forced. All but the index and
+what the state has under "shared" have the sentence as their first axis, so that
+sentences can be taken out of a running search.
 Shapes: B sentences, W beams, S source length, L room for generated tokens.
 """
 
@@ -18,7 +19,7 @@ def begin(search, state, limits, streams, room, tokens, prefix=None):
     Args:
         search: A `Greedy`, `Sample` or `BeamSearch`.
         state: The model's state: {"beam": tensors `(B, W, ...)`, "sentence": tensors
-            `(B, ...)`}.
+            `(B, ...)`}, and "shared", tensors of no sentence, if there are any.
         limits: Int32 tensor `(B,)`, each sentence's most tokens, at most L.
         streams: Int32 tensor `(B,)`, a number for each sentence's randomness.
         room: Room for generated tokens L, an integer.
@@ -87,8 +88,13 @@ def taken(carried, rows):
     Returns:
         A dict like `carried`, of C sentences.
     """
+    state = dict(carried["state"])
+    whole = {"shared": state.pop("shared")} if "shared" in state else {}
     rest = {name: value for name, value in carried.items() if name != "index"}
-    rest = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), rest)
+    rest = keras.tree.map_structure(
+        lambda x: ops.take(x, rows, axis=0), {**rest, "state": state}
+    )
+    rest["state"].update(whole)
     return {"index": carried["index"], **rest}
 
 

@@ -35,7 +35,7 @@ def search(
             `(B, W, V)`.
         state: Structure of arrays with static shapes: `{"beam": arrays (B, W, ...),
             reordered when beams change places, "sentence": arrays (B, ...)}`, with
-            W the method's `width`.
+            W the method's `width`; under "shared" there may be arrays of no sentence.
         batch_size: Number of sentences B.
         max_length: Number of generated tokens at most, end included.
         start_id: The token every sentence starts with; never generated.

@@ -4,7 +4,6 @@ Shapes: B batch, L length, N tokens, D model_dim, V vocabulary.
 """
 
 import dataclasses
-import math
 from typing import Any
 
 import keras
@@ -14,8 +13,6 @@ from keras_seqattn.layers import arguments
 from keras_seqattn.layers.notes import Notes
 from keras_seqattn.layers.quantization import QuantizedAsParent
 
-# Most rows of a step: 64 sentences of 8 beams.
-FEW = 512
 _FACTORS, _CROSSENTROPIES = Notes("factors"), Notes("crossentropies")
 
 
@@ -122,46 +119,6 @@ def known_crossentropies(logits, labels, pad_id):
 def _outside_of_gradient(logits):
     """Gives what a function that JAX differentiates hands on as these logits."""
     return getattr(logits, "primal", logits)
-
-
-def is_few(x):
-    """Whether vectors are as few as those of one decoding step of a batch.
-
-    Args:
-        x: Float tensor `(..., D)`.
-
-    Returns:
-        A bool; False where the number is not known.
-
-    Example:
-        >>> is_few(ops.ones((32, 1, 8))), is_few(ops.ones((32, 64, 8)))
-        (True, False)
-    """
-    sizes = x.shape[:-1]
-    return None not in sizes and 1 < math.prod(sizes) <= FEW
-
-
-def few_logits(x, table):
-    """Computes the tied logits of few vectors, x . table^T.
-
-    As the columns of table . x^T: so the large factor is read as it stands, where
-    XLA's product on a CPU would bring it into another order in each decoding step,
-    which takes as long again.
-
-    Args:
-        x: Float tensor `(..., D)` of static shape.
-        table: Float tensor `(V, D)`.
-
-    Returns:
-        Float tensor `(..., V)`.
-
-    Example:
-        >>> tuple(few_logits(ops.ones((2, 3, 8)), ops.ones((50, 8))).shape)
-        (2, 3, 50)
-    """
-    rows = ops.reshape(x, (-1, x.shape[-1]))
-    logits = ops.matmul(ops.cast(table, x.dtype), ops.transpose(rows))  # (V, N)
-    return ops.reshape(ops.transpose(logits), (*x.shape[:-1], table.shape[0]))
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_seqattn.layers import arguments
 from keras_seqattn.layers.dropping import Dropout
-from keras_seqattn.layers.logits import few_logits, is_few, remember_factors
+from keras_seqattn.layers.logits import remember_factors
 from keras_seqattn.layers.quantization import QuantizedAsParent, unquantized
 
 
@@ -278,16 +278,12 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
 
     def call(self, inputs, start=0, reverse=False, training=None):
         """Embeds `inputs`, or gives their logits."""
-        plain = self.tie_weights and self.logit_soft_cap is None
-        plain = plain and self.reverse_dtype is None
-        if reverse and plain and not training and is_few(inputs):
-            return few_logits(inputs, ops.convert_to_tensor(self.embeddings))
         output = super().call(inputs, reverse=reverse)
         if not reverse:
             return self._finish(output, start)
-        if training and plain:
-            kernel = ops.transpose(ops.convert_to_tensor(self.embeddings))
-            remember_factors(output, inputs, ops.cast(kernel, inputs.dtype))
+        kernel = self.logits_kernel() if training else None
+        if kernel is not None:
+            remember_factors(output, inputs, kernel)
         return output
 
     def quantized_call(self, inputs, start=0, reverse=False, training=None):
@@ -301,9 +297,34 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
             x = self.positions(x, start=start)
         return self.dropout_layer(x)
 
-    def logits(self, x):
-        """Gives the tied logits `(..., V)` of vectors `(..., D)`."""
-        return self(x, reverse=True)
+    def logits(self, x, kernel=None):
+        """Gives the tied logits `(..., V)` of vectors.
+
+        Args:
+            x: Float tensor `(..., D)`.
+            kernel: What `logits_kernel` gave, for many calls; None: the table as it is.
+
+        Returns:
+            Float tensor `(..., V)`.
+        """
+        if kernel is None:
+            return self(x, reverse=True)
+        rows = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), kernel)
+        return ops.reshape(rows, (*ops.shape(x)[:-1], self.vocabulary_size))
+
+    def logits_kernel(self):
+        """Turns the table once for many calls of `logits`, each of few vectors.
+
+        XLA's product on a CPU would turn it in each of them, which takes as long again.
+
+        Returns:
+            Float tensor `(D, V)`; None where logits are not the product with the table.
+        """
+        plain = self.tie_weights and self.logit_soft_cap is None
+        if not plain or self.reverse_dtype or self.quantization_mode:
+            return None
+        table = ops.convert_to_tensor(self.embeddings)
+        return ops.cast(ops.transpose(table), self.compute_dtype)
 
     def compute_mask(self, inputs, mask=None):
         """Marks real tokens; in reverse, passes the mask of the vectors on."""

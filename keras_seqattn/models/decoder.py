@@ -34,11 +34,11 @@ class Decoder:
         self.stack = stacks.Stack(
             DecoderBlock, "decoder", options["num_layers"], options, dtype
         )
-        self._project = stacks.make_logits(self.embedding, options, dtype)
+        self._project = stacks.Logits(self.embedding, options, dtype)
 
-    def logits(self, x):
+    def logits(self, x, shared=None):
         """Gives the logits `(..., V)` of what the last block gives."""
-        return self._project(self.stack.finish(x))
+        return self._project(self.stack.finish(x), shared)
 
     def read(self, token_ids, recall=None, training=None):
         """Gives the logits of a pass.
@@ -116,7 +116,8 @@ class Decoder:
             "caches": caches,
         }
         beam = {"origin": initial_origin(batch_size, width, room)}
-        return {"beam": beam, "sentence": sentence}
+        shared = self._project.shared()
+        return {"beam": beam, "sentence": sentence, "shared": shared}
 
     def step(self, token_ids, state, index):
         """Decodes one position of each beam."""
@@ -131,8 +132,9 @@ class Decoder:
             x, caches[name] = block.step(
                 x, sentence["caches"][name], column, mask=mask, origin=origin
             )
-        state = {"beam": {"origin": origin}, "sentence": {**sentence, "caches": caches}}
-        return ops.cast(self.logits(x), "float32"), state
+        logits = ops.cast(self.logits(x, state["shared"]), "float32")
+        sentence = {**sentence, "caches": caches}
+        return logits, {**state, "beam": {"origin": origin}, "sentence": sentence}
 
     def _embed_step(self, token_ids, sentence, index):
         """Embeds a token of each beam at its own position in its own text."""

@@ -148,7 +148,7 @@ def _read(token_ids, options, dtype):
         x = x[:, 0] if options["pooling"] == "first" else _mean(x, mask)
         x = keras.layers.Dropout(options["dropout"], dtype=dtype)(x)
         return keras.layers.Dense(num_classes, name="classes", dtype=dtype)(x)
-    return stacks.make_logits(embedding, options, dtype)(x)
+    return stacks.Logits(embedding, options, dtype)(x)
 
 
 def _mean(x, mask):

@@ -229,8 +229,9 @@ class LanguageModel(stacks.Configured, keras.Model):
             width: Number of beams W a prompt.
 
         Returns:
-            {"beam": the caches `(B, W, ...)`, "sentence": the last vector of each
-            prompt, its mask and length `(B, ...)`}.
+            {"beam": where each beam's history stands `(B, W, ...)`, "sentence": the
+            caches, and the last vector of each prompt, its mask and length `(B, ...)`,
+            "shared": what is the same for all prompts}.
         """
         return self._decoder.initial_state(memory, max_length, width)
 

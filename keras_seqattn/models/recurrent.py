@@ -157,7 +157,8 @@ class _Stacks(TranslationStacks):
         if coverage:
             batch_size, length = ops.shape(memory["mask"])
             beam["coverage"] = ops.zeros((batch_size, width, length), "float32")
-        return {"beam": beam, "sentence": {"mask": memory["mask"], **projected}}
+        sentence = {"mask": memory["mask"], **projected}
+        return {"beam": beam, "sentence": sentence, "shared": self.logits.shared()}
 
     def step(self, token_ids, state, index):
         x = self.target_embedding(token_ids)  # (B, W, D)
@@ -171,5 +172,5 @@ class _Stacks(TranslationStacks):
         )
         if scores:
             beam["coverage"] = beam["coverage"] + attention_given(scores)
-        logits = ops.cast(self.logits(x), "float32")
-        return logits, {"beam": beam, "sentence": sentence}
+        logits = ops.cast(self.logits(x, state["shared"]), "float32")
+        return logits, {**state, "beam": beam}

@@ -145,25 +145,43 @@ def make_embedding(options, name, vocabulary_size, dtype):
     )
 
 
-def make_logits(embedding, options, dtype):
-    """Makes what turns vectors into logits: the embedding's own table, or another.
+class Logits:
+    """Turns vectors into logits, by the embedding's own table or by another.
 
     Args:
         embedding: A `PositionalEmbedding` of the tokens that are scored.
         options: Dict of a model's constructor arguments.
         dtype: Dtype policy of another table.
 
+    Call arguments:
+        x: Float tensor `(..., D)`.
+        shared: What `shared` gave, or None.
+
     Returns:
-        A function of float tensors `(..., D)` that gives `(..., V)`.
+        Float tensor `(..., V)`.
 
     Example:
-        >>> embedding = PositionalEmbedding(11, 8)
-        >>> make_logits(embedding, {"tie_embeddings": False}, None).vocabulary_size
-        11
+        >>> logits = Logits(PositionalEmbedding(11, 8), {"tie_embeddings": True}, None)
+        >>> tuple(logits(ops.ones((2, 8))).shape)
+        (2, 11)
     """
-    if options["tie_embeddings"]:
-        return embedding.logits
-    return TokenLogits(embedding.vocabulary_size, name="output", dtype=dtype)
+
+    def __init__(self, embedding, options, dtype):
+        self._embedding = embedding if options["tie_embeddings"] else None
+        if self._embedding is None:
+            size = embedding.vocabulary_size
+            self._output = TokenLogits(size, name="output", dtype=dtype)
+
+    def __call__(self, x, shared=None):
+        """Gives the logits of `x`."""
+        if self._embedding is None:
+            return self._output(x)
+        return self._embedding.logits(x, **(shared or {}))
+
+    def shared(self):
+        """Gives what all calls of a search share, as a dict of tensors."""
+        kernel = self._embedding and self._embedding.logits_kernel()
+        return {} if kernel is None else {"kernel": kernel}
 
 
 class Stack:

@@ -213,7 +213,8 @@ class _Stacks(TranslationStacks):
             # Under the block's own name: once where it stands at every depth.
             if block.name not in sentence:
                 sentence[block.name] = block.project_memory(memory["hidden"])
-        return {"beam": beam, "sentence": {**sentence, "caches": caches}}
+        sentence["caches"] = caches
+        return {"beam": beam, "sentence": sentence, "shared": self.logits.shared()}
 
     def step(self, token_ids, state, index):
         x = self.target_embedding(ops.reshape(token_ids, (-1, 1)), start=index)
@@ -234,5 +235,10 @@ class _Stacks(TranslationStacks):
             scores += attended
         if scores:
             beam["coverage"] = beam["coverage"] + attention_given(scores)
-        logits = ops.cast(self.logits(self.decoder.finish(x)), "float32")
-        return logits, {"beam": beam, "sentence": {**sentence, "caches": caches}}
+        logits = self.logits(self.decoder.finish(x), state["shared"])
+        sentence = {**sentence, "caches": caches}
+        return ops.cast(logits, "float32"), {
+            **state,
+            "beam": beam,
+            "sentence": sentence,
+        }

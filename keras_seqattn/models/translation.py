@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_seqattn import decoding
 from keras_seqattn.layers import PositionalEmbedding
-from keras_seqattn.models.stacks import Configured, check_options, make_logits
+from keras_seqattn.models.stacks import Configured, Logits, check_options
 
 
 class TranslationModel(Configured, keras.Model):
@@ -62,7 +62,8 @@ class TranslationModel(Configured, keras.Model):
         Returns:
             {"beam": what each beam has of its own `(B, W, ...)`, reordered when beams
             change places; "sentence": what stays in its place `(B, ...)`: the projected
-            memory, shared by a sentence's beams, and the caches}.
+            memory, shared by a sentence's beams, and the caches; "shared": what is the
+            same for all sentences}.
         """
         return self._stacks.initial_state(memory, max_length, width, coverage)
 
@@ -132,7 +133,7 @@ class TranslationStacks:
     `encode`, `decode`, `initial_state` and `step`. Its `encode` gives the memory, and
     where asked for a dict of lists of each layer's weights as well; its `decode` gives
     the logits and such a dict, whose lists are empty where not asked for. What gives
-    the logits `(..., V)` of vectors `(..., D)` is `logits`.
+    the logits `(..., V)` of vectors `(..., D)` is `logits`, a `stacks.Logits`.
 
     Args:
         options: Dict of the model's constructor arguments.
@@ -152,7 +153,7 @@ class TranslationStacks:
             self.target_embedding = self._embedding(
                 "target", target_size or source_size, embedding
             )
-        self.logits = make_logits(self.target_embedding, options, dtype)
+        self.logits = Logits(self.target_embedding, options, dtype)
 
     def _embedding(self, side, vocabulary_size, options):
         return PositionalEmbedding(

@@ -198,11 +198,17 @@ def check_reversed(found, source_ids):
         assert not found.token_ids[row, 0, len(words) :].any()
 
 
-def test_generate_keeps_the_order_of_many_sentences(rng):
-    source_ids = sources(70, 5, rng)
-    found = decoding.generate(Copier(), source_ids)
+@pytest.mark.parametrize(("threads", "size"), [(1, 64), (3, 32)])
+def test_generate_keeps_the_order_of_many_sentences(threads, size, rng, monkeypatch):
+    """All are searched by programs of one size, several of them at once."""
+    monkeypatch.setattr(decoding.generation, "num_threads", lambda: threads)
+    source_ids, model = sources(70, 5, rng), Copier()
+    assert decoding.generation.fastest_size(70) == size
+    found = decoding.generate(model, source_ids)
     assert found.token_ids.shape == (70, 1, 20)
     check_reversed(found, source_ids)
+    programs = decoding.programs(model)
+    assert [program.num_programs for program in programs] == [1, 1]
 
 
 def test_few_programs_serve_many_shapes(rng):
@@ -269,8 +275,12 @@ def test_coverage_needs_a_model_that_counts_it():
         decoding.generate(Copier(), np.array([[4, 5]]), search)
 
 
-def test_the_last_sentences_go_on_in_a_smaller_program(rng):
+@pytest.mark.parametrize(("threads", "sizes"), [(1, {64, 16}), (2, {32, 8})])
+def test_the_last_sentences_go_on_in_a_smaller_program(
+    threads, sizes, rng, monkeypatch
+):
     """Of 64 sentences 10 are long: the others end, and these are taken out."""
+    monkeypatch.setattr(decoding.generation, "num_threads", lambda: threads)
     source_ids = np.zeros((64, 30), int)
     source_ids[:, :3] = rng.integers(3, V, size=(64, 3))
     source_ids[::7] = rng.integers(3, V, size=(10, 30))
@@ -284,5 +294,5 @@ def test_the_last_sentences_go_on_in_a_smaller_program(rng):
 
     model.step = step
     check_reversed(decoding.generate(model, source_ids), source_ids)
-    assert set(model.sizes) == {64, 16}
+    assert set(model.sizes) == sizes
     assert len(decoding.programs(model)) == 2

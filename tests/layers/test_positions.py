@@ -131,6 +131,35 @@ def test_reverse_gives_logits_of_the_same_table(rng):
     np.testing.assert_array_equal(ops.convert_to_numpy(layer.logits(x)), reverse)
 
 
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_a_table_turned_once_gives_the_same_logits(policy, rng):
+    layer = layers.PositionalEmbedding(7, 4, dtype=policy)
+    layer.build()
+    x = ops.cast(rng.normal(size=(2, 3, 4)).astype("float32"), layer.compute_dtype)
+    kernel = layer.logits_kernel()
+    assert tuple(kernel.shape) == (4, 7)
+    logits = layer.logits(x, kernel)
+    assert keras.backend.standardize_dtype(logits.dtype) == layer.compute_dtype
+    np.testing.assert_allclose(
+        *(
+            ops.convert_to_numpy(ops.cast(y, "float32"))
+            for y in (logits, layer.logits(x))
+        ),
+        rtol=1e-2 if layer.compute_dtype == "bfloat16" else 1e-5,
+    )
+
+
+@pytest.mark.parametrize("option", [{"logit_soft_cap": 5.0}, {"tie_weights": False}])
+def test_no_table_is_turned_where_logits_are_another_s(option):
+    layer = layers.PositionalEmbedding(7, 4, **option)
+    layer.build()
+    assert layer.logits_kernel() is None
+    layer = layers.PositionalEmbedding(8, 4)
+    layer.build()
+    layer.quantize("int8")
+    assert layer.logits_kernel() is None
+
+
 def test_mask_goes_with_the_vectors_and_the_logits():
     layer = layers.PositionalEmbedding(10, 6)
     token_ids = np.array([[4, 9, 0], [2, 0, 0]], "int32")

@@ -1,0 +1,57 @@
+import contextvars
+import threading
+
+import pytest
+
+from keras_seqattn.decoding.threads import in_threads
+
+pytestmark = pytest.mark.backends("torch")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_results_come_in_order(threads):
+    """Each item waits for the next one, where there is a thread for that."""
+    begun = [threading.Event() for _ in range(7)]
+
+    def wait(item):
+        begun[item].set()
+        if threads > 1 and item % 2 == 0 and item + 1 < len(begun):
+            assert begun[item + 1].wait(timeout=60.0)
+        return 10 * item
+
+    found = in_threads(wait, range(len(begun)), threads)
+    assert list(found) == [0, 10, 20, 30, 40, 50, 60]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_items_are_taken_as_results_are(threads):
+    taken = []
+
+    def items():
+        for item in range(100):
+            taken.append(item)
+            yield item
+
+    found = in_threads(str, items(), threads)
+    assert next(found) == "0"
+    assert len(taken) <= 1 + threads
+    found.close()
+    assert len(taken) <= 1 + threads
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_comes_where_its_result_would(threads):
+    found = in_threads(lambda item: 6 // item, [3, 2, 0, 1], threads)
+    assert [next(found), next(found)] == [2, 3]
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+
+
+def test_the_caller_s_context_is_seen():
+    variable = contextvars.ContextVar("variable", default="none")
+    token = variable.set("set")
+    try:
+        seen = list(in_threads(lambda _: variable.get(), range(3), threads=2))
+    finally:
+        variable.reset(token)
+    assert seen == ["set"] * 3
