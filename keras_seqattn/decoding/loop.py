@@ -57,7 +57,9 @@ def advance(search, step, carried, tokens, enough=0):
 
     def body(index, state, found):
         logits, state = step(found["token"], state, index)
-        log_probs = ops.log_softmax(ops.cast(logits, "float32"))  # (B, W, V)
+        logits = ops.cast(logits, "float32")
+        # Not `log_softmax`, which writes down the logits once more before it sums.
+        log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)  # (B, W, V)
         found, parents = search.advance(
             found,
             log_probs,

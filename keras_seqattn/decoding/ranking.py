@@ -49,27 +49,30 @@ def best_of_all(values, count):
 def largest(values, count):
     """Gives the largest of each row and their places, largest first.
 
-    One after the other: XLA sorts all of a row for `ops.top_k` on a CPU.
+    One after the other, each by two plain reductions: XLA on a CPU sorts all of a row
+    for `ops.top_k`, and goes through it number by number for `ops.argmax`.
 
     Args:
         values: Float tensor `(B, M)`.
         count: Positive integer, at most M.
 
     Returns:
-        Float tensor and int32 tensor `(B, count)`.
+        Float tensor and int32 tensor `(B, count)`; of equal values the first first.
 
     Example:
         >>> [int(x) for x in largest(ops.array([[1.0, 3.0, 2.0]]), 2)[1][0]]
         [1, 2]
     """
-    columns = ops.arange(values.shape[1], dtype="int32")
+    size = values.shape[1]
+    columns = ops.arange(size, dtype="int32")
     best, places = [], []
     for _ in range(count):
-        place = ops.cast(ops.argmax(values, axis=-1), "int32")[:, None]
-        best.append(ops.max(values, axis=-1))
-        places.append(place)
-        values = ops.where(columns == place, 4 * FORBIDDEN, values)
-    return ops.stack(best, axis=1), ops.concatenate(places, axis=1)
+        best.append(ops.max(values, axis=-1, keepdims=True))
+        # Where all is NaN nothing equals it, and the last place must do.
+        equal = ops.where(values == best[-1], columns, size - 1)
+        places.append(ops.min(equal, axis=-1, keepdims=True))
+        values = ops.where(columns == places[-1], 4 * FORBIDDEN, values)
+    return ops.concatenate(best, axis=1), ops.concatenate(places, axis=1)
 
 
 def gathered(x, places):
