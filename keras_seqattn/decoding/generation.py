@@ -252,15 +252,17 @@ class _Programs:
         given = tree.map_structure(lambda x: _padded_rows(x, size), given)
         given["limits"][count:] = 0
         carried = self.start(given)
-        found = _arrays(carried["found"])
-        while not found["finished"].all():
-            left = np.flatnonzero(~found["finished"])
-            rows = np.full(SMALLER[size], np.argmax(found["finished"]), "int32")
+        found = now = _arrays(carried["found"])
+        places = np.arange(size)  # of the rows that are searched now
+        while not now["finished"].all():
+            left = np.flatnonzero(~now["finished"])
+            size = SMALLER[size]
+            rows = np.full(size, np.argmax(now["finished"]), "int32")
             rows[: len(left)] = left
             carried = self.resume(carried, rows)
-            size = len(rows)
-            for name, values in _arrays(carried["found"]).items():
-                found[name][left] = values[: len(left)]
+            places, now = places[rows], _arrays(carried["found"])
+            for name, values in now.items():
+                found[name][places] = values
         token_ids, scores = self._search.results(found, self._tokens)
         return token_ids[:count], scores[:count]
 
