@@ -1,3 +1,6 @@
+import os
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -7,8 +10,10 @@ from keras_seqattn.compiled import (
     CompiledFunction,
     custom_gradient,
     gradients,
+    num_threads,
     repeated_randomness,
 )
+from keras_seqattn.decoding.threads import in_threads
 from tests.differentiate import upstream_gradient, values_and_gradients
 
 
@@ -28,6 +33,32 @@ def test_one_program_serves_one_signature():
     function(np.ones(2, "int32"))
     assert function.num_programs == 3
     assert function.compile_seconds > 0.0
+
+
+def test_threads_share_a_program():
+    """They all come while none is there; one makes it, and the others wait."""
+    together, calls = threading.Barrier(4), []
+
+    def function(x):
+        calls.append(x)
+        return x * 2
+
+    compiled = CompiledFunction(function)
+
+    def double(number):
+        together.wait(timeout=60.0)
+        return compiled(np.full(2, number, "float32"))
+
+    found = list(in_threads(double, range(4), threads=4))
+    np.testing.assert_array_equal(found, [[0, 0], [2, 2], [4, 4], [6, 6]])
+    assert compiled.num_programs == 1
+    assert len(calls) == (4 if keras.backend.backend() == "torch" else 1)
+
+
+def test_programs_run_at_once_where_a_processor_computes_them():
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    wanted = 1 if keras.backend.backend() == "torch" else cores or os.cpu_count()
+    assert num_threads() == wanted
 
 
 def test_variables_that_change_are_seen():
