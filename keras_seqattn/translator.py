@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_seqattn import decoding
-from keras_seqattn.decoding import generation
+from keras_seqattn.decoding import batches, generation
 from keras_seqattn.files import replacing
 
 # Lines that `stream` holds at once: enough that lines of about one length meet.
@@ -211,7 +211,7 @@ class Translator:
             keras.utils.Progbar(len(pairs), unit_name="pair") if verbose else None
         )
         scores = np.zeros(len(pairs), "float32")
-        for batch in generation.in_batches(order):
+        for batch in batches.in_batches(order):
             source_ids, target_ids = (
                 self._padded([pairs[index][side] for index in batch]) for side in (0, 1)
             )
@@ -362,7 +362,7 @@ class Translator:
 
     def _padded(self, lists):
         """Makes an int32 array of lists of token ids."""
-        return generation.padded(lists, self.model.pad_id)
+        return batches.padded(lists, self.model.pad_id)
 
     def _texts(self, found):
         """Gives for each sentence its pairs (text, score)."""

@@ -59,7 +59,7 @@ def echo(monkeypatch):
         return ks.decoding.Hypotheses(token_ids, lengths, -1.0 * lengths)
 
     monkeypatch.setattr(ks.decoding.generation, "decode", decode)
-    monkeypatch.setattr(ks.decoding.generation, "num_threads", lambda: 1)
+    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 1)
     return batches
 
 

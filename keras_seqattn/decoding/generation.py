@@ -1,8 +1,8 @@
 """`generate`: a model's own search, in few compiled programs.
 
-Batches and lengths are padded to few sizes. Of a full batch only the last sentences go
-on for long: when a quarter is left it goes on in a smaller program of its own. On a
-processor of many cores several programs run at once, each with a part of the sentences.
+Batches and lengths are padded to few sizes (see `batches`). Of a full batch only the
+last sentences go on for long: when a quarter is left it goes on in a smaller program of
+its own.
 Shapes: B sentences, S source length, L room for generated tokens, P prefix length.
 """
 
@@ -15,21 +15,22 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops, tree
 
-from keras_seqattn.compiled import CompiledFunction, num_threads
+from keras_seqattn import compiled
+from keras_seqattn.compiled import CompiledFunction
 from keras_seqattn.decoding import loop
+from keras_seqattn.decoding.batches import (
+    SHORTEST,
+    fastest_size,
+    in_batches,
+    lengthened,
+    padded,
+    padded_length,
+)
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
 from keras_seqattn.decoding.methods import Greedy, check_integer
 from keras_seqattn.decoding.search import checked_prefix, streams
 from keras_seqattn.decoding.threads import in_threads
 
-# What a program is compiled for: every batch is padded to one of these sizes, and every
-# source to a power of 2 of tokens, from the shortest on. The largest size fills what
-# computes it, and is small enough that sentences of about one length meet: a batch
-# takes as long as its longest sentence.
-BATCH_SIZES = (1, 4, 8, 16, 32, 64)
-SHORTEST = 16
-# Of each of several programs at once: the least that one is begun for, and the most.
-SHARES = (16, 32)
 # The size in which the last sentences of a batch go on.
 SMALLER = {32: 8, 64: 16}
 
@@ -116,13 +117,13 @@ def decode(
     numbers = np.arange(count) if numbers is None else np.asarray(numbers)
     source_room = padded_length(model, length)
     given = {
-        "source_ids": _padded_lengths(model, source_ids, source_room),
+        "source_ids": lengthened(model, source_ids, source_room),
         "limits": limits,
         "streams": streams(numbers, search),
     }
     if prefix is not None and (prefix != model.pad_id).any():
         width = _round_up(prefix.shape[1], SHORTEST)
-        given["prefix"] = _padded_lengths(model, prefix, width)
+        given["prefix"] = lengthened(model, prefix, width)
     if max_length is None:
         room = max(limits.max(), _wanted(model, source_room))
     else:
@@ -135,28 +136,9 @@ def decode(
     def run(rows):
         return programs.run(_rows(given, slice(rows.start, rows.stop)), size)
 
-    found = in_threads(run, parts, threads=min(num_threads(), len(parts)))
+    found = in_threads(run, parts, threads=min(compiled.num_threads(), len(parts)))
     token_ids, scores = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
     return hypotheses(token_ids[..., : limits.max()], scores, tokens)
-
-
-def fastest_size(count):
-    """Gives the number of sentences with which a program searches all there are.
-
-    Args:
-        count: Number of sentences.
-
-    Returns:
-        One of `BATCH_SIZES`.
-
-    Example:
-        >>> fastest_size(3), fastest_size(1000) in (32, 64)
-        (4, True)
-    """
-    threads = num_threads()
-    least, most = SHARES if threads > 1 else BATCH_SIZES[-1:] * 2
-    share = min(max(-(-count // threads), least), most)
-    return next(size for size in BATCH_SIZES if size >= min(count, share))
 
 
 class CompileReport(NamedTuple):
@@ -188,10 +170,10 @@ def compile_report(model):
         >>> compile_report(object.__new__(type("Model", (), {})))
         CompileReport(num_programs=0, seconds=0)
     """
-    compiled = programs(model)
+    made = programs(model)
     return CompileReport(
-        sum(program.num_programs for program in compiled),
-        sum(program.compile_seconds for program in compiled),
+        sum(program.num_programs for program in made),
+        sum(program.compile_seconds for program in made),
     )
 
 
@@ -309,11 +291,6 @@ def _padded_rows(array, size):
     return np.pad(array, padding, mode="edge")
 
 
-def _padded_lengths(model, token_ids, length):
-    padding = ((0, 0), (0, length - token_ids.shape[1]))
-    return np.pad(token_ids, padding, constant_values=model.pad_id)
-
-
 def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0):
     """Decodes lists of token ids, those of about one length together, as is fastest.
 
@@ -352,66 +329,7 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
         )
         return batch, found
 
-    yield from in_threads(searched, in_batches(places, size), num_threads())
-
-
-def in_batches(items, size=BATCH_SIZES[-1]):
-    """Cuts a sequence into batches that are searched, or scored, together.
-
-    Args:
-        items: List or range.
-        size: Number of items in a batch.
-
-    Yields:
-        What a slice of `items` is.
-
-    Example:
-        >>> [len(batch) for batch in in_batches(range(100))]
-        [64, 36]
-    """
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
-
-def padded(lists, pad_id):
-    """Makes an array of lists of token ids.
-
-    Args:
-        lists: List of lists of integers.
-        pad_id: What fills the shorter ones.
-
-    Returns:
-        Int32 array, as long as the longest list, and at least 1.
-
-    Example:
-        >>> padded([[5, 2], [2]], pad_id=0).tolist()
-        [[5, 2], [2, 0]]
-    """
-    length = max(1, max(map(len, lists)))
-    token_ids = np.full((len(lists), length), pad_id, "int32")
-    for row, ids in zip(token_ids, lists, strict=True):
-        row[: len(ids)] = ids
-    return token_ids
-
-
-def padded_length(model, length):
-    """Gives the length that sentences of a length are padded to.
-
-    Args:
-        model: The model, whose `max_length` is not exceeded.
-        length: Number of tokens.
-
-    Returns:
-        An integer.
-
-    Example:
-        >>> padded_length(None, 17)
-        32
-    """
-    room = SHORTEST
-    while room < length:
-        room *= 2
-    return max(length, min(room, getattr(model, "max_length", None) or room))
+    yield from in_threads(searched, in_batches(places, size), compiled.num_threads())
 
 
 def _limits(model, source_ids, max_length):

@@ -90,14 +90,15 @@ def taken(carried, rows):
     Returns:
         A dict like `carried`, of C sentences.
     """
-    state = dict(carried["state"])
-    whole = {"shared": state.pop("shared")} if "shared" in state else {}
-    rest = {name: value for name, value in carried.items() if name != "index"}
-    rest = keras.tree.map_structure(
-        lambda x: ops.take(x, rows, axis=0), {**rest, "state": state}
-    )
-    rest["state"].update(whole)
-    return {"index": carried["index"], **rest}
+
+    def take(part, tensors):
+        if part in ("index", "shared"):  # of no sentence
+            return tensors
+        return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), tensors)
+
+    state = {part: take(part, tensors) for part, tensors in carried["state"].items()}
+    rest = {part: take(part, carried[part]) for part in carried if part != "state"}
+    return {**rest, "state": state}
 
 
 def _covered(state):

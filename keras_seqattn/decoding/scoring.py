@@ -9,7 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn.compiled import CompiledFunction
-from keras_seqattn.decoding import generation
+from keras_seqattn.decoding.batches import BATCH_SIZES, lengthened, padded_length
+from keras_seqattn.decoding.generation import checked_ids
 
 # Most logits at once, in sentences times length: 4,096 are 160 MB of a vocabulary of
 # 10,000.
@@ -39,10 +40,10 @@ def scored(model, source_ids, target_ids):
         >>> bool(scored(model, ids, ids)[0] < 0.0)
         True
     """
-    source_ids = generation.checked_ids(
+    source_ids = checked_ids(
         "source_ids", source_ids, getattr(model, "source_vocabulary_size", None)
     )
-    target_ids = generation.checked_ids(
+    target_ids = checked_ids(
         "target_ids", target_ids, getattr(model, "target_vocabulary_size", None)
     )
     if len(source_ids) != len(target_ids):
@@ -52,11 +53,10 @@ def scored(model, source_ids, target_ids):
         )
     sides = []
     for token_ids in (source_ids, target_ids):
-        room = generation.padded_length(model, token_ids.shape[1])
-        padding = ((0, 0), (0, room - token_ids.shape[1]))
-        sides.append(np.pad(token_ids, padding, constant_values=model.pad_id))
+        room = padded_length(model, token_ids.shape[1])
+        sides.append(lengthened(model, token_ids, room))
     program = _program(model)
-    size = max(1, min(generation.BATCH_SIZES[-1], POSITIONS // sides[1].shape[1]))
+    size = max(1, min(BATCH_SIZES[-1], POSITIONS // sides[1].shape[1]))
     scores = []
     for first in range(0, len(source_ids), size):
         rows = [side[first : first + size] for side in sides]

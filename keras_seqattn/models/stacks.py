@@ -180,7 +180,9 @@ class Logits:
 
     def shared(self):
         """Gives what all calls of a search share, as a dict of tensors."""
-        kernel = self._embedding and self._embedding.logits_kernel()
+        if self._embedding is None:
+            return {}
+        kernel = self._embedding.logits_kernel()
         return {} if kernel is None else {"kernel": kernel}
 
 

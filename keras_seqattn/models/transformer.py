@@ -237,8 +237,5 @@ class _Stacks(TranslationStacks):
             beam["coverage"] = beam["coverage"] + attention_given(scores)
         logits = self.logits(self.decoder.finish(x), state["shared"])
         sentence = {**sentence, "caches": caches}
-        return ops.cast(logits, "float32"), {
-            **state,
-            "beam": beam,
-            "sentence": sentence,
-        }
+        state = {**state, "beam": beam, "sentence": sentence}
+        return ops.cast(logits, "float32"), state

@@ -201,9 +201,9 @@ def check_reversed(found, source_ids):
 @pytest.mark.parametrize(("threads", "size"), [(1, 64), (3, 32)])
 def test_generate_keeps_the_order_of_many_sentences(threads, size, rng, monkeypatch):
     """All are searched by programs of one size, several of them at once."""
-    monkeypatch.setattr(decoding.generation, "num_threads", lambda: threads)
+    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: threads)
     source_ids, model = sources(70, 5, rng), Copier()
-    assert decoding.generation.fastest_size(70) == size
+    assert decoding.batches.fastest_size(70) == size
     found = decoding.generate(model, source_ids)
     assert found.token_ids.shape == (70, 1, 20)
     check_reversed(found, source_ids)
@@ -280,7 +280,7 @@ def test_the_last_sentences_go_on_in_a_smaller_program(
     threads, sizes, rng, monkeypatch
 ):
     """Of 64 sentences 10 are long: the others end, and these are taken out."""
-    monkeypatch.setattr(decoding.generation, "num_threads", lambda: threads)
+    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: threads)
     source_ids = np.zeros((64, 30), int)
     source_ids[:, :3] = rng.integers(3, V, size=(64, 3))
     source_ids[::7] = rng.integers(3, V, size=(10, 30))
