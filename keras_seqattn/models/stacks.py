@@ -161,8 +161,9 @@ class Logits:
         Float tensor `(..., V)`.
 
     Example:
+        >>> import numpy as np
         >>> logits = Logits(PositionalEmbedding(11, 8), {"tie_embeddings": True}, None)
-        >>> tuple(logits(ops.ones((2, 8))).shape)
+        >>> tuple(logits(np.ones((2, 8), "float32")).shape)
         (2, 11)
     """
 
