@@ -41,14 +41,14 @@ def in_batches(items, size=BATCH_SIZES[-1]):
     """Cuts a sequence into batches that are searched, or scored, together.
 
     Args:
-        items: List or range.
+        items: List or array.
         size: Number of items in a batch.
 
     Yields:
         What a slice of `items` is.
 
     Example:
-        >>> [len(batch) for batch in in_batches(range(100))]
+        >>> [len(batch) for batch in in_batches([0] * 100)]
         [64, 36]
     """
     for start in range(0, len(items), size):
@@ -114,3 +114,21 @@ def lengthened(model, token_ids, length):
     """
     padding = ((0, 0), (0, length - token_ids.shape[1]))
     return np.pad(token_ids, padding, constant_values=model.pad_id)
+
+
+def filled(array, size):
+    """Fills a batch by repeating its last row.
+
+    Args:
+        array: Array `(B, ...)`.
+        size: Number of rows that it gets, at least B.
+
+    Returns:
+        Array `(size, ...)`.
+
+    Example:
+        >>> filled(np.array([5, 2]), 4).tolist()
+        [5, 2, 2, 2]
+    """
+    padding = [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1)
+    return np.pad(array, padding, mode="edge")

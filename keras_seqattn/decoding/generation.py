@@ -13,14 +13,14 @@ import weakref
 from typing import NamedTuple
 
 import numpy as np
-from keras import ops, tree
+from keras import ops
 
 from keras_seqattn import compiled
-from keras_seqattn.compiled import CompiledFunction
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.batches import (
     SHORTEST,
     fastest_size,
+    filled,
     in_batches,
     lengthened,
     padded,
@@ -131,12 +131,11 @@ def decode(
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
     programs = _programs_of(model, search, int(room), tokens)
     size = size or fastest_size(count)
-    parts = list(in_batches(range(count), size))
 
     def run(rows):
-        return programs.run(_rows(given, slice(rows.start, rows.stop)), size)
+        return programs.run({name: x[rows] for name, x in given.items()}, size)
 
-    found = in_threads(run, parts, threads=min(compiled.num_threads(), len(parts)))
+    found = _at_once(run, in_batches(np.arange(count), size))
     token_ids, scores = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
     return hypotheses(token_ids[..., : limits.max()], scores, tokens)
 
@@ -224,14 +223,14 @@ class _Programs:
         # A reference: the dict of programs must not keep its own key alive.
         self._model, self._search = reference, search
         self._room, self._tokens = room, tokens
-        self.start = CompiledFunction(self._start, variables, to_numpy=False)
-        self.resume = CompiledFunction(self._resume, variables, to_numpy=False)
+        self.start = compiled.CompiledFunction(self._start, variables, to_numpy=False)
+        self.resume = compiled.CompiledFunction(self._resume, variables, to_numpy=False)
 
     def run(self, given, size):
         """Searches at most `size`; gives token ids `(B, N, L)` and scores `(B, N)`."""
         count = len(given["limits"])
         # The rows added repeat the last one, and are finished before they begin.
-        given = tree.map_structure(lambda x: _padded_rows(x, size), given)
+        given = {name: filled(x, size) for name, x in given.items()}
         given["limits"][count:] = 0
         carried = self.start(given)
         found = now = _arrays(carried["found"])
@@ -282,15 +281,6 @@ def _arrays(tensors):
     return {name: np.array(ops.convert_to_numpy(x)) for name, x in tensors.items()}
 
 
-def _rows(arrays, rows):
-    return {name: array[rows] for name, array in arrays.items()}
-
-
-def _padded_rows(array, size):
-    padding = [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1)
-    return np.pad(array, padding, mode="edge")
-
-
 def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0):
     """Decodes lists of token ids, those of about one length together, as is fastest.
 
@@ -329,7 +319,13 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
         )
         return batch, found
 
-    yield from in_threads(searched, in_batches(places, size), compiled.num_threads())
+    yield from _at_once(searched, in_batches(places, size))
+
+
+def _at_once(function, batches):
+    """Gives what a function gives for each batch, as many at once as is fastest."""
+    batches = list(batches)
+    return in_threads(function, batches, min(compiled.num_threads(), len(batches)))
 
 
 def _limits(model, source_ids, max_length):

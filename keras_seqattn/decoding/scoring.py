@@ -9,7 +9,13 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn.compiled import CompiledFunction
-from keras_seqattn.decoding.batches import BATCH_SIZES, lengthened, padded_length
+from keras_seqattn.decoding.batches import (
+    BATCH_SIZES,
+    filled,
+    in_batches,
+    lengthened,
+    padded_length,
+)
 from keras_seqattn.decoding.generation import checked_ids
 
 # Most logits at once, in sentences times length: 4,096 are 160 MB of a vocabulary of
@@ -58,11 +64,9 @@ def scored(model, source_ids, target_ids):
     program = _program(model)
     size = max(1, min(BATCH_SIZES[-1], POSITIONS // sides[1].shape[1]))
     scores = []
-    for first in range(0, len(source_ids), size):
-        rows = [side[first : first + size] for side in sides]
-        padding = ((0, size - len(rows[0])), (0, 0))
-        batch = [np.pad(side, padding, mode="edge") for side in rows]
-        scores.append(program(*batch)[: len(rows[0])])
+    for batch in zip(*(in_batches(side, size) for side in sides), strict=True):
+        found = program(*(filled(side, size) for side in batch))
+        scores.append(found[: len(batch[0])])
     return np.concatenate(scores)
 
 

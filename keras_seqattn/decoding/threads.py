@@ -14,7 +14,7 @@ def in_threads(function, items, threads):
     Args:
         function: Function of one item; it runs in the context of the caller.
         items: Iterable.
-        threads: Number of threads; 1: the caller's own.
+        threads: Number of threads; up to 1: the caller's own.
 
     Yields:
         The results.
@@ -26,7 +26,7 @@ def in_threads(function, items, threads):
         >>> list(in_threads(len, ["a", "bc", ""], threads=2))
         [1, 2, 0]
     """
-    if threads == 1:
+    if threads <= 1:
         yield from map(function, items)
         return
     waiting = collections.deque()

@@ -154,6 +154,9 @@ def test_no_table_is_turned_where_logits_are_another_s(option):
     layer = layers.PositionalEmbedding(7, 4, **option)
     layer.build()
     assert layer.logits_kernel() is None
+
+
+def test_no_table_is_turned_where_it_is_quantized():
     layer = layers.PositionalEmbedding(8, 4)
     layer.build()
     layer.quantize("int8")
