@@ -90,16 +90,20 @@ class Worker:
             cwd=ROOT,
             env=os.environ | KEPT_MEMORY,
         )
-        self.ready = self._read()
+        self.ready = self.answer()
+
+    def ask(self, amount):
+        """Asks for one measure, which `answer` gives."""
+        self.process.stdin.write(f"{amount}\n")
+        self.process.stdin.flush()
 
     def measure(self, amount):
         """Asks for one measure and waits for it."""
-        self.process.stdin.write(f"{amount}\n")
-        self.process.stdin.flush()
-        return self._read()
+        self.ask(amount)
+        return self.answer()
 
-    def _read(self):
-        """Returns the next JSON object, past anything a library prints."""
+    def answer(self):
+        """Waits for the next JSON object, past anything a library prints."""
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
@@ -135,11 +139,20 @@ def start(module, systems, arguments=()):
     return workers
 
 
-def alternate(workers, rounds, amount):
-    """Yields `(round, system, measure)`, each round through all workers in turn."""
+def alternate(workers, rounds, amount, together=False):
+    """Yields `(round, system, measure)`, each round through all workers in turn.
+
+    With `together`, all measure at the same time, and share the machine.
+    """
     for number in range(1, rounds + 1):
+        for worker in workers.values() if together else ():
+            worker.ask(amount)
         for system, worker in workers.items():
-            yield number, system, worker.measure(amount)
+            yield (
+                number,
+                system,
+                worker.answer() if together else worker.measure(amount),
+            )
     for worker in workers.values():
         worker.close()
 

@@ -5,8 +5,8 @@ text and tokenizer, and is judged by the BLEU of the validation lines, which all
 chosen their best epoch by. The systems:
 
 - default: the hand-picked recipe `multi30k`, trained for the whole time.
-- tuned: `tuning.tune_translation` around that recipe, which keeps the last part of the
-  time for the best trial to train on.
+- tuned: `tuning.tune_translation` around that recipe, among models that are no larger,
+  which keeps the last part of the time for the best trial to train on.
 - random-search: KerasTuner's `RandomSearch` over a plain `build(hp)`, as its guide has
   it, of the same layers, with an Adam of constant rate. Its trials have as many epochs
   as ours at most; one that the end of the time cuts off counts for nothing, since
@@ -15,7 +15,9 @@ chosen their best epoch by. The systems:
     python -m benchmarks.tuning --data-dir DIRECTORY --minutes 90
     python -m benchmarks.tuning --corpus phrases --pairs 500 --minutes 1  # a try
 
-The systems run one after the other. `--picture FILE` draws the best score over time.
+The systems run one after the other; with `--together` at the same time, each with its
+share of a machine that may be slower at one hour than at the next. `--picture FILE`
+draws the best score over time.
 """
 
 import math
@@ -47,7 +49,9 @@ def main():
             options += [f"--{name.replace('_', '-')}", getattr(arguments, name)]
     workers = rounds.start(MODULE, arguments.systems, options)
     seconds, measures = math.ceil(60 * arguments.minutes), []
-    for number, system, answer in rounds.alternate(workers, arguments.rounds, seconds):
+    for number, system, answer in rounds.alternate(
+        workers, arguments.rounds, seconds, arguments.together
+    ):
         measures.append(dict(system=system, round=number, **answer))
         rounds.note(f"round {number} {system}: BLEU {answer['bleu']:.2f}")
         rounds.show(measures[-1], arguments)
@@ -66,6 +70,7 @@ def parse():
     add("--epochs", type=rounds.count, default=9, help="most of a trial; default: 9")
     add("--finish", type=float, default=0.5, help="tuned: share for the best trial")
     add("--algorithm", default="hyperband", help="tuned: or random, bayesian")
+    add("--together", action="store_true", help="all systems at the same time")
     add("--picture", type=pathlib.Path, help="file for the picture")
     rounds.add_options(parser, default_rounds=1)
     rounds.add_worker_options(parser, SYSTEMS)
@@ -270,6 +275,7 @@ def run_tuned(task, seconds, folder):
     from keras_seqattn.tuning import records
 
     recipe, arguments = task.recipe, task.arguments
+    size = dict(source_vocabulary_size=recipe.vocabulary_size)
     study = tuning.tune_translation(
         task.train,
         task.validation,
@@ -277,6 +283,7 @@ def run_tuned(task, seconds, folder):
         epochs=arguments.epochs,
         max_seconds=seconds,
         finish=arguments.finish,
+        max_parameters=tuning.count_parameters(**recipe.model, **size),
         directory=folder,
         verbose=False,
         space=tuning.TranslationSpace(
@@ -288,7 +295,9 @@ def run_tuned(task, seconds, folder):
             normalize_first=True,
             positions=("sinusoidal", "rotary", "relative"),
             learning_rate=tuning.Range(2e-3, 8e-3, log=True),
-            ema_momentum=recipe.ema_momentum,
+            warmup_steps=(200, 400),
+            # The recipe's mean would still know the beginning of a trial of few steps.
+            ema_momentum=0.99,
             vocabulary_size=recipe.vocabulary_size,
         ),
         **task.sizes,
