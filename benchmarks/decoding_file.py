@@ -14,8 +14,6 @@ import json
 import pathlib
 import tempfile
 
-import numpy as np
-
 from benchmarks import peers
 from benchmarks.decoding_peers import (
     CTRANSLATE2_THREADS,
@@ -58,10 +56,12 @@ def load_translator(path, data_dir):
 def ours(path, data_dir):
     """Prepares our `Translator`; with random weights `generate`, for a fixed length."""
     from keras_seqattn import decoding
+    from keras_seqattn.decoding.batches import in_batches, padded
 
     translator, lines = load_translator(path, data_dir), load_lines(data_dir)
     model = translator.model
-    batches = list(_batches(_source_ids(translator, lines)))
+    sources = sorted(_source_ids(translator, lines), key=len)
+    batches = [padded(some, 0) for some in in_batches(sources, BATCH_SIZES[-1])]
 
     def prepare(width):
         if path:
@@ -121,18 +121,6 @@ def _source_ids(translator, lines):
     """Tokenises lines as `Translator` does."""
     end = translator.model.end_id
     return [[*ids, end] for ids in translator.source_tokenizer.tokenize(lines)]
-
-
-def _batches(sources):
-    """Pads sentences in batches of about one length."""
-    sources = sorted(sources, key=len)
-    size = BATCH_SIZES[-1]
-    for first in range(0, len(sources), size):
-        batch = sources[first : first + size]
-        ids = np.zeros((len(batch), len(batch[-1])), "int32")
-        for row, sentence in zip(ids, batch, strict=True):
-            row[: len(sentence)] = sentence
-        yield ids
 
 
 def _vocabulary(folder):
