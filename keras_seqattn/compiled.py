@@ -7,7 +7,6 @@ does not take a loop that ends when its data say so.
 
 import contextlib
 import contextvars
-import math
 import os
 import threading
 import time
@@ -351,13 +350,58 @@ def random_uint16(shape, seed):
         raise NotImplementedError("Only TensorFlow draws bits here.")
     import tensorflow as tf
 
-    size = math.prod(shape)
+    *others, width = shape
     # The generator fills 32 bits at a time.
     both = tf.random.stateless_uniform(
-        ((size + 1) // 2,), tf.cast(seed, "int32"), None, None, "uint32"
+        (*others, (width + 1) // 2), tf.cast(seed, "int32"), None, None, "uint32"
     )
-    numbers = tf.reshape(tf.bitcast(both, "uint16"), (-1,))
-    return tf.reshape(numbers[:size], shape)
+    numbers = tf.reshape(tf.bitcast(both, "uint16"), (*others, -1))
+    is_even = isinstance(width, int) and width % 2 == 0
+    return numbers if is_even else numbers[..., :width]
+
+
+def gather(x, indices):
+    """Takes what stands at places of the first axis, without asking whether they are.
+
+    `ops.take` reads negative places from the end, at the price of eight operations on
+    TensorFlow.
+
+    Args:
+        x: Tensor `(N, ...)`.
+        indices: Int tensor of any shape, of numbers in [0, N).
+
+    Returns:
+        Tensor of the shape of `indices`, then that of a row of `x`.
+
+    Example:
+        >>> [int(x) for x in gather(np.array([5, 6]), np.array([1, 1]))]
+        [6, 6]
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.gather(keras.ops.convert_to_tensor(x), indices)
+    return keras.ops.take(x, indices, axis=0)
+
+
+def sizes(x):
+    """Gives a tensor's shape as `ops.reshape` takes it.
+
+    Args:
+        x: Tensor.
+
+    Returns:
+        Tuple of its sizes: -1 in place of a single one that is unknown, which takes no
+        operation, as scalar tensors do.
+
+    Example:
+        >>> sizes(np.ones((2, 3)))
+        (2, 3)
+    """
+    shape = tuple(x.shape)
+    if shape.count(None) > 1:
+        return tuple(keras.ops.shape(x))
+    return tuple(-1 if size is None else size for size in shape)
 
 
 def has_adam(variable):
@@ -382,7 +426,33 @@ def has_adam(variable):
     return is_single and not is_compiled_by_xla(variable)
 
 
-def apply_adam(variable, momentum, velocity, gradient, learning_rate, step, constants):
+def adam_scalars(dtype, learning_rate, step, beta_1, beta_2, epsilon):
+    """Makes what all updates of a step have in common, for `apply_adam`.
+
+    Args:
+        dtype: Name of the variables' dtype.
+        learning_rate: Float scalar.
+        step: Integer scalar, 1 at the first update.
+        beta_1: Float.
+        beta_2: Float.
+        epsilon: Float.
+
+    Returns:
+        Dict of scalar tensors.
+    """
+    import tensorflow as tf
+
+    scalars = {"lr": learning_rate, "beta1": beta_1, "beta2": beta_2}
+    scalars = {name: tf.cast(x, dtype) for name, x in scalars.items()}
+    step = tf.cast(step, dtype)
+    return scalars | {
+        "beta1_power": tf.pow(scalars["beta1"], step),
+        "beta2_power": tf.pow(scalars["beta2"], step),
+        "epsilon": tf.cast(epsilon, dtype),
+    }
+
+
+def apply_adam(variable, momentum, velocity, gradient, scalars):
     """Updates a variable, its momentum and its velocity in one pass, on TensorFlow.
 
     Args:
@@ -390,24 +460,16 @@ def apply_adam(variable, momentum, velocity, gradient, learning_rate, step, cons
         momentum: Variable of its shape.
         velocity: Variable of its shape.
         gradient: Tensor of its shape, or `IndexedSlices`.
-        learning_rate: Float scalar.
-        step: Float scalar, 1 at the first update.
-        constants: beta 1, beta 2 and epsilon.
+        scalars: What `adam_scalars` gave for the variable's dtype.
     """
     import tensorflow as tf
 
-    beta_1, beta_2, epsilon = (tf.cast(x, variable.dtype) for x in constants)
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
         m=momentum.handle,
         v=velocity.handle,
-        beta1_power=tf.pow(beta_1, step),
-        beta2_power=tf.pow(beta_2, step),
-        lr=tf.cast(learning_rate, variable.dtype),
-        beta1=beta_1,
-        beta2=beta_2,
-        epsilon=epsilon,
         grad=tf.cast(tf.convert_to_tensor(gradient), variable.dtype),
+        **scalars,
     )
 
 

@@ -9,9 +9,11 @@ from keras import ops
 from keras_seqattn.compiled import (
     CompiledFunction,
     custom_gradient,
+    gather,
     gradients,
     num_threads,
     repeated_randomness,
+    sizes,
 )
 from keras_seqattn.decoding.threads import in_threads
 from tests.differentiate import upstream_gradient, values_and_gradients
@@ -150,3 +152,30 @@ def test_randomness_repeats_and_goes_on_as_if_nothing_had_been():
         first = dropped(dropout)
     with keras.StatelessScope(), repeated_randomness():
         np.testing.assert_array_equal(dropped(dropout), first)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 3, 2)])
+def test_gather_is_indexing(shape):
+    rng = np.random.default_rng(0)
+    x, indices = rng.normal(size=shape).astype("float32"), rng.integers(0, 5, (2, 4))
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(gather(x, indices.astype("int32"))), x[indices]
+    )
+
+
+def test_gather_adds_up_the_gradients_of_what_is_taken_twice():
+    indices = np.array([1, 1, 3], "int32")
+    slope = gradients(lambda x: ops.sum(gather(x, indices)), np.ones((4, 2), "float32"))
+    np.testing.assert_array_equal(slope, [[0, 0], [2, 2], [0, 0], [1, 1]])
+
+
+@pytest.mark.parametrize("length", [3, None])
+def test_sizes_are_what_reshape_takes(length):
+    def turned(x):
+        return ops.reshape(ops.reshape(x, (-1, 1)), sizes(x))
+
+    inputs = keras.Input((length, 2))
+    outputs = keras.layers.Lambda(turned, output_shape=(length, 2))(inputs)
+    x = np.arange(12, dtype="float32").reshape(2, 3, 2)
+    np.testing.assert_array_equal(keras.Model(inputs, outputs).predict(x, verbose=0), x)
+    assert sizes(ops.array(x)) == (2, 3, 2)

@@ -71,11 +71,12 @@ OURS = {
         "layers.quantization",
     },
     "layers.relative": {
+        "compiled",
         "layers.arguments",
         "layers.distances",
         "layers.quantization",
     },
-    "layers.projections": {"layers.quantization"},
+    "layers.projections": {"compiled", "layers.quantization"},
     "layers.cached": {"layers.distances", "layers.masks"},
     "layers.conversion": set(),
     "layers.multi_head": {
@@ -91,6 +92,7 @@ OURS = {
         "layers.relative",
     },
     "layers.feed_forward": {
+        "compiled",
         "layers.arguments",
         "layers.dropping",
         "layers.quantization",
@@ -128,10 +130,10 @@ OURS = {
     "decoding": {"decoding"},
     "decoding.hypotheses": set(),
     "decoding.processors": set(),
-    "decoding.ranking": {"decoding.processors"},
-    "decoding.methods": {"decoding.processors", "decoding.ranking"},
+    "decoding.ranking": {"compiled", "decoding.processors"},
+    "decoding.methods": {"compiled", "decoding.processors", "decoding.ranking"},
     "decoding.beam": {"decoding.methods", "decoding.processors", "decoding.ranking"},
-    "decoding.loop": {"decoding.ranking"},
+    "decoding.loop": {"compiled", "decoding.ranking"},
     "decoding.search": {
         "compiled",
         "decoding.hypotheses",

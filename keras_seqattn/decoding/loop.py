@@ -10,6 +10,7 @@ Shapes: B sentences, W beams, S source length, L room for generated tokens.
 import keras
 from keras import ops
 
+from keras_seqattn import compiled
 from keras_seqattn.decoding.ranking import gathered
 
 
@@ -94,7 +95,7 @@ def taken(carried, rows):
     def take(part, tensors):
         if part in ("index", "shared"):  # of no sentence
             return tensors
-        return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), tensors)
+        return keras.tree.map_structure(lambda x: compiled.gather(x, rows), tensors)
 
     state = {part: take(part, tensors) for part, tensors in carried["state"].items()}
     rest = {part: take(part, carried[part]) for part in carried if part != "state"}

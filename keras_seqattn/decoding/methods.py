@@ -14,6 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqattn import compiled
 from keras_seqattn.decoding import processors
 from keras_seqattn.decoding.ranking import best_of_all
 
@@ -302,7 +303,7 @@ def picked(log_probs, token):
     beams = ops.arange(batch_size * width, dtype="int32")
     places = beams * vocabulary_size + ops.reshape(token, (-1,))
     return ops.reshape(
-        ops.take(ops.reshape(log_probs, (-1,)), places), (batch_size, width)
+        compiled.gather(ops.reshape(log_probs, (-1,)), places), (batch_size, width)
     )
 
 

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_seqattn import compiled
 from keras_seqattn.layers import arguments
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.quantization import dtype_config
@@ -74,10 +75,12 @@ class FeedForward(keras.layers.Layer):
 
     def call(self, x):
         """Transforms each position of `x`."""
-        hidden = self.activation(self.hidden_dense(x))
+        rows = ops.reshape(x, (-1, x.shape[-1]))  # a matrix, as a kernel is
+        hidden = self.activation(self.hidden_dense(rows))
         if self.gated:
-            hidden = ops.multiply(hidden, self.gate_dense(x))
-        return self.output_dense(self.dropout_layer(hidden))
+            hidden = ops.multiply(hidden, self.gate_dense(rows))
+        rows = self.output_dense(self.dropout_layer(hidden))
+        return ops.reshape(rows, compiled.sizes(x))
 
     def compute_output_shape(self, x_shape):
         """Gives the shape of `x`, unchanged."""

@@ -34,7 +34,7 @@ def _normalized(x, gamma, beta, epsilon):
 
     @compiled.custom_gradient
     def normalized(x, gamma, beta):
-        shape = ops.shape(x)
+        shape = compiled.sizes(x)
         x = ops.reshape(x, (-1, width))  # (N, D)
         # Means are products with a column: a sum along rows takes longer.
         centered = x - ops.matmul(x, mean_of)

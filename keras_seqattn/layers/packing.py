@@ -117,10 +117,8 @@ class Packing:
     def inputs(self, x):
         """Gives heads `(1, M, H, K)` their places `(B, L, H, K)`, copies at others."""
         heads, width = x.shape[2:]
-        places, rows = self._of_heads(heads)
-        x = ops.reshape(x, (-1, width))
-        rows = ops.minimum(rows, ops.shape(x)[0] - 1)
-        x = _moved(x, _take(rows), _take(places))
+        places, _, copied = self._of_heads(heads)
+        x = _moved(ops.reshape(x, (-1, width)), _take(copied), _take(places))
         batch_size, length = self._sizes
         x = ops.reshape(x, (batch_size, heads, length, width))
         # Where attention transposes it back, TensorFlow leaves both out.
@@ -129,7 +127,7 @@ class Packing:
     def output(self, x, queries):
         """Gives the rows `(1, M, H, V)` of what the heads gave, `(B, L, H, V)`."""
         heads, width = x.shape[2:]
-        places, rows = self._of_heads(heads)
+        places, rows, _ = self._of_heads(heads)
         x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))
         x = _moved(x, _take(places), _take_or_zero(rows))
         return ops.reshape(x, (1, -1, heads, width))
@@ -143,7 +141,11 @@ class Packing:
         return x
 
     def _of_heads(self, heads):
-        """Gives `places` and `rows` of each head: of `(B, H, L)` and of `(M, H)`."""
+        """Gives `places` of each row's heads `(M, H)`, and the rows of all places.
+
+        The rows `(B, H, L)` come twice: a place that has none has the index behind the
+        last, and in the second tensor the last.
+        """
         if heads in self._by_heads:
             return self._by_heads[heads]
         batch_size, length = self._sizes
@@ -155,9 +157,10 @@ class Packing:
         none = ops.shape(self.places)[0] * heads
         rows = ops.minimum(rows * heads + head[:, None], none)  # (B, H, L)
         places, rows = (ops.reshape(x, (-1,)) for x in (places, rows))
+        each = places, rows, ops.minimum(rows, none - 1)
         if _stand_together(self.places, places):
-            self._by_heads[heads] = places, rows
-        return places, rows
+            self._by_heads[heads] = each
+        return each
 
 
 def _stand_together(x, y):
@@ -175,7 +178,7 @@ def _moved(x, move, back):
 
 def _take(indices):
     """Makes what takes vectors `(N, D)` by their indices."""
-    return lambda x: ops.take(x, indices, axis=0)
+    return lambda x: compiled.gather(x, indices)
 
 
 def _take_or_zero(indices):
@@ -183,6 +186,6 @@ def _take_or_zero(indices):
 
     def take(x):
         zero = ops.zeros((1, x.shape[-1]), x.dtype)
-        return ops.take(ops.concatenate([x, zero]), indices, axis=0)
+        return compiled.gather(ops.concatenate([x, zero]), indices)
 
     return take

@@ -8,6 +8,7 @@ import math
 import keras
 from keras import ops
 
+from keras_seqattn import compiled
 from keras_seqattn.layers.quantization import (
     QuantizedAsParent,
     dtype_config,
@@ -193,7 +194,7 @@ class _Projection(QuantizedAsParent, keras.layers.EinsumDense):
         rows = ops.matmul(rows, ops.reshape(kernel, (size, -1)))
         if self.bias is not None:
             rows = ops.add(rows, ops.reshape(self.bias, (-1,)))
-        places, widths = ops.shape(inputs)[:-bound], kernel.shape[bound:]
+        places, widths = compiled.sizes(inputs)[:-bound], kernel.shape[bound:]
         outputs = ops.reshape(rows, (*places, *widths))
         return outputs if self.activation is None else self.activation(outputs)
 

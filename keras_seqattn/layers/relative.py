@@ -17,6 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqattn import compiled
 from keras_seqattn.layers import arguments
 from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.quantization import unquantized
@@ -247,7 +248,7 @@ class RelativeBias(_Bias):
             A `DistanceBias` in float32: a number for each distance.
         """
         behind = _behind(target_length, source_length, offset)
-        rows = ops.take(self.table, self.buckets(behind), axis=0)  # (T + S - 1, H)
+        rows = compiled.gather(self.table, self.buckets(behind))  # (T + S - 1, H)
         values = ops.cast(ops.transpose(rows), "float32")
         return DistanceBias(values, target_length)
 
@@ -264,7 +265,7 @@ class RelativeBias(_Bias):
         size = self._buckets_of_a_direction()
         distance = ops.abs(behind) if self.bidirectional else ops.maximum(behind, 0)
         table = ops.convert_to_tensor(_bucket_table(size, self.max_distance), "int32")
-        bucket = ops.take(table, ops.minimum(distance, self.max_distance), axis=0)
+        bucket = compiled.gather(table, ops.minimum(distance, self.max_distance))
         if not self.bidirectional:
             return bucket
         return bucket + ops.where(behind < 0, size, 0)

@@ -27,7 +27,7 @@ class Pairs(NamedTuple):
 
     def weights_of(self, tokens, start):
         """Gives the weights of the tokens that stand at `start` and after it."""
-        weights = ops.take(self.weights, tokens)
+        weights = compiled.gather(self.weights, tokens)
         place = start + ops.arange(tokens.shape[0], dtype="int32")
         return ops.where(place < self.count, weights, 0.0)
 
@@ -140,7 +140,7 @@ def paired_divergence(logits, pairs, rows):
         def body(start, value, slopes):
             tokens = ops.slice(order, (start,), (rows,))
             weights = pairs.weights_of(tokens, start)
-            block = ops.cast(ops.take(logits, tokens, axis=0), "float32")
+            block = ops.cast(compiled.gather(logits, tokens), "float32")
             log_probs = ops.log_softmax(block)
             added, slope = divergence(log_probs, ops.exp(log_probs), weights)
             return (
@@ -160,7 +160,7 @@ def paired_divergence(logits, pairs, rows):
         )
 
         def gradient(upstream):
-            slope = ops.cast(ops.take(slopes, place, axis=0), "float32")
+            slope = ops.cast(compiled.gather(slopes, place), "float32")
             return ops.cast(slope * upstream, logits.dtype)
 
         return value, gradient

@@ -1,7 +1,6 @@
 """Adam with an update of one pass."""
 
 import keras
-from keras import ops
 
 from keras_seqattn import compiled
 
@@ -24,8 +23,8 @@ class Adam(keras.optimizers.Adam):
     Example:
         >>> optimizer = Adam(learning_rate=0.5)
         >>> weight = keras.Variable([1.0])
-        >>> optimizer.apply([ops.array([2.0])], [weight])
-        >>> round(float(ops.convert_to_numpy(weight)[0]), 4)
+        >>> optimizer.apply([keras.ops.array([2.0])], [weight])
+        >>> round(float(keras.ops.convert_to_numpy(weight)[0]), 4)
         0.5
 
     Reference:
@@ -34,6 +33,12 @@ class Adam(keras.optimizers.Adam):
 
     def __init__(self, learning_rate=0.001, **kwargs):
         super().__init__(learning_rate, **kwargs)
+        self._scalars = {}
+
+    def apply(self, grads, trainable_variables=None):
+        """Updates all weights."""
+        self._scalars = {}  # by dtype: of this step, and of the program being traced
+        super().apply(grads, trainable_variables)
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates one weight and its two moments."""
@@ -41,13 +46,19 @@ class Adam(keras.optimizers.Adam):
             super().update_step(gradient, variable, learning_rate)
             return
         index = self._get_variable_index(variable)
-        step = ops.cast(self.iterations + 1, variable.dtype)
+        if variable.dtype not in self._scalars:
+            self._scalars[variable.dtype] = compiled.adam_scalars(
+                variable.dtype,
+                learning_rate,
+                self.iterations + 1,
+                self.beta_1,
+                self.beta_2,
+                self.epsilon,
+            )
         compiled.apply_adam(
             variable,
             self._momentums[index].value,
             self._velocities[index].value,
             gradient,
-            learning_rate,
-            step,
-            (self.beta_1, self.beta_2, self.epsilon),
+            self._scalars[variable.dtype],
         )
