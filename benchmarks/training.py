@@ -124,6 +124,7 @@ def report(shape, measures):
                 f"{statistics.median(shares[system]):.0%}",
                 f"{last[system]['first_step_s']:.1f}",
                 f"{last[system]['peak_mb']:.0f}",
+                f"{last[system]['peak_mb'] - last[system]['import_mb']:.0f}",
             ]
         )
     header = [
@@ -134,6 +135,7 @@ def report(shape, measures):
         "of the ceiling",
         "first step, s",
         "peak memory, MB",
+        "without the imports",
     ]
     return "\n\n".join([rounds.table(header, rows), rounds.compare(rates, COMPARISONS)])
 
