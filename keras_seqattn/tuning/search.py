@@ -68,7 +68,7 @@ def tune_translation(
             included. The trial that runs when they are over counts by the epochs it
             has, and goes on if the same study is given more.
         finish: Share of `max_seconds`, in [0, 1), in which the best trial trains on
-            after the search, past `epochs` and while it gets better.
+            after the search, past `epochs` and while it gets better; then the next.
         max_parameters: Most weights of a model.
         max_latency: Most seconds to translate one sentence of 16 tokens greedily, which
             is measured before a trial trains.
@@ -155,7 +155,7 @@ def run(settings):
 
 
 def run_finish(settings):
-    """Trains the best trial on in the seconds kept for it, in this process.
+    """Trains the best trials on in the seconds kept for them, in this process.
 
     Args:
         settings: The study's `Settings`.

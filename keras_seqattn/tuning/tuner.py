@@ -4,7 +4,6 @@
 and runs each: what a kill leaves of it is continued, what is over is not repeated.
 """
 
-import contextlib
 import dataclasses
 import os
 import time
@@ -17,7 +16,7 @@ from keras_seqattn.tuning.latency import decode_latency
 
 IDLE_SECONDS = 0.5  # between two questions of a worker that has nothing to do
 FAILURES_IN_A_ROW = 3  # after which it is no one trial that is to blame
-# Of the best trial, that trains on: epochs without a better one, and epochs at all.
+# Of a trial that trains on: epochs without a better one, and epochs at all.
 PATIENCE, MOST_EPOCHS = 8, 10**6
 
 
@@ -149,16 +148,35 @@ class Tuner(keras_tuner.Tuner):
         return trials.is_hopeless(record, others, settings.objective.direction)
 
     def finish(self):
-        """Trains the best trial on, in place, while there is time and it gets better.
+        """Trains the best trials on, in place, while there is time and they get better.
 
-        A trial that was pruned does not go on: its training has ended.
+        A trial that was pruned does not go on: its training has ended. Nor does one
+        that another has continued.
         """
+        tried, is_over = set(), self._settings.clock.is_over()
+        while not is_over:
+            record = self._best_unfinished(tried)
+            if record is None:
+                return
+            tried.add(record.trial_id)
+            is_over = self._train_on(record) or self._settings.clock.is_over()
+
+    def _best_unfinished(self, tried):
+        """Gives the record of the best trial that may go on, or None."""
+        known = records.load_records(self._settings.directory)
+        left_out = tried | {record.continued_from for record in known}
+        able = [
+            record
+            for record in known
+            if record.trial_id not in left_out
+            and record.status != records.PRUNED
+            and not _has_settled(record)
+        ]
+        return records.best_of(able, self._settings.objective.direction)
+
+    def _train_on(self, record):
+        """Trains a trial on; says whether that took all the time there was."""
         settings = self._settings
-        known = records.load_records(settings.directory)
-        able = [record for record in known if record.status != records.PRUNED]
-        record = records.best_of(able, settings.objective.direction)
-        if record is None or _has_settled(record) or settings.clock.is_over():
-            return
         folder = trials.TrialFolder.of(settings.directory, record.trial_id)
         hp = keras_tuner.HyperParameters()
         hp.values = dict(record.values)
@@ -166,13 +184,18 @@ class Tuner(keras_tuner.Tuner):
         record.save(folder.path)
         keras.utils.clear_session()
         model = self.hypermodel.build(hp)
-        # What fails here costs nothing: the best epoch so far is kept.
-        with contextlib.suppress(trials.TrialEnded, trials.OutOfTime):
+        is_over = False
+        try:
             with trials.failures_told():
                 trials.fit(
                     model, hp, settings, record, folder, MOST_EPOCHS, _has_settled
                 )
+        except trials.TrialEnded:
+            pass  # That costs nothing: the best epoch so far is kept.
+        except trials.OutOfTime:
+            is_over = True
         self._end(record, folder, records.COMPLETED, None)
+        return is_over
 
     @property
     def _owner(self):

@@ -203,12 +203,15 @@ def test_the_time_is_counted_over_resumptions(study, monkeypatch):
     assert len(study(**options, max_seconds=55).table()) == 6
 
 
-def test_the_best_trial_trains_on_in_the_time_kept_for_it(study, monkeypatch):
-    elapsed = 0.0
+@pytest.fixture
+def ten_seconds_a_fit(monkeypatch):
+    """Has a training take ten seconds and five epochs at most; gives whose it was."""
+    elapsed, order = 0.0, []
 
     def fit(model, hp, settings, record, folder, epochs, is_done):
         nonlocal elapsed
         elapsed += 10.0
+        order.append(record.trial_id)
         limit = min(epochs, 5)
         return conftest.simulated_fit(
             model, hp, settings, record, folder, limit, is_done
@@ -216,14 +219,42 @@ def test_the_best_trial_trains_on_in_the_time_kept_for_it(study, monkeypatch):
 
     monkeypatch.setattr(trials, "fit", fit)
     monkeypatch.setattr(clock.Clock, "elapsed", lambda self: elapsed)
-    options = {"algorithm": "random", "epochs": 2, "max_seconds": 60, "finish": 0.5}
+    return order
+
+
+def test_the_best_trials_train_on_in_the_time_kept_for_them(study, ten_seconds_a_fit):
+    options = {"algorithm": "random", "epochs": 2, "max_seconds": 50, "finish": 0.4}
     found = study(**options)
     known = records.load_records(found.directory)
-    assert sorted(len(record.epochs) for record in known) == [2, 2, 5]
-    assert len(found.best_trial.epochs) == 5
-    assert found.best_trial.best_epoch == 5 or found.best_trial.best_epoch <= 2
+    known.sort(key=lambda record: record.best_until(2, "min"))
+    assert [len(record.epochs) for record in known] == [5, 5, 2]
+    assert ten_seconds_a_fit[3:] == [record.trial_id for record in known[:2]]
     with pytest.raises(ValueError, match="`finish` must be 0.0 where.*finish=0.5"):
         study("other", finish=0.5)
+
+
+def test_a_trial_that_another_continued_does_not_train_on(study, ten_seconds_a_fit):
+    found = study(epochs=3, max_seconds=1_000, finish=0.5)
+    known = records.load_records(found.directory)
+    continued = {record.continued_from for record in known} - {None}
+    assert continued
+    for record in known:
+        assert (len(record.epochs) == 5) != (record.trial_id in continued)
+
+
+def test_a_trial_that_fails_while_it_trains_on_keeps_its_best(study, monkeypatch):
+    def fit(model, hp, settings, record, folder, epochs, is_done):
+        if epochs > 2:
+            raise MemoryError
+        return conftest.simulated_fit(
+            model, hp, settings, record, folder, epochs, is_done
+        )
+
+    monkeypatch.setattr(trials, "fit", fit)
+    options = {"algorithm": "random", "max_trials": 3, "epochs": 2}
+    found = study(max_seconds=1_000, finish=0.5, **options)
+    assert set(found.table()["status"]) == {"completed"}
+    assert found.best_score == study("alone", **options).best_score
 
 
 def test_the_clock_goes_on_where_it_stopped(tmp_path):
