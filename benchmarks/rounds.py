@@ -148,11 +148,9 @@ def alternate(workers, rounds, amount, together=False):
         for worker in workers.values() if together else ():
             worker.ask(amount)
         for system, worker in workers.items():
-            yield (
-                number,
-                system,
-                worker.answer() if together else worker.measure(amount),
-            )
+            if not together:
+                worker.ask(amount)
+            yield number, system, worker.answer()
     for worker in workers.values():
         worker.close()
 

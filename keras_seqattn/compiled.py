@@ -430,7 +430,7 @@ def adam_scalars(dtype, learning_rate, step, beta_1, beta_2, epsilon):
     """Makes what all updates of a step have in common, for `apply_adam`.
 
     Args:
-        dtype: Name of the variables' dtype.
+        dtype: The variables' dtype.
         learning_rate: Float scalar.
         step: Integer scalar, 1 at the first update.
         beta_1: Float.

@@ -33,12 +33,14 @@ class Adam(keras.optimizers.Adam):
 
     def __init__(self, learning_rate=0.001, **kwargs):
         super().__init__(learning_rate, **kwargs)
-        self._scalars = {}
+        self._scalars = {}  # by dtype: of one step, and of the program being traced
 
     def apply(self, grads, trainable_variables=None):
         """Updates all weights."""
-        self._scalars = {}  # by dtype: of this step, and of the program being traced
-        super().apply(grads, trainable_variables)
+        try:
+            super().apply(grads, trainable_variables)
+        finally:
+            self._scalars.clear()
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates one weight and its two moments."""
