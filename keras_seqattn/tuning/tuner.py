@@ -153,13 +153,12 @@ class Tuner(keras_tuner.Tuner):
         A trial that was pruned does not go on: its training has ended. Nor does one
         that another has continued.
         """
-        tried, is_over = set(), self._settings.clock.is_over()
-        while not is_over:
+        tried = set()
+        while not self._settings.clock.is_over():
             record = self._best_unfinished(tried)
-            if record is None:
+            if record is None or self._train_on(record):
                 return
             tried.add(record.trial_id)
-            is_over = self._train_on(record) or self._settings.clock.is_over()
 
     def _best_unfinished(self, tried):
         """Gives the record of the best trial that may go on, or None."""
