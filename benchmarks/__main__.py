@@ -23,7 +23,7 @@ NAMES = (
     "decoding",
     "scale",
 )
-OF_MULTI30K = ("multi30k", "tuning")
+OF_MULTI30K = ("multi30k", "learning", "tuning")
 
 
 def main():
@@ -64,7 +64,7 @@ def run(name, arguments):
     options = ["--markdown", "--output", arguments.output / f"{name}.jsonl"]
     if name == "scale":
         options += ["--pictures", arguments.output]
-    if name in ("precision", "tuning"):
+    if name in ("precision", "learning", "tuning"):
         options += ["--picture", arguments.output / f"{name}.png"]
     if name in OF_MULTI30K:
         options += ["--data-dir", arguments.data_dir]

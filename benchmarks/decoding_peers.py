@@ -44,10 +44,14 @@ def ours(shape):
 
 
 def search_of(decoding, width, **options):
-    """Gives our search of a width, from the module `keras_seqattn.decoding`."""
+    """Gives our search of a width, from the module `keras_seqattn.decoding`.
+
+    Beams stop as those of CTranslate2 and Hugging Face do, when as many hypotheses as
+    beams have ended; our default searches on.
+    """
     if width == 1:
         return decoding.Greedy(**options)
-    return decoding.BeamSearch(width=width, **options)
+    return decoding.BeamSearch(width=width, patience=1.0, **options)
 
 
 def keras_hub(shape):
@@ -59,7 +63,7 @@ def keras_hub(shape):
     """
     import tensorflow as tf
 
-    model = _KerasHubTranslation(shape)
+    model = KerasHubTranslation(shape)
 
     def prepare(source_ids, width):
         # Nothing ends a sentence, but the test for it is paid as by any user.
@@ -73,7 +77,7 @@ def keras_hub(shape):
     return model.parameters, prepare
 
 
-class _KerasHubTranslation:
+class KerasHubTranslation:
     """An encoder-decoder of `keras_hub.layers` with a cached decoding step."""
 
     def __init__(self, shape):
@@ -98,8 +102,15 @@ class _KerasHubTranslation:
         ]
         self.norms = [keras.layers.LayerNormalization() for _ in range(2)]
         self.generate(np.full((1, 2), END_ID, "int32"), 1, None)  # builds the layers
-        parts = [self.table, *self.encoder, *self.decoder, *self.norms]
-        self.parameters = sum(part.count_params() for part in parts)
+        first, second = self.norms
+        self._parts = [self.table, *self.encoder, first, *self.decoder, second]
+        self.parameters = sum(part.count_params() for part in self._parts)
+
+    def take_weights(self, model):
+        """Takes the weights of a `benchmarks.peers.keras_hub` of the same shape."""
+        theirs = (layer for layer in model.layers if layer.weights)
+        for part, layer in zip(self._parts, theirs, strict=True):
+            part.set_weights(layer.get_weights())
 
     def generate(self, source_ids, width, stop_token_ids):
         """Gives the start token and the generated tokens, `(B, 1 + L)`."""

@@ -23,6 +23,7 @@ alone. KerasHub's dropout falls on attention weights too; it offers no other way
 
 import functools
 import statistics
+from typing import NamedTuple
 
 from benchmarks import rounds
 from benchmarks.shapes import PAD_ID, Shape
@@ -109,6 +110,39 @@ def report(measures):
 def work(system, data_dir, pairs):
     """Trains one system in this process, as many epochs as each line of stdin asks."""
     from benchmarks import peers
+
+    run = prepare(system, data_dir, pairs)
+
+    def answer(epochs):
+        seconds, loss = peers.timed_fit(run.model, run.data, epochs=epochs)
+        return dict(
+            epoch_s=seconds / epochs, loss=loss, peak_mb=rounds.peak_megabytes()
+        )
+
+    ready = dict(
+        parameters=run.shape.parameters,
+        first_steps_s=run.first_steps_s,
+        steps=len(run.labels),
+        positions=sum(batch.size for batch in run.labels),
+        target_tokens=sum(int((batch != PAD_ID).sum()) for batch in run.labels),
+    )
+    rounds.serve(ready, answer)
+
+
+class Run(NamedTuple):
+    """A system that has taken its first steps; `labels` are those of an epoch."""
+
+    model: object
+    data: object
+    labels: list
+    tokenizer: object
+    shape: Shape
+    first_steps_s: float
+
+
+def prepare(system, data_dir, pairs=None):
+    """Builds one system and its batches, and compiles it: a `Run`."""
+    from benchmarks import peers
     from keras_seqattn.recipes import RECIPES
     from keras_seqattn.text import SentencePieceTokenizer, load_parallel
 
@@ -129,21 +163,7 @@ def work(system, data_dir, pairs):
     shape.check(system, peers.parameter_count(model))
     data = data.map(functools.partial(peers.example, library))
     first, _ = rounds.timed(peers.timed_fit, model, data.take(WARM_UP_STEPS))
-
-    def answer(epochs):
-        seconds, loss = peers.timed_fit(model, data, epochs=epochs)
-        return dict(
-            epoch_s=seconds / epochs, loss=loss, peak_mb=rounds.peak_megabytes()
-        )
-
-    ready = dict(
-        parameters=shape.parameters,
-        first_steps_s=first,
-        steps=len(labels),
-        positions=sum(batch.size for batch in labels),
-        target_tokens=sum(int((batch != PAD_ID).sum()) for batch in labels),
-    )
-    rounds.serve(ready, answer)
+    return Run(model, data, labels, tokenizer, shape, first)
 
 
 def shape_of(recipe):
@@ -176,23 +196,27 @@ def fixed_batches(sources, targets, tokenizer):
     """Makes the guide's batches: all sides padded, or cut, to one length."""
     import tensorflow as tf
 
-    def pack(lines):
-        tokens = tokenizer.tokenize(lines)
-        end = tf.fill((tokens.nrows(), 1), tokenizer.end_id)
-        tokens = tf.concat([tokens, end], axis=1)[:, :GUIDE_LENGTH]
-        return tokens.to_tensor(PAD_ID, shape=(None, GUIDE_LENGTH))
-
     def batch(sources, targets):
-        labels = pack(targets)
+        labels = packed(tokenizer, targets)
         shifted = tf.roll(labels, 1, axis=1)
         first = tf.range(GUIDE_LENGTH) == 0
         target_ids = tf.where(first, tokenizer.start_id, shifted)
-        inputs = {"source_ids": pack(sources), "target_ids": target_ids}
+        inputs = {"source_ids": packed(tokenizer, sources), "target_ids": target_ids}
         return inputs, labels
 
     data = tf.data.Dataset.from_tensor_slices((sources, targets))
     data = data.batch(GUIDE_BATCH_SIZE).map(batch, num_parallel_calls=tf.data.AUTOTUNE)
     return data.shuffle(2048).prefetch(16).cache()
+
+
+def packed(tokenizer, lines):
+    """Tokenises lines, each padded or cut to the guide's length, end included."""
+    import tensorflow as tf
+
+    tokens = tokenizer.tokenize(lines)
+    end = tf.fill((tokens.nrows(), 1), tokenizer.end_id)
+    tokens = tf.concat([tokens, end], axis=1)[:, :GUIDE_LENGTH]
+    return tokens.to_tensor(PAD_ID, shape=(None, GUIDE_LENGTH))
 
 
 if __name__ == "__main__":

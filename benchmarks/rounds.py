@@ -200,8 +200,13 @@ def make_parser(module, description):
 
 
 def add_options(parser, default_rounds=3):
-    """Adds the options that every benchmark takes."""
+    """Adds the options of a benchmark in rounds."""
     parser.add_argument("--rounds", type=count, default=default_rounds)
+    add_output_options(parser)
+
+
+def add_output_options(parser):
+    """Adds the options that every benchmark takes."""
     parser.add_argument("--output", type=pathlib.Path, help="file for the JSON lines")
     parser.add_argument(
         "--markdown", action="store_true", help="print tables and provenance alone"

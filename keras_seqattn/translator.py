@@ -149,14 +149,20 @@ class Translator:
         progress = (
             keras.utils.Progbar(len(filled), unit_name="line") if verbose else None
         )
-        translations = [[("", 0.0)] for _ in lines]
+        results = {}
         for batch, found in generation.decode_lists(
             self.model, sources, search, filled, forced, first
         ):
-            for index, translation in zip(batch, self._texts(found), strict=True):
-                translations[index] = translation
+            for row, index in enumerate(batch):
+                results[index] = found.ranked(row)
             if progress:
                 progress.add(len(batch))
+        # All at once: a call of the tokenizer costs as much as a hundred lines.
+        sequences = [ids for pairs in results.values() for ids, _ in pairs]
+        texts = iter(self.target_tokenizer.detokenize(sequences))
+        translations = [[("", 0.0)] for _ in lines]
+        for index, pairs in results.items():
+            translations[index] = [(next(texts), score) for _, score in pairs]
         return translations
 
     def stream(self, lines, search=None, verbose=False):
@@ -363,17 +369,6 @@ class Translator:
     def _padded(self, lists):
         """Makes an int32 array of lists of token ids."""
         return batches.padded(lists, self.model.pad_id)
-
-    def _texts(self, found):
-        """Gives for each sentence its pairs (text, score)."""
-        batch, count = found.scores.shape
-        texts = self.target_tokenizer.detokenize(
-            [found.sequence(*index) for index in np.ndindex(batch, count)]
-        )
-        pairs = list(zip(texts, found.scores.ravel().tolist(), strict=True))
-        pairs = [pairs[row * count : (row + 1) * count] for row in range(batch)]
-        # A beam may have found fewer sentences than were asked for.
-        return [[pair for pair in row if pair[1] > -np.inf] for row in pairs]
 
 
 def _check_lines(name, lines, length=None):

@@ -4,6 +4,7 @@ Shapes: B sentences, W beams, V vocabulary, L room for generated tokens, N hypot
 """
 
 import dataclasses
+import math
 
 import keras
 import numpy as np
@@ -25,7 +26,8 @@ class BeamSearch(Search):
     the first W of them, those that end are hypotheses; the best W that do not end are
     the live ones of the next step. So no hypothesis ends a search by itself: it ends
     where no live beginning can still become better than the N-th hypothesis, however it
-    goes on. What is live at the length limit stands behind all that ended.
+    goes on; with `patience` p also after p W hypotheses, which takes fewer steps but
+    may miss the best. What is live at the length limit stands behind all that ended.
 
     score = log-probability / penalty(length) + coverage, where the length counts the
     end token, penalty(n) is n^a ("length") or ((5 + n) / 6)^a ("gnmt"), and coverage is
@@ -43,6 +45,9 @@ class BeamSearch(Search):
         num_hypotheses: Number of hypotheses N returned, at most `width`.
         coverage_penalty: Factor b, at least 0; needs a model whose `initial_state`
             takes `coverage`.
+        patience: Number above 0, of which W times as many hypotheses end the search of
+            a sentence, as in most engines at 1; None searches on while any live
+            beginning can still win.
         min_length: Number of tokens before the end token may come.
         repetition_penalty: Factor of the log-probability of what was said already;
             1 for none.
@@ -59,6 +64,7 @@ class BeamSearch(Search):
 
     Reference:
         Penalties: Wu et al. 2016, section 7. Stop: Huang et al. 2017, "When to Finish?"
+        Patience: Kasai et al. 2022, "A Call for Clarity in Beam Search".
         Differs: the bound takes the length limit for the length.
     """
 
@@ -67,6 +73,7 @@ class BeamSearch(Search):
     penalty: str = "length"
     num_hypotheses: int = 1
     coverage_penalty: float = 0.0
+    patience: float | None = None
 
     def __post_init__(self):
         """Checks the arguments."""
@@ -77,6 +84,8 @@ class BeamSearch(Search):
             value = getattr(self, name)
             if value != 0:
                 check_number(name, value, above=0.0)
+        if self.patience is not None:
+            check_number("patience", self.patience, above=0.0)
         if self.penalty not in PENALTIES:
             raise ValueError(
                 f"`penalty` must be one of {PENALTIES}. "
@@ -107,6 +116,7 @@ class BeamSearch(Search):
             # Sums of log-probabilities: those ranked by, and the model's own.
             "rank": rank,
             "log_prob": rank,
+            "num_ended": ops.zeros((batch_size,), "int32"),
             "ended_ids": ops.full((batch_size, kept, room), pad, "int32"),
             "ended_rank": ops.full((batch_size, kept), FORBIDDEN, "float32"),
             "ended_scores": ops.full((batch_size, kept), FORBIDDEN, "float32"),
@@ -183,7 +193,9 @@ class BeamSearch(Search):
         own = ops.concatenate([found["ended_scores"], scores("log_prob")], axis=1)
         token_ids = ops.concatenate([found["ended_ids"], token_ids], axis=1)
         rank, best = largest(rank, self.num_hypotheses)
+        num_new = ops.sum(ops.cast(new, "int32"), axis=1)
         return {
+            "num_ended": found["num_ended"] + num_new,
             "ended_rank": rank,
             "ended_scores": gathered(own, best),
             "ended_ids": gathered(token_ids, best),
@@ -193,6 +205,9 @@ class BeamSearch(Search):
         """Says where no live beginning can still become one of the hypotheses."""
         worst = found["ended_rank"][:, -1]
         over = index + 1 >= found["limit"]
+        if self.patience is not None:
+            enough = math.ceil(self.patience * self.width)
+            over = ops.logical_or(over, found["num_ended"] >= enough)
         if self.width == 1:
             return ops.logical_or(over, worst > FORBIDDEN / 2)
         # Log-probabilities only fall: the longest is divided by the most.

@@ -1,8 +1,9 @@
 """`generate`: a model's own search, in few compiled programs.
 
 Batches and lengths are padded to few sizes (see `batches`). Of a full batch only the
-last sentences go on for long: when a quarter is left it goes on in a smaller program of
-its own.
+last sentences go on for long. So it begins with little room for generated tokens, which
+makes each step cheaper; when a quarter is left, or the room is used up, those left go
+on in a smaller program that has all the room.
 Shapes: B sentences, S source length, L room for generated tokens, P prefix length.
 """
 
@@ -33,15 +34,18 @@ from keras_seqattn.decoding.threads import in_threads
 
 # The size in which the last sentences of a batch go on.
 SMALLER = {32: 8, 64: 16}
+# Of the first room, by how much it is longer than the source: most translations fit.
+SPARE = 8
 
 
 def generate(model, source_ids, search=None, max_length=None, prefix=None):
     """Decodes a batch of source sentences with any model that has the protocol.
 
     `model` has `encode(source_ids) -> memory`, `initial_state(memory, max_length,
-    width) -> state` and `step(token_ids, state, index) -> (logits, state)`. Batches and
-    lengths are padded to few sizes, so few programs are compiled, each once a model
-    and search; `compile_report(model)` counts them.
+    width) -> state` and `step(token_ids, state, index) -> (logits, state)`. If it has
+    `grow_state(state, max_length) -> state` too, a large batch begins with less room.
+    Batches and lengths are padded to few sizes, so few programs are compiled, each once
+    a model and search; `compile_report(model)` counts them.
 
     Args:
         model: The model. Its attributes `start_id`, `end_id` and `pad_id` are used.
@@ -128,8 +132,11 @@ def decode(
         room = max(limits.max(), _wanted(model, source_room))
     else:
         room = _round_up(max_length, SHORTEST)
+    first_room = room
+    if max_length is None and hasattr(model, "grow_state"):
+        first_room = min(room, source_room + SPARE)
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
-    programs = _programs_of(model, search, int(room), tokens)
+    programs = _programs_of(model, search, int(first_room), int(room), tokens)
     size = size or fastest_size(count)
 
     def run(rows):
@@ -198,31 +205,33 @@ _PROGRAMS = weakref.WeakKeyDictionary()
 _MAKING = threading.Lock()
 
 
-def _programs_of(model, search, room, tokens):
+def _programs_of(model, search, first_room, room, tokens):
     """Gives the programs of a model for a search, made at the first call."""
     if hasattr(search, "seed"):  # it travels as data
         search = dataclasses.replace(search, seed=None)
     # `quantize` and `enable_lora` exchange variables: then the programs are others.
     variables = list(model.variables)
-    key = (search, room, tokens, *map(id, variables))
+    key = (search, first_room, room, tokens, *map(id, variables))
     with _MAKING:
         made = _PROGRAMS.setdefault(model, {})
         if key not in made:
-            made[key] = _Programs(weakref.ref(model), variables, search, room, tokens)
+            made[key] = _Programs(
+                weakref.ref(model), variables, search, first_room, room, tokens
+            )
         return made[key]
 
 
 class _Programs:
     """The compiled programs of one model, search and room.
 
-    `start` begins a batch, and stops when few enough are left for a smaller one, in
-    which `resume` goes on.
+    `start` begins a batch, and stops when few enough are left for a smaller one, or its
+    room is used up; `resume` brings as many as a smaller one holds to their end.
     """
 
-    def __init__(self, reference, variables, search, room, tokens):
+    def __init__(self, reference, variables, search, first_room, room, tokens):
         # A reference: the dict of programs must not keep its own key alive.
         self._model, self._search = reference, search
-        self._room, self._tokens = room, tokens
+        self._first_room, self._room, self._tokens = first_room, room, tokens
         self.start = compiled.CompiledFunction(self._start, variables, to_numpy=False)
         self.resume = compiled.CompiledFunction(self._resume, variables, to_numpy=False)
 
@@ -233,26 +242,26 @@ class _Programs:
         given = {name: filled(x, size) for name, x in given.items()}
         given["limits"][count:] = 0
         carried = self.start(given)
-        found = now = _arrays(carried["found"])
-        places = np.arange(size)  # of the rows that are searched now
-        while not now["finished"].all():
-            left = np.flatnonzero(~now["finished"])
-            size = SMALLER[size]
-            rows = np.full(size, np.argmax(now["finished"]), "int32")
+        found = _arrays(carried["found"])
+        done = np.argmax(found["finished"])  # a sentence to fill up with
+        smaller = SMALLER.get(size, size)
+        for left in in_batches(np.flatnonzero(~found["finished"]), smaller):
+            rows = np.full(smaller, done, "int32")
             rows[: len(left)] = left
-            carried = self.resume(carried, rows)
-            places, now = places[rows], _arrays(carried["found"])
-            for name, values in now.items():
-                found[name][places] = values
+            for name, values in self.resume(carried, rows).items():
+                found[name][left] = ops.convert_to_numpy(values)[: len(left)]
         token_ids, scores = self._search.results(found, self._tokens)
         return token_ids[:count], scores[:count]
 
     def _start(self, given):
         model, search = self._model(), self._search
+        size = given["limits"].shape[0]
+        goes_on = size in SMALLER
+        room = self._first_room if goes_on else self._room
         # Only a search that asks for it finds out whether a model can.
         options = {"coverage": True} if search.needs_coverage else {}
         memory = model.encode(given["source_ids"])
-        state = model.initial_state(memory, self._room, width=search.width, **options)
+        state = model.initial_state(memory, room, width=search.width, **options)
         carried = loop.begin(
             search,
             state,
@@ -262,18 +271,16 @@ class _Programs:
             self._tokens,
             given.get("prefix"),
         )
-        return self._advanced(carried)
+        enough = SMALLER.get(size, 0)
+        carried = loop.advance(search, model.step, carried, self._tokens, enough, room)
+        return carried if goes_on else {"found": carried["found"]}
 
     def _resume(self, carried, rows):
-        return self._advanced(loop.taken(carried, rows))
-
-    def _advanced(self, carried):
-        size = carried["found"]["limit"].shape[0]
-        enough = SMALLER.get(size, 0)
-        carried = loop.advance(
-            self._search, self._model().step, carried, self._tokens, enough
-        )
-        return carried if enough else {"found": carried["found"]}
+        model = self._model()
+        carried = loop.taken(carried, rows)
+        if self._first_room < self._room:
+            carried["state"] = model.grow_state(carried["state"], self._room)
+        return loop.advance(self._search, model.step, carried, self._tokens)["found"]
 
 
 def _arrays(tensors):
@@ -299,10 +306,12 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
         >>> from keras_seqattn.models import TranslationTransformer
         >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
         >>> [places for places, _ in decode_lists(model, [[7, 5, 2], [2], [5, 2]])]
-        [[1, 2, 0]]
+        [[0, 2, 1]]
     """
     places = range(len(lists)) if chosen is None else chosen
-    places = sorted(places, key=lambda place: len(lists[place]))
+    # The longest first: else threads end at other times, and the batch that is not
+    # full is the most expensive one.
+    places = sorted(places, key=lambda place: -len(lists[place]))
     size = fastest_size(len(places))
 
     def searched(batch):

@@ -42,6 +42,22 @@ class Hypotheses(NamedTuple):
         """
         return self.token_ids[sentence, rank, : self.lengths[sentence, rank]].tolist()
 
+    def ranked(self, sentence):
+        """Gives all hypotheses of a sentence that exist, best first.
+
+        Args:
+            sentence: Number of the sentence in [0, B).
+
+        Returns:
+            A list of pairs: a list of token ids, and the score.
+        """
+        scores = self.scores[sentence].tolist()
+        return [
+            (self.sequence(sentence, rank), score)
+            for rank, score in enumerate(scores)
+            if score > -np.inf
+        ]
+
 
 class SpecialTokens(NamedTuple):
     """The ids with a meaning: the first token, the last, and padding."""

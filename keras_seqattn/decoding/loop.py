@@ -38,8 +38,8 @@ def begin(search, state, limits, streams, room, tokens, prefix=None):
     return carried if prefix is None else {**carried, "prefix": prefix}
 
 
-def advance(search, step, carried, tokens, enough=0):
-    """Searches until no more than `enough` sentences are unfinished.
+def advance(search, step, carried, tokens, enough=0, room=None):
+    """Searches until few sentences are unfinished, or the state's room is used up.
 
     Args:
         search: A `Greedy`, `Sample` or `BeamSearch`.
@@ -47,6 +47,7 @@ def advance(search, step, carried, tokens, enough=0):
         carried: What `begin` or another call gave.
         tokens: The `SpecialTokens`.
         enough: Number of unfinished sentences with which to stop.
+        room: Number of steps that the state has room for; None: for all.
 
     Returns:
         A dict like `carried`.
@@ -54,7 +55,9 @@ def advance(search, step, carried, tokens, enough=0):
 
     def going_on(index, state, found):
         left = ops.sum(ops.cast(ops.logical_not(found["finished"]), "int32"))
-        return left > enough
+        if room is None:
+            return left > enough
+        return ops.logical_and(left > enough, index < room)
 
     def body(index, state, found):
         logits, state = step(found["token"], state, index)

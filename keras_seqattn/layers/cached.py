@@ -215,6 +215,45 @@ def mark_origin(origin, index):
     return ops.slice_update(origin, (0, 0, index), initial_origin(batch_size, width, 1))
 
 
+def grown(x, axis, length):
+    """Makes one axis of a tensor longer, with zeros at its end.
+
+    Args:
+        x: Tensor.
+        axis: The axis.
+        length: The length that it gets, no less than it has.
+
+    Returns:
+        The longer tensor.
+
+    Example:
+        >>> tuple(grown(ops.ones((2, 3)), 1, 5).shape)
+        (2, 5)
+    """
+    more = [(0, 0)] * len(x.shape)
+    more[axis] = (0, length - x.shape[axis])
+    return ops.pad(x, more)
+
+
+def grown_cache(cache, room):
+    """Gives a cache more slots, behind those it has.
+
+    Args:
+        cache: What `CachedSteps.initial_cache` or a step gave.
+        room: Number of slots of position and beam L W that it gets.
+
+    Returns:
+        A dict like `cache`.
+
+    Example:
+        >>> cache = {"key": ops.ones((1, 1, 2, 3)), "value": ops.ones((1, 1, 3, 2))}
+        >>> tuple(grown_cache(cache, 6)["value"].shape)
+        (1, 1, 6, 2)
+    """
+    key, value = grown(cache["key"], 3, room), grown(cache["value"], 2, room)
+    return {"key": key, "value": value}
+
+
 def _kept(keys, values):
     """Orders keys `(B, S, G, K)` and values `(B, S, G, V)` as they are kept."""
     return {

@@ -7,7 +7,12 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers import DecoderBlock, EncoderBlock, padding_mask
-from keras_seqattn.layers.cached import initial_origin, mark_origin
+from keras_seqattn.layers.cached import (
+    grown,
+    grown_cache,
+    initial_origin,
+    mark_origin,
+)
 from keras_seqattn.models import stacks
 from keras_seqattn.models.translation import (
     TranslationModel,
@@ -215,6 +220,15 @@ class _Stacks(TranslationStacks):
                 sentence[block.name] = block.project_memory(memory["hidden"])
         sentence["caches"] = caches
         return {"beam": beam, "sentence": sentence, "shared": self.logits.shared()}
+
+    def grow_state(self, state, max_length):
+        origin, sentence = state["beam"]["origin"], state["sentence"]
+        room = max_length * origin.shape[1]
+        caches = {
+            name: grown_cache(cache, room) for name, cache in sentence["caches"].items()
+        }
+        beam = {**state["beam"], "origin": grown(origin, 2, max_length)}
+        return {**state, "beam": beam, "sentence": {**sentence, "caches": caches}}
 
     def step(self, token_ids, state, index):
         x = self.target_embedding(ops.reshape(token_ids, (-1, 1)), start=index)

@@ -67,6 +67,19 @@ class TranslationModel(Configured, keras.Model):
         """
         return self._stacks.initial_state(memory, max_length, width, coverage)
 
+    def grow_state(self, state, max_length):
+        """Gives a state room for more steps; those taken stay as they are.
+
+        Args:
+            state: What `initial_state` or `step` gave.
+            max_length: Number of steps the new state has room for, no fewer than the
+                old one.
+
+        Returns:
+            A state like that of `initial_state`.
+        """
+        return self._stacks.grow_state(state, max_length)
+
     def step(self, token_ids, state, index):
         """Decodes one position; equals row `index` of the full pass.
 
@@ -130,10 +143,11 @@ class TranslationStacks:
 
     Apart from the model, since the torch backend lets a `keras.Model` own no layer
     before its functional graph, and so these computations, exist. A subclass adds
-    `encode`, `decode`, `initial_state` and `step`. Its `encode` gives the memory, and
-    where asked for a dict of lists of each layer's weights as well; its `decode` gives
-    the logits and such a dict, whose lists are empty where not asked for. What gives
-    the logits `(..., V)` of vectors `(..., D)` is `logits`, a `stacks.Logits`.
+    `encode`, `decode`, `initial_state`, `grow_state` and `step`. Its `encode` gives the
+    memory, and where asked for a dict of lists of each layer's weights as well; its
+    `decode` gives the logits and such a dict, whose lists are empty where not asked
+    for. What gives the logits `(..., V)` of vectors `(..., D)` is `logits`, a
+    `stacks.Logits`.
 
     Args:
         options: Dict of the model's constructor arguments.

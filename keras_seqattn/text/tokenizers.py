@@ -244,7 +244,10 @@ class SentencePieceTokenizer(Tokenizer):
         return self._to_ids(strings, nbest_size, tf.constant(sampling, tf.float32))
 
     def _decode(self, rows):
-        lines = self._to_strings(tf.ragged.constant(rows, tf.int32, ragged_rank=1))
+        # Not `tf.ragged.constant`, which goes through the ids one by one.
+        flat = tf.constant([token for row in rows for token in row], tf.int32)
+        rows = tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
+        lines = self._to_strings(rows)
         return [line.decode(errors="replace") for line in lines.numpy()]
 
     def get_config(self):

@@ -152,6 +152,27 @@ def test_the_search_goes_on_while_something_better_may_come():
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
+def test_without_patience_the_search_takes_what_ends_first():
+    """One hypothesis of two beams is enough: the longer, better one is never found."""
+    table = np.full((1, V, V), -9.0, "float32")
+    table[0, :, END] = -20.0
+    table[0, START, [END, 3]] = 0.0, -0.1  # ends at once, or says 3
+    table[0, 3, 4] = table[0, 4, END] = 3.0
+    search = decoding.BeamSearch(width=2, patience=0.5)
+    assert run(table, search, max_length=6).sequence(0, 0) == []
+    search = dataclasses.replace(search, patience=2.0)
+    assert run(table, search, max_length=6).sequence(0, 0) == [3, 4]
+
+
+def test_much_patience_is_the_whole_search():
+    table = tables(seed=5, batch_size=20)
+    search = decoding.BeamSearch(width=3, num_hypotheses=2)
+    expected = run(table, search, max_length=6)
+    found = run(table, dataclasses.replace(search, patience=99.0), max_length=6)
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_what_ended_stands_before_what_the_limit_cut():
     table = np.zeros((1, V, V), "float32")
     table[0, :, 3], table[0, :, END] = 4.0, -2.0  # 3 3 3 3 is likely, an end is not
@@ -236,6 +257,7 @@ def test_best_of_all_is_a_sort(rng):
         ({"width": 2, "num_hypotheses": 3}, "at most `width`, 2.*num_hypotheses=3"),
         ({"length_penalty": -1.0}, "`length_penalty` must.*length_penalty=-1.0"),
         ({"penalty": "google"}, "`penalty` must be one of.*penalty='google'"),
+        ({"patience": 0.0}, "`patience` must be a number.*patience=0.0"),
         ({"coverage_penalty": -0.1}, "`coverage_penalty` must.*=-0.1"),
         ({"min_length": -1}, "`min_length` must.*min_length=-1"),
         ({"banned_ids": (1, -4)}, "`banned_ids` must.*banned_ids=-4"),

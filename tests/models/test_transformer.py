@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import json
 
@@ -7,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import decoding, models, training
+from keras_seqattn.decoding import generation
 from tests import oracle
 from tests.evaluate import evaluated, outputs
 from tests.layers.weights import block_weights, norm_weights, randomize
@@ -212,6 +214,28 @@ def test_generate_equals_a_naive_loop(rng):
             assert found.sequence(b) == tokens
             np.testing.assert_allclose(found.scores[b, 0], score, rtol=1e-4)
     assert sum(p.num_programs for p in decoding.programs(model)) == 1
+
+
+@each_variant(
+    "search",
+    {"greedy": decoding.Greedy(), "beam": decoding.BeamSearch(2)},
+    on_jax=["beam"],
+    on_tensorflow=["beam"],
+)
+def test_a_search_goes_on_past_its_first_room(rng, search):
+    """Of 12 sentences none ends by itself: they outgrow 24 steps, and go on to 34.
+
+    A batch of 32 begins with less room, and goes on in parts; one of 4 has all at once.
+    """
+    model = small(positions="relative")
+    randomize(model, rng)
+    source_ids = rng.integers(4, V, size=(12, 12)).astype("int32")
+    search = dataclasses.replace(search, min_length=30)
+    found = generation.decode(model, source_ids, search, size=32)
+    expected = generation.decode(model, source_ids, search, size=4)
+    assert found.lengths.min() >= 30
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)
 
 
 @pytest.mark.backends("torch")
