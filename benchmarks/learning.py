@@ -14,7 +14,7 @@ import pathlib
 
 import numpy as np
 
-from benchmarks import multi30k, rounds
+from benchmarks import multi30k, pictures, rounds
 from benchmarks.shapes import END_ID, PAD_ID
 
 MODULE = "benchmarks.learning"
@@ -81,10 +81,7 @@ def report(measures, until):
 
 def draw(measures, until):
     """Draws BLEU over the minutes of training, a line for each system."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    panel = figure.subplots()
+    figure, panel = pictures.begin()
     for system in dict.fromkeys(row["system"] for row in measures):
         points = [
             (m["seconds"] / 60, m["bleu"]) for m in measures if m["system"] == system
@@ -99,8 +96,6 @@ def draw(measures, until):
     panel.axhline(until, color="#94a3b8", linestyle="--", linewidth=1)
     panel.set_xlabel("minutes of training, compilation included")
     panel.set_ylabel("BLEU of val")
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(color="#e2e8f0")
     panel.legend(frameon=False)
     return figure
 

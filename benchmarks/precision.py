@@ -14,7 +14,7 @@ import os
 import pathlib
 import statistics
 
-from benchmarks import rounds
+from benchmarks import pictures, rounds
 
 MODULE = "benchmarks.precision"
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -83,10 +83,7 @@ def report(measures):
 
 def draw(measures):
     """Draws the loss of each system over the steps, a band from seed to seed."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = pictures.begin()
     for color, (system, trainings) in zip(
         COLORS, by_system(measures).items(), strict=False
     ):
@@ -100,8 +97,6 @@ def draw(measures):
     axes.set_ylabel("training loss, nats a token")
     axes.set_yscale("log")
     axes.legend(frameon=False)
-    axes.grid(color="#e2e8f0")
-    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -15,7 +15,7 @@ import dataclasses
 import pathlib
 import statistics
 
-from benchmarks import rounds, training
+from benchmarks import pictures, rounds, training
 from benchmarks.shapes import Shape
 
 MODULE = "benchmarks.scale"
@@ -101,14 +101,13 @@ def report(axis, measures):
 
 def draw(axis, measures):
     """Draws time and memory over the sizes of one axis, on logarithmic scales."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
 
-    figure = Figure(figsize=(7, 3), layout="constrained")
+    figure, *panels = pictures.begin(panels=2, size=(7, 3))
     sizes = [row["size"] for row in measures]
     label = "seconds a pass" if axis == "pairs" else "seconds a step"
     for panel, name, unit in zip(
-        figure.subplots(1, 2),
+        panels,
         ("seconds", "megabytes"),
         (label, "memory above the imports, MB"),
         strict=True,
@@ -120,8 +119,6 @@ def draw(axis, measures):
         panel.yaxis.set_major_formatter("{x:g}")
         panel.set_xlabel(UNITS[axis])
         panel.set_ylabel(unit)
-        panel.grid(color="#e2e8f0")
-        panel.spines[["top", "right"]].set_visible(False)
     return figure
 
 

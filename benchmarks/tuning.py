@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 
-from benchmarks import rounds
+from benchmarks import pictures, rounds
 
 MODULE = "benchmarks.tuning"
 SYSTEMS = ("default", "tuned", "random-search")
@@ -98,10 +98,7 @@ def report(measures):
 
 def draw(measures):
     """Draws the best score over time, a line for each system."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    panel = figure.subplots()
+    figure, panel = pictures.begin()
     for row in measures:
         points = [(seconds / 60, score) for seconds, score in row["curve"]]
         points.append((row["seconds"] / 60, points[-1][1])) if points else None
@@ -113,8 +110,6 @@ def draw(measures):
         )
     panel.set_xlabel("minutes")
     panel.set_ylabel("best validation cross-entropy (nats per token)")
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(color="#e2e8f0")
     panel.legend(frameon=False)
     return figure
 
