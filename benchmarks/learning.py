@@ -139,7 +139,7 @@ def keras_hub(run):
 
     def translate(lines):
         cached.take_weights(run.model)
-        source_ids = multi30k.packed(run.tokenizer, lines).numpy()
+        source_ids = multi30k.packed(run.tokenizer, tf.constant(lines)).numpy()
         found = []
         for start in range(0, len(lines), BATCH_SIZE):
             batch = source_ids[start : start + BATCH_SIZE]
