@@ -76,7 +76,7 @@ METHODS = {
 }
 
 
-@each_variant("make", METHODS, on_jax=["sample"], on_tensorflow=["beam"])
+@each_variant("make", METHODS, on_jax=["sample"], on_tensorflow=["greedy"])
 def test_a_search_obeys_what_it_is_told(make, rng):
     """The table says 5 5 5 5 and an end; each option forbids a part of that."""
     table = np.zeros((1, 6, V), "float32")

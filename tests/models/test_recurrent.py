@@ -140,6 +140,7 @@ def test_padding_may_be_another_token(model):
     )
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_generate_equals_a_naive_loop(model):
     found = model.generate(SOURCE, max_length=7)
     for b, sentence in enumerate(SOURCE):
