@@ -15,7 +15,7 @@ import pathlib
 import numpy as np
 
 from benchmarks import multi30k, pictures, rounds
-from benchmarks.shapes import END_ID, PAD_ID
+from benchmarks.shapes import END_ID
 
 MODULE = "benchmarks.learning"
 SYSTEMS = ("ours", "kerashub-fixed")
@@ -133,6 +133,8 @@ def keras_hub(run):
     import tensorflow as tf
 
     from benchmarks.decoding_peers import KerasHubTranslation
+    from keras_seqattn.decoding.batches import filled, in_batches
+    from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
 
     cached = KerasHubTranslation(run.shape)
     generate = tf.function(lambda ids: cached.generate(ids, 1, (END_ID,)))
@@ -140,24 +142,16 @@ def keras_hub(run):
     def translate(lines):
         cached.take_weights(run.model)
         source_ids = multi30k.packed(run.tokenizer, tf.constant(lines)).numpy()
-        found = []
-        for start in range(0, len(lines), BATCH_SIZE):
-            batch = source_ids[start : start + BATCH_SIZE]
-            missing = BATCH_SIZE - len(batch)
-            filled = np.pad(batch, ((0, missing), (0, 0)), mode="edge")
-            found.append(generate(tf.constant(filled)).numpy()[: len(batch), 1:])
-        return run.tokenizer.detokenize([_to_end(ids) for ids in np.concatenate(found)])
+        batches = [filled(x, BATCH_SIZE) for x in in_batches(source_ids, BATCH_SIZE)]
+        found = [generate(tf.constant(batch)).numpy()[:, None, 1:] for batch in batches]
+        found = np.concatenate(found)[: len(lines)]
+        found = hypotheses(found, np.zeros(found.shape[:2]), SpecialTokens())
+        return run.tokenizer.detokenize([found.sequence(i) for i in range(len(lines))])
 
     return translate
 
 
 TRANSLATORS = {"ours": ours, "kerashub-fixed": keras_hub}
-
-
-def _to_end(ids):
-    """Gives the tokens before the first that ends a line."""
-    ends = np.isin(ids, (END_ID, PAD_ID))
-    return ids[: ends.argmax() if ends.any() else None].tolist()
 
 
 if __name__ == "__main__":

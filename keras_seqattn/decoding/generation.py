@@ -255,9 +255,8 @@ class _Programs:
 
     def _start(self, given):
         model, search = self._model(), self._search
-        size = given["limits"].shape[0]
-        goes_on = size in SMALLER
-        room = self._first_room if goes_on else self._room
+        enough = SMALLER.get(given["limits"].shape[0], 0)
+        room = self._first_room if enough else self._room
         # Only a search that asks for it finds out whether a model can.
         options = {"coverage": True} if search.needs_coverage else {}
         memory = model.encode(given["source_ids"])
@@ -271,9 +270,8 @@ class _Programs:
             self._tokens,
             given.get("prefix"),
         )
-        enough = SMALLER.get(size, 0)
         carried = loop.advance(search, model.step, carried, self._tokens, enough, room)
-        return carried if goes_on else {"found": carried["found"]}
+        return carried if enough else {"found": carried["found"]}
 
     def _resume(self, carried, rows):
         model = self._model()

@@ -244,10 +244,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._to_ids(strings, nbest_size, tf.constant(sampling, tf.float32))
 
     def _decode(self, rows):
-        # Not `tf.ragged.constant`, which goes through the ids one by one.
-        flat = tf.constant([token for row in rows for token in row], tf.int32)
-        rows = tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
-        lines = self._to_strings(rows)
+        lines = self._to_strings(ragged(rows))
         return [line.decode(errors="replace") for line in lines.numpy()]
 
     def get_config(self):
@@ -293,6 +290,24 @@ class ByteTokenizer(Tokenizer):
             bytes(i - offset for i in row if i >= offset).decode(errors="replace")
             for row in rows
         ]
+
+
+def ragged(rows):
+    """Makes a RaggedTensor of lists of ids.
+
+    Args:
+        rows: List of lists of integers.
+
+    Returns:
+        Int32 `tf.RaggedTensor`.
+
+    Example:
+        >>> ragged([[5], [], [6, 7]]).to_list()
+        [[5], [], [6, 7]]
+    """
+    # Not `tf.ragged.constant`, which goes through the ids one by one.
+    flat = tf.constant([token for row in rows for token in row], tf.int32)
+    return tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
 
 
 def _graph_functions(model):

@@ -7,7 +7,12 @@ import tensorflow as tf
 import tensorflow_text
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib
 
-from keras_seqattn.text.tokenizers import SPECIAL_PIECES, Tokenizer, check_lines
+from keras_seqattn.text.tokenizers import (
+    SPECIAL_PIECES,
+    Tokenizer,
+    check_lines,
+    ragged,
+)
 
 SUFFIX = "##"
 # What words end at and is a word itself: punctuation, the symbols of ASCII, and the
@@ -130,7 +135,7 @@ class WordPieceTokenizer(Tokenizer):
     def _decode(self, rows):
         first = len(SPECIAL_PIECES)
         rows = [[i for i in row if i >= first] for row in rows]
-        lines = self._pieces.detokenize(tf.ragged.constant(rows, tf.int32, 1))
+        lines = self._pieces.detokenize(ragged(rows))
         return [line.decode(errors="replace") for line in lines.numpy()]
 
     def get_config(self):
