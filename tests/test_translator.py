@@ -50,7 +50,7 @@ def echo(monkeypatch):
     """
     batches = []
 
-    def decode(model, source_ids, search=None, prefix=None, numbers=None, size=None):
+    def decode(model, source_ids, search=None, prefix=None, numbers=None, plan=None):
         batches.append((source_ids, search))
         token_ids = np.stack([source_ids] * 2, axis=1)
         token_ids[token_ids == model.end_id] = 0

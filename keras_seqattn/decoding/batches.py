@@ -4,6 +4,8 @@ Few sizes of batches and few lengths make few programs. On a processor of many c
 several programs run at once, each with a part of the sentences.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from keras_seqattn import compiled
@@ -16,25 +18,77 @@ BATCH_SIZES = (1, 4, 8, 16, 32, 64)
 SHORTEST = 16
 # Of each of several programs at once: the least that one is begun for, and the most.
 SHARES = (16, 32)
+# Sources that queue for a program's rows are encoded by so many tokens at once, and are
+# at most so many blocks of them: this bounds their memory.
+BLOCK_TOKENS = 512
+QUEUE_BLOCKS = 16
 
 
-def fastest_size(count):
-    """Gives the number of sentences with which a program searches all there are.
+class Plan(NamedTuple):
+    """How sentences are shared out among programs.
+
+    Attributes:
+        size: Number of sentences that a program searches at once, its rows.
+        queued: Whether more of them wait in the program for a row.
+
+    Example:
+        >>> Plan(32, queued=True).most(16), Plan(32, queued=False).most(16)
+        (512, 32)
+    """
+
+    size: int
+    queued: bool
+
+    def most(self, length):
+        """Gives how many sources of a padded length one program takes."""
+        waiting = QUEUE_BLOCKS * block_size(length)
+        return max(self.size, waiting) if self.queued else self.size
+
+    def cut(self, items, length):
+        """Cuts a sequence into what each program takes, a list of slices of it."""
+        if not self.queued:
+            return list(in_batches(items, self.size))
+        # As many for each of the programs at once, each from the first to the last.
+        threads = compiled.num_threads()
+        count = -(-len(items) // (self.most(length) * threads)) * threads
+        return [items[k::count] for k in range(min(count, len(items)))]
+
+
+def planned(count, can_queue=False):
+    """Plans the fastest search of a number of sentences.
 
     Args:
         count: Number of sentences.
+        can_queue: Whether the model can begin a sentence while others go on.
 
     Returns:
-        One of `BATCH_SIZES`.
+        A `Plan`, of one of `BATCH_SIZES`.
 
     Example:
-        >>> fastest_size(3), fastest_size(1000) in (32, 64)
-        (4, True)
+        >>> planned(3)
+        Plan(size=4, queued=False)
     """
     threads = compiled.num_threads()
     least, most = SHARES if threads > 1 else BATCH_SIZES[-1:] * 2
     share = min(max(-(-count // threads), least), most)
-    return next(size for size in BATCH_SIZES if size >= min(count, share))
+    size = next(size for size in BATCH_SIZES if size >= min(count, share))
+    return Plan(size, can_queue and 1 < threads and threads * most < count)
+
+
+def block_size(length):
+    """Gives how many sources that queue are encoded at once.
+
+    Args:
+        length: The length that they are padded to.
+
+    Returns:
+        A positive integer.
+
+    Example:
+        >>> block_size(16), block_size(1000)
+        (32, 1)
+    """
+    return max(1, BLOCK_TOKENS // length)
 
 
 def in_batches(items, size=BATCH_SIZES[-1]):

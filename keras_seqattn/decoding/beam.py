@@ -10,7 +10,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqattn.decoding.methods import Search, check_integer, check_number
+from keras_seqattn.decoding.methods import (
+    Search,
+    check_integer,
+    check_number,
+    written,
+)
 from keras_seqattn.decoding.processors import FORBIDDEN
 from keras_seqattn.decoding.ranking import best_of_all, gathered, largest
 
@@ -129,7 +134,8 @@ class BeamSearch(Search):
         Args:
             found: What `begin` or the step before gave.
             log_probs: Float32 tensor `(B, W, V)`, the model's own.
-            index: The position, a scalar int32 tensor.
+            index: The position, a scalar int32 tensor, or `(B,)` of each sentence's
+                own.
             tokens: The `SpecialTokens`.
             prefix: Int32 tensor `(B, P)` of forced tokens, or None.
             coverage: Float32 tensor `(B, W)`, the sum of log(min(attention received,
@@ -147,11 +153,8 @@ class BeamSearch(Search):
         live = _best_live(candidates, ends, self.width)
         parents = live.pop("parent")
         now.update(live)
-        now["token_ids"] = ops.slice_update(
-            gathered(found["token_ids"], parents),
-            (0, 0, index),
-            live["token"][..., None],
-        )
+        so_far = gathered(found["token_ids"], parents)
+        now["token_ids"] = written(so_far, live["token"], index)
         now["finished"] = self._finished(now, index)
         frozen = found["finished"]
         kept = {name: _where_rows(frozen, found[name], now[name]) for name in found}
@@ -177,7 +180,8 @@ class BeamSearch(Search):
     def _hypotheses(self, found, candidates, ends, index):
         """Merges the candidates that end among the first W into the hypotheses."""
         ends = ends[:, : self.width]
-        penalty = self.penalty_of(ops.cast(index + 1, "float32"))
+        length = ops.reshape(index + 1, (-1, 1))
+        penalty = self.penalty_of(ops.cast(length, "float32"))
 
         def scores(log_prob):
             score = candidates[log_prob] / penalty + candidates["coverage"]
@@ -187,8 +191,7 @@ class BeamSearch(Search):
         new = ops.logical_and(ends, possible)
         rank = ops.where(new, scores("rank"), FORBIDDEN)
         token_ids = gathered(found["token_ids"], candidates["parent"][:, : self.width])
-        end = candidates["token"][:, : self.width, None]
-        token_ids = ops.slice_update(token_ids, (0, 0, index), end)
+        token_ids = written(token_ids, candidates["token"][:, : self.width], index)
         rank = ops.concatenate([found["ended_rank"], rank], axis=1)
         own = ops.concatenate([found["ended_scores"], scores("log_prob")], axis=1)
         token_ids = ops.concatenate([found["ended_ids"], token_ids], axis=1)

@@ -3,12 +3,14 @@
 Batches and lengths are padded to few sizes (see `batches`). Of a full batch only the
 last sentences go on for long. So it begins with little room for generated tokens, which
 makes each step cheaper; when a quarter is left, or the room is used up, those left go
-on in a smaller program that has all the room.
+on in a smaller program that has all the room. Of more sentences than fill the programs
+that run at once, each program has a queue, and keeps its rows full (see `queue`).
 Shapes: B sentences, S source length, L room for generated tokens, P prefix length.
 """
 
 import dataclasses
 import inspect
+import itertools
 import threading
 import weakref
 from typing import NamedTuple
@@ -20,15 +22,16 @@ from keras_seqattn import compiled
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.batches import (
     SHORTEST,
-    fastest_size,
     filled,
     in_batches,
     lengthened,
     padded,
     padded_length,
+    planned,
 )
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
 from keras_seqattn.decoding.methods import Greedy, check_integer
+from keras_seqattn.decoding.queue import Queue
 from keras_seqattn.decoding.search import checked_prefix, streams
 from keras_seqattn.decoding.threads import in_threads
 
@@ -43,7 +46,8 @@ def generate(model, source_ids, search=None, max_length=None, prefix=None):
 
     `model` has `encode(source_ids) -> memory`, `initial_state(memory, max_length,
     width) -> state` and `step(token_ids, state, index) -> (logits, state)`. If it has
-    `grow_state(state, max_length) -> state` too, a large batch begins with less room.
+    `grow_state(state, max_length, index) -> state` too, a large batch begins with less
+    room; if its `step` also takes `start`, many sentences queue for the rows of one.
     Batches and lengths are padded to few sizes, so few programs are compiled, each once
     a model and search; `compile_report(model)` counts them.
 
@@ -90,7 +94,7 @@ def decode(
     max_length=None,
     prefix=None,
     numbers=None,
-    size=None,
+    plan=None,
 ):
     """Does what `generate` does, on arrays that were checked.
 
@@ -102,8 +106,8 @@ def decode(
         prefix: Int32 array `(B, P)` or None.
         numbers: Int array `(B,)`, the sentences' places in all that is searched, so
             that a sample does not depend on the batch; None: their places here.
-        size: Number of sentences a program searches, fewer being padded to as many;
-            None: as is fastest.
+        plan: The `batches.Plan` by which these were cut out for one program; None:
+            they are to be cut as is fastest.
 
     Returns:
         The `Hypotheses`.
@@ -136,15 +140,22 @@ def decode(
     if max_length is None and hasattr(model, "grow_state"):
         first_room = min(room, source_room + SPARE)
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
-    programs = _programs_of(model, search, int(first_room), int(room), tokens)
-    size = size or fastest_size(count)
+    parts = [np.arange(count)]
+    if plan is None:
+        plan = planned(count, _can_queue(model))
+        parts = plan.cut(parts[0], source_room)
+    programs = _programs_of(
+        model, search, plan.size, int(first_room), int(room), tokens
+    )
 
-    def run(rows):
-        return programs.run({name: x[rows] for name, x in given.items()}, size)
+    def run(part):
+        chosen = {name: x[part] for name, x in given.items()}
+        return programs.run(chosen, plan.most(source_room))
 
-    found = _at_once(run, in_batches(np.arange(count), size))
+    found = _at_once(run, parts)
     token_ids, scores = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-    return hypotheses(token_ids[..., : limits.max()], scores, tokens)
+    order = np.argsort(np.concatenate(parts))
+    return hypotheses(token_ids[order, :, : limits.max()], scores[order], tokens)
 
 
 class CompileReport(NamedTuple):
@@ -205,18 +216,18 @@ _PROGRAMS = weakref.WeakKeyDictionary()
 _MAKING = threading.Lock()
 
 
-def _programs_of(model, search, first_room, room, tokens):
+def _programs_of(model, search, size, first_room, room, tokens):
     """Gives the programs of a model for a search, made at the first call."""
     if hasattr(search, "seed"):  # it travels as data
         search = dataclasses.replace(search, seed=None)
     # `quantize` and `enable_lora` exchange variables: then the programs are others.
     variables = list(model.variables)
-    key = (search, first_room, room, tokens, *map(id, variables))
+    key = (search, size, first_room, room, tokens, *map(id, variables))
     with _MAKING:
         made = _PROGRAMS.setdefault(model, {})
         if key not in made:
             made[key] = _Programs(
-                weakref.ref(model), variables, search, first_room, room, tokens
+                weakref.ref(model), variables, search, size, first_room, room, tokens
             )
         return made[key]
 
@@ -225,59 +236,93 @@ class _Programs:
     """The compiled programs of one model, search and room.
 
     `start` begins a batch, and stops when few enough are left for a smaller one, or its
-    room is used up; `resume` brings as many as a smaller one holds to their end.
+    room is used up; `resume` brings as many as a smaller one holds to their end. With a
+    queue, `start` begins as many rows as there are, and a sentence that outgrows their
+    room is searched again where there is more.
     """
 
-    def __init__(self, reference, variables, search, first_room, room, tokens):
+    def __init__(self, reference, variables, search, size, first_room, room, tokens):
         # A reference: the dict of programs must not keep its own key alive.
-        self._model, self._search = reference, search
+        self._model, self._search, self._size = reference, search, size
         self._first_room, self._room, self._tokens = first_room, room, tokens
+        self._smaller = SMALLER.get(size, 0)
         self.start = compiled.CompiledFunction(self._start, variables, to_numpy=False)
         self.resume = compiled.CompiledFunction(self._resume, variables, to_numpy=False)
 
-    def run(self, given, size):
-        """Searches at most `size`; gives token ids `(B, N, L)` and scores `(B, N)`."""
+    def run(self, given, most):
+        """Searches at most `most`; gives token ids `(B, N, L)` and scores `(B, N)`."""
+        return self._search.results(self._found(given, most), self._tokens)
+
+    def _found(self, given, most):
+        """Gives what is found, a dict of NumPy arrays `(B, ...)`."""
         count = len(given["limits"])
         # The rows added repeat the last one, and are finished before they begin.
-        given = {name: filled(x, size) for name, x in given.items()}
-        given["limits"][count:] = 0
-        carried = self.start(given)
+        rows = {name: filled(x, most) for name, x in given.items()}
+        rows["limits"][count:] = 0
+        if most > self._size:
+            rows["count"] = np.int32(count)
+        carried = self.start(rows)
+        found = last = self._ended(carried)
+        if "all" in carried:
+            found = _arrays(carried["all"])
+            for name, values in last.items():
+                found[name][last["number"]] = values
+            # So few that they leave `start` at once, for where there is more room.
+            outgrown = np.flatnonzero(found["outgrown"][:count])
+            for again in in_batches(outgrown, self._smaller):
+                chosen = {name: x[again] for name, x in given.items()}
+                for name, values in self._found(chosen, most).items():
+                    found[name][again] = values
+        return {name: x[:count] for name, x in found.items()}
+
+    def _ended(self, carried):
+        """Brings what `start` left to its end; gives what is found in its rows."""
         found = _arrays(carried["found"])
         done = np.argmax(found["finished"])  # a sentence to fill up with
-        smaller = SMALLER.get(size, size)
-        for left in in_batches(np.flatnonzero(~found["finished"]), smaller):
-            rows = np.full(smaller, done, "int32")
+        for left in in_batches(np.flatnonzero(~found["finished"]), self._smaller or 1):
+            rows = np.full(self._smaller, done, "int32")
             rows[: len(left)] = left
             for name, values in self.resume(carried, rows).items():
                 found[name][left] = ops.convert_to_numpy(values)[: len(left)]
-        token_ids, scores = self._search.results(found, self._tokens)
-        return token_ids[:count], scores[:count]
+        return found
 
     def _start(self, given):
-        model, search = self._model(), self._search
-        enough = SMALLER.get(given["limits"].shape[0], 0)
-        room = self._first_room if enough else self._room
+        model, search, smaller = self._model(), self._search, self._smaller
+        room = self._first_room if smaller else self._room
         # Only a search that asks for it finds out whether a model can.
         options = {"coverage": True} if search.needs_coverage else {}
-        memory = model.encode(given["source_ids"])
-        state = model.initial_state(memory, room, width=search.width, **options)
-        carried = loop.begin(
+
+        def state(source_ids, room):
+            memory = model.encode(source_ids)
+            return model.initial_state(memory, room, width=search.width, **options)
+
+        found = loop.begin(
             search,
-            state,
             given["limits"],
             given["streams"],
             self._room,
             self._tokens,
             given.get("prefix"),
         )
-        carried = loop.advance(search, model.step, carried, self._tokens, enough, room)
-        return carried if enough else {"found": carried["found"]}
+        queue = None
+        if "count" in given:
+            queue = Queue(model, state, given, room)
+            carried = queue.begin(found, self._size)
+        else:
+            carried = loop.carried(state(given["source_ids"], room), found)
+        carried = loop.advance(
+            search, model.step, carried, self._tokens, smaller, room, queue
+        )
+        kept = ("found", "all", "state", "index") if smaller else ("found",)
+        return {name: carried[name] for name in kept if name in carried}
 
     def _resume(self, carried, rows):
         model = self._model()
         carried = loop.taken(carried, rows)
         if self._first_room < self._room:
-            carried["state"] = model.grow_state(carried["state"], self._room)
+            carried["state"] = model.grow_state(
+                carried["state"], self._room, carried["index"]
+            )
         return loop.advance(self._search, model.step, carried, self._tokens)["found"]
 
 
@@ -310,7 +355,15 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
     # The longest first: else threads end at other times, and the batch that is not
     # full is the most expensive one.
     places = sorted(places, key=lambda place: -len(lists[place]))
-    size = fastest_size(len(places))
+    plan = planned(len(places), _can_queue(model))
+    groups = [(SHORTEST, places)]
+    if plan.queued:  # in one queue all are padded to one length
+        groups = itertools.groupby(
+            places, lambda place: padded_length(model, len(lists[place]))
+        )
+    batches = [
+        batch for length, some in groups for batch in plan.cut(list(some), length)
+    ]
 
     def searched(batch):
         prefix = None
@@ -322,11 +375,11 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
             search,
             prefix=prefix,
             numbers=[first + place for place in batch],
-            size=size,
+            plan=plan,
         )
         return batch, found
 
-    yield from _at_once(searched, in_batches(places, size))
+    yield from _at_once(searched, batches)
 
 
 def _at_once(function, batches):
@@ -388,6 +441,12 @@ def _check_range(name, token_ids, size):
             f"`{name}` must be in [0, {size}), the model's vocabulary. "
             f"Received: ids from {token_ids.min()} to {high}."
         )
+
+
+def _can_queue(model):
+    """Says whether a sentence can begin while others go on."""
+    able = "start" in inspect.signature(model.step).parameters
+    return able and hasattr(model, "grow_state")
 
 
 def _check_coverage(model, search):

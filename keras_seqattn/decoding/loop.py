@@ -1,9 +1,10 @@
 """The loop of a search, in `keras.ops` that compile.
 
-What the loop carries is a dict of tensors: "index", a scalar; "state", the model's;
-"found", the search's; and "prefix" where tokens are forced. All but the index and
-what the state has under "shared" have the sentence as their first axis, so that
-sentences can be taken out of a running search.
+What the loop carries is a dict of tensors: "index", a scalar; "state", the model's; and
+"found", the search's, with "prefix" where tokens are forced, and "start" where a
+sentence began at a step of its own. All but the index and what the state has under
+"shared" have the sentence as their first axis, so that sentences can be taken out of a
+running search, and others put in their place (see `queue`).
 Shapes: B sentences, W beams, S source length, L room for generated tokens.
 """
 
@@ -14,13 +15,11 @@ from keras_seqattn import compiled
 from keras_seqattn.decoding.ranking import gathered
 
 
-def begin(search, state, limits, streams, room, tokens, prefix=None):
-    """Makes what the loop carries before the first step.
+def begin(search, limits, streams, room, tokens, prefix=None):
+    """Makes what is found before the first step.
 
     Args:
         search: A `Greedy`, `Sample` or `BeamSearch`.
-        state: The model's state: {"beam": tensors `(B, W, ...)`, "sentence": tensors
-            `(B, ...)`}, and "shared", tensors of no sentence, if there are any.
         limits: Int32 tensor `(B,)`, each sentence's most tokens, at most L.
         streams: Int32 tensor `(B,)`, a number for each sentence's randomness.
         room: Room for generated tokens L, an integer.
@@ -28,17 +27,28 @@ def begin(search, state, limits, streams, room, tokens, prefix=None):
         prefix: Int32 tensor `(B, P)` of forced first tokens, or None.
 
     Returns:
+        A dict of tensors `(B, ...)`.
+    """
+    found = search.begin(limits, streams, room, tokens)
+    return found if prefix is None else {**found, "prefix": prefix}
+
+
+def carried(state, found):
+    """Makes what the loop carries before the first step.
+
+    Args:
+        state: The model's state: {"beam": tensors `(B, W, ...)`, "sentence": tensors
+            `(B, ...)`}, and "shared", tensors of no sentence, if there are any.
+        found: What `begin` gave.
+
+    Returns:
         A dict of tensors.
     """
-    carried = {
-        "index": ops.convert_to_tensor(0, "int32"),
-        "state": state,
-        "found": search.begin(limits, streams, room, tokens),
-    }
-    return carried if prefix is None else {**carried, "prefix": prefix}
+    index = ops.convert_to_tensor(0, "int32")
+    return {"index": index, "state": state, "found": found}
 
 
-def advance(search, step, carried, tokens, enough=0, room=None):
+def advance(search, step, carried, tokens, enough=0, room=None, queue=None):
     """Searches until few sentences are unfinished, or the state's room is used up.
 
     Args:
@@ -48,28 +58,37 @@ def advance(search, step, carried, tokens, enough=0, room=None):
         tokens: The `SpecialTokens`.
         enough: Number of unfinished sentences with which to stop.
         room: Number of steps that the state has room for; None: for all.
+        queue: The `Queue` that `carried` began with, from which rows are filled, so
+            that there are few unfinished only when none waits; or None.
 
     Returns:
         A dict like `carried`.
     """
 
-    def going_on(index, state, found):
-        left = ops.sum(ops.cast(ops.logical_not(found["finished"]), "int32"))
-        if room is None:
-            return left > enough
-        return ops.logical_and(left > enough, index < room)
+    def going_on(carried):
+        unfinished = ops.logical_not(carried["found"]["finished"])
+        many = ops.sum(ops.cast(unfinished, "int32")) > enough
+        if queue is not None:
+            return ops.logical_or(many, queue.waiting(carried))
+        return many if room is None else ops.logical_and(many, carried["index"] < room)
 
-    def body(index, state, found):
-        logits, state = step(found["token"], state, index)
+    def body(carried):
+        if queue is not None:
+            carried = queue.load(carried)
+        index, found = carried["index"], carried["found"]
+        own, begun = index, {}  # the position in a sentence
+        if "start" in found:
+            own, begun = index - found["start"], {"start": found["start"]}
+        logits, state = step(found["token"], carried["state"], index, **begun)
         logits = ops.cast(logits, "float32")
         # Not `log_softmax`, which writes down the logits once more before it sums.
         log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)  # (B, W, V)
         found, parents = search.advance(
             found,
             log_probs,
-            index,
+            own,
             tokens,
-            carried.get("prefix"),
+            found.get("prefix"),
             _covered(state) if search.needs_coverage else None,
         )
         if parents is not None:
@@ -77,32 +96,33 @@ def advance(search, step, carried, tokens, enough=0, room=None):
                 lambda x: gathered(x, parents), state["beam"]
             )
             state = {**state, "beam": beam}
-        return index + 1, state, found
+        if queue is not None:
+            found = queue.outgrow(found, own + 1)
+        return ({**carried, "index": index + 1, "state": state, "found": found},)
 
-    first = (carried["index"], carried["state"], carried["found"])
-    index, state, found = ops.while_loop(going_on, body, first)
-    return {**carried, "index": index, "state": state, "found": found}
+    return ops.while_loop(going_on, body, (carried,))[0]
 
 
 def taken(carried, rows):
     """Takes sentences out of a running search.
 
     Args:
-        carried: What `advance` gave.
+        carried: What `advance` gave, without what a queue added.
         rows: Int32 tensor `(C,)`.
 
     Returns:
         A dict like `carried`, of C sentences.
     """
 
-    def take(part, tensors):
-        if part in ("index", "shared"):  # of no sentence
-            return tensors
+    def take(tensors):
         return keras.tree.map_structure(lambda x: compiled.gather(x, rows), tensors)
 
-    state = {part: take(part, tensors) for part, tensors in carried["state"].items()}
-    rest = {part: take(part, carried[part]) for part in carried if part != "state"}
-    return {**rest, "state": state}
+    state = carried["state"]
+    return {
+        "index": carried["index"],
+        "state": {p: state[p] if p == "shared" else take(state[p]) for p in state},
+        "found": take(carried["found"]),
+    }
 
 
 def _covered(state):

@@ -78,7 +78,8 @@ class Search:
         Args:
             log_probs: Float32 tensor, the model's own.
             token_ids: Int32 tensor `(B, W, L)` of what each beam has said.
-            index: The position, a scalar int32 tensor.
+            index: The position, a scalar int32 tensor, or `(B,)` of each sentence's
+                own.
             tokens: The `SpecialTokens`.
             prefix: Int32 tensor `(B, P)` or None.
 
@@ -97,7 +98,8 @@ class Search:
             )
         if self.min_length:
             ended = processors.forbid(log_probs, (tokens.end_id,))
-            log_probs = ops.where(index < self.min_length, ended, log_probs)
+            early = ops.reshape(index, (-1, 1, 1)) < self.min_length
+            log_probs = ops.where(early, ended, log_probs)
         if prefix is not None:
             log_probs = processors.force(log_probs, prefix, index, tokens.pad_id)
         return log_probs
@@ -153,7 +155,8 @@ class Greedy(Search):
         Args:
             found: What `begin` or the step before gave.
             log_probs: Float32 tensor `(B, W, V)`, the model's own.
-            index: The position, a scalar int32 tensor.
+            index: The position, a scalar int32 tensor, or `(B,)` of each sentence's
+                own.
             tokens: The `SpecialTokens`.
             prefix: Int32 tensor `(B, P)` of forced tokens, or None.
             coverage: Unused here.
@@ -175,9 +178,7 @@ class Greedy(Search):
             **found,
             "finished": ops.logical_or(over, ops.all(ended, axis=1)),
             "token": token,
-            "token_ids": ops.slice_update(
-                found["token_ids"], (0, 0, index), token[..., None]
-            ),
+            "token_ids": written(found["token_ids"], token, index),
             "scores": found["scores"] + ops.where(frozen, 0.0, log_prob),
             "ended": ended,
         }, None
@@ -282,6 +283,28 @@ class Sample(Greedy):
             log_probs = processors.keep_min_p(log_probs, self.min_p)
         noise = processors.gumbel_noise(found["streams"], index, log_probs.shape[-1])
         return super().choose(log_probs + noise, found, index)
+
+
+def written(token_ids, token, index):
+    """Writes a token of each beam.
+
+    Args:
+        token_ids: Int32 tensor `(B, W, L)`.
+        token: Int32 tensor `(B, W)`.
+        index: The position, a scalar int32 tensor, or `(B,)` of each sentence's own.
+
+    Returns:
+        Int32 tensor `(B, W, L)`.
+
+    Example:
+        >>> token = ops.array([[5]], "int32")
+        >>> written(ops.zeros((1, 1, 3), "int32"), token, 1)[0, 0].tolist()
+        [0, 5, 0]
+    """
+    here = ops.arange(token_ids.shape[-1], dtype="int32") == ops.reshape(
+        index, (-1, 1, 1)
+    )
+    return ops.where(here, token[..., None], token_ids)
 
 
 def picked(log_probs, token):

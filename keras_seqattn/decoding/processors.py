@@ -40,7 +40,7 @@ def force(log_probs, prefix, index, pad_id):
     Args:
         log_probs: Float tensor `(B, W, V)`.
         prefix: Int32 tensor `(B, P)`; `pad_id` where the search is free.
-        index: The position, a scalar int32 tensor.
+        index: The position, a scalar int32 tensor, or `(B,)` of each sentence's own.
         pad_id: What fills a prefix.
 
     Returns:
@@ -51,9 +51,11 @@ def force(log_probs, prefix, index, pad_id):
         >>> [float(x) for x in force(ops.zeros((1, 1, 3)), prefix, 0, 0)[0, 0]]
         [-1000000000.0, 0.0, -1000000000.0]
     """
-    last = prefix.shape[1] - 1
-    given = ops.take(prefix, ops.minimum(index, last), axis=1)[:, None, None]
-    free = ops.logical_or(given == pad_id, index > last)
+    batch_size, length = prefix.shape
+    index = ops.broadcast_to(ops.reshape(index, (-1, 1)), (batch_size, 1))
+    given = ops.take_along_axis(prefix, ops.minimum(index, length - 1), axis=1)
+    free = ops.logical_or(given == pad_id, index >= length)[..., None]  # (B, 1, 1)
+    given = given[..., None]
     every = ops.arange(log_probs.shape[-1], dtype="int32")
     return ops.where(ops.logical_or(free, every == given), log_probs, FORBIDDEN)
 
@@ -89,7 +91,7 @@ def forbid_repeated_ngrams(log_probs, token_ids, index, n):
     Args:
         log_probs: Float tensor `(B, W, V)`.
         token_ids: Int32 tensor `(B, W, L)`, of which `index` are said.
-        index: The position, a scalar int32 tensor.
+        index: The position, a scalar int32 tensor, or `(B,)` of each sentence's own.
         n: Positive integer.
 
     Returns:
@@ -108,13 +110,14 @@ def forbid_repeated_ngrams(log_probs, token_ids, index, n):
     if length < n:
         return log_probs
     windows = length - n + 1
-    repeated = ops.arange(windows, dtype="int32") + n - 1 < index  # (L - n + 1,)
+    index = ops.broadcast_to(ops.reshape(index, (-1, 1, 1)), (*token_ids.shape[:2], 1))
+    repeated = ops.arange(windows, dtype="int32") + n - 1 < index  # (B, W, L - n + 1)
     for place in range(n - 1):
-        last = ops.take(
+        last = ops.take_along_axis(
             token_ids, ops.maximum(index - n + 1 + place, 0), axis=-1
-        )  # (B, W)
+        )  # (B, W, 1)
         before = token_ids[..., place : place + windows]
-        repeated = ops.logical_and(repeated, before == last[..., None])
+        repeated = ops.logical_and(repeated, before == last)
     ends = token_ids[..., n - 1 :]  # (B, W, L - n + 1)
     # What is not repeated marks an id outside the vocabulary.
     vocabulary_size = log_probs.shape[-1]
@@ -215,7 +218,7 @@ def gumbel_noise(streams, index, vocabulary_size):
 
     Args:
         streams: Int32 tensor `(B, W)`, a number for each beam.
-        index: The position, a scalar int32 tensor.
+        index: The position, a scalar int32 tensor, or `(B,)` of each sentence's own.
         vocabulary_size: Number of tokens V.
 
     Returns:
@@ -230,7 +233,7 @@ def gumbel_noise(streams, index, vocabulary_size):
     Reference:
         Gumbel-max: Maddison et al. 2014. Integer hash: "lowbias32" of Wellons 2018.
     """
-    index = ops.convert_to_tensor(index, "int32")
+    index = ops.reshape(ops.convert_to_tensor(index, "int32"), (-1, 1))
     streams = _hash(streams + _hash(index * 668265263))
     tokens = ops.arange(vocabulary_size, dtype="int32")
     drawn = _shifted(_hash(streams[..., None] + tokens * 374761393), 9)  # 23 bits

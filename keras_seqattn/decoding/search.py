@@ -71,22 +71,18 @@ def search(
     check_integer("max_length", max_length, 1)
     method = method or Greedy()
     tokens = SpecialTokens(start_id, end_id, pad_id)
-    given = {"state": state, "streams": streams(np.arange(batch_size), method)}
+    given = {"streams": streams(np.arange(batch_size), method)}
     if prefix is not None:
         given["prefix"] = checked_prefix(prefix, batch_size, max_length, pad_id)
 
-    def program(given):
-        limits = np.full((batch_size,), max_length, "int32")
-        carried = loop.begin(
-            method,
-            limits=ops.convert_to_tensor(limits),
-            room=max_length,
-            tokens=tokens,
-            **given,
-        )
+    def program(state, given):
+        limits = ops.convert_to_tensor(np.full((batch_size,), max_length, "int32"))
+        found = loop.begin(method, limits, room=max_length, tokens=tokens, **given)
+        carried = loop.carried(state, found)
         return loop.advance(method, step, carried, tokens)["found"]
 
-    found = CompiledFunction(program)(tree.map_structure(np.asarray, given))
+    state, given = tree.map_structure(np.asarray, (state, given))
+    found = CompiledFunction(program)(state, given)
     return hypotheses(*method.results(found, tokens), tokens)
 
 

@@ -218,7 +218,8 @@ class _Graphs:
         state = model.initial_state(
             model.encode(source_ids), int(room), width=search.width, **options
         )
-        carried = loop.begin(search, state, limits, streams, int(room), tokens)
+        found = loop.begin(search, limits, streams, int(room), tokens)
+        carried = loop.carried(state, found)
         carried = loop.advance(search, model.step, carried, tokens)
         return ordered_results(search, carried["found"], tokens)
 

@@ -17,7 +17,8 @@ class CachedSteps:
     `MultiHeadAttention`. Keys are kept as they are attended to: normed, and rotated by
     rotary positions. A cache is never reordered when beams are: what each slot wrote
     stays where it is, and `origin`, a small table that is reordered, says in which slot
-    each position of a beam's history stands. What is kept has the shape in which
+    each position of a beam's history stands. Nor has it an end: a position beyond its
+    room is written over the oldest. What is kept has the shape in which
     attention multiplies it, with slots of position and beam on one axis: a compiler
     transposes or copies any other at every step.
     Shapes: B batch, W beams, L cache length, S source length, D width of an input.
@@ -64,16 +65,18 @@ class CachedSteps:
     def step(self, query, cache, index, mask=None, origin=None):
         """Attends from one new position to itself and those before it.
 
-        Equals row `index` of a call with `use_causal_mask=True` on the whole sequence.
+        Equals row `index` of a call with `use_causal_mask=True` on the whole sequence,
+        or on the last L positions of a longer one.
 
         Args:
             query: Float tensor `(B, W, D)`, the vector at `index` of each beam.
             cache: What `initial_cache` or the step before gave.
             index: The position, an integer or a scalar int32 tensor.
-            mask: Bool tensor `(B, L)` over the positions of the cache, True = may
-                attend; False hides the padding before a short prompt.
-            origin: Int32 tensor `(B, W, L)`, the slot in which each position of a
-                beam's history was written; None where beams never changed places.
+            mask: Bool tensor `(B, L)` over the positions of the cache, as it holds them
+                (`held_positions`), True = may attend; False hides the padding before a
+                short prompt, or another sentence.
+            origin: Int32 tensor `(B, W, L)`, the beam that wrote each position of a
+                beam's history; None where beams never changed places.
 
         Returns:
             Float tensor `(B, W, output_shape)`, and the cache with this position.
@@ -81,9 +84,9 @@ class CachedSteps:
         width = query.shape[1]
         keys = self._beams_placed(self.project_key(query), index)
         entries = _kept(keys, self.project_value(query))
-        cache = _written(cache, entries, index * width)
         length = cache["key"].shape[3] // width
-        bias = of_pairs(self._bias(1, length, index))  # (1, H, 1, L)
+        cache = _written(cache, entries, index % length * width)
+        bias = self._slots_bias(length, index)  # (1, H, 1, L)
         # The beams stand at one position, so the kernel must not count them from 0.
         heads, _ = self._attend(
             self._beams_placed(self.project_query(query), index),
@@ -97,8 +100,12 @@ class CachedSteps:
 
     def _history(self, width, length, index, mask, origin):
         """Marks what of the cache each beam may see, `(B or 1, 1, W or 1, L W)`."""
-        seen = masks.causal_mask(1, length, index)  # (1, L)
-        seen = masks.combine_masks(seen, self._window_at(length, index), mask)
+        held = held_positions(length, index)[None]  # (1, L)
+        seen = held >= 0
+        if self.sliding_window is not None:
+            near = index - held < self.sliding_window
+            seen = ops.logical_and(seen, near)
+        seen = masks.combine_masks(seen, mask)
         if width == 1:
             return seen[:, None, None, :]
         slots = ops.arange(width, dtype="int32")
@@ -106,6 +113,15 @@ class CachedSteps:
         own = ops.equal(origin[..., None], slots)  # (B, W, L, W)
         own = ops.logical_and(own, seen[:, None, :, None])
         return ops.reshape(own, (-1, 1, width, length * width))
+
+    def _slots_bias(self, length, index):
+        """Gives the bias of the positions that the slots hold, or None."""
+        bias = self._bias(1, length, length - 1)
+        if bias is None:
+            return None
+        # As the last of a full cache sees them, nearest last.
+        behind = held_positions(length, index) - index + length - 1
+        return ops.take(of_pairs(bias), ops.maximum(behind, 0), axis=-1)
 
     def project_memory(self, value, key=None, start=0):
         """Projects what `step_memory` attends to, once for all steps and beams.
@@ -177,6 +193,27 @@ class CachedSteps:
         return masks.window_mask(1, length, self.sliding_window, index)
 
 
+def held_positions(length, index):
+    """Says which positions the slots of a cache hold once `index` is written.
+
+    A cache is a ring: a position is written over the one that stands as many before
+    it as there are slots.
+
+    Args:
+        length: Number of slots L.
+        index: The position, an integer or a scalar int32 tensor.
+
+    Returns:
+        Int32 tensor `(L,)`; negative where nothing has been written.
+
+    Example:
+        >>> [int(x) for x in held_positions(3, 4)]
+        [3, 4, 2]
+    """
+    slots = ops.arange(length, dtype="int32")
+    return index - (index - slots) % length
+
+
 def initial_origin(batch_size, width, max_length):
     """Makes the table that says where each position of a beam's history stands.
 
@@ -212,46 +249,59 @@ def mark_origin(origin, index):
         [0, 1, 0]
     """
     batch_size, width, _ = ops.shape(origin)
-    return ops.slice_update(origin, (0, 0, index), initial_origin(batch_size, width, 1))
+    slot = index % origin.shape[2]
+    return ops.slice_update(origin, (0, 0, slot), initial_origin(batch_size, width, 1))
 
 
-def grown(x, axis, length):
-    """Makes one axis of a tensor longer, with zeros at its end.
+def grown(x, axis, length, index, width=1):
+    """Gives a ring more slots; the positions that it holds move to theirs.
 
     Args:
-        x: Tensor.
+        x: Tensor with L W slots, of a position and a beam, on one axis.
         axis: The axis.
-        length: The length that it gets, no less than it has.
+        length: Number of positions that it gets room for, no fewer than L.
+        index: Number of steps taken, an integer or a scalar int32 tensor.
+        width: Number of slots of a position W.
 
     Returns:
-        The longer tensor.
+        The longer tensor; what stands where no position was held has no meaning.
 
     Example:
-        >>> tuple(grown(ops.ones((2, 3)), 1, 5).shape)
-        (2, 5)
+        >>> ring = ops.array([3, 4, 2])  # after five steps
+        >>> [int(x) for x in grown(ring, 0, 5, 5)]
+        [3, 4, 2, 3, 4]
     """
-    more = [(0, 0)] * len(x.shape)
-    more[axis] = (0, length - x.shape[axis])
-    return ops.pad(x, more)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    if isinstance(index, int) and index == 0:  # nothing has to move
+        return ops.zeros((*before, length * width, *after), x.dtype)
+    old = x.shape[axis] // width
+    places = held_positions(length, index - 1) % old
+    slots = ops.reshape(x, (*before, old, width, *after))
+    moved = ops.take(slots, places, axis=axis)
+    return ops.reshape(moved, (*before, length * width, *after))
 
 
-def grown_cache(cache, room):
-    """Gives a cache more slots, behind those it has.
+def grown_cache(cache, length, index, width):
+    """Gives a cache more slots.
 
     Args:
         cache: What `CachedSteps.initial_cache` or a step gave.
-        room: Number of slots of position and beam L W that it gets.
+        length: Number of positions that it gets room for.
+        index: Number of steps taken, an integer or a scalar int32 tensor.
+        width: Number of beams W.
 
     Returns:
         A dict like `cache`.
 
     Example:
         >>> cache = {"key": ops.ones((1, 1, 2, 3)), "value": ops.ones((1, 1, 3, 2))}
-        >>> tuple(grown_cache(cache, 6)["value"].shape)
+        >>> tuple(grown_cache(cache, 6, 3, 1)["value"].shape)
         (1, 1, 6, 2)
     """
-    key, value = grown(cache["key"], 3, room), grown(cache["value"], 2, room)
-    return {"key": key, "value": value}
+    return {
+        "key": grown(cache["key"], 3, length, index, width),
+        "value": grown(cache["value"], 2, length, index, width),
+    }
 
 
 def _kept(keys, values):

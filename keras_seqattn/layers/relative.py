@@ -5,8 +5,8 @@ A layer of this kind has three methods, which `MultiHeadAttention` calls:
 or keys that stand at `start`, `start + 1`, ...; and `bias(target_length,
 source_length, offset)`, which gives what is added to the scores: a tensor `(1, H, T,
 S)`, or a `DistanceBias`, with which long sequences never make the bias of all pairs, or
-None. Query i stands at i + offset, key j at j; the layers here see the distance of the
-two alone.
+None. Query i stands at i + offset, key j at j; only their distance may count, as it
+does for the layers here, for attention one position at a time forgets where it began.
 Shapes: B batch, L length, T target length, S source length, H heads, G key and value
 heads, K key_dim.
 """

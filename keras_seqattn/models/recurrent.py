@@ -160,10 +160,10 @@ class _Stacks(TranslationStacks):
         sentence = {"mask": memory["mask"], **projected}
         return {"beam": beam, "sentence": sentence, "shared": self.logits.shared()}
 
-    def grow_state(self, state, max_length):
+    def grow_state(self, state, max_length, index):
         return state  # It takes as much room however long it goes on.
 
-    def step(self, token_ids, state, index):
+    def step(self, token_ids, state, index, start=None):
         x = self.target_embedding(token_ids)  # (B, W, D)
         beam, sentence = dict(state["beam"]), state["sentence"]
         x, beam["states"], *scores = self.decoder.step(

@@ -10,6 +10,7 @@ from keras_seqattn.layers import DecoderBlock, EncoderBlock, padding_mask
 from keras_seqattn.layers.cached import (
     grown,
     grown_cache,
+    held_positions,
     initial_origin,
     mark_origin,
 )
@@ -221,19 +222,25 @@ class _Stacks(TranslationStacks):
         sentence["caches"] = caches
         return {"beam": beam, "sentence": sentence, "shared": self.logits.shared()}
 
-    def grow_state(self, state, max_length):
+    def grow_state(self, state, max_length, index):
         origin, sentence = state["beam"]["origin"], state["sentence"]
-        room = max_length * origin.shape[1]
         caches = {
-            name: grown_cache(cache, room) for name, cache in sentence["caches"].items()
+            name: grown_cache(cache, max_length, index, origin.shape[1])
+            for name, cache in sentence["caches"].items()
         }
-        beam = {**state["beam"], "origin": grown(origin, 2, max_length)}
+        origin = grown(origin, 2, max_length, index)
+        beam = {**state["beam"], "origin": origin}
         return {**state, "beam": beam, "sentence": {**sentence, "caches": caches}}
 
-    def step(self, token_ids, state, index):
-        x = self.target_embedding(ops.reshape(token_ids, (-1, 1)), start=index)
-        x = ops.reshape(x, (*token_ids.shape, x.shape[-1]))  # (B, W, D)
+    def step(self, token_ids, state, index, start=None):
         beam, sentence = dict(state["beam"]), state["sentence"]
+        position, mask = index, None
+        if start is not None:
+            position = ops.repeat(index - start, token_ids.shape[1])[:, None]
+            held = held_positions(beam["origin"].shape[2], index)
+            mask = held >= start[:, None]  # (B, L)
+        x = self.target_embedding(ops.reshape(token_ids, (-1, 1)), start=position)
+        x = ops.reshape(x, (*token_ids.shape, x.shape[-1]))  # (B, W, D)
         beam["origin"] = mark_origin(beam["origin"], index)
         caches, scores = {}, []
         for name, block in self.decoder:
@@ -243,6 +250,7 @@ class _Stacks(TranslationStacks):
                 index,
                 sentence[block.name],
                 sentence["mask"],
+                mask=mask,
                 origin=beam["origin"],
                 return_attention_scores="coverage" in beam,
             )

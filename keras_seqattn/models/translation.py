@@ -67,31 +67,35 @@ class TranslationModel(Configured, keras.Model):
         """
         return self._stacks.initial_state(memory, max_length, width, coverage)
 
-    def grow_state(self, state, max_length):
-        """Gives a state room for more steps; those taken stay as they are.
+    def grow_state(self, state, max_length, index):
+        """Gives a state room for more steps.
 
         Args:
             state: What `initial_state` or `step` gave.
             max_length: Number of steps the new state has room for, no fewer than the
                 old one.
+            index: Number of steps taken, an integer or a scalar int32 tensor.
 
         Returns:
             A state like that of `initial_state`.
         """
-        return self._stacks.grow_state(state, max_length)
+        return self._stacks.grow_state(state, max_length, index)
 
-    def step(self, token_ids, state, index):
+    def step(self, token_ids, state, index, start=None):
         """Decodes one position; equals row `index` of the full pass.
 
         Args:
             token_ids: Int32 tensor `(B, W)`, the token at `index` of each beam.
             state: What `initial_state` or the step before gave.
-            index: The position, a scalar int32 tensor; 0 for the start token.
+            index: The step, a scalar int32 tensor; 0 for the start token.
+            start: Int32 tensor `(B,)`, the step at which each sentence began, no more
+                steps ago than the state has room for; None: 0 for all. Those before
+                are not seen.
 
         Returns:
             Float32 logits `(B, W, V)` of the token after, and the state.
         """
-        return self._stacks.step(token_ids, state, index)
+        return self._stacks.step(token_ids, state, index, start)
 
     def generate(self, source_ids, search=None, max_length=None, prefix=None):
         """Translates token ids: see `keras_seqattn.decoding.generate`."""

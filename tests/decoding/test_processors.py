@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import decoding
-from keras_seqattn.decoding import processors
+from keras_seqattn.decoding import methods, processors
 from tests.evaluate import evaluated
 from tests.pairs import each_variant
 
@@ -113,6 +113,30 @@ def test_where_all_is_forbidden_a_sentence_ends():
         table, decoding.Greedy(banned_ids=words, no_repeat_ngram=1, min_length=9)
     )
     assert found.token_ids[0, 0].tolist() == [3] + [0] * 8
+
+
+def test_each_sentence_may_stand_at_its_own_position(rng):
+    """What processors make of positions `(B,)` is what each makes of its own."""
+    said = rng.integers(3, V, size=(3, 2, 6)).astype("int32")
+    prefix = np.array([[4, 5], [6, 0], [7, 8]], "int32")
+    index = np.array([1, 4, 0], "int32")
+
+    def processed(said, prefix, index):
+        zeros = ops.zeros((*said.shape[:2], V))
+        streams = ops.ones(said.shape[:2], "int32")
+        return (
+            processors.force(zeros, prefix, index, PAD),
+            processors.forbid_repeated_ngrams(zeros, said, index, 2),
+            processors.gumbel_noise(streams, index, V),
+            methods.written(said, streams, index),
+        )
+
+    together = evaluated(processed)(said, prefix, index)
+    alone = evaluated(processed)
+    for b in range(3):
+        rows = alone(said[b : b + 1], prefix[b : b + 1], index[b])
+        for whole, row in zip(together, rows, strict=True):
+            np.testing.assert_allclose(whole[b : b + 1], row, rtol=1e-6)
 
 
 def filtered(probs, temperature=1.0, top_k=None, top_p=None, min_p=None):

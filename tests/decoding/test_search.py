@@ -134,14 +134,14 @@ def test_it_stops_when_every_sentence_has_ended():
         return step(token_ids, state, index)
 
     state = keras.tree.map_structure(ops.convert_to_tensor, state)
-    first = loop.begin(
+    found = loop.begin(
         decoding.Greedy(),
-        state,
         limits=ops.full((2,), 50, "int32"),
         streams=ops.zeros((2,), "int32"),
         room=50,
         tokens=SpecialTokens(),
     )
+    first = loop.carried(state, found)
     loop.advance(decoding.Greedy(), counting, first, SpecialTokens())
     assert len(calls) == 2
 
@@ -203,7 +203,7 @@ def test_generate_keeps_the_order_of_many_sentences(threads, size, rng, monkeypa
     """All are searched by programs of one size, several of them at once."""
     monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: threads)
     source_ids, model = sources(70, 5, rng), Copier()
-    assert decoding.batches.fastest_size(70) == size
+    assert decoding.batches.planned(70).size == size
     found = decoding.generate(model, source_ids)
     assert found.token_ids.shape == (70, 1, 20)
     check_reversed(found, source_ids)

@@ -69,6 +69,30 @@ def test_steps_equal_one_causal_pass(rng, case):
     np.testing.assert_allclose(output, causal_pass(layer, x), atol=1e-5)
 
 
+@pytest.mark.parametrize("positions", OPTIONS["positions"])
+def test_a_full_cache_forgets_what_is_oldest(rng, positions):
+    """With room for three positions each sees itself and two before it."""
+    x = beams(rng, length=8)
+    layer = built({"positions": positions, "num_key_value_heads": 2})
+    output = steps(layer, x, layer.initial_cache(B, W, 3))
+    windowed = built(
+        {"positions": positions, "num_key_value_heads": 2}, sliding_window=3
+    )
+    np.testing.assert_allclose(output, causal_pass(windowed, x), atol=1e-5)
+
+
+def test_a_cache_that_wraps_is_windowed_and_masked(rng):
+    """The window counts positions, and the mask the slots that they stand in."""
+    x, room = beams(rng, length=8), 5
+    layer = built({"sliding_window": 3})
+    output = steps(layer, x, layer.initial_cache(B, W, room))
+    np.testing.assert_allclose(output, causal_pass(layer, x), atol=1e-5)
+    mask = ops.convert_to_tensor(np.array([[0, 1, 1, 1, 1]] * B, bool))  # slot of 0, 5
+    hidden = steps(layer, x, layer.initial_cache(B, W, room), mask=mask)
+    expected = causal_pass(layer, x, np.array([[0, 1, 1, 1, 1, 0, 1, 1]] * B, bool))
+    np.testing.assert_allclose(hidden[:, :, 6:], expected[:, :, 6:], atol=1e-5)
+
+
 @each_case(CASES)
 def test_steps_to_a_memory_equal_one_pass(rng, case):
     """Row t of the call is what the beams at position t give."""

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import decoding, models, training
-from keras_seqattn.decoding import generation
+from keras_seqattn.decoding import batches, generation
 from tests import oracle
 from tests.evaluate import evaluated, outputs
 from tests.layers.weights import block_weights, norm_weights, randomize
@@ -225,14 +225,16 @@ def test_generate_equals_a_naive_loop(rng):
 def test_a_search_goes_on_past_its_first_room(rng, search):
     """Of 12 sentences none ends by itself: they outgrow 24 steps, and go on to 34.
 
-    A batch of 32 begins with less room, and goes on in parts; one of 4 has all at once.
+    A batch of 32 begins with less room, and goes on in parts; one of 16 has it all.
     """
     model = small(positions="relative")
     randomize(model, rng)
     source_ids = rng.integers(4, V, size=(12, 12)).astype("int32")
     search = dataclasses.replace(search, min_length=30)
-    found = generation.decode(model, source_ids, search, size=32)
-    expected = generation.decode(model, source_ids, search, size=4)
+    found, expected = (
+        generation.decode(model, source_ids, search, plan=batches.Plan(size, False))
+        for size in (32, 16)
+    )
     assert found.lengths.min() >= 30
     np.testing.assert_array_equal(found.token_ids, expected.token_ids)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)

@@ -1,0 +1,137 @@
+"""A sentence's search is the same whichever row it waits for, and when."""
+
+import numpy as np
+import pytest
+
+from keras_seqattn import decoding, models
+from keras_seqattn.decoding import batches, generation
+from tests.layers.weights import randomize
+from tests.pairs import each_variant
+
+V, D = 11, 8
+# Of as many sentences: more than a program has rows, and fewer than queue at most.
+COUNT = 45
+
+
+def transformer(**options):
+    sizes = {"num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    return models.TranslationTransformer(
+        V, model_dim=D, intermediate_dim=12, **sizes, **options
+    )
+
+
+def sources(rng, count=COUNT, most=16):
+    """Source ids `(count, most)` of sentences of 1 to `most` tokens."""
+    real = np.arange(most) < rng.integers(1, most + 1, size=(count, 1))
+    return np.where(real, rng.integers(3, V, size=(count, most)), 0).astype("int32")
+
+
+def both_ways(model, source_ids, search, **options):
+    """What is found from a queue of 32 rows, and in one batch."""
+    return [
+        generation.decode(model, source_ids, search, plan=plan, **options)
+        for plan in (batches.Plan(32, queued=True), batches.Plan(64, queued=False))
+    ]
+
+
+def check_equal(found, expected):
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-5)
+
+
+SEARCHES = {
+    "greedy": decoding.Greedy(),
+    "samples": decoding.Sample(seed=3, num_hypotheses=2, top_p=0.9),
+    "beams": decoding.BeamSearch(3, num_hypotheses=2),
+    "patience": decoding.BeamSearch(2, patience=1.0, coverage_penalty=0.2),
+    "processors": decoding.BeamSearch(
+        2,
+        min_length=4,
+        no_repeat_ngram=2,
+        repetition_penalty=1.3,
+        banned_ids=(5,),
+        penalty="gnmt",
+    ),
+}
+
+
+@each_variant(
+    "search", SEARCHES, on_jax=["samples", "processors"], on_tensorflow=["patience"]
+)
+def test_a_queue_finds_what_a_batch_finds(rng, search):
+    model = transformer()
+    randomize(model, rng)
+    check_equal(*both_ways(model, sources(rng), search))
+
+
+@pytest.mark.slow_on("tensorflow")
+def test_what_outgrows_its_row_is_searched_with_more_room(rng):
+    """The limits of short sentences end them before."""
+    model, search = transformer(), decoding.Sample(seed=3, min_length=26)
+    randomize(model, rng)
+    found, expected = both_ways(model, sources(rng), search)
+    check_equal(found, expected)
+    room = 16 + generation.SPARE
+    assert (found.lengths < room).sum() > 8 and (found.lengths > room).sum() > 8
+
+
+MODELS = {
+    "learned": lambda: transformer(positions="learned", max_length=60),
+    "rotary": lambda: transformer(positions="rotary"),
+    "relative": lambda: transformer(positions="relative"),
+    "windowed": lambda: transformer(attention={"sliding_window": 3}, positions="alibi"),
+    "recurrent": lambda: models.TranslationRNN(V, model_dim=D),
+}
+
+
+@each_variant("make", MODELS, on_jax=["rotary", "windowed"], on_tensorflow=[])
+def test_any_model_s_sentences_queue(rng, make):
+    model = make()
+    randomize(model, rng)
+    check_equal(*both_ways(model, sources(rng), decoding.Sample(seed=1)))
+
+
+@pytest.mark.slow_on("tensorflow")
+def test_prefixes_stay_with_their_sentences(rng):
+    model = transformer()
+    randomize(model, rng)
+    prefix = rng.integers(3, V, size=(COUNT, 3))
+    prefix[::2, 1:] = 0
+    found, expected = both_ways(
+        model, sources(rng), decoding.Greedy(), prefix=prefix.astype("int32")
+    )
+    check_equal(found, expected)
+    np.testing.assert_array_equal(found.token_ids[1::2, 0, :3], prefix[1::2])
+
+
+def test_few_programs_serve_a_file_of_mixed_lengths(rng, monkeypatch):
+    """Two a length, and none for another file."""
+    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 2)
+    monkeypatch.setattr(batches, "SHARES", (16, 32))
+    model, search = transformer(), decoding.Sample(seed=0)
+    randomize(model, rng)
+
+    def lists(count):
+        rows = sources(rng, count, most=60)
+        rows[10:] *= np.arange(60) < 16
+        return [[int(i) for i in row if i] or [4] for row in rows]
+
+    for count in (150, 90):
+        given = lists(count)
+        found = dict.fromkeys(range(count))
+        for places, hypotheses in generation.decode_lists(model, given, search):
+            found |= dict(zip(places, hypotheses.token_ids[:, 0], strict=True))
+        assert all(tokens is not None for tokens in found.values())
+        assert decoding.compile_report(model).num_programs <= 6
+
+
+def test_a_queue_is_dealt_out_to_all_threads(monkeypatch):
+    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 2)
+    plan = batches.planned(100, can_queue=True)
+    assert plan == batches.Plan(32, queued=True)
+    parts = plan.cut(list(range(100)), 16)
+    assert [len(part) for part in parts] == [50, 50]
+    assert sorted(sum(parts, [])) == list(range(100))
+    assert batches.planned(64, can_queue=True).queued is False
+    assert batches.planned(100, can_queue=False).queued is False
