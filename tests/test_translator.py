@@ -95,11 +95,11 @@ def test_empty_lines_and_no_lines(translator, echo):
 
 
 def test_a_search_for_one_call_or_for_all(translator, echo):
-    own, other = ks.decoding.Greedy(), ks.decoding.Greedy()
+    own, other = (ks.decoding.Greedy(min_length=n) for n in (1, 2))
     ks.Translator(translator.model, translator.source_tokenizer, search=own)(["x"])
     translator(["x"])
     translator(["x"], search=other)
-    assert [search for _, search in echo] == [own, None, other]
+    assert [search for _, search in echo] == [own, ks.decoding.Greedy(), other]
 
 
 def test_long_lines_are_cut_with_one_warning(translator, echo):

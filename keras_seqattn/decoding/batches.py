@@ -6,6 +6,7 @@ several programs run at once, each with a part of the sentences.
 
 from typing import NamedTuple
 
+import keras
 import numpy as np
 
 from keras_seqattn import compiled
@@ -54,15 +55,16 @@ class Plan(NamedTuple):
         return [items[k::count] for k in range(min(count, len(items)))]
 
 
-def planned(count, can_queue=False):
+def planned(count, width=1, can_queue=False):
     """Plans the fastest search of a number of sentences.
 
     Args:
         count: Number of sentences.
+        width: Number of beams a sentence.
         can_queue: Whether the model can begin a sentence while others go on.
 
     Returns:
-        A `Plan`, of one of `BATCH_SIZES`.
+        A `Plan`, of one of `BATCH_SIZES`, or of 2.
 
     Example:
         >>> planned(3)
@@ -72,6 +74,10 @@ def planned(count, can_queue=False):
     least, most = SHARES if threads > 1 else BATCH_SIZES[-1:] * 2
     share = min(max(-(-count // threads), least), most)
     size = next(size for size in BATCH_SIZES if size >= min(count, share))
+    if size * width == 1 and keras.backend.backend() == "tensorflow":
+        # Its XLA takes loops of scalars for the products of a single row: on a CPU two
+        # take half of the time.
+        size = 2
     return Plan(size, can_queue and 1 < threads and threads * most < count)
 
 

@@ -142,7 +142,7 @@ def decode(
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
     parts = [np.arange(count)]
     if plan is None:
-        plan = planned(count, _can_queue(model))
+        plan = planned(count, search.width, _can_queue(model))
         parts = plan.cut(parts[0], source_room)
     programs = _programs_of(
         model, search, plan.size, int(first_room), int(room), tokens
@@ -355,7 +355,8 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
     # The longest first: else threads end at other times, and the batch that is not
     # full is the most expensive one.
     places = sorted(places, key=lambda place: -len(lists[place]))
-    plan = planned(len(places), _can_queue(model))
+    search = search or Greedy()
+    plan = planned(len(places), search.width, _can_queue(model))
     groups = [(SHORTEST, places)]
     if plan.queued:  # in one queue all are padded to one length
         groups = itertools.groupby(

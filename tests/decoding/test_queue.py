@@ -1,5 +1,6 @@
 """A sentence's search is the same whichever row it waits for, and when."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -126,6 +127,13 @@ def test_few_programs_serve_a_file_of_mixed_lengths(rng, monkeypatch):
         assert decoding.compile_report(model).num_programs <= 6
 
 
+def test_a_single_row_is_two_on_tensorflow():
+    alone = 2 if keras.backend.backend() == "tensorflow" else 1
+    assert batches.planned(1).size == alone
+    assert batches.planned(1, width=4).size == 1
+    assert batches.planned(2).size == 4
+
+
 def test_a_queue_is_dealt_out_to_all_threads(monkeypatch):
     monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 2)
     plan = batches.planned(100, can_queue=True)
@@ -134,4 +142,5 @@ def test_a_queue_is_dealt_out_to_all_threads(monkeypatch):
     assert [len(part) for part in parts] == [50, 50]
     assert sorted(sum(parts, [])) == list(range(100))
     assert batches.planned(64, can_queue=True).queued is False
+    assert batches.planned(64).size == 32
     assert batches.planned(100, can_queue=False).queued is False
