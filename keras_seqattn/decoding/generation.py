@@ -245,7 +245,9 @@ class _Programs:
         # A reference: the dict of programs must not keep its own key alive.
         self._model, self._search, self._size = reference, search, size
         self._first_room, self._room, self._tokens = first_room, room, tokens
-        self._smaller = SMALLER.get(size, 0)
+        # With how many left `start` stops; then they go on in as many rows.
+        self._enough = SMALLER.get(size, 0)
+        self._smaller = self._enough or size
         self.start = compiled.CompiledFunction(self._start, variables, to_numpy=False)
         self.resume = compiled.CompiledFunction(self._resume, variables, to_numpy=False)
 
@@ -279,7 +281,7 @@ class _Programs:
         """Brings what `start` left to its end; gives what is found in its rows."""
         found = _arrays(carried["found"])
         done = np.argmax(found["finished"])  # a sentence to fill up with
-        for left in in_batches(np.flatnonzero(~found["finished"]), self._smaller or 1):
+        for left in in_batches(np.flatnonzero(~found["finished"]), self._smaller):
             rows = np.full(self._smaller, done, "int32")
             rows[: len(left)] = left
             for name, values in self.resume(carried, rows).items():
@@ -287,8 +289,8 @@ class _Programs:
         return found
 
     def _start(self, given):
-        model, search, smaller = self._model(), self._search, self._smaller
-        room = self._first_room if smaller else self._room
+        model, search, enough = self._model(), self._search, self._enough
+        room = self._first_room if enough else self._room
         # Only a search that asks for it finds out whether a model can.
         options = {"coverage": True} if search.needs_coverage else {}
 
@@ -311,10 +313,10 @@ class _Programs:
         else:
             carried = loop.carried(state(given["source_ids"], room), found)
         carried = loop.advance(
-            search, model.step, carried, self._tokens, smaller, room, queue
+            search, model.step, carried, self._tokens, enough, room, queue
         )
-        kept = ("found", "all", "state", "index") if smaller else ("found",)
-        return {name: carried[name] for name in kept if name in carried}
+        kept = {"found", "all"} | ({"state", "index"} if enough else set())
+        return {name: carried[name] for name in carried if name in kept}
 
     def _resume(self, carried, rows):
         model = self._model()

@@ -27,11 +27,11 @@ def sources(rng, count=COUNT, most=16):
     return np.where(real, rng.integers(3, V, size=(count, most)), 0).astype("int32")
 
 
-def both_ways(model, source_ids, search, **options):
-    """What is found from a queue of 32 rows, and in one batch."""
+def both_ways(model, source_ids, search, size=32, **options):
+    """What is found from a queue of `size` rows, and in one batch."""
     return [
         generation.decode(model, source_ids, search, plan=plan, **options)
-        for plan in (batches.Plan(32, queued=True), batches.Plan(64, queued=False))
+        for plan in (batches.Plan(size, queued=True), batches.Plan(64, queued=False))
     ]
 
 
@@ -91,6 +91,16 @@ def test_any_model_s_sentences_queue(rng, make):
     model = make()
     randomize(model, rng)
     check_equal(*both_ways(model, sources(rng), decoding.Sample(seed=1)))
+
+
+@pytest.mark.slow_on("tensorflow")
+@pytest.mark.parametrize("count", [1, 4, 5, COUNT])
+def test_a_queue_may_be_of_any_length(rng, count):
+    """A few rows, which no smaller batch relieves at the end."""
+    model = transformer()
+    randomize(model, rng)
+    source_ids = sources(rng, count)
+    check_equal(*both_ways(model, source_ids, decoding.Sample(seed=2), size=4))
 
 
 @pytest.mark.slow_on("tensorflow")
