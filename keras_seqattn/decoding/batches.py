@@ -46,7 +46,10 @@ class Plan(NamedTuple):
         return max(self.size, waiting) if self.queued else self.size
 
     def cut(self, items, length):
-        """Cuts a sequence into what each program takes, a list of slices of it."""
+        """Cuts a sequence into what each program takes, a list of slices of it.
+
+        The padded length of the sentences counts only where they queue.
+        """
         if not self.queued:
             return list(in_batches(items, self.size))
         # As many for each of the programs at once, each from the first to the last.

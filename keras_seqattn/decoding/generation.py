@@ -169,7 +169,7 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
     places = sorted(places, key=lambda place: -len(lists[place]))
     search = search or Greedy()
     plan = planned(len(places), search.width, _can_queue(model))
-    groups = [(SHORTEST, places)]
+    groups = [(None, places)]
     if plan.queued:  # in one queue all are padded to one length
         groups = itertools.groupby(
             places, lambda place: padded_length(model, len(lists[place]))

@@ -78,15 +78,13 @@ class Queue:
     def _load_one(self, carried):
         found, index = carried["found"], carried["index"]
         row = ops.cast(ops.argmax(found["finished"]), "int32")
-        every = put(carried["all"], found["number"][row], taken(found, row))
-        new = {**taken(every, carried["next"]), "start": ops.reshape(index, (1,))}
-        fresh = taken(self._state, carried["next"])
+        every = put(carried["all"], found["number"][row], row_of(found, row))
+        new = {**row_of(every, carried["next"]), "start": ops.reshape(index, (1,))}
+        fresh = row_of(self._state, carried["next"])
         fresh = self._model.grow_state(fresh, self._room, 0)
-        state = carried["state"]
-        state = {
-            **state,
-            **{part: put(state[part], row, fresh[part]) for part in fresh},
-        }
+        # What is shared stays.
+        state = dict(carried["state"])
+        state |= {part: put(state[part], row, fresh[part]) for part in fresh}
         return {
             "index": index,
             "next": carried["next"] + 1,
@@ -120,7 +118,7 @@ def _encoded(state, source_ids, count):
 
     def split(place):
         parts = dict(state(ops.slice(source_ids, (place, 0), (block, length))))
-        shared = {part: parts.pop(part) for part in ("shared",) if part in parts}
+        shared = {"shared": parts.pop("shared")} if "shared" in parts else {}
         return parts, shared
 
     first, shared = split(0)
@@ -135,7 +133,7 @@ def _encoded(state, source_ids, count):
     return every, shared
 
 
-def taken(tensors, row):
+def row_of(tensors, row):
     """Takes one row of each tensor.
 
     Args:
@@ -146,7 +144,7 @@ def taken(tensors, row):
         The same of tensors `(1, ...)`.
 
     Example:
-        >>> [int(x) for x in taken(ops.array([4, 5]), 1)]
+        >>> [int(x) for x in row_of(ops.array([4, 5]), 1)]
         [5]
     """
 
