@@ -12,9 +12,9 @@ import numpy as np
 from keras_seqattn import compiled
 
 # What a program is compiled for: every batch is padded to one of these sizes, and every
-# source to a power of 2 of tokens, from the shortest on. The largest size fills what
-# computes it, and is small enough that sentences of about one length meet: a batch
-# takes as long as its longest sentence.
+# source to a power of 2 of tokens, from the shortest on; one that queues also to three
+# quarters of it. The largest size fills what computes it, and is small enough that
+# sentences of about one length meet: a batch takes as long as its longest sentence.
 BATCH_SIZES = (1, 4, 8, 16, 32, 64)
 SHORTEST = 16
 # Of each of several programs at once: the least that one is begun for, and the most.
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
         waiting = QUEUE_BLOCKS * block_size(length)
         return max(self.size, waiting) if self.queued else self.size
 
-    def cut(self, items, length):
+    def cut(self, items, length=None):
         """Cuts a sequence into what each program takes, a list of slices of it.
 
         The padded length of the sentences counts only where they queue.
@@ -139,23 +139,26 @@ def padded(lists, pad_id):
     return token_ids
 
 
-def padded_length(model, length):
+def padded_length(model, length, queued=False):
     """Gives the length that sentences of a length are padded to.
 
     Args:
         model: The model, whose `max_length` is not exceeded.
         length: Number of tokens.
+        queued: Whether they queue for the rows of a program.
 
     Returns:
         An integer.
 
     Example:
-        >>> padded_length(None, 17)
-        32
+        >>> padded_length(None, 17), padded_length(None, 17, queued=True)
+        (32, 24)
     """
     room = SHORTEST
     while room < length:
         room *= 2
+    if queued and SHORTEST < room and length <= room * 3 // 4:
+        room = room * 3 // 4
     return max(length, min(room, getattr(model, "max_length", None) or room))
 
 

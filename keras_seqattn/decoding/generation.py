@@ -5,6 +5,8 @@ compiled (see `program`).
 Shapes: B sentences, S source length, L room for generated tokens, P prefix length.
 """
 
+import collections
+import functools
 import inspect
 import itertools
 
@@ -13,6 +15,7 @@ import numpy as np
 from keras_seqattn import compiled
 from keras_seqattn.decoding.batches import (
     SHORTEST,
+    in_batches,
     lengthened,
     padded,
     padded_length,
@@ -22,10 +25,13 @@ from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
 from keras_seqattn.decoding.methods import Greedy, check_integer
 from keras_seqattn.decoding.program import programs_of
 from keras_seqattn.decoding.search import checked_prefix, streams
-from keras_seqattn.decoding.threads import in_threads
+from keras_seqattn.decoding.threads import in_threads, together
 
 # Of the first room, by how much it is longer than the source: most translations fit.
 SPARE = 8
+# Sentences of one padded length queue apart from longer ones if there are so many for a
+# row, times the positions that it saves: as much as the last rows of a queue cost.
+WORTHWHILE = 40
 
 
 def generate(model, source_ids, search=None, max_length=None, prefix=None):
@@ -74,15 +80,7 @@ def generate(model, source_ids, search=None, max_length=None, prefix=None):
     return decode(model, source_ids, search, max_length, prefix)
 
 
-def decode(
-    model,
-    source_ids,
-    search=None,
-    max_length=None,
-    prefix=None,
-    numbers=None,
-    plan=None,
-):
+def decode(model, source_ids, search=None, max_length=None, prefix=None, plan=None):
     """Does what `generate` does, on arrays that were checked.
 
     Args:
@@ -91,10 +89,7 @@ def decode(
         search: The search, or None.
         max_length: Number of generated tokens at most, or None.
         prefix: Int32 array `(B, P)` or None.
-        numbers: Int array `(B,)`, the sentences' places in all that is searched, so
-            that a sample does not depend on the batch; None: their places here.
-        plan: The `batches.Plan` by which these were cut out for one program; None:
-            they are to be cut as is fastest.
+        plan: The `batches.Plan` by which they are shared out; None: the fastest.
 
     Returns:
         The `Hypotheses`.
@@ -106,45 +101,28 @@ def decode(
         (1, 1)
     """
     search = search or Greedy()
-    _check_coverage(model, search)
     count, length = source_ids.shape
-    limits = _limits(model, source_ids, max_length)
-    numbers = np.arange(count) if numbers is None else np.asarray(numbers)
-    source_room = padded_length(model, length)
-    given = {
-        "source_ids": lengthened(model, source_ids, source_room),
-        "limits": limits,
-        "streams": streams(numbers, search),
-    }
-    if prefix is not None and (prefix != model.pad_id).any():
-        width = _round_up(prefix.shape[1], SHORTEST)
-        given["prefix"] = lengthened(model, prefix, width)
-    if max_length is None:
-        room = max(limits.max(), _wanted(model, source_room))
-    else:
-        room = _round_up(max_length, SHORTEST)
-    first_room = room
-    if max_length is None and hasattr(model, "grow_state"):
-        first_room = min(room, source_room + SPARE)
-    tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
-    parts = [np.arange(count)]
-    if plan is None:
-        plan = planned(count, search.width, _can_queue(model))
-        parts = plan.cut(parts[0], source_room)
-    programs = programs_of(model, search, plan.size, int(first_room), int(room), tokens)
+    plan = plan or planned(count, search.width, _can_queue(model))
+    length = padded_length(model, length, plan.queued)
+    numbers = streams(np.arange(count), search)
+    given = _given(model, source_ids, length, numbers, max_length, prefix)
+    programs = _programs(model, search, plan, given, max_length)
 
-    def run(part):
-        chosen = {name: x[part] for name, x in given.items()}
-        return programs.run(chosen, plan.most(source_room))
+    def searched(part):
+        return programs.run(_rows(given, part), plan.most(length))
 
-    found = _at_once(run, parts)
-    token_ids, scores = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    parts = plan.cut(np.arange(count), length)
+    found = zip(*_at_once(searched, parts), strict=True)
+    token_ids, scores, _ = map(np.concatenate, found)
     order = np.argsort(np.concatenate(parts))
-    return hypotheses(token_ids[order, :, : limits.max()], scores[order], tokens)
+    return _hypotheses(model, given, token_ids[order], scores[order])
 
 
 def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0):
     """Decodes lists of token ids, those of about one length together, as is fastest.
+
+    Where they queue, the shortest are searched first, and what is not over when no more
+    of a length wait, or does not fit into the room, waits once more, with the longer.
 
     Args:
         model: The model.
@@ -152,7 +130,8 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
         search: The search, or None.
         chosen: Places of the lists that are to be decoded; None: all.
         prefixes: List of as many lists of integers, the first tokens forced, or None.
-        first: Place of the first list in all that is searched: see `decode`.
+        first: Place of the first list in all that is searched: a sample does not depend
+            on those searched beside it.
 
     Yields:
         Pairs: a list of places, and the `Hypotheses` of the sentences there.
@@ -168,31 +147,126 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
     # full is the most expensive one.
     places = sorted(places, key=lambda place: -len(lists[place]))
     search = search or Greedy()
+    numbers = streams(first + np.arange(len(lists)), search)
     plan = planned(len(places), search.width, _can_queue(model))
-    groups = [(None, places)]
-    if plan.queued:  # in one queue all are padded to one length
-        groups = itertools.groupby(
-            places, lambda place: padded_length(model, len(lists[place]))
-        )
-    batches = [
-        batch for length, some in groups for batch in plan.cut(list(some), length)
-    ]
 
-    def searched(batch):
+    def searched(batch, length=None, to_the_end=True):
+        source_ids = padded([lists[place] for place in batch], model.pad_id)
+        length = length or padded_length(model, source_ids.shape[1])
         prefix = None
         if prefixes is not None:
             prefix = padded([prefixes[place] for place in batch], model.pad_id)
-        found = decode(
-            model,
-            padded([lists[place] for place in batch], model.pad_id),
-            search,
-            prefix=prefix,
-            numbers=[first + place for place in batch],
-            plan=plan,
-        )
-        return batch, found
+        given = _given(model, source_ids, length, numbers[batch], None, prefix)
+        programs = _programs(model, search, plan, given)
+        token_ids, scores, ended = programs.run(given, plan.most(length), to_the_end)
+        found = _hypotheses(model, given, token_ids[ended], scores[ended])
+        batch = np.asarray(batch)
+        return batch[ended].tolist(), found, batch[~ended].tolist()
 
-    yield from _at_once(searched, batches)
+    if not plan.queued:
+        for batch, found, _ in _at_once(searched, plan.cut(places)):
+            yield batch, found
+        return
+    groups = collections.defaultdict(list)
+    for place in places:
+        groups[padded_length(model, len(lists[place]), queued=True)].append(place)
+    longest = max(groups)
+    waiting = groups.pop(longest)
+    threads = range(compiled.num_threads())
+    left = [[] for _ in threads]
+    yield from together(
+        _queued(
+            functools.partial(searched, to_the_end=False),
+            plan,
+            {length: some[k :: len(threads)] for length, some in groups.items()},
+            longest,
+            left[k],
+        )
+        for k in threads
+    )
+    waiting = sum(left, waiting)
+    few = len(waiting) <= plan.size  # for a program that has the processor to itself
+    parts = [waiting] if few else plan.cut(waiting, longest)
+    some = functools.partial(searched, length=longest)
+    for batch, found, _ in _at_once(some, parts):
+        yield batch, found
+
+
+def _queued(searched, plan, groups, longest, left):
+    """Searches the sentences of one thread, those of each padded length in a queue.
+
+    Args:
+        searched: Function of places and their padded length: gives the places of what
+            was searched to the end, what was found there, and the other places.
+        plan: The `Plan`.
+        groups: Dict of the places by padded length.
+        longest: A padded length above these.
+        left: List that gets the places of what was not searched to the end.
+
+    Yields:
+        Pairs of places and their `Hypotheses`.
+    """
+    lengths = [*sorted(groups), longest]
+    for length, longer in itertools.pairwise(lengths):
+        waiting = left + groups[length]
+        left.clear()
+        if len(waiting) * (longer - length) < plan.size * WORTHWHILE:
+            left += waiting
+            continue
+        for batch in in_batches(waiting, plan.most(length)):
+            batch, found, others = searched(batch, length)
+            left += others
+            if batch:
+                yield batch, found
+
+
+def _given(model, source_ids, length, numbers, max_length=None, prefix=None):
+    """Makes what a program gets, a dict of arrays `(B, ...)`.
+
+    Args:
+        model: The model.
+        source_ids: Int32 array `(B, S)`.
+        length: The length that they are padded to.
+        numbers: Int32 array `(B,)`, the sentences' randomness.
+        max_length: Number of generated tokens at most, or None.
+        prefix: Int32 array `(B, P)` or None.
+    """
+    given = {
+        "source_ids": lengthened(model, source_ids, length),
+        "limits": _limits(model, source_ids, max_length),
+        "streams": numbers,
+    }
+    if prefix is not None and (prefix != model.pad_id).any():
+        width = _round_up(prefix.shape[1], SHORTEST)
+        given["prefix"] = lengthened(model, prefix, width)
+    return given
+
+
+def _rows(given, part):
+    return {name: x[part] for name, x in given.items()}
+
+
+def _programs(model, search, plan, given, max_length=None):
+    """Gives the programs for what `_given` made."""
+    _check_coverage(model, search)
+    length = given["source_ids"].shape[1]
+    if max_length is None:
+        room = max(int(given["limits"].max()), _wanted(model, length))
+    else:
+        room = _round_up(max_length, SHORTEST)
+    first_room = room
+    if max_length is None and hasattr(model, "grow_state"):
+        first_room = min(room, length + SPARE)
+    tokens = _tokens(model)
+    return programs_of(model, search, plan.size, first_room, room, tokens)
+
+
+def _hypotheses(model, given, token_ids, scores):
+    return hypotheses(token_ids[:, :, : given["limits"].max()], scores, _tokens(model))
+
+
+def _tokens(model):
+    return SpecialTokens(model.start_id, model.end_id, model.pad_id)
 
 
 def _at_once(function, batches):

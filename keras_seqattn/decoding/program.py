@@ -4,7 +4,7 @@ Of a full batch only the last sentences go on for long. So it begins with little
 for generated tokens, which makes each step cheaper; when a quarter is left, or the room
 is used up, those left go on in a smaller program that has all the room. Of more
 sentences than fill the programs that run at once, each program has a queue, and keeps
-its rows full (see `queue`).
+its rows full (see `queue`); those left then may wait once more, with longer ones.
 Shapes: B sentences, N hypotheses, L room for generated tokens.
 """
 
@@ -23,6 +23,9 @@ from keras_seqattn.decoding.queue import Queue
 
 # The size in which the last sentences of a batch go on.
 SMALLER = {32: 8, 64: 16}
+# With which share of its rows a queue's program stops where they are searched once more
+# elsewhere: that loses what they have found, and saves steps with empty rows.
+MOVED = 0.75
 
 
 class CompileReport(NamedTuple):
@@ -117,7 +120,7 @@ class Programs:
     `start` begins a batch, and stops when few enough are left for a smaller one, or its
     room is used up; `resume` brings as many as a smaller one holds to their end. With a
     queue, `start` begins as many rows as there are, and a sentence that outgrows their
-    room is searched again where there is more.
+    room is searched again where there is more, here or by the caller.
     """
 
     def __init__(self, reference, variables, search, size, first_room, room, tokens):
@@ -130,11 +133,23 @@ class Programs:
         self.start = compiled.CompiledFunction(self._start, variables, to_numpy=False)
         self.resume = compiled.CompiledFunction(self._resume, variables, to_numpy=False)
 
-    def run(self, given, most):
-        """Searches at most `most`; gives token ids `(B, N, L)` and scores `(B, N)`."""
-        return self._search.results(self._found(given, most), self._tokens)
+    def run(self, given, most, to_the_end=True):
+        """Searches at most `most` sentences.
 
-    def _found(self, given, most):
+        Args:
+            given: Dict of the arrays "source_ids" `(B, S)`, "limits" `(B,)`, "streams"
+                `(B,)`, and "prefix" `(B, P)` if tokens are forced.
+            most: Number of sentences that `start` takes, B of them real.
+            to_the_end: Whether those are brought to their end that `start` leaves.
+
+        Returns:
+            Token ids `(B, N, L)`, scores `(B, N)`, and whether that is the end `(B,)`.
+        """
+        found = self._found(given, most, to_the_end)
+        ended = found["finished"] & ~found.get("outgrown", np.bool_(False))
+        return *self._search.results(found, self._tokens), ended
+
+    def _found(self, given, most, to_the_end=True):
         """Gives what is found, a dict of NumPy arrays `(B, ...)`."""
         count = len(given["limits"])
         # The rows added repeat the last one, and are finished before they begin.
@@ -142,19 +157,23 @@ class Programs:
         rows["limits"][count:] = 0
         if most > self._size:
             rows["count"] = np.int32(count)
+            few = self._enough if to_the_end else int(MOVED * self._size)
+            rows["enough"] = np.int32(few)
         carried = self.start(rows)
-        found = last = self._ended(carried)
+        found = last = self._ended(carried) if to_the_end else _arrays(carried["found"])
         if "all" in carried:
             found = _arrays(carried["all"])
             for name, values in last.items():
                 found[name][last["number"]] = values
+        found = {name: x[:count] for name, x in found.items()}
+        if to_the_end and "outgrown" in found:
             # So few that they leave `start` at once, for where there is more room.
-            outgrown = np.flatnonzero(found["outgrown"][:count])
+            outgrown = np.flatnonzero(found["outgrown"])
             for again in in_batches(outgrown, self._smaller):
                 chosen = {name: x[again] for name, x in given.items()}
                 for name, values in self._found(chosen, most).items():
                     found[name][again] = values
-        return {name: x[:count] for name, x in found.items()}
+        return found
 
     def _ended(self, carried):
         """Brings what `start` left to its end; gives what is found in its rows."""
@@ -168,8 +187,9 @@ class Programs:
         return found
 
     def _start(self, given):
-        model, search, enough = self._model(), self._search, self._enough
-        room = self._first_room if enough else self._room
+        model, search = self._model(), self._search
+        enough = given.get("enough", self._enough)
+        room = self._first_room if self._enough else self._room
         # Only a search that asks for it finds out whether a model can.
         options = {"coverage": True} if search.needs_coverage else {}
 
@@ -194,7 +214,7 @@ class Programs:
         carried = loop.advance(
             search, model.step, carried, self._tokens, enough, room, queue
         )
-        kept = {"found", "all"} | ({"state", "index"} if enough else set())
+        kept = {"found", "all"} | ({"state", "index"} if self._enough else set())
         return {name: carried[name] for name in carried if name in kept}
 
     def _resume(self, carried, rows):

@@ -38,7 +38,10 @@ def best_of_all(values, count):
     padded = ops.pad(values, padding, constant_values=2 * FORBIDDEN)
     blocks = ops.reshape(padded, (batch_size, -1, block))  # (B, W n, M)
     count_blocks = min(count, blocks.shape[1])
-    _, chosen = largest(ops.max(blocks, axis=-1), count_blocks)
+    # A bound that none falls below: else XLA takes the maximum of the maxima of all
+    # values once more.
+    maxima = ops.maximum(ops.max(blocks, axis=-1), 8 * FORBIDDEN)
+    _, chosen = largest(maxima, count_blocks)
     few = ops.reshape(gathered(blocks, chosen), (batch_size, -1))
     best, places = largest(few, count)
     chosen = gathered(chosen, places // block)

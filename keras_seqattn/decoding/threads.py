@@ -1,8 +1,10 @@
-"""`in_threads`: a function of many things, a few of them at a time."""
+"""A few things at a time: a function of many, or generators."""
 
 import collections
 import contextlib
 import contextvars
+import queue
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 
@@ -41,3 +43,52 @@ def in_threads(function, items, threads):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def together(generators):
+    """Gives what generators give, as it comes: each runs in a thread of its own.
+
+    They stop after the result that they are at when one of them fails, or nobody takes
+    results any more.
+
+    Args:
+        generators: Iterable of generators; they run in the context of the caller.
+
+    Yields:
+        Their results, those of each in its order.
+
+    Raises:
+        BaseException: What the first of them raised.
+
+    Example:
+        >>> sorted(together([iter([1, 2]), iter([3])]))
+        [1, 2, 3]
+    """
+    generators = list(generators)
+    results, over, stopped = queue.SimpleQueue(), object(), threading.Event()
+
+    def run(generator):
+        try:
+            for result in generator:
+                results.put((result, None))
+                if stopped.is_set():
+                    return
+            results.put((over, None))
+        except BaseException as error:
+            results.put((over, error))
+
+    with ThreadPoolExecutor(len(generators)) as pool:
+        try:
+            for generator in generators:
+                pool.submit(contextvars.copy_context().run, run, generator)
+            running = len(generators)
+            while running:
+                result, error = results.get()
+                if error is not None:
+                    raise error
+                if result is over:
+                    running -= 1
+                else:
+                    yield result
+        finally:
+            stopped.set()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_seqattn import decoding, models
-from keras_seqattn.decoding import batches, generation
+from keras_seqattn.decoding import batches, generation, program
 from tests.layers.weights import randomize
 from tests.pairs import each_variant
 
@@ -116,25 +116,57 @@ def test_prefixes_stay_with_their_sentences(rng):
     np.testing.assert_array_equal(found.token_ids[1::2, 0, :3], prefix[1::2])
 
 
+def mixed_lists(rng, count):
+    """Sources of up to 16 tokens, and ten of up to 60."""
+    rows = sources(rng, count, most=60)
+    rows[10:] *= np.arange(60) < 16
+    return [[int(i) for i in row if i] or [4] for row in rows]
+
+
+def decode_all(model, lists, search):
+    """Token ids of the best hypothesis of each."""
+    found = dict.fromkeys(range(len(lists)))
+    for places, some in generation.decode_lists(model, lists, search):
+        for row, place in enumerate(places):
+            assert found[place] is None
+            found[place] = some.sequence(row)
+    return [found[place] for place in range(len(lists))]
+
+
 def test_few_programs_serve_a_file_of_mixed_lengths(rng, monkeypatch):
-    """Two a length, and none for another file."""
+    """One a length, one more for the longest, and none for another file."""
     monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 2)
-    monkeypatch.setattr(batches, "SHARES", (16, 32))
     model, search = transformer(), decoding.Sample(seed=0)
     randomize(model, rng)
-
-    def lists(count):
-        rows = sources(rng, count, most=60)
-        rows[10:] *= np.arange(60) < 16
-        return [[int(i) for i in row if i] or [4] for row in rows]
-
     for count in (150, 90):
-        given = lists(count)
-        found = dict.fromkeys(range(count))
-        for places, hypotheses in generation.decode_lists(model, given, search):
-            found |= dict(zip(places, hypotheses.token_ids[:, 0], strict=True))
-        assert all(tokens is not None for tokens in found.values())
+        found = decode_all(model, mixed_lists(rng, count), search)
+        assert all(tokens is not None for tokens in found)
         assert decoding.compile_report(model).num_programs <= 6
+
+
+@pytest.mark.slow_on("tensorflow")
+@pytest.mark.parametrize("worthwhile", [0.0, 1.0, 40.0])
+def test_what_waits_once_more_is_found_once(rng, monkeypatch, worthwhile):
+    """With the longer ones, in one thread or the other, or all in one queue."""
+    model, search = transformer(), decoding.Sample(seed=0)
+    randomize(model, rng)
+    lists = mixed_lists(rng, 150)
+    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 1)
+    expected = decode_all(model, lists, search)
+    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 2)
+    monkeypatch.setattr(generation, "WORTHWHILE", worthwhile)
+    ends, run = [], program.Programs.run
+
+    def recorded(self, *arguments):
+        found = run(self, *arguments)
+        ends.append(found[-1])
+        return found
+
+    monkeypatch.setattr(program.Programs, "run", recorded)
+    assert decode_all(model, lists, search) == expected
+    again = sum(map(len, ends)) - len(lists)
+    assert again == sum(np.sum(~ended) for ended in ends)
+    assert (again > 8) == (worthwhile < 40.0)
 
 
 def test_a_single_row_is_two_on_tensorflow():

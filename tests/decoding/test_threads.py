@@ -1,9 +1,11 @@
 import contextvars
+import itertools
 import threading
+import time
 
 import pytest
 
-from keras_seqattn.decoding.threads import in_threads
+from keras_seqattn.decoding.threads import in_threads, together
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -55,3 +57,52 @@ def test_the_caller_s_context_is_seen():
     finally:
         variable.reset(token)
     assert seen == ["set"] * 3
+
+
+def test_generators_run_side_by_side():
+    """Each waits for the other."""
+    first, second = threading.Event(), threading.Event()
+
+    def one():
+        yield 1
+        assert second.wait(timeout=60.0)
+        yield 2
+        first.set()
+
+    def other():
+        second.set()
+        assert first.wait(timeout=60.0)
+        yield 3
+
+    assert list(together([one(), other()])) == [1, 2, 3]
+
+
+def test_a_generator_s_error_ends_all():
+    went_on = []
+
+    def endless():
+        for number in itertools.count():
+            yield number
+            went_on.append(number)
+
+    with pytest.raises(ZeroDivisionError):
+        for _ in together([endless(), (1 // 0 for _ in range(1))]):
+            pass
+    count = len(went_on)
+    time.sleep(0.05)
+    assert len(went_on) == count
+
+
+def test_generators_stop_when_nobody_takes_results():
+    closed = threading.Event()
+
+    def endless():
+        try:
+            yield from itertools.count()
+        finally:
+            closed.set()
+
+    found = together([endless()])
+    assert next(found) == 0
+    found.close()
+    assert closed.wait(timeout=60.0)
