@@ -29,8 +29,8 @@ from keras_seqattn.decoding.threads import in_threads, together
 
 # Of the first room, by how much it is longer than the source: most translations fit.
 SPARE = 8
-# Sentences of one padded length queue apart from longer ones if there are so many for a
-# row, times the positions that it saves: as much as the last rows of a queue cost.
+# Sentences queue apart from longer ones if that saves so many positions of padding for
+# each row: as much as the last rows of a queue cost.
 WORTHWHILE = 40
 
 
@@ -206,11 +206,12 @@ def _queued(searched, plan, groups, longest, left):
     Yields:
         Pairs of places and their `Hypotheses`.
     """
-    lengths = [*sorted(groups), longest]
-    for length, longer in itertools.pairwise(lengths):
+    own = {place: length for length, some in groups.items() for place in some}
+    for length, longer in itertools.pairwise([*sorted(groups), longest]):
         waiting = left + groups[length]
         left.clear()
-        if len(waiting) * (longer - length) < plan.size * WORTHWHILE:
+        saved = sum(longer - own[place] for place in waiting)
+        if saved < plan.size * WORTHWHILE:
             left += waiting
             continue
         for batch in in_batches(waiting, plan.most(length)):

@@ -169,6 +169,23 @@ def test_what_waits_once_more_is_found_once(rng, monkeypatch, worthwhile):
     assert (again > 8) == (worthwhile < 40.0)
 
 
+def test_few_sentences_queue_with_longer_ones():
+    """The last two of each queue are not searched to the end."""
+    searched, left = [], []
+
+    def search(batch, length):
+        searched.append((length, batch))
+        return batch[:-2], None, batch[-2:]
+
+    short, few, long = list(range(200)), list(range(200, 210)), list(range(210, 400))
+    groups = {32: long, 16: short, 24: few}
+    plan = batches.Plan(32, queued=True)
+    found = generation._queued(search, plan, groups, 48, left)
+    assert [batch for batch, _ in found] == [short[:-2], short[-2:] + few + long[:-2]]
+    assert searched == [(16, short), (32, short[-2:] + few + long)]
+    assert left == long[-2:]
+
+
 def test_a_single_row_is_two_on_tensorflow():
     alone = 2 if keras.backend.backend() == "tensorflow" else 1
     assert batches.planned(1).size == alone
