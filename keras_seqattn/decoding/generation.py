@@ -109,7 +109,8 @@ def decode(model, source_ids, search=None, max_length=None, prefix=None, plan=No
     programs = _programs(model, search, plan, given, max_length)
 
     def searched(part):
-        return programs.run(_rows(given, part), plan.most(length))
+        chosen = {name: x[part] for name, x in given.items()}
+        return programs.run(chosen, plan.most(length))
 
     parts = plan.cut(np.arange(count), length)
     found = zip(*_at_once(searched, parts), strict=True)
@@ -241,10 +242,6 @@ def _given(model, source_ids, length, numbers, max_length=None, prefix=None):
         width = _round_up(prefix.shape[1], SHORTEST)
         given["prefix"] = lengthened(model, prefix, width)
     return given
-
-
-def _rows(given, part):
-    return {name: x[part] for name, x in given.items()}
 
 
 def _programs(model, search, plan, given, max_length=None):
