@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_seqattn import decoding
 from keras_seqattn.decoding import batches, generation
+from keras_seqattn.decoding.methods import unscored
 from keras_seqattn.files import replacing
 
 # Lines that `stream` holds at once: enough that lines of about one length meet.
@@ -109,6 +110,7 @@ class Translator:
         Raises:
             ValueError: If `lines` is not a list of strings.
         """
+        search = unscored(search or self.search)
         hypotheses = self.translate(lines, search=search, verbose=verbose)
         return [best[0][0] for best in hypotheses]
 
@@ -183,10 +185,10 @@ class Translator:
             ValueError: If something in `lines` is not a string.
         """
         progress = keras.utils.Progbar(None, unit_name="line") if verbose else None
-        lines, first = iter(lines), 0
+        lines, first, search = iter(lines), 0, unscored(search or self.search)
         while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
             block = [line.rstrip("\r\n") for line in _strings(block, first)]
-            found = self._translate(block, search or self.search, None, False, first)
+            found = self._translate(block, search, None, False, first)
             if progress:
                 progress.add(len(block))
             yield from (best[0][0] for best in found)
@@ -400,6 +402,7 @@ def _with_hypotheses(search, count):
         return search
     if search is None or type(search) is decoding.Greedy:
         options = {} if search is None else search.get_config()
+        options.pop("scored", None)  # as a beam search always is
         search = decoding.BeamSearch(width=max(4, count), **options)
     if isinstance(search, decoding.BeamSearch):
         search = dataclasses.replace(search, width=max(search.width, count))

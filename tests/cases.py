@@ -366,6 +366,7 @@ CASES = {
             repetition_penalty=1.5,
             no_repeat_ngram=2,
             banned_ids=(4,),
+            scored=False,
             inputs=(LOGITS,),
         ),
     ],

@@ -1,5 +1,6 @@
 """Strings in, strings out: order, limits, errors, and one file for it all."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -98,10 +99,14 @@ def test_empty_lines_and_no_lines(translator, echo):
 
 def test_a_search_for_one_call_or_for_all(translator, echo):
     own, other = (ks.decoding.Greedy(min_length=n) for n in (1, 2))
+    default = ks.decoding.Greedy()
     ks.Translator(translator.model, translator.source_tokenizer, search=own)(["x"])
     translator(["x"])
     translator(["x"], search=other)
-    assert [search for _, search in echo] == [own, ks.decoding.Greedy(), other]
+    translator.translate(["x"])
+    searches = [search for _, search in echo]
+    calls = [dataclasses.replace(s, scored=False) for s in (own, default, other)]
+    assert searches == [*calls, default]  # none but `translate` gives scores
 
 
 def test_long_lines_are_cut_with_one_warning(translator, echo):

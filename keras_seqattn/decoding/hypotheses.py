@@ -16,7 +16,7 @@ class Hypotheses(NamedTuple):
         lengths: Int32 array `(B, N)`, the number of those tokens.
         scores: Float32 array `(B, N)`: the log-probability, end token included; of a
             `BeamSearch` divided by its length penalty, and -inf where fewer than N
-            hypotheses exist.
+            hypotheses exist; NaN of a search that is not `scored`.
 
     Example:
         >>> import numpy as np
@@ -55,7 +55,7 @@ class Hypotheses(NamedTuple):
         return [
             (self.sequence(sentence, rank), score)
             for rank, score in enumerate(scores)
-            if score > -np.inf
+            if score != -np.inf
         ]
 
 

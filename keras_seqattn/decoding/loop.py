@@ -80,9 +80,10 @@ def advance(search, step, carried, tokens, enough=0, room=None, queue=None):
         if "start" in found:
             own, begun = index - found["start"], {"start": found["start"]}
         logits, state = step(found["token"], carried["state"], index, **begun)
-        logits = ops.cast(logits, "float32")
-        # Not `log_softmax`, which writes down the logits once more before it sums.
-        log_probs = logits - ops.logsumexp(logits, axis=-1, keepdims=True)  # (B, W, V)
+        log_probs = ops.cast(logits, "float32")  # (B, W, V)
+        if search.needs_log_probs:
+            # Not `log_softmax`, which writes down the logits once more before it sums.
+            log_probs = log_probs - ops.logsumexp(log_probs, axis=-1, keepdims=True)
         found, parents = search.advance(
             found,
             log_probs,

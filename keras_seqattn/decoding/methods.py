@@ -58,6 +58,8 @@ class Search:
     num_hypotheses = 1
     # Whether the state is to sum the attention that the source gets.
     needs_coverage = False
+    # Whether each step is to give log-probabilities, or logits will do.
+    needs_log_probs = True
 
     def draw_seed(self):
         """Gives the seed of one search: an integer that only `Sample` uses."""
@@ -117,6 +119,8 @@ class Greedy(Search):
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
         banned_ids: Token ids that are never generated.
+        scored: Whether to compute scores. Without, they are NaN, and a step saves a
+            pass over the vocabulary.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -125,6 +129,13 @@ class Greedy(Search):
         >>> Greedy(min_length=3).get_config()["min_length"]
         3
     """
+
+    scored: bool = dataclasses.field(default=True, kw_only=True)
+
+    @property
+    def needs_log_probs(self):
+        """Whether each step is to give log-probabilities, or logits will do."""
+        return self.scored or self.repetition_penalty != 1.0
 
     def begin(self, limits, streams, room, tokens):
         """Makes what is found before the first step.
@@ -145,7 +156,7 @@ class Greedy(Search):
             "finished": limits <= 0,
             "token": ops.full(shape, tokens.start_id, "int32"),
             "token_ids": ops.full((*shape, room), tokens.pad_id, "int32"),
-            "scores": ops.zeros(shape, "float32"),
+            "scores": ops.full(shape, 0.0 if self.scored else np.nan, "float32"),
             "ended": ops.zeros(shape, "bool"),
         }
 
@@ -154,7 +165,8 @@ class Greedy(Search):
 
         Args:
             found: What `begin` or the step before gave.
-            log_probs: Float32 tensor `(B, W, V)`, the model's own.
+            log_probs: Float32 tensor `(B, W, V)`, the model's own; logits unless
+                `needs_log_probs`.
             index: The position, a scalar int32 tensor, or `(B,)` of each sentence's
                 own.
             tokens: The `SpecialTokens`.
@@ -169,8 +181,10 @@ class Greedy(Search):
         best, token = self.choose(allowed, found, index)
         # Where all is forbidden nothing is left but to end.
         token = ops.where(best > processors.FORBIDDEN / 2, token, tokens.end_id)
-        log_prob = picked(log_probs, token)
         frozen = ops.logical_or(found["ended"], found["finished"][:, None])
+        scores = found["scores"]
+        if self.scored:
+            scores = scores + ops.where(frozen, 0.0, picked(log_probs, token))
         token = ops.where(frozen, tokens.pad_id, token)
         ended = ops.logical_or(frozen, token == tokens.end_id)
         over = index + 1 >= found["limit"]
@@ -179,7 +193,7 @@ class Greedy(Search):
             "finished": ops.logical_or(over, ops.all(ended, axis=1)),
             "token": token,
             "token_ids": written(found["token_ids"], token, index),
-            "scores": found["scores"] + ops.where(frozen, 0.0, log_prob),
+            "scores": scores,
             "ended": ended,
         }, None
 
@@ -232,6 +246,8 @@ class Sample(Greedy):
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
         banned_ids: Token ids that are never generated.
+        scored: Whether to compute scores, which order the samples of a sentence.
+            Without, they are NaN, and a step saves a pass over the vocabulary.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -283,6 +299,25 @@ class Sample(Greedy):
             log_probs = processors.keep_min_p(log_probs, self.min_p)
         noise = processors.gumbel_noise(found["streams"], index, log_probs.shape[-1])
         return super().choose(log_probs + noise, found, index)
+
+
+def unscored(search):
+    """Gives a search that finds the same, without scores where they cost anything.
+
+    Args:
+        search: A search; None: `Greedy()`.
+
+    Returns:
+        A search.
+
+    Example:
+        >>> unscored(Greedy(min_length=3)) == Greedy(min_length=3, scored=False)
+        True
+    """
+    search = search or Greedy()
+    # A `Sample` orders by its scores.
+    greedy = type(search) is Greedy
+    return dataclasses.replace(search, scored=False) if greedy else search
 
 
 def written(token_ids, token, index):

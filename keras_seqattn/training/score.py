@@ -3,6 +3,7 @@
 import keras
 
 from keras_seqattn.decoding import generation
+from keras_seqattn.decoding.methods import unscored
 from keras_seqattn.layers import arguments
 
 
@@ -131,7 +132,7 @@ class TranslationScore(keras.callbacks.Callback):
         filled = [i for i, line in enumerate(self.sources) if line.strip()]
         texts = {}
         for batch, found in generation.decode_lists(
-            model, token_ids, self.search, filled
+            model, token_ids, unscored(self.search), filled
         ):
             best = [found.sequence(row) for row in range(len(batch))]
             best = self.target_tokenizer.detokenize(best)

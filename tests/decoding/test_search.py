@@ -29,7 +29,7 @@ def scripted(table):
     return step, {"beam": {}, "sentence": {"table": table}}
 
 
-def chained(table):
+def chained(table, width=1):
     """A step that says `table[b, token]`; it counts in the beams' part of the state."""
 
     def step(token_ids, state, index):
@@ -38,7 +38,7 @@ def chained(table):
         counted = state["beam"]["count"] + 1.0
         return logits, {"beam": {"count": counted}, "sentence": state["sentence"]}
 
-    count = np.zeros((len(table), 1), "float32")
+    count = np.zeros((len(table), width), "float32")
     return step, {"beam": {"count": count}, "sentence": {"table": table}}
 
 
@@ -66,6 +66,36 @@ def test_greedy_says_what_is_most_probable_and_freezes_what_has_ended():
     each = np.max(log_softmax(table), axis=-1)
     expected = [[each[0, :2].sum()], [each[1].sum()], [each[2].sum()]]
     np.testing.assert_allclose(found.scores, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"repetition_penalty": 1.7, "no_repeat_ngram": 2}]
+)
+def test_greedy_without_scores_finds_the_same(options, rng):
+    table = rng.normal(0, 2, (4, V, V)).astype("float32")
+    found = search(chained(table), 4, 7, method=decoding.Greedy(**options))
+    method = decoding.Greedy(scored=False, **options)
+    unscored = search(chained(table), 4, 7, method=method)
+    np.testing.assert_array_equal(unscored.token_ids, found.token_ids)
+    assert np.isnan(unscored.scores).all()
+    assert unscored.ranked(0)[0][0] == found.sequence(0)
+
+
+def test_samples_without_scores_are_the_same_in_the_order_drawn(rng):
+    table = rng.normal(0, 2, (2, V, V)).astype("float32")
+    found, unscored = (
+        search(
+            chained(table, width=3),
+            2,
+            6,
+            method=decoding.Sample(num_hypotheses=3, seed=5, scored=scored),
+        )
+        for scored in (True, False)
+    )
+    assert np.isnan(unscored.scores).all()
+    for row in range(2):
+        samples = found.token_ids[row].tolist()
+        assert sorted(unscored.token_ids[row].tolist()) == sorted(samples)
 
 
 def test_found_arrays_have_the_documented_types():
