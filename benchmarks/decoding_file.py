@@ -1,10 +1,10 @@
 """The part of `benchmarks.decoding` on real lengths: one file, two engines, one model.
 
-A translator is loaded, or made with random weights, and translates the first 1,000
-lines of Multi30k's `val`: ours as a user calls it, from strings to strings, and
-CTranslate2 with the exported weights, from the same tokens to tokens, so that what ours
-takes for tokenising counts against it. As in `decoding_peers`, `prepare(width)` gives
-the function that is timed and one that counts the tokens in what it returns.
+A translator is loaded, and translates the first 1,000 lines of Multi30k's `val` from
+strings to strings: ours as a user calls it, and CTranslate2 with the exported weights
+and the same tokenizer. With random weights, which never end a line, both go from ids to
+ids. As in `decoding_peers`, `prepare(width)` gives the function that is timed and one
+that counts the tokens in what it returns.
 """
 
 import dataclasses
@@ -66,7 +66,8 @@ def ours(path, data_dir):
     def prepare(width):
         if path:
             search = search_of(decoding, width)
-            return lambda: translator(lines, search=search), count_texts
+            run = functools.partial(translator, lines, search=search)
+            return run, functools.partial(_count_tokens_of, translator)
         search = search_of(decoding, width, min_length=RANDOM_LENGTH)
 
         def run():
@@ -74,9 +75,6 @@ def ours(path, data_dir):
             return [decoding.generate(model, ids, **options) for ids in batches]
 
         return run, lambda found: sum(int(batch.lengths.sum()) for batch in found)
-
-    def count_texts(texts):
-        return sum(map(len, translator.target_tokenizer.tokenize(texts)))
 
     return model.count_params(), prepare
 
@@ -94,8 +92,24 @@ def ctranslate2(path, data_dir, precision):
             for threads in CTRANSLATE2_THREADS
         ]
         names, adds_end = _vocabulary(folder)
-    sources = _source_ids(translator, lines)
-    tokens = [[names[i] for i in (ids[:-1] if adds_end else ids)] for ids in sources]
+    numbers = {name: number for number, name in enumerate(names)}
+
+    def tokenize():
+        sources = _source_ids(translator, lines)
+        return [[names[i] for i in (ids[:-1] if adds_end else ids)] for ids in sources]
+
+    tokens = tokenize()
+
+    def from_tokens(engine, **options):
+        return engine.translate_batch(tokens, **options)
+
+    def from_lines(engine, **options):
+        found = engine.translate_batch(tokenize(), **options)
+        best = [[numbers[token] for token in one.hypotheses[0]] for one in found]
+        return translator.target_tokenizer.detokenize(best)
+
+    count_texts = functools.partial(_count_tokens_of, translator)
+    run, count = (from_lines, count_texts) if path else (from_tokens, count_tokens)
 
     def prepare(width):
         options = dict(beam_size=width)
@@ -107,12 +121,10 @@ def ctranslate2(path, data_dir, precision):
             options |= dict.fromkeys(limits, RANDOM_LENGTH)
 
         runs = (
-            functools.partial(
-                engine.translate_batch, tokens, max_batch_size=size, **options
-            )
+            functools.partial(run, engine, max_batch_size=size, **options)
             for engine, size in itertools.product(engines, BATCH_SIZES)
         )
-        return quickest(*runs), count_tokens
+        return quickest(*runs), count
 
     return translator.model.count_params(), prepare
 
@@ -121,6 +133,11 @@ def _source_ids(translator, lines):
     """Tokenises lines as `Translator` does."""
     end = translator.model.end_id
     return [[*ids, end] for ids in translator.source_tokenizer.tokenize(lines)]
+
+
+def _count_tokens_of(translator, texts):
+    """Counts the tokens of translations."""
+    return sum(map(len, translator.target_tokenizer.tokenize(texts)))
 
 
 def _vocabulary(folder):

@@ -47,10 +47,11 @@ def search_of(decoding, width, **options):
     """Gives our search of a width, from the module `keras_seqattn.decoding`.
 
     Beams stop as those of CTranslate2 and Hugging Face do, when as many hypotheses as
-    beams have ended; our default searches on.
+    beams have ended; our default searches on. Greedy search computes no scores, which
+    no peer is asked for.
     """
     if width == 1:
-        return decoding.Greedy(**options)
+        return decoding.Greedy(scored=False, **options)
     return decoding.BeamSearch(width=width, patience=1.0, **options)
 
 
