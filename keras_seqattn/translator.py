@@ -248,7 +248,7 @@ class Translator:
         (source_ids,) = self._source_ids([source])
         inputs = np.array([source_ids], "int32")
         if target is None:
-            found = decoding.generate(self.model, inputs, self.search)
+            found = decoding.generate(self.model, inputs, unscored(self.search))
             target_ids = found.sequence(0)
         else:
             (target_ids,) = self.target_tokenizer.tokenize([target])
