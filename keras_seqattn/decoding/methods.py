@@ -78,7 +78,8 @@ class Search:
         """Applies what the search was told to log-probabilities `(B, W, V)`.
 
         Args:
-            log_probs: Float32 tensor, the model's own.
+            log_probs: Float32 tensor, the model's own; logits unless
+                `needs_log_probs`.
             token_ids: Int32 tensor `(B, W, L)` of what each beam has said.
             index: The position, a scalar int32 tensor, or `(B,)` of each sentence's
                 own.
