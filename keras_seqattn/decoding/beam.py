@@ -10,10 +10,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.decoding.methods import (
     Search,
-    check_integer,
-    check_number,
     written,
 )
 from keras_seqattn.decoding.processors import FORBIDDEN
@@ -83,14 +82,14 @@ class BeamSearch(Search):
     def __post_init__(self):
         """Checks the arguments."""
         super().__post_init__()
-        check_integer("width", self.width, 1)
-        check_integer("num_hypotheses", self.num_hypotheses, 1)
+        arguments.positive_integer("width", self.width)
+        arguments.positive_integer("num_hypotheses", self.num_hypotheses)
         for name in ("length_penalty", "coverage_penalty"):
             value = getattr(self, name)
             if value != 0:
-                check_number(name, value, above=0.0)
+                arguments.number(name, value, above=0.0)
         if self.patience is not None:
-            check_number("patience", self.patience, above=0.0)
+            arguments.number("patience", self.patience, above=0.0)
         if self.penalty not in PENALTIES:
             raise ValueError(
                 f"`penalty` must be one of {PENALTIES}. "

@@ -12,7 +12,7 @@ import itertools
 
 import numpy as np
 
-from keras_seqattn import compiled
+from keras_seqattn import arguments, compiled
 from keras_seqattn.decoding.batches import (
     SHORTEST,
     in_batches,
@@ -22,7 +22,7 @@ from keras_seqattn.decoding.batches import (
     planned,
 )
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
-from keras_seqattn.decoding.methods import Greedy, check_integer
+from keras_seqattn.decoding.methods import Greedy
 from keras_seqattn.decoding.program import programs_of
 from keras_seqattn.decoding.search import checked_prefix, streams
 from keras_seqattn.decoding.threads import in_threads, together
@@ -356,7 +356,7 @@ def _check_source_length(model, length):
 def _check_max_length(model, source_length, max_length):
     if max_length is None:
         return
-    check_integer("max_length", max_length, 1)
+    arguments.positive_integer("max_length", max_length)
     most = _most_generated(model, source_length)
     if most is not None and max_length > most:
         raise ValueError(

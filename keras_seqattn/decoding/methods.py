@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn import arguments, compiled
 from keras_seqattn.decoding import processors
 from keras_seqattn.decoding.ranking import best_of_all
 
@@ -44,11 +44,11 @@ class Search:
         """Checks the arguments."""
         # A configuration that was a JSON file has a list here.
         object.__setattr__(self, "banned_ids", tuple(self.banned_ids))
-        check_integer("min_length", self.min_length, 0)
-        check_integer("no_repeat_ngram", self.no_repeat_ngram, 0)
-        check_number("repetition_penalty", self.repetition_penalty, above=0.0)
+        arguments.integer("min_length", self.min_length, 0)
+        arguments.integer("no_repeat_ngram", self.no_repeat_ngram, 0)
+        arguments.number("repetition_penalty", self.repetition_penalty, above=0.0)
         for token_id in self.banned_ids:
-            check_integer("banned_ids", token_id, 0)
+            arguments.integer("banned_ids", token_id, 0)
 
     @property
     def width(self):
@@ -268,15 +268,15 @@ class Sample(Greedy):
     def __post_init__(self):
         """Checks the arguments."""
         super().__post_init__()
-        check_number("temperature", self.temperature, above=0.0)
+        arguments.number("temperature", self.temperature, above=0.0)
         if self.top_k is not None:
-            check_integer("top_k", self.top_k, 1)
+            arguments.positive_integer("top_k", self.top_k)
         for name in ("top_p", "min_p"):
             if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), above=0.0, most=1.0)
+                arguments.number(name, getattr(self, name), above=0.0, most=1.0)
         if self.seed is not None:
-            check_integer("seed", self.seed, 0)
-        check_integer("num_hypotheses", self.num_hypotheses, 1)
+            arguments.integer("seed", self.seed, 0)
+        arguments.positive_integer("num_hypotheses", self.num_hypotheses)
 
     def draw_seed(self):
         """Gives the seed of one search."""
@@ -364,21 +364,3 @@ def picked(log_probs, token):
     return ops.reshape(
         compiled.gather(ops.reshape(log_probs, (-1,)), places), (batch_size, width)
     )
-
-
-def check_integer(name, value, least):
-    """Raises a `ValueError` unless a value is an integer of at least 0, or 1."""
-    integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not integer or value < least:
-        wanted = {0: "an integer of at least 0", 1: "a positive integer"}[least]
-        raise ValueError(f"`{name}` must be {wanted}. Received: {name}={value!r}.")
-
-
-def check_number(name, value, above, most=float("inf")):
-    """Raises a `ValueError` unless a value is a number in (above, most]."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not above < value <= most:
-        interval = f"({above:g}, {most:g}{')' if most == float('inf') else ']'}"
-        raise ValueError(
-            f"`{name}` must be a number in {interval}. Received: {name}={value!r}."
-        )

@@ -6,10 +6,11 @@ Shapes: B sentences, W beams, L generated length, V vocabulary.
 import numpy as np
 from keras import ops, tree
 
+from keras_seqattn import arguments
 from keras_seqattn.compiled import CompiledFunction
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
-from keras_seqattn.decoding.methods import Greedy, check_integer
+from keras_seqattn.decoding.methods import Greedy
 
 
 def search(
@@ -67,8 +68,8 @@ def search(
     Reference:
         Sutskever et al. 2014, section 3.2. Differs: none.
     """
-    check_integer("batch_size", batch_size, 1)
-    check_integer("max_length", max_length, 1)
+    arguments.positive_integer("batch_size", batch_size)
+    arguments.positive_integer("max_length", max_length)
     method = method or Greedy()
     tokens = SpecialTokens(start_id, end_id, pad_id)
     given = {"streams": streams(np.arange(batch_size), method)}

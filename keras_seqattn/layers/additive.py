@@ -13,8 +13,8 @@ import math
 import keras
 from keras import ops
 
-from keras_seqattn import compiled
-from keras_seqattn.layers import arguments, explicit, grid, masks
+from keras_seqattn import arguments, compiled
+from keras_seqattn.layers import explicit, grid, masks
 from keras_seqattn.layers.attention import checked
 from keras_seqattn.layers.quantization import dtype_config
 from keras_seqattn.layers.scaled_dot import AttentionLayer

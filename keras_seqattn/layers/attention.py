@@ -9,7 +9,8 @@ import functools
 import keras
 from keras import ops
 
-from keras_seqattn.layers import arguments, distances, explicit, fused, masks
+from keras_seqattn import arguments
+from keras_seqattn.layers import distances, explicit, fused, masks
 from keras_seqattn.layers.chunked import chunked_attention
 
 IMPLEMENTATIONS = ("auto", "explicit", "fused", "chunked")

@@ -6,8 +6,7 @@ Shapes: B batch, L length, D model_dim, H heads.
 import keras
 from keras import ops
 
-from keras_seqattn import compiled
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments, compiled
 from keras_seqattn.layers.checkpointing import checkpointed
 from keras_seqattn.layers.feed_forward import FeedForward
 from keras_seqattn.layers.multi_head import MultiHeadAttention

@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from keras_seqattn import compiled
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments, compiled
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.quantization import dtype_config
 

@@ -8,7 +8,8 @@ R = H / G, K key_dim; N blocks of t queries, M blocks of s keys. A tensor of pai
 import keras
 from keras import ops
 
-from keras_seqattn.layers import arguments, masks
+from keras_seqattn import arguments
+from keras_seqattn.layers import masks
 
 # Most queries and keys of a block. With more, its scores leave the cache; with fewer,
 # a loop has too little to do at once.

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments
 from keras_seqattn.layers.notes import Notes
 from keras_seqattn.layers.quantization import QuantizedAsParent
 

@@ -8,7 +8,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments
 
 
 def padding_mask(token_ids, pad_id=0):

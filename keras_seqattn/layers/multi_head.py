@@ -7,7 +7,8 @@ G key and value heads, K key_dim, V value_dim, W beams, L cache length.
 import keras
 from keras import ops
 
-from keras_seqattn.layers import additive, arguments, attention, conversion, masks
+from keras_seqattn import arguments
+from keras_seqattn.layers import additive, attention, conversion, masks
 from keras_seqattn.layers.axes import Folding
 from keras_seqattn.layers.cached import CachedSteps
 from keras_seqattn.layers.distances import count_heads

@@ -10,7 +10,7 @@ import math
 import keras
 from keras import ops
 
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.logits import remember_factors
 from keras_seqattn.layers.quantization import QuantizedAsParent, unquantized

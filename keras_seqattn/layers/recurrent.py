@@ -6,7 +6,7 @@ Shapes: B batch, L length, D width of the input, E width of the hidden states, U
 import keras
 from keras import ops
 
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.quantization import dtype_config
 

@@ -7,7 +7,8 @@ target, E width of the source, U units, A width of the attention's projections.
 import keras
 from keras import ops
 
-from keras_seqattn.layers import additive, arguments
+from keras_seqattn import arguments
+from keras_seqattn.layers import additive
 from keras_seqattn.layers.masks import input_masks
 from keras_seqattn.layers.recurrent import RecurrentStack
 

@@ -17,8 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqattn import compiled
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments, compiled
 from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.quantization import unquantized
 

@@ -5,7 +5,7 @@ Shapes: D model_dim.
 
 import keras
 
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.normalization import LayerNormalization
 from keras_seqattn.layers.quantization import dtype_config

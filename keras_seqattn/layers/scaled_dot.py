@@ -6,7 +6,8 @@ Shapes: B batch, T target length, S source length, H heads, K key_dim, V value_d
 import keras
 from keras import ops
 
-from keras_seqattn.layers import arguments, attention, masks
+from keras_seqattn import arguments
+from keras_seqattn.layers import attention, masks
 
 
 class AttentionLayer(keras.layers.Layer):

@@ -6,7 +6,7 @@ Shapes: B batch, T length of a segment, M memory_length, D model_dim.
 import keras
 from keras import ops
 
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments
 
 
 def next_memory(memory, segment):

@@ -6,7 +6,8 @@ Shapes: B batch, T length, D model_dim, V vocabulary, C classes.
 import keras
 from keras import ops
 
-from keras_seqattn.layers import EncoderBlock, arguments, padding_mask
+from keras_seqattn import arguments
+from keras_seqattn.layers import EncoderBlock, padding_mask
 from keras_seqattn.models import stacks
 
 

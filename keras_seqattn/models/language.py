@@ -8,8 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqattn import decoding
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments, decoding
 from keras_seqattn.models import stacks
 from keras_seqattn.models.decoder import Decoder
 

@@ -3,7 +3,8 @@
 Shapes: D model_dim, V vocabulary.
 """
 
-from keras_seqattn.layers import PositionalEmbedding, TokenLogits, arguments
+from keras_seqattn import arguments
+from keras_seqattn.layers import PositionalEmbedding, TokenLogits
 from keras_seqattn.layers.blocks import attention_config, attention_from_config
 from keras_seqattn.layers.quantization import dtype_config
 from keras_seqattn.layers.residual import make_norm

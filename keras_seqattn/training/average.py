@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments
 from keras_seqattn.training.snapshot import array_of
 
 

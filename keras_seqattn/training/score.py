@@ -2,9 +2,9 @@
 
 import keras
 
+from keras_seqattn import arguments
 from keras_seqattn.decoding import generation
 from keras_seqattn.decoding.methods import unscored
-from keras_seqattn.layers import arguments
 
 
 class TranslationScore(keras.callbacks.Callback):

@@ -3,8 +3,7 @@
 import contextlib
 import pathlib
 
-from keras_seqattn import training
-from keras_seqattn.layers import arguments
+from keras_seqattn import arguments, training
 from keras_seqattn.tuning import processes
 from keras_seqattn.tuning.objective import DECODED, make_objective
 from keras_seqattn.tuning.oracles import ORACLES

@@ -1,0 +1,271 @@
+"""Checks of public arguments, in one wording for the whole library.
+
+Every check returns the value as plain Python (NumPy's numbers become Python's, so that
+configurations are JSON) and raises a `ValueError` that names the argument, says what it
+must be and what it was. A bool is never a number. With `optional=True` None is allowed.
+"""
+
+import difflib
+import math
+import numbers
+
+import numpy as np
+
+INFINITY = float("inf")
+
+
+def integer(name, value, least=None, most=None, optional=False):
+    """Returns `value` as an `int` if it is an integer in range.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        least: Smallest integer allowed; None for no bound.
+        most: Largest integer allowed; None for no bound.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value` as an `int`, or None.
+
+    Raises:
+        ValueError: If `value` is not an integer in [least, most].
+
+    Example:
+        >>> integer("offset", np.int32(-3)), integer("seed", None, optional=True)
+        (-3, None)
+    """
+    if value is None and optional:
+        return None
+    low = -INFINITY if least is None else least
+    high = INFINITY if most is None else most
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or not low <= value <= high:
+        if (least, most) == (1, None):
+            wanted = "a positive integer"
+        elif most is not None:
+            wanted = f"an integer in [{low}, {most}]"
+        else:
+            wanted = "an integer" + ("" if least is None else f" of at least {least}")
+        refuse(name, value, wanted, optional)
+    return int(value)
+
+
+def positive_integer(name, value, optional=False):
+    """Returns `value` as an `int` if it is an integer of at least 1.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value` as an `int`, or None.
+
+    Raises:
+        ValueError: If `value` is not a positive integer.
+
+    Example:
+        >>> positive_integer("num_heads", 8)
+        8
+    """
+    return integer(name, value, least=1, optional=optional)
+
+
+def number(name, value, least=None, above=None, most=None, below=None, optional=False):
+    """Returns `value` if it is a finite real number in range.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        least: Smallest number allowed; None for no bound.
+        above: Number that `value` must exceed, in place of `least`.
+        most: Largest number allowed; None for no bound.
+        below: Number that `value` must stay below, in place of `most`.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value` as an `int` or a `float`, or None.
+
+    Raises:
+        ValueError: If `value` is not a finite number in the range.
+
+    Example:
+        >>> number("temperature", 0.5, above=0.0)
+        0.5
+    """
+    if value is None and optional:
+        return None
+    allowed = (
+        _is_number(value)
+        and (least is None or value >= least)
+        and (above is None or value > above)
+        and (most is None or value <= most)
+        and (below is None or value < below)
+    )
+    if not allowed:
+        refuse(name, value, _wanted_number(least, above, most, below), optional)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_number(value):
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return real and math.isfinite(value)
+
+
+def _wanted_number(least, above, most, below):
+    if {least, above, most, below} == {None}:
+        return "a finite number"
+    low = (-INFINITY if least is None else least) if above is None else above
+    high = (INFINITY if most is None else most) if below is None else below
+    opening = "(" if least is None else "["
+    closing = ")" if most is None else "]"
+    return f"a number in {opening}{low:g}, {high:g}{closing}"
+
+
+def fraction(name, value, optional=False):
+    """Returns `value` if it is a number in [0, 1).
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value`.
+
+    Raises:
+        ValueError: If `value` is not a number in [0, 1).
+
+    Example:
+        >>> fraction("dropout", 0.1)
+        0.1
+    """
+    if value is None and optional:
+        return None
+    if not _is_number(value) or not 0.0 <= value < 1.0:
+        refuse(name, value, "in [0, 1)", optional)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def boolean(name, value, optional=False):
+    """Returns `value` as a `bool` if it is True or False.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value` as a `bool`, or None.
+
+    Raises:
+        ValueError: If `value` is neither True nor False.
+
+    Example:
+        >>> boolean("gated", False)
+        False
+    """
+    if value is None and optional:
+        return None
+    if not isinstance(value, bool | np.bool_):
+        refuse(name, value, "True or False", optional)
+    return bool(value)
+
+
+def choice(name, value, choices, optional=False):
+    """Returns `value` if it is one of `choices`, of the same type.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        choices: Tuple of the values allowed.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value`.
+
+    Raises:
+        ValueError: If `value` is none of `choices`.
+
+    Example:
+        >>> choice("norm", "rms", ("layer", "rms"))
+        'rms'
+    """
+    if value is None and optional:
+        return None
+    # Types first: an array compares element by element.
+    if not any(type(value) is type(one) and value == one for one in choices):
+        refuse(name, value, f"one of {choices}", optional)
+    return value
+
+
+def instance(name, value, types, wanted, optional=False):
+    """Returns `value` if it is an instance of a class.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        types: A class, or a tuple of classes.
+        wanted: What the argument must be, in words, with its article.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value`.
+
+    Raises:
+        ValueError: If `value` is not an instance of `types`.
+
+    Example:
+        >>> instance("name", "encoder", str, "a string")
+        'encoder'
+    """
+    if value is None and optional:
+        return None
+    if not isinstance(value, types):
+        refuse(name, value, wanted, optional)
+    return value
+
+
+def known(given, names, owner):
+    """Raises an error that suggests a name if a keyword argument is unknown.
+
+    Args:
+        given: Keyword arguments that the caller passed, a dict or their names.
+        names: Names that are allowed.
+        owner: Name of the class or function that takes them.
+
+    Raises:
+        ValueError: If one of `given` is not in `names`.
+
+    Example:
+        >>> known({"dropout": 0.1}, ("dropout", "name"), "EncoderBlock")
+    """
+    for name in given:
+        if name not in names:
+            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+            value = f"{name}={given[name]!r}" if isinstance(given, dict) else name
+            raise ValueError(
+                f"`{name}` must be an argument of `{owner}`. Received: {value}.{hint}"
+            )
+
+
+def refuse(name, value, wanted, optional=False):
+    """Raises the error of an argument that is not what it must be.
+
+    Args:
+        name: Name of the argument.
+        value: What the caller passed.
+        wanted: What the argument must be, in words, with its article.
+        optional: Whether it may be None too.
+
+    Raises:
+        ValueError: Always.
+
+    Example:
+        >>> refuse("width", 0, "a positive integer")
+        Traceback (most recent call last):
+        ValueError: `width` must be a positive integer. Received: width=0.
+    """
+    wanted += " or None" if optional else ""
+    raise ValueError(f"`{name}` must be {wanted}. Received: {name}={value!r}.")
