@@ -6,8 +6,10 @@ must be and what it was. A bool is never a number. With `optional=True` None is 
 """
 
 import difflib
+import inspect
 import math
 import numbers
+import os
 
 import numpy as np
 
@@ -224,6 +226,185 @@ def instance(name, value, types, wanted, optional=False):
     if not isinstance(value, types):
         refuse(name, value, wanted, optional)
     return value
+
+
+def text(name, value, optional=False):
+    """Returns `value` if it is a string.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value`.
+
+    Raises:
+        ValueError: If `value` is not a string.
+
+    Example:
+        >>> text("monitor", "val_loss")
+        'val_loss'
+    """
+    return instance(name, value, str, "a string", optional)
+
+
+def sequence(name, value, wanted, check=None, optional=False):
+    """Returns `value` if it is a list or a tuple, each of whose items passes a check.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed; an array of one axis stands for its list.
+        wanted: What the argument must be, in words, with its article.
+        check: Function of `name` and an item, which raises a `ValueError` or returns
+            the item as plain Python; None for items of any kind.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value`, a list or a tuple as it was given, its items as `check` returns them.
+
+    Raises:
+        ValueError: If `value` is neither a list nor a tuple, or an item fails.
+
+    Example:
+        >>> sequence("bucket_lengths", [8, 16], "a list of lengths", positive_integer)
+        [8, 16]
+    """
+    if value is None and optional:
+        return None
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        refuse(name, value, wanted, optional)
+    try:
+        items = [item if check is None else check(name, item) for item in value]
+    except ValueError:
+        refuse(name, value, wanted, optional)
+    return tuple(items) if isinstance(value, tuple) else items
+
+
+def function(name, value, optional=False):
+    """Returns `value` if it can be called.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value`.
+
+    Raises:
+        ValueError: If `value` cannot be called.
+
+    Example:
+        >>> function("step", len) is len
+        True
+    """
+    if not callable(value) and not (optional and value is None):
+        refuse(name, value, "a function", optional)
+    return value
+
+
+def path(name, value, optional=False):
+    """Returns `value` if it is the path of a file or a folder.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value`.
+
+    Raises:
+        ValueError: If `value` is neither a string that is not empty nor a path.
+
+    Example:
+        >>> path("folder", "studies/first")
+        'studies/first'
+    """
+    if value is None and optional:
+        return None
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        refuse(name, value, "a path", optional)
+    return value
+
+
+def tensor(name, value, optional=False):
+    """Returns `value` if it has a shape and a dtype, as arrays and tensors have.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value`.
+
+    Raises:
+        ValueError: If `value` is neither an array nor a tensor.
+
+    Example:
+        >>> tensor("query", np.ones((1, 2, 3))).shape
+        (1, 2, 3)
+    """
+    if value is None and optional:
+        return None
+    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+        refuse(name, value, "an array or a tensor", optional)
+    return value
+
+
+def interpreted(name, value, interpret, wanted, optional=False):
+    """Returns what Keras makes of a name, a configuration, a function or an object.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        interpret: Function of `value`, such as `keras.activations.get`.
+        wanted: What the argument must be, in words, with its article.
+        optional: Whether None is allowed.
+
+    Returns:
+        What `interpret` returns; None for None.
+
+    Raises:
+        ValueError: If `interpret` fails, or returns nothing.
+
+    Example:
+        >>> interpreted("rounding", "7", int, "a number in digits")
+        7
+    """
+    if value is None and optional:
+        return None
+    try:
+        found = interpret(value)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+        found = None
+    if found is None:
+        refuse(name, value, wanted, optional)
+    return found
+
+
+def names_of(function):
+    """Returns the names of the arguments that a function takes.
+
+    Args:
+        function: A function, or a class, for its constructor's.
+
+    Returns:
+        Tuple of strings, without those of `*args` and `**kwargs`.
+
+    Example:
+        >>> names_of(path)
+        ('name', 'value', 'optional')
+    """
+    return tuple(
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    )
 
 
 def known(given, names, owner):

@@ -151,7 +151,7 @@ OURS = {
     },
     "decoding.scoring": {"compiled", "decoding.batches", "decoding.generation"},
     "models": {"models"},
-    "models.recurrent": {"layers", "models.translation"},
+    "models.recurrent": {"layers", "models.stacks", "models.translation"},
     "models.translation": {"decoding", "layers", "models.stacks"},
     "models.stacks": {"layers"},
     "models.transformer": {"layers", "models.stacks", "models.translation"},

@@ -25,7 +25,6 @@ class Decoder:
     """
 
     def __init__(self, options, dtype):
-        stacks.check_options(options)
         _check_memory_length(options)
         self.options, self.dtype = options, dtype
         self.embedding = stacks.make_embedding(

@@ -125,7 +125,7 @@ class EncoderModel(stacks.Configured, keras.Model):
             "stochastic_depth": stochastic_depth,
             "share_layers": share_layers,
         }
-        stacks.check_options(options)
+        options = stacks.checked_options(EncoderModel, options, kwargs)
         arguments.choice("pooling", pooling, ("mean", "first"))
         dtype = kwargs.get("dtype")
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")

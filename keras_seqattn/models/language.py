@@ -135,6 +135,7 @@ class LanguageModel(stacks.Configured, keras.Model):
             "share_layers": share_layers,
             "memory_length": memory_length,
         }
+        options = stacks.checked_options(LanguageModel, options, kwargs)
         decoder = Decoder(options, kwargs.get("dtype"))
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
         super().__init__(token_ids, decoder.read(token_ids), **kwargs)

@@ -11,6 +11,7 @@ from keras_seqattn.layers import (
     RecurrentEncoder,
     padding_mask,
 )
+from keras_seqattn.models.stacks import checked_options
 from keras_seqattn.models.translation import (
     TranslationModel,
     TranslationStacks,
@@ -109,6 +110,7 @@ class TranslationRNN(TranslationModel):
             "end_id": end_id,
             "pad_id": pad_id,
         }
+        options = checked_options(TranslationRNN, options, kwargs)
         super().__init__(_Stacks(options, kwargs.get("dtype")), options, **kwargs)
 
 

@@ -3,6 +3,8 @@
 Shapes: D model_dim, V vocabulary.
 """
 
+import keras
+
 from keras_seqattn import arguments
 from keras_seqattn.layers import PositionalEmbedding, TokenLogits
 from keras_seqattn.layers.blocks import attention_config, attention_from_config
@@ -24,8 +26,60 @@ BLOCK_OPTIONS = (
     "normalize_first",
     "attention",
 )
-_SIZES = ("model_dim", "num_layers", "encoder_layers", "decoder_layers")
-_OPTIONAL_SIZES = ("max_length", "key_dim", "num_classes")
+_NAMES_OF_KERAS = ("name", "dtype", "trainable")
+
+
+def _optional_size(name, value):
+    return arguments.positive_integer(name, value, optional=True)
+
+
+def _attention(name, value):
+    return arguments.instance(name, value, dict, "a dict", optional=True)
+
+
+def _activation(name, value):
+    wanted = "an activation's name or a function"
+    arguments.interpreted(name, value, keras.activations.get, wanted)
+    return value
+
+
+# How each option that several models or several layers of a model have is checked; what
+# one layer alone takes under the same name, that layer checks.
+_CHECKS = {
+    **dict.fromkeys(
+        (
+            "vocabulary_size",
+            "source_vocabulary_size",
+            "model_dim",
+            "num_heads",
+            "num_layers",
+            "encoder_layers",
+            "decoder_layers",
+            "intermediate_dim",
+        ),
+        arguments.positive_integer,
+    ),
+    **dict.fromkeys(
+        (
+            "target_vocabulary_size",
+            "num_classes",
+            "max_length",
+            "key_dim",
+            "attention_units",
+        ),
+        _optional_size,
+    ),
+    **dict.fromkeys(
+        ("dropout", "attention_dropout", "activation_dropout", "stochastic_depth"),
+        arguments.fraction,
+    ),
+    **dict.fromkeys(
+        ("gated", "normalize_first", "share_layers", "tie_embeddings"),
+        arguments.boolean,
+    ),
+    "activation": _activation,
+    "attention": _attention,
+}
 
 
 class Configured:
@@ -70,33 +124,37 @@ class Configured:
         return cls(**config)
 
 
-def check_options(options):
-    """Checks the sizes, the token ids and the fractions among a model's options.
+def checked_options(model, options, given):
+    """Returns a model's options as plain Python, each checked.
 
     Args:
-        options: Dict of a model's constructor arguments.
+        model: The model's class.
+        options: Dict of the arguments in its constructor's signature.
+        given: Dict of its further keyword arguments, for Keras.
+
+    Returns:
+        A dict like `options`.
 
     Raises:
-        ValueError: If a size is not a positive integer, an id not in the vocabulary, or
-            a fraction not in [0, 1).
+        ValueError: If `given` has a name that Keras does not know, or an option is out
+            of range.
 
     Example:
-        >>> check_options({"model_dim": 8})
+        >>> checked_options(Configured, {"model_dim": 8}, {"name": "small"})
+        {'model_dim': 8}
     """
-    vocabularies = [name for name in options if name.endswith("vocabulary_size")]
-    optional = (*_OPTIONAL_SIZES, "target_vocabulary_size")
-    for name in (*vocabularies, *_SIZES, *_OPTIONAL_SIZES):
-        missing = name not in options or (name in optional and options[name] is None)
-        if not missing:
-            arguments.positive_integer(name, options[name])
-    smallest = min((options[name] or float("inf") for name in vocabularies), default=0)
+    names = (*arguments.names_of(model), *_NAMES_OF_KERAS)
+    arguments.known(given, names, model.__name__)
+    options = {
+        name: _CHECKS[name](name, value) if name in _CHECKS else value
+        for name, value in options.items()
+    }
+    sizes = [size for name, size in options.items() if name.endswith("vocabulary_size")]
+    smallest = min((size for size in sizes if size is not None), default=0)
     for name in ("start_id", "end_id", "pad_id"):
-        if name in options and not 0 <= options[name] < smallest:
-            raise ValueError(
-                f"`{name}` must be in [0, {smallest}), the vocabulary. "
-                f"Received: {name}={options[name]!r}."
-            )
-    arguments.fraction("stochastic_depth", options.get("stochastic_depth", 0.0))
+        if name in options:
+            arguments.integer(name, options[name], 0, smallest - 1)
+    return options
 
 
 def embedding_positions(positions):

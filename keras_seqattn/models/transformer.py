@@ -150,6 +150,7 @@ class TranslationTransformer(TranslationModel):
             "stochastic_depth": stochastic_depth,
             "share_layers": share_layers,
         }
+        options = stacks.checked_options(TranslationTransformer, options, kwargs)
         super().__init__(_Stacks(options, kwargs.get("dtype")), options, **kwargs)
 
 

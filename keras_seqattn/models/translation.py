@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_seqattn import decoding
 from keras_seqattn.layers import PositionalEmbedding
-from keras_seqattn.models.stacks import Configured, Logits, check_options
+from keras_seqattn.models.stacks import Configured, Logits
 
 
 class TranslationModel(Configured, keras.Model):
@@ -160,7 +160,6 @@ class TranslationStacks:
     """
 
     def __init__(self, options, dtype, **embedding):
-        check_options(options)
         self.options, self.dtype = options, dtype
         self.pad_id = options["pad_id"]
         source_size = options["source_vocabulary_size"]

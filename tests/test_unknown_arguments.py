@@ -1,0 +1,36 @@
+"""No public class or function takes a keyword argument that it does not know."""
+
+import pytest
+
+from tests.cases import CASES
+
+pytestmark = pytest.mark.backends("torch")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_unknown_keyword_is_refused(name):
+    make, _ = CASES[name][0]
+    if not hasattr(make, "func"):
+        pytest.skip("made by a function of its own")
+    with pytest.raises((ValueError, TypeError), match="frobnicate"):
+        make(frobnicate=3)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name[:7] == "models."])
+def test_a_model_names_the_nearest_argument(name):
+    make, _ = CASES[name][0]
+    with pytest.raises(
+        ValueError,
+        match=f"`drop_out` must be an argument of `{name[7:]}`. "
+        "Received: drop_out=0.3. Did you mean `dropout`?",
+    ):
+        make(drop_out=0.3)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name[:7] == "models."])
+def test_a_model_s_configuration_is_refused_like_its_arguments(name):
+    model = CASES[name][0][0](trainable=False, name="frozen")
+    assert (model.trainable, model.name) == (False, "frozen")
+    config = model.get_config()
+    with pytest.raises(ValueError, match="`num_head` must.*Received: num_head=2"):
+        type(model).from_config({**config, "num_head": 2})
