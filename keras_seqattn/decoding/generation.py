@@ -22,9 +22,10 @@ from keras_seqattn.decoding.batches import (
     planned,
 )
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
-from keras_seqattn.decoding.methods import Greedy
+from keras_seqattn.decoding.ids import check_range, checked_ids, checked_prefix
+from keras_seqattn.decoding.methods import checked_search
 from keras_seqattn.decoding.program import programs_of
-from keras_seqattn.decoding.search import checked_prefix, streams
+from keras_seqattn.decoding.search import streams
 from keras_seqattn.decoding.threads import in_threads, together
 
 # Of the first room, by how much it is longer than the source: most translations fit.
@@ -46,20 +47,21 @@ def generate(model, source_ids, search=None, max_length=None, prefix=None):
 
     Args:
         model: The model. Its attributes `start_id`, `end_id` and `pad_id` are used.
-        source_ids: Int array `(B, S)`, padded with the model's `pad_id`.
+        source_ids: Int array `(B, S)`, padded with the model's `pad_id`, or a list of
+            lists of integers.
         search: The search; `Greedy()` when None.
         max_length: Number of generated tokens at most, end included. When None, twice
             the tokens of each sentence and 10, or the model's own limit if less.
-        prefix: Int array `(B, P)` of forced first tokens, padded with `pad_id`, or
-            None.
+        prefix: Int array `(B, P)` of forced first tokens, padded with `pad_id`, or a
+            list of B lists of integers, or None.
 
     Returns:
         The `Hypotheses`, in the order of `source_ids`.
 
     Raises:
-        ValueError: If `source_ids` is not an integer array of rank 2, holds an id
-            outside the vocabulary, is longer than the model's `max_length`, or
-            `max_length` is more than that, or `prefix` does not fit.
+        ValueError: If `source_ids` are not integers of rank 2, hold an id outside the
+            vocabulary, or are longer than the model's `max_length`, or `max_length` is
+            more than that, `search` is not a search, or `prefix` does not fit.
 
     Example:
         >>> import numpy as np
@@ -70,13 +72,13 @@ def generate(model, source_ids, search=None, max_length=None, prefix=None):
         (1, 1, 4)
     """
     size = getattr(model, "source_vocabulary_size", None)
-    source_ids = checked_ids("source_ids", source_ids, size)
+    source_ids = checked_ids("source_ids", source_ids, size, model.pad_id)
     _check_source_length(model, source_ids.shape[1])
     _check_max_length(model, source_ids.shape[1], max_length)
     if prefix is not None:
         most = max_length or _wanted(model, source_ids.shape[1])
         prefix = checked_prefix(prefix, len(source_ids), most, model.pad_id)
-        _check_range("prefix", prefix, getattr(model, "target_vocabulary_size", None))
+        check_range("prefix", prefix, getattr(model, "target_vocabulary_size", None))
     return decode(model, source_ids, search, max_length, prefix)
 
 
@@ -100,7 +102,7 @@ def decode(model, source_ids, search=None, max_length=None, prefix=None, plan=No
         >>> decode(model, np.array([[5, 7, 2]], "int32"), max_length=3).lengths.shape
         (1, 1)
     """
-    search = search or Greedy()
+    search = checked_search("search", search)
     count, length = source_ids.shape
     plan = plan or planned(count, search.width, _can_queue(model))
     length = padded_length(model, length, plan.queued)
@@ -147,7 +149,7 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
     # The longest first: else threads end at other times, and the batch that is not
     # full is the most expensive one.
     places = sorted(places, key=lambda place: -len(lists[place]))
-    search = search or Greedy()
+    search = checked_search("search", search)
     numbers = streams(first + np.arange(len(lists)), search)
     plan = planned(len(places), search.width, _can_queue(model))
 
@@ -284,48 +286,6 @@ def _limits(model, source_ids, max_length):
 
 def _round_up(number, multiple):
     return -(-number // multiple) * multiple
-
-
-def checked_ids(name, token_ids, size=None):
-    """Sees that token ids are a batch of a vocabulary's.
-
-    Args:
-        name: Name of the argument, for the message.
-        token_ids: What was given.
-        size: Size of the vocabulary, or None.
-
-    Returns:
-        Int32 array `(B, L)`.
-
-    Raises:
-        ValueError: If they are not integers of rank 2 in [0, size).
-
-    Example:
-        >>> checked_ids("source_ids", [[3, 4]]).dtype.name
-        'int32'
-    """
-    token_ids = np.asarray(token_ids)
-    if token_ids.ndim != 2 or 0 in token_ids.shape:
-        raise ValueError(
-            f"`{name}` must have rank 2, (batch, length), and not be empty. "
-            f"Received: {name}.shape={token_ids.shape}."
-        )
-    if not np.issubdtype(token_ids.dtype, np.integer):
-        raise ValueError(
-            f"`{name}` must be integers. "
-            f"Received: {name} of dtype {token_ids.dtype.name!r}."
-        )
-    _check_range(name, token_ids, size)
-    return token_ids.astype("int32")
-
-
-def _check_range(name, token_ids, size):
-    low, high = token_ids.min(initial=0), token_ids.max(initial=0)
-    if low < 0 or (size is not None and high >= size):
-        raise ValueError(
-            f"`{name}` must be in [0, {size}), the model's vocabulary. "
-            f"Received: ids from {token_ids.min()} to {high}."
-        )
 
 
 def _can_queue(model):

@@ -302,6 +302,30 @@ class Sample(Greedy):
         return super().choose(log_probs + noise, found, index)
 
 
+def checked_search(name, search):
+    """Returns a search if it is one.
+
+    Args:
+        name: Name of the argument, for the error.
+        search: What was given; None: `Greedy()`.
+
+    Returns:
+        A `Search`.
+
+    Raises:
+        ValueError: If `search` is neither a search nor None.
+
+    Example:
+        >>> checked_search("search", "beam")
+        Traceback (most recent call last):
+        ValueError: `search` must be a `Greedy`, `Sample` or `BeamSearch`, or None. \
+Received: search='beam'.
+    """
+    wanted = "a `Greedy`, `Sample` or `BeamSearch`,"  # "or None" follows
+    arguments.instance(name, search, Search, wanted, optional=True)
+    return search or Greedy()
+
+
 def unscored(search):
     """Gives a search that finds the same, without scores where they cost anything.
 
@@ -315,7 +339,7 @@ def unscored(search):
         >>> unscored(Greedy(min_length=3)) == Greedy(min_length=3, scored=False)
         True
     """
-    search = search or Greedy()
+    search = checked_search("search", search)
     # A `Sample` orders by its scores.
     greedy = type(search) is Greedy
     return dataclasses.replace(search, scored=False) if greedy else search

@@ -16,7 +16,7 @@ from keras_seqattn.decoding.batches import (
     lengthened,
     padded_length,
 )
-from keras_seqattn.decoding.generation import checked_ids
+from keras_seqattn.decoding.ids import checked_ids
 
 # Most logits at once, in sentences times length: 4,096 are 160 MB of a vocabulary of
 # 10,000.
@@ -29,14 +29,15 @@ def scored(model, source_ids, target_ids):
     Args:
         model: A model of {"source_ids": (B, S), "target_ids": (B, T)} that gives
             logits, with the attributes `start_id` and `pad_id`.
-        source_ids: Int array `(B, S)`, padded with `pad_id`.
-        target_ids: Int array `(B, T)`, without start, with the end, padded.
+        source_ids: Int array `(B, S)`, padded with `pad_id`, or a list of lists.
+        target_ids: Int array `(B, T)`, without start, with the end, padded, or a list
+            of lists.
 
     Returns:
         Float32 array `(B,)`: the sum over the real tokens, in nats.
 
     Raises:
-        ValueError: If the arrays are not integers of rank 2 with one batch size, or
+        ValueError: If they are not integers of rank 2 with one batch size, or
             hold an id outside the vocabulary.
 
     Example:
@@ -47,10 +48,16 @@ def scored(model, source_ids, target_ids):
         True
     """
     source_ids = checked_ids(
-        "source_ids", source_ids, getattr(model, "source_vocabulary_size", None)
+        "source_ids",
+        source_ids,
+        getattr(model, "source_vocabulary_size", None),
+        model.pad_id,
     )
     target_ids = checked_ids(
-        "target_ids", target_ids, getattr(model, "target_vocabulary_size", None)
+        "target_ids",
+        target_ids,
+        getattr(model, "target_vocabulary_size", None),
+        model.pad_id,
     )
     if len(source_ids) != len(target_ids):
         raise ValueError(

@@ -10,7 +10,8 @@ from keras_seqattn import arguments
 from keras_seqattn.compiled import CompiledFunction
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
-from keras_seqattn.decoding.methods import Greedy
+from keras_seqattn.decoding.ids import checked_prefix
+from keras_seqattn.decoding.methods import checked_search
 
 
 def search(
@@ -44,14 +45,14 @@ def search(
         pad_id: What fills a sentence that has ended; never generated.
         method: The search; `Greedy()` when None.
         prefix: Int array `(B, P)` of forced first tokens, filled with `pad_id` where
-            the search is free, or None.
+            the search is free, or a list of B lists of integers, or None.
 
     Returns:
         The `Hypotheses`.
 
     Raises:
-        ValueError: If `batch_size` or `max_length` is not a positive integer, or
-            `prefix` does not fit.
+        ValueError: If `batch_size` or `max_length` is not a positive integer, `method`
+            is not a search, or `prefix` does not fit.
 
     Example:
         >>> import numpy as np
@@ -70,7 +71,7 @@ def search(
     """
     arguments.positive_integer("batch_size", batch_size)
     arguments.positive_integer("max_length", max_length)
-    method = method or Greedy()
+    method = checked_search("method", method)
     tokens = SpecialTokens(start_id, end_id, pad_id)
     given = {"streams": streams(np.arange(batch_size), method)}
     if prefix is not None:
@@ -98,50 +99,8 @@ def streams(numbers, method):
         Int32 array `(B,)`.
 
     Example:
+        >>> from keras_seqattn.decoding import Greedy
         >>> streams(np.arange(2), Greedy())[0].tolist()
         0
     """
     return (numbers.astype("int64") * 2654435761 + method.draw_seed()).astype("int32")
-
-
-def checked_prefix(prefix, batch_size, max_length, pad_id):
-    """Sees that forced tokens fit the search.
-
-    Args:
-        prefix: What was given.
-        batch_size: Number of sentences B.
-        max_length: Number of generated tokens at most.
-        pad_id: What fills the end of a short prefix.
-
-    Returns:
-        Int32 array `(B, P)`.
-
-    Raises:
-        ValueError: If it is not of integers and that shape, is longer than
-            `max_length`, or has a gap.
-
-    Example:
-        >>> checked_prefix([[5, 0]], 1, 4, 0).tolist()
-        [[5, 0]]
-    """
-    prefix = np.asarray(prefix)
-    integers = np.issubdtype(prefix.dtype, np.integer)
-    if prefix.ndim != 2 or len(prefix) != batch_size or not integers:
-        raise ValueError(
-            f"`prefix` must be integers of shape ({batch_size}, length). "
-            f"Received: prefix of shape {prefix.shape}, {prefix.dtype.name}."
-        )
-    real = prefix != pad_id
-    if (real[:, 1:] & ~real[:, :-1]).any():
-        row = int((real[:, 1:] & ~real[:, :-1]).any(1).argmax())
-        raise ValueError(
-            "`prefix` must be padded at its end alone. "
-            f"Received: prefix[{row}]={prefix[row].tolist()}."
-        )
-    length = int(real.sum(1).max(initial=0))
-    if length > max_length:
-        raise ValueError(
-            f"`prefix` must be no longer than max_length={max_length}. "
-            f"Received: prefix of length {length}."
-        )
-    return prefix.astype("int32")

@@ -5,10 +5,10 @@ memory_length, D model_dim, V vocabulary.
 """
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments, decoding
+from keras_seqattn.decoding.ids import id_array
 from keras_seqattn.models import stacks
 from keras_seqattn.models.decoder import Decoder
 
@@ -154,7 +154,8 @@ class LanguageModel(stacks.Configured, keras.Model):
         of one token does.
 
         Args:
-            prompt_ids: Int array `(B, P)`, each row padded at its end.
+            prompt_ids: Int array `(B, P)`, each row padded at its end, or a list of
+                lists of integers.
             search: The search; `Greedy()` when None.
             max_length: Number of generated tokens at most, end included;
                 2 P + 10 when None, or as many as the model takes.
@@ -171,12 +172,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         return decoding.generate(self, prompt_ids, search, max_length)
 
     def _checked_prompts(self, prompt_ids):
-        prompt_ids = np.asarray(prompt_ids)
-        if prompt_ids.ndim != 2 or prompt_ids.dtype.kind not in "iu":
-            raise ValueError(
-                "`prompt_ids` must be integers of rank 2, (batch, length). Received: "
-                f"prompt_ids of shape {prompt_ids.shape}, {prompt_ids.dtype.name}."
-            )
+        prompt_ids = id_array("prompt_ids", prompt_ids, self.pad_id)
         most = self.most_generated(prompt_ids.shape[1])
         if most is not None and most < 1:
             raise ValueError(

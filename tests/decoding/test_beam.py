@@ -273,16 +273,17 @@ def test_bad_arguments(options, message):
 @pytest.mark.parametrize(
     ("prefix", "message"),
     [
-        ([3, 4], "`prefix` must be integers of shape .2, length.*shape .2,."),
-        ([[3.0], [4.0]], "`prefix` must be integers.*float64"),
-        ([[3], [4], [3]], "`prefix` must be.*shape .3, 1."),
+        (np.array([3, 4]), "`prefix` must have rank 2, .batch, length.*=.2,."),
+        (np.array([[3.0], [4.0]]), "`prefix` must be integers.*float64"),
+        ([[3.0], [4.0]], r"`prefix.0.` must be a list of integers.*=.3.0."),
+        ([[3], [4], [3]], "`prefix` must have 2 rows.*shape=.3, 1."),
         ([[3, 4], [PAD, 4]], r"padded at its end.*prefix\[1\]=\[0, 4\]"),
         ([[3] * 7, [3] * 7], "no longer than max_length=6.*length 7"),
     ],
 )
 def test_bad_prefix(prefix, message):
     with pytest.raises(ValueError, match=message):
-        run(tables(0), decoding.Greedy(), max_length=6, prefix=np.array(prefix))
+        run(tables(0), decoding.Greedy(), max_length=6, prefix=prefix)
 
 
 def test_torch_runs_no_step_after_the_end():

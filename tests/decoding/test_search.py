@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import decoding
-from keras_seqattn.decoding import loop
+from keras_seqattn.decoding import batches, generation, loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 
 V = 9
@@ -291,6 +291,51 @@ def test_generate_says_what_is_wrong_with_the_source(source_ids, message):
     message = re.escape(message).replace(r"\.\*", ".*")
     with pytest.raises(ValueError, match=message):
         decoding.generate(Copier(), source_ids)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("source_ids", "message"),
+    [
+        ([[4, 5], [4.5]], "`source_ids[1]` must be a list of integers.*=[4.5]"),
+        ([[4], 5], "`source_ids[1]` must be a list of integers.*=5"),
+        ([[[4], [5, 6]]], "`source_ids[0]` must be a list of integers.*=[[4], [5, 6]]"),
+        (["ab", "c"], "`source_ids` must be an integer array.*=['ab', 'c']"),
+        ("ab", "`source_ids` must be an integer array.*='ab'"),
+        ({4: 5}, "`source_ids` must be an integer array.*={4: 5}"),
+        ([], "`source_ids` must not be empty.*=(0, 0)"),
+        ([[4], [V]], "`source_ids` must be in [0, 9).*from 4 to 9"),
+    ],
+)
+def test_generate_says_which_list_is_wrong(source_ids, message):
+    message = re.escape(message).replace(r"\.\*", ".*")
+    with pytest.raises(ValueError, match=message):
+        decoding.generate(Copier(), source_ids)
+
+
+def test_lists_of_unequal_lengths_are_padded():
+    lists, prefix = [[5, 6, 7], [4], np.array([8, 4])], [[7], [], [4, 8]]
+    found = decoding.generate(Copier(), lists, prefix=prefix)
+    arrays = batches.padded(lists, PAD), batches.padded(prefix, PAD)
+    expected = decoding.generate(Copier(), arrays[0], prefix=arrays[1])
+    assert [found.sequence(b) for b in range(3)] == [[7, 6, 5], [4], [4, 8]]
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_array_equal(found.scores, expected.scores)
+    step, state = scripted(says([5, END], [6, END], length=4))
+    found = search((step, state), 2, 4, prefix=[[8, 8], []])
+    assert [found.sequence(b) for b in range(2)] == [[8, 8], [6]]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("wrong", ["beam", decoding.BeamSearch, {"width": 4}, 4])
+def test_what_is_no_search_is_refused(wrong):
+    message = "must be a `Greedy`, `Sample` or `BeamSearch`, or None. Received: "
+    with pytest.raises(ValueError, match=f"`search` {message}search={wrong!r}"):
+        decoding.generate(Copier(), np.array([[4]]), wrong)
+    with pytest.raises(ValueError, match=f"`search` {message}search={wrong!r}"):
+        next(generation.decode_lists(Copier(), [[4]], wrong))
+    with pytest.raises(ValueError, match=f"`method` {message}method={wrong!r}"):
+        search(scripted(says([5], length=1)), 1, 1, method=wrong)
 
 
 @pytest.mark.parametrize("max_length", [0, -1, 2.0, 41])

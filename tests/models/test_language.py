@@ -482,8 +482,9 @@ def test_says_what_is_wrong(arguments, message):
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ([3, 4], r"`prompt_ids` must be integers of rank 2.*\(2,\)"),
-        ([[3.0]], "`prompt_ids` must be integers.*float64"),
+        ([3, 4], r"`prompt_ids` must have rank 2.*\(2,\)"),
+        ([[3.0]], r"`prompt_ids.0.` must be a list of integers.*=\[3.0\]"),
+        ([[3], []], r"`prompt_ids` must hold at least one token.*1.=\[0\]"),
         ([[3, 4], [0, 0]], r"at least one token a row.*prompt_ids\[1\]=\[0, 0\]"),
         ([[3, 0, 4]], r"padding at the end.*prompt_ids\[0\]=\[3, 0, 4\]"),
         ([[3, 11]], r"must be in \[0, 11\).*to 11"),
@@ -493,7 +494,13 @@ def test_says_what_is_wrong(arguments, message):
 )
 def test_generate_says_what_is_wrong(model, prompts, message):
     with pytest.raises(ValueError, match=message):
-        model.generate(np.array(prompts))
+        model.generate(prompts)
+
+
+def test_prompts_may_be_lists_of_unequal_lengths(model):
+    lists, array = [[3, 4, 5], [6]], np.array([[3, 4, 5], [6, 0, 0]])
+    found, expected = (model.generate(x, max_length=4) for x in (lists, array))
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
 
 
 def test_a_model_without_memory_reads_no_segments(model):
