@@ -1,33 +1,47 @@
 """The documents say what the code does: their blocks run, their pages are current."""
 
-import pathlib
 import re
 
 import pytest
 
 from docs import generate
+from keras_seqattn import tuning
+from tests.documents import DOCUMENTS, ROOT, blocks
 from tests.test_imports import modules
 
-ROOT = pathlib.Path(__file__).parent.parent
-DOCUMENTS = sorted(
-    path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
-)
-
-
-def blocks(document, language):
-    """Yields the fenced blocks of a language, each with the line it begins on."""
-    text = (ROOT / document).read_text()
-    for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.M | re.S):
-        yield text[: match.start(1)].count("\n"), match[1]
+# The examples of `docs/api` are those of the docstrings, which doctest runs.
+WITH_PYTHON = [
+    path
+    for path in DOCUMENTS
+    if path.parent.name != "api" and any(blocks(path, "python"))
+]
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("document", WITH_PYTHON, ids=str)
 def test_python_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tuning, "tune_translation", tune_shortly)
     names = {"__name__": "__main__"}
     for line, block in blocks(document, "python"):
-        exec(compile("\n" * line + block, document, "exec"), names)
+        exec(compile("\n" * line + block, str(document), "exec"), names)
+
+
+def tune_shortly(training, validation, max_seconds, **options):
+    """Stands for an hour's search: one trial of one epoch on a few short lines."""
+    short = {
+        "space": tuning.TranslationSpace(
+            model_dim=8, encoder_layers=1, decoder_layers=1, vocabulary_size=320
+        ),
+        "max_trials": 1,
+        "epochs": 1,
+        "verbose": False,
+    }
+    pairs = [[side[:40] for side in part] for part in (training, validation)]
+    return _tune_translation(*pairs, max_seconds=max_seconds, **options, **short)
+
+
+_tune_translation = tuning.tune_translation
 
 
 def test_ci_runs_the_commands_of_the_readme():

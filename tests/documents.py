@@ -1,0 +1,51 @@
+"""What the documents show a reader: their code blocks and their commands."""
+
+import pathlib
+import re
+import shlex
+
+ROOT = pathlib.Path(__file__).parent.parent
+DOCUMENTS = sorted(
+    path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+)
+_COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:python|pip|pytest|bash) \S")
+# A row of a table that begins with a date records a command that was run that day.
+_RECORD = re.compile(r"^\| \d{4}-\d\d-\d\d \|.*$", re.M)
+
+
+def blocks(document, language):
+    """Yields the fenced blocks of a language, each with the line it begins on."""
+    text = (ROOT / document).read_text()
+    for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.M | re.S):
+        yield text[: match.start(1)].count("\n"), match[1]
+
+
+def commands(document):
+    """Returns the commands that a document shows, in its order, each once.
+
+    A command is a line of a fenced block of no other language than bash, or a span of
+    code; those joined by `&&` are several. Dated records are left out.
+    """
+    text = _RECORD.sub("", (ROOT / document).read_text())
+    fenced = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+    lines = [
+        line
+        for language, block in fenced.findall(text)
+        if language in ("", "bash")
+        for line in block.splitlines()
+    ]
+    lines += re.findall(r"`([^`\n]+)`", fenced.sub("", text))
+    found = [part for line in lines for part in line.split(" && ")]
+    return list(dict.fromkeys(filter(_COMMAND.match, found)))
+
+
+def words(command):
+    """Splits a command as a shell does, without the variables set before it."""
+    parts = shlex.split(command, comments=True)
+    return [part for i, part in enumerate(parts) if "=" not in part or i > 0]
+
+
+def docstring_commands(source):
+    """Returns the commands of a script that its docstring shows, indented."""
+    found = re.findall(r"^ {4}((?:[A-Z_]+=\S+ )*python .*)$", source, re.M)
+    return [command.split("#")[0].strip() for command in found]

@@ -1,0 +1,179 @@
+"""Every command that the documents show: it parses, and in CI it runs."""
+
+import argparse
+import configparser
+import gzip
+import os
+import pathlib
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from tests import documents
+from tests.documents import ROOT, words
+
+EXAMPLES = sorted((ROOT / "examples").glob("**/*.py"))
+LECTURES = sorted((ROOT / "examples" / "lectures").glob("lecture_*.py"))
+PAGES = [*documents.DOCUMENTS, pathlib.Path("benchmarks/README.md")]
+COMMANDS = list(
+    dict.fromkeys(command for page in PAGES for command in documents.commands(page))
+)
+IN_EXAMPLES = [
+    command
+    for path in EXAMPLES
+    for command in documents.docstring_commands(path.read_text())
+]
+# Commands of no script with arguments. CI runs the first three: itself, a test that
+# compares the pages, and the tests. The last stands for a script of the reader's own.
+OTHERS = {
+    "bash .ci/run",
+    "python -m docs.generate",
+    "python -m tests -m slow",
+    "KERAS_BACKEND=jax python train.py",
+}
+# What makes a script short. The last value of an option counts.
+SHORT = {
+    "translation.py": ("--preset", "smoke", "--epochs", "1"),
+    "recurrence.py": ("--preset", "smoke", "--minutes", "0.02"),
+    "tune.py": ("--preset", "smoke", "--minutes", "0.7", "--epochs", "1"),
+    "serve.py": ("--port", "0"),
+}
+
+
+class Parsed(Exception):
+    """Stops a script once it has read its arguments."""
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("command", [*COMMANDS, *IN_EXAMPLES])
+def test_a_command_is_one_that_its_script_takes(command, monkeypatch):
+    if command in OTHERS:
+        return
+    program, *arguments = words(command)
+    if program == "pip":
+        assert arguments[0] == "install"
+        return check_requirement(next(word for word in arguments if "[" in word))
+    assert program == "python"
+    if arguments[0] == "-c":
+        compile(arguments[1], command, "exec")
+        return
+    for name in ("parse_args", "parse_known_args"):
+        monkeypatch.setattr(argparse.ArgumentParser, name, parse_and_stop(name))
+    if arguments[0] == "-m":
+        script, options = module_path(arguments[1]), arguments[2:]
+    else:
+        script, options = ROOT / arguments[0], arguments[1:]
+    for folder in (ROOT, script.parent):
+        monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "argv", [str(script), *options])
+    with pytest.raises(Parsed):
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def module_path(name):
+    """Returns the file that `python -m name` runs."""
+    path = ROOT / name.replace(".", "/")
+    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def parse_and_stop(name):
+    """A parser's method that reads the arguments, and does no more."""
+    parse = getattr(argparse.ArgumentParser, name)
+
+    def parse_then_stop(parser, *arguments):
+        parse(parser, *arguments)
+        raise Parsed
+
+    return parse_then_stop
+
+
+def check_requirement(requirement):
+    """Checks that a requirement is this project's, and its extras are declared."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    name, extras = re.fullmatch(r"([^\[]+)\[(.*)\]", requirement).groups()
+    assert name == "."
+    assert set(extras.split(",")) <= set(config["options.extras_require"])
+
+
+# What CI runs, once for all that a command needs: in a fresh environment, at length
+# of minutes, what takes hours in full.
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with what the commands name: a translator, a text, a small Multi30k."""
+    folder = tmp_path_factory.mktemp("workplace")
+    trained = ROOT / "runs" / "phrases-en-de-smoke" / "translator.keras"
+    if not trained.exists():
+        run([sys.executable, "examples/translation.py", "--preset", "smoke"], ROOT)
+    (folder / "FILE.keras").write_bytes(trained.read_bytes())
+    for name in ("examples", "docs", "keras_seqattn", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+    from keras_seqattn import text
+
+    (folder / "DIRECTORY").mkdir()
+    for split, length in (("train", 2000), ("val", 50)):
+        for language, lines in zip(
+            ("en", "de"), text.load_parallel("phrases", "en", "de", split), strict=True
+        ):
+            data = "".join(f"{line}\n" for line in lines[:length]).encode()
+            path = folder / "DIRECTORY" / f"{split}.{language}.gz"
+            path.write_bytes(gzip.compress(data))
+    (folder / "news.en.gz").write_bytes(
+        (folder / "DIRECTORY" / "val.en.gz").read_bytes()
+    )
+    return folder
+
+
+def run(command, folder):
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr}"
+    return done.stdout
+
+
+def environment():
+    return os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def is_of_an_example(command):
+    return "examples/" in command and "distributed_tuning" not in command
+
+
+SHOWN = [command for command in COMMANDS if is_of_an_example(command)]
+SHOWN += [command for command in COMMANDS if command.startswith("python -c")]
+SHOWN += [f"python {path.relative_to(ROOT)}" for path in LECTURES]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SHOWN)
+def test_a_command_runs(command, workplace):
+    _, *arguments = words(command)
+    script = pathlib.Path(arguments[0]).name
+    command = [sys.executable, *arguments, *SHORT.get(script, ())]
+    if script == "serve.py":
+        serve_one_line(command, workplace)
+    else:
+        assert run(command, workplace) or "-c" in arguments
+
+
+def serve_one_line(command, folder):
+    """Starts the server, loads its page, and ends it as Ctrl-C does."""
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        address = re.search(r"http://\S+", process.stdout.readline())[0]
+        with urllib.request.urlopen(address, timeout=60) as page:
+            assert b"Translator" in page.read()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        process.stdout.close()
