@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_seqattn import arguments
 from keras_seqattn.text.tokenizers import check_lines
 
 # With subword sampling the lengths, and so the number of batches, vary from epoch to
@@ -26,6 +27,7 @@ def translation_batches(
     seed=0,
     sampling=0.0,
     repeat_batch=1,
+    rows_multiple=1,
 ):
     """Makes batches for training and evaluating a translation model.
 
@@ -35,6 +37,10 @@ def translation_batches(
     shape `(batch_tokens // L, L)`, so that few programs are compiled; the last one of
     an epoch is filled with rows of padding, which count for nothing in a loss over
     real tokens. Finer buckets waste less on padding and cost more programs.
+
+    Replicas that share each batch (`tf.distribute`, `keras.distribution`) must divide
+    its rows: `rows_multiple`. The pairs of a batch that is not full are spread over its
+    `rows_multiple` equal parts, so that each replica has about as many.
 
     Each epoch has another order of pairs and of batches, the same for the same
     `seed` and number of the epoch, on every machine. Text is tokenized once. With
@@ -53,6 +59,8 @@ def translation_batches(
         sampling: Strength of subword sampling (see the tokenizer), 0 for none.
         repeat_batch: Copies of each pair, side by side: rows 2i and 2i + 1 are equal
             for 2, as a consistency loss such as R-Drop's wants them.
+        rows_multiple: Number that divides the rows of every batch, such as the number
+            of replicas; the copies of a pair stay in one part.
 
     Returns:
         A prefetched `tf.data.Dataset` of known cardinality, with the attributes
@@ -77,7 +85,10 @@ def translation_batches(
     sources = list(check_lines(sources, "sources"))
     targets = list(check_lines(targets, "targets"))
     _check_corpus(sources, targets)
-    _check_numbers(batch_tokens, bucket_lengths, repeat_batch)
+    arguments.positive_integer("repeat_batch", repeat_batch)
+    arguments.positive_integer("rows_multiple", rows_multiple)
+    group = repeat_batch * rows_multiple  # rows that a batch has at least
+    _check_lengths(batch_tokens, bucket_lengths, group)
     tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
     columns = (tf.constant(sources), tf.constant(targets))
     plain = _tokenized(tokenizers, columns, 0.0)
@@ -86,8 +97,7 @@ def translation_batches(
     plain = [side.kept(fits) for side in plain]
 
     shapes = [
-        (batch_tokens // (length * repeat_batch) * repeat_batch, length)
-        for length in bucket_lengths
+        (batch_tokens // (length * group) * group, length) for length in bucket_lengths
     ]
 
     def draws(attempts):
@@ -107,8 +117,10 @@ def translation_batches(
             batches = _plan(_lengths(sides), shapes, repeat_batch, rng, steps)
             if len(batches) == steps:
                 break
-        for shape, rows in batches:
-            yield _arrays(sides, np.repeat(rows, repeat_batch), shape, tokenizers[1])
+        for (size, length), rows in batches:
+            rows = _spread(rows, size // repeat_batch, rows_multiple)
+            rows = np.repeat(rows, repeat_batch)
+            yield _arrays(sides, rows, length, tokenizers[1])
 
     ids = tf.TensorSpec((None, None), tf.int32)
     signature = ({"source_ids": ids, "target_ids": ids}, ids)
@@ -149,12 +161,12 @@ class _Side(NamedTuple):
             np.where(fits, self.lengths, other.lengths),
         )
 
-    def padded(self, rows, shape):
-        """The lines of these rows in an array of this shape, filled with padding."""
-        columns = np.arange(shape[1])
-        real = columns < self.lengths[rows, None]
-        ids = np.zeros(shape, "int32")
-        ids[: len(rows)][real] = self.ids[(self.starts[rows, None] + columns)[real]]
+    def padded(self, rows, length):
+        """Returns the lines of these rows, padded; a negative row is padding alone."""
+        columns, rows = np.arange(length), rows[:, None]
+        real = (rows >= 0) & (columns < self.lengths[rows])
+        ids = np.zeros(real.shape, "int32")
+        ids[real] = self.ids[(self.starts[rows] + columns)[real]]
         return ids
 
 
@@ -186,13 +198,21 @@ def _plan(lengths, shapes, repeat_batch, rng=None, steps=0):
     return [batches[i] for i in order]
 
 
-def _arrays(sides, rows, shape, target_tokenizer):
+def _spread(pairs, size, parts):
+    """Fills a batch of `size` pairs part by part, with -1 where there is none."""
+    rows = np.full((parts, size // parts), -1)
+    for row, part in zip(rows, np.array_split(pairs, parts), strict=True):
+        row[: len(part)] = part
+    return rows.reshape(-1)
+
+
+def _arrays(sides, rows, length, target_tokenizer):
     """Makes the arrays of one batch: inputs and labels."""
-    labels = sides[1].padded(rows, shape)
-    starts = np.full((shape[0], 1), target_tokenizer.start_id, "int32")
+    labels = sides[1].padded(rows, length)
+    starts = np.full((len(rows), 1), target_tokenizer.start_id, "int32")
     shifted = np.concatenate([starts, labels[:, :-1]], axis=1)
     target_ids = np.where(labels == target_tokenizer.pad_id, labels, shifted)
-    source_ids = sides[0].padded(rows, shape)
+    source_ids = sides[0].padded(rows, length)
     return {"source_ids": source_ids, "target_ids": target_ids}, labels
 
 
@@ -224,7 +244,7 @@ def _check_corpus(sources, targets):
         raise ValueError("`sources` must hold lines. Received: sources=[].")
 
 
-def _check_numbers(batch_tokens, bucket_lengths, repeat_batch):
+def _check_lengths(batch_tokens, bucket_lengths, group):
     lengths = list(bucket_lengths)
     whole = all(isinstance(length, int | np.integer) for length in lengths)
     if not (lengths and whole and 0 < lengths[0] and lengths == sorted(set(lengths))):
@@ -232,13 +252,9 @@ def _check_numbers(batch_tokens, bucket_lengths, repeat_batch):
             "`bucket_lengths` must be increasing positive integers. "
             f"Received: bucket_lengths={bucket_lengths!r}."
         )
-    if repeat_batch < 1:
+    if batch_tokens < lengths[-1] * group:
+        rows = "a pair" if group == 1 else f"{group} rows"
         raise ValueError(
-            "`repeat_batch` must be a positive integer. "
-            f"Received: repeat_batch={repeat_batch!r}."
-        )
-    if batch_tokens < lengths[-1] * repeat_batch:
-        raise ValueError(
-            f"`batch_tokens` must be at least {lengths[-1] * repeat_batch}, to hold a "
-            f"pair of the longest bucket. Received: batch_tokens={batch_tokens!r}."
+            f"`batch_tokens` must be at least {lengths[-1] * group}, to hold {rows} of "
+            f"the longest bucket. Received: batch_tokens={batch_tokens!r}."
         )

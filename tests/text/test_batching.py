@@ -165,6 +165,38 @@ def test_three_copies_divide_every_batch():
         np.testing.assert_array_equal(labels[0::3], labels[2::3])
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("repeat_batch", [1, 2])
+@pytest.mark.parametrize("rows_multiple", [2, 3])
+def test_every_replica_gets_as_many_rows(rows_multiple, repeat_batch, shuffle):
+    lines = corpus(53)
+    dataset = make(
+        lines,
+        batch_tokens=150,
+        rows_multiple=rows_multiple,
+        repeat_batch=repeat_batch,
+        shuffle=shuffle,
+    )
+    group = rows_multiple * repeat_batch
+    assert dataset.shapes == {(150 // n // group * group, n) for n in (4, 8, 16)}
+    expected = collections.Counter(repeat_batch * list(zip(*lines, strict=True)))
+    for _ in range(2):
+        batches = arrays(dataset)
+        assert collections.Counter(pairs(batches)) == expected
+        assert len(batches) == dataset.cardinality()
+        for batch in batches:
+            assert batch[0].shape in dataset.shapes
+            for ids in batch:  # A replica sees all copies of a pair.
+                for part in np.split(ids, rows_multiple):
+                    np.testing.assert_array_equal(
+                        part[0::repeat_batch], part[repeat_batch - 1 :: repeat_batch]
+                    )
+            real = np.array(
+                [np.sum(x[:, 0] != 0) for x in np.split(batch[2], rows_multiple)]
+            )
+            assert real.max() - real.min() <= repeat_batch
+
+
 def test_what_is_too_long_is_counted_and_said():
     lines = (["a", "b" * 16, "c", "d" * 15], ["a", "b", "c" * 99, "d" * 15])
     with pytest.warns(UserWarning, match="2 of 4 pairs are left out.* 16 tokens"):
@@ -270,6 +302,12 @@ def test_bad_corpus(lines, message):
         ({"batch_tokens": 15}, r"must be at least 16, .*batch_tokens=15"),
         ({"batch_tokens": 31, "repeat_batch": 2}, r"at least 32, .*batch_tokens=31"),
         ({"repeat_batch": 0}, r"must be a positive integer.*repeat_batch=0"),
+        ({"rows_multiple": 0}, r"must be a positive integer.*rows_multiple=0"),
+        ({"rows_multiple": 1.5}, r"must be a positive integer.*rows_multiple=1.5"),
+        (
+            {"batch_tokens": 95, "rows_multiple": 3, "repeat_batch": 2},
+            r"at least 96, to hold 6 rows of the longest bucket.*batch_tokens=95",
+        ),
         ({"sampling": -1.0}, r"`sampling` must be at least 0.*sampling=-1.0"),
         ({"sampling": 0.1}, r"`sampling` must be 0 for bytes.*sampling=0.1"),
     ],

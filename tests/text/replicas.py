@@ -1,0 +1,73 @@
+"""Trains on one device, then on two that share each batch; prints what came out.
+
+    python -m tests.text.replicas ROWS_MULTIPLE
+
+A process of its own: devices are counted when a backend starts.
+"""
+
+import contextlib
+import json
+import os
+import sys
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+
+import keras  # noqa: E402
+
+from keras_seqattn import models, text, training  # noqa: E402
+
+LINES = (
+    ["a", "bb", "ccc", "dddd", "e f g"] * 3,
+    ["x", "yy", "zzz", "wwww", "q r s t u v"] * 3,
+)
+TOKENIZER = text.ByteTokenizer()
+
+
+def two_devices():
+    """Returns the scope of the backend's own replicas."""
+    if keras.backend.backend() == "jax":
+        return keras.distribution.DataParallel().scope()
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
+
+
+def train(scope, rows_multiple):
+    """Returns the losses of an epoch, and the weights after it."""
+    batches = text.translation_batches(
+        *LINES,
+        TOKENIZER,
+        batch_tokens=80,
+        bucket_lengths=(8, 16),
+        shuffle=False,
+        rows_multiple=rows_multiple,
+    )
+    keras.utils.set_random_seed(0)
+    with scope:
+        model = models.TranslationTransformer(
+            TOKENIZER.vocabulary_size,
+            model_dim=8,
+            num_heads=2,
+            encoder_layers=1,
+            decoder_layers=1,
+            intermediate_dim=8,
+            dropout=0.0,
+        )
+        # The tokens of an average batch: sums over one number add up over replicas.
+        loss = training.MaskedCrossentropy(normalize_by=30)
+        model.compile("sgd", loss, metrics=[training.TokenCrossentropy()])
+        history = model.fit(batches, validation_data=batches, verbose=0)
+        weights = [keras.ops.convert_to_numpy(x).tolist() for x in model.get_weights()]
+    return {name: values[0] for name, values in history.history.items()}, weights
+
+
+if __name__ == "__main__":
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        twice = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, twice)
+    rows_multiple = int(sys.argv[1])
+    scopes = contextlib.nullcontext(), two_devices()
+    print(json.dumps([train(scope, rows_multiple) for scope in scopes]))

@@ -1,0 +1,24 @@
+"""Batches of `rows_multiple` train replicas as they train one device."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+
+@pytest.mark.backends("tensorflow", "jax")
+def test_two_replicas_train_as_one_device():
+    command = [sys.executable, "-m", "tests.text.replicas", "2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (losses, weights), (shared_losses, shared_weights) = json.loads(
+        done.stdout.splitlines()[-1]
+    )
+    assert losses.keys() == {
+        *("loss", "token_crossentropy", "val_loss", "val_token_crossentropy")
+    }
+    assert shared_losses == pytest.approx(losses, rel=1e-5)
+    for value, shared in zip(weights, shared_weights, strict=True):
+        np.testing.assert_allclose(shared, value, rtol=1e-4, atol=1e-5)
