@@ -407,6 +407,45 @@ def names_of(function):
     )
 
 
+def strings(name, lines, first=0):
+    """Yields the lines one by one, each a string that UTF-8 can encode.
+
+    Args:
+        name: Name of the argument, for the error.
+        lines: Iterable of what the caller passed.
+        first: Number of the first line in all that the caller passed.
+
+    Yields:
+        Strings.
+
+    Raises:
+        ValueError: If one of them is not a string, or no valid Unicode.
+
+    Example:
+        >>> list(strings("lines", ["a dog", ""]))
+        ['a dog', '']
+    """
+    for number, line in enumerate(lines, first):
+        wanted = None
+        if not isinstance(line, str):
+            wanted = "strings only; decode bytes as UTF-8 first"
+        elif not _is_unicode(line):
+            wanted = "valid Unicode, without lone surrogates"
+        if wanted:
+            raise ValueError(
+                f"`{name}` must hold {wanted}. Received: {name}[{number}]={line!r}."
+            )
+        yield line
+
+
+def _is_unicode(line):
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def known(given, names, owner):
     """Raises an error that suggests a name if a keyword argument is unknown.
 

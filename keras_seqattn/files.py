@@ -40,3 +40,36 @@ def replacing(path, shared=False):
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
+
+
+@contextlib.contextmanager
+def reading(path, written, remedy):
+    """Makes one error of all that can go wrong while a file is read.
+
+    Args:
+        path: Path of the file.
+        written: Who wrote it, in words that follow "a file".
+        remedy: What to do, in words.
+
+    Raises:
+        ValueError: Whatever was raised inside: with the file, what is wrong with it,
+            and what to do.
+
+    Example:
+        >>> with reading("no.json", "of numbers", "write it again"):
+        ...     open("no.json")
+        Traceback (most recent call last):
+        ValueError: `path` must be a file of numbers, whole and unchanged; write it
+        again. Received: path='no.json', which does not exist.
+    """
+    try:
+        yield
+    # Readers of archives, JSON and weights raise whatever a damaged byte leads to.
+    except Exception as error:
+        found = f"which cannot be read: {type(error).__name__}: {error}"
+        if not pathlib.Path(path).exists():
+            found = "which does not exist."
+        raise ValueError(
+            f"`path` must be a file {written}, whole and unchanged; {remedy}. "
+            f"Received: path={str(path)!r}, {found}"
+        ) from error

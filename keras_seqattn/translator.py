@@ -1,5 +1,6 @@
 """`Translator`: strings in, strings out, and one file that holds all it takes."""
 
+import collections.abc
 import dataclasses
 import itertools
 import warnings
@@ -8,10 +9,9 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_seqattn import decoding
+from keras_seqattn import arguments, decoding, translator_file
 from keras_seqattn.decoding import batches, generation
-from keras_seqattn.decoding.methods import unscored
-from keras_seqattn.files import replacing
+from keras_seqattn.decoding.methods import checked_search, unscored
 
 # Lines that `stream` holds at once: enough that lines of about one length meet.
 LINES_IN_A_BLOCK = 4096
@@ -53,9 +53,10 @@ class Translator:
 
     A line is tokenised, ended with `model.end_id`, batched with lines of about its
     length, searched, and detokenised; translations come in the order of the lines. A
-    line that is empty or holds only whitespace translates to "". A line of more
-    tokens than `model.max_length` is cut there, with one warning that counts all such
-    lines.
+    line that is empty or holds only whitespace translates to "", and the line break
+    at a line's end is no part of it. A line of more than `max_source_length` tokens is
+    cut there, with one warning that counts all such lines; of long lines fewer are
+    searched at once. So the memory that lines take is bounded, whatever they hold.
 
     Args:
         model: A `keras.Model` with the decoding protocol (`encode`, `initial_state`,
@@ -64,9 +65,13 @@ class Translator:
             trained with.
         target_tokenizer: The target's tokenizer; None: the source's serves both.
         search: A search of `keras_seqattn.decoding`; None: `Greedy()`.
+        max_source_length: Most tokens of a line, its end included, at least 2 and at
+            most `model.max_length`; None: that, or 1,024 where the model has none. A
+            translation has at most twice as many and 10.
 
     Raises:
-        ValueError: If a tokenizer's vocabulary has not the size of the model's.
+        ValueError: If a tokenizer's vocabulary has not the size of the model's,
+            `search` is none, or `max_source_length` is out of range.
 
     Example:
     >>> from keras_seqattn.models import TranslationTransformer
@@ -81,11 +86,22 @@ class Translator:
     2
     """
 
-    def __init__(self, model, source_tokenizer, target_tokenizer=None, search=None):
+    def __init__(
+        self,
+        model,
+        source_tokenizer,
+        target_tokenizer=None,
+        search=None,
+        max_source_length=None,
+    ):
         self.model = model
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
+        checked_search("search", search)
         self.search = search
+        self.max_source_length = arguments.integer(
+            "max_source_length", max_source_length, 2, model.max_length, optional=True
+        ) or batches.source_limit(model)
         for side in ("source", "target"):
             tokenizer = getattr(self, f"{side}_tokenizer")
             size = getattr(model, f"{side}_vocabulary_size")
@@ -108,9 +124,9 @@ class Translator:
             List of strings, one for each line.
 
         Raises:
-            ValueError: If `lines` is not a list of strings.
+            ValueError: If `lines` is not a list of strings, or `search` is none.
         """
-        search = unscored(search or self.search)
+        search = unscored(self._checked_search(search))
         hypotheses = self.translate(lines, search=search, verbose=verbose)
         return [best[0][0] for best in hypotheses]
 
@@ -135,18 +151,19 @@ class Translator:
 
         Raises:
             ValueError: If `lines` or `prefix` is not a list of strings, or of another
-                length than `lines`.
+                length than `lines`, or `search` or `num_hypotheses` is none.
         """
-        _check_lines("lines", lines)
+        lines = _checked_lines("lines", lines)
         if prefix is not None:
-            _check_lines("prefix", prefix, len(lines))
-        search = _with_hypotheses(search or self.search, num_hypotheses)
+            prefix = _checked_lines("prefix", prefix, len(lines))
+        arguments.positive_integer("num_hypotheses", num_hypotheses)
+        search = _with_hypotheses(self._checked_search(search), num_hypotheses)
         return self._translate(lines, search, prefix, verbose, first=0)
 
     def _translate(self, lines, search, prefix, verbose, first):
         """Does what `translate` does, for lines whose first is the number `first`."""
-        sources = self._source_ids(lines)
-        forced = None if prefix is None else self.target_tokenizer.tokenize(prefix)
+        sources = self._ended("lines", lines, first)
+        forced = None if prefix is None else self._cut("prefix", prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
         progress = (
             keras.utils.Progbar(len(filled), unit_name="line") if verbose else None
@@ -174,20 +191,32 @@ class Translator:
         it takes does not grow with their number.
 
         Args:
-            lines: Iterable of strings, such as an open file.
+            lines: Iterable of strings in an order of its own, such as an open file.
             search: Search for this call alone; None: the translator's own.
             verbose: Whether to show the number of lines so far.
 
-        Yields:
-            A string for each line, in their order.
+        Returns:
+            An iterator of a string for each line, in their order. Errors and warnings
+            count the lines from the first of all, which is number 0.
 
         Raises:
-            ValueError: If something in `lines` is not a string.
+            ValueError: If `lines` is a string or has no order, or `search` is none;
+                from the iterator, if something in `lines` is not a string.
         """
+        unordered = str | bytes | collections.abc.Mapping | collections.abc.Set
+        if isinstance(lines, unordered) or not isinstance(
+            lines, collections.abc.Iterable
+        ):
+            wanted = "a list of strings, an open file or a generator of them"
+            arguments.refuse("lines", lines, wanted)
+        search = unscored(self._checked_search(search))
+        return self._stream(iter(lines), search, verbose)
+
+    def _stream(self, lines, search, verbose):
         progress = keras.utils.Progbar(None, unit_name="line") if verbose else None
-        lines, first, search = iter(lines), 0, unscored(search or self.search)
+        first = 0
         while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
-            block = [line.rstrip("\r\n") for line in _strings(block, first)]
+            block = _checked_lines("lines", block, first=first)
             found = self._translate(block, search, None, False, first)
             if progress:
                 progress.add(len(block))
@@ -195,7 +224,7 @@ class Translator:
             first += len(block)
 
     def score(self, sources, targets, verbose=False):
-        """Gives the log-probability of given translations.
+        """Returns the log-probability of given translations.
 
         Args:
             sources: List of strings.
@@ -204,24 +233,26 @@ class Translator:
 
         Returns:
             Float32 array `(len(sources),)`: the sum over the tokens of each target, its
-            end included, in nats. A source or target of more tokens than
-            `model.max_length` is cut there, with a warning.
+            end included, in nats. A source of more than `max_source_length` tokens is
+            cut there, a target of more than a translation can have likewise, with a
+            warning.
 
         Raises:
             ValueError: If these are not lists of strings of one length.
         """
-        _check_lines("sources", sources)
-        _check_lines("targets", targets, len(sources))
-        source_ids, target_ids = self._source_ids(sources), self._target_ids(targets)
-        pairs = list(zip(source_ids, target_ids, strict=True))
+        sources = _checked_lines("sources", sources)
+        targets = _checked_lines("targets", targets, len(sources))
+        source_ids = self._ended("sources", sources)
+        pairs = list(zip(source_ids, self._ended("targets", targets), strict=True))
         order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
         progress = (
             keras.utils.Progbar(len(pairs), unit_name="pair") if verbose else None
         )
-        scores = np.zeros(len(pairs), "float32")
+        scores, pad_id = np.zeros(len(pairs), "float32"), self.model.pad_id
         for batch in batches.in_batches(order):
             source_ids, target_ids = (
-                self._padded([pairs[index][side] for index in batch]) for side in (0, 1)
+                batches.padded([pairs[index][side] for index in batch], pad_id)
+                for side in (0, 1)
             )
             scores[batch] = self.model.score(source_ids, target_ids)
             if progress:
@@ -245,13 +276,13 @@ class Translator:
             ValueError: If `source` or `target` is not a string, or the model has no
                 attention of that kind.
         """
-        (source_ids,) = self._source_ids([source])
+        (source_ids,) = self._ended("source", _checked_lines("source", [source]))
         inputs = np.array([source_ids], "int32")
         if target is None:
             found = decoding.generate(self.model, inputs, unscored(self.search))
             target_ids = found.sequence(0)
         else:
-            (target_ids,) = self.target_tokenizer.tokenize([target])
+            (target_ids,) = self._cut("target", _checked_lines("target", [target]))
         read = [self.model.start_id, *target_ids]
         scores = self.model.attention_scores(inputs, np.array([read], "int32"), kind)
         sources = _pieces(self.source_tokenizer, source_ids[:-1])
@@ -301,24 +332,7 @@ class Translator:
         Raises:
             ValueError: If `path` does not end in ".keras".
         """
-        if not str(path).endswith(".keras"):
-            raise ValueError(
-                f'`path` must end in ".keras". Received: path={str(path)!r}.'
-            )
-        target = self.target_tokenizer
-        parts = _TranslatorFile(
-            self.model,
-            self.source_tokenizer,
-            None if target is self.source_tokenizer else target,
-            self.search,
-        )
-        optimizer = getattr(self.model, "optimizer", None)
-        try:
-            self.model.optimizer = None
-            with replacing(path) as unfinished:
-                parts.save(unfinished)
-        finally:
-            self.model.optimizer = optimizer
+        translator_file.write(self, path)
 
     @classmethod
     def load(cls, path):
@@ -331,49 +345,55 @@ class Translator:
             A `Translator`.
 
         Raises:
-            ValueError: If there is no such file, or it holds something else.
+            ValueError: If there is no such file, it holds something else, or is
+                damaged.
         """
-        import keras_seqattn.text  # noqa: F401, registers the tokenizers
+        return translator_file.read(cls, path)
 
-        parts = keras.saving.load_model(path)
-        if not isinstance(parts, _TranslatorFile):
-            raise ValueError(
-                "`path` must be a file that `Translator.save` wrote. "
-                f"Received: path={str(path)!r}, which holds a {type(parts).__name__}."
-            )
-        return cls(
-            parts.model, parts.source_tokenizer, parts.target_tokenizer, parts.search
-        )
+    def _checked_search(self, search):
+        """Returns the search of a call, the translator's own for None."""
+        return checked_search("search", self.search if search is None else search)
 
-    def _source_ids(self, lines):
-        """Tokenises lines as the encoder was trained to read them."""
-        return self._ended("lines", self.source_tokenizer.tokenize(lines))
+    def _ended(self, name, lines, first=0):
+        """Tokenizes lines as they are trained with, the end at the end of each."""
+        return [[*ids, self.model.end_id] for ids in self._cut(name, lines, first)]
 
-    def _target_ids(self, lines):
-        """Tokenises lines as the decoder was trained to say them."""
-        return self._ended("targets", self.target_tokenizer.tokenize(lines))
+    def _cut(self, name, lines, first=0):
+        """Tokenizes lines, and cuts what is too long, an end that follows counted.
 
-    def _ended(self, name, token_ids):
-        """Cuts what is too long, and ends each line."""
-        limit = self.model.max_length or float("inf")
+        Args:
+            name: Name of the argument, which tells whether it is of the source.
+            lines: List of strings.
+            first: Number of the first line in all that the caller passed.
+
+        Returns:
+            List of lists of token ids.
+        """
+        limit, own = self.max_source_length, self.model.max_length
+        is_source = name in ("lines", "sources", "source")
+        tokenizer = self.source_tokenizer if is_source else self.target_tokenizer
+        what = f"max_source_length={limit}"
+        if not is_source:
+            limit = own or 2 * limit + 10
+            what = f"{limit} tokens of a translation at most, for {what}"
+        if limit == own:
+            what = f"the model's max_length={limit}"
+        token_ids = tokenizer.tokenize(lines)
         too_long = [index for index, ids in enumerate(token_ids) if len(ids) >= limit]
         for index in too_long:
             token_ids[index] = token_ids[index][: limit - 1]
         if too_long:
             warnings.warn(
-                f"{len(too_long)} of {len(token_ids)} lines are longer than the "
-                f"model's max_length={limit} tokens, the end's included, and were cut "
-                f"there. The first is {name}[{too_long[0]}].",
+                f"{len(too_long)} of {len(token_ids)} lines are longer than {what} "
+                "tokens, the end's included, and were cut there. "
+                f"The first is {name}[{first + too_long[0]}].",
                 stacklevel=4,
             )
-        return [[*ids, self.model.end_id] for ids in token_ids]
-
-    def _padded(self, lists):
-        """Makes an int32 array of lists of token ids."""
-        return batches.padded(lists, self.model.pad_id)
+        return token_ids
 
 
-def _check_lines(name, lines, length=None):
+def _checked_lines(name, lines, length=None, first=0):
+    """Returns a list of strings without the line breaks at their ends."""
     if not isinstance(lines, list | tuple):
         raise ValueError(
             f"`{name}` must be a list of strings; pass one line as [line]. "
@@ -384,67 +404,20 @@ def _check_lines(name, lines, length=None):
             f"`{name}` must have {length} lines, as many as there are sources. "
             f"Received: {name} of {len(lines)} lines."
         )
-
-
-def _strings(lines, first):
-    for index, line in enumerate(lines):
-        if not isinstance(line, str):
-            raise ValueError(
-                "`lines` must hold strings only. "
-                f"Received: line {first + index}: {line!r}."
-            )
-    return lines
+    return [line.rstrip("\r\n") for line in arguments.strings(name, lines, first)]
 
 
 def _with_hypotheses(search, count):
     """Gives a search that finds a number of hypotheses a sentence."""
     if count == 1:
         return search
-    if search is None or type(search) is decoding.Greedy:
-        options = {} if search is None else search.get_config()
+    if type(search) is decoding.Greedy:
+        options = search.get_config()
         options.pop("scored", None)  # as a beam search always is
         search = decoding.BeamSearch(width=max(4, count), **options)
     if isinstance(search, decoding.BeamSearch):
         search = dataclasses.replace(search, width=max(search.width, count))
     return dataclasses.replace(search, num_hypotheses=count)
-
-
-@keras.saving.register_keras_serializable(
-    package="keras_seqattn", name="TranslatorFile"
-)
-class _TranslatorFile(keras.Model):
-    """What a translator's file holds, as the one object that Keras saves and loads."""
-
-    def __init__(
-        self, model, source_tokenizer, target_tokenizer=None, search=None, **kwargs
-    ):
-        super().__init__(**kwargs)
-        self.model = model
-        self.source_tokenizer = source_tokenizer
-        self.target_tokenizer = target_tokenizer
-        self.search = search
-        self.built = True
-
-    def call(self, inputs):
-        return self.model(inputs)
-
-    def get_config(self):
-        parts = ("model", "source_tokenizer", "target_tokenizer", "search")
-        config = {
-            part: keras.saving.serialize_keras_object(getattr(self, part))
-            for part in parts
-        }
-        config["model"].pop("compile_config", None)
-        return {"name": self.name, **config}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(
-            **{
-                name: keras.saving.deserialize_keras_object(value)
-                for name, value in config.items()
-            }
-        )
 
 
 def _pieces(tokenizer, ids):

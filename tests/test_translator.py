@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -119,11 +120,83 @@ def test_long_lines_are_cut_with_one_warning(translator, echo):
     assert translations == ["x" * 23, "x" * 23, "ok", "x" * 23]
 
 
-def test_no_limit_no_warning(echo):
-    translator = ks.Translator(make_model(max_length=None), ks.text.ByteTokenizer())
+@pytest.fixture
+def unlimited():
+    """A translator whose model has no limit."""
+    return ks.Translator(make_model(max_length=None), ks.text.ByteTokenizer())
+
+
+def test_no_limit_no_warning(unlimited, echo):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert translator(["x" * 99]) == ["x" * 99]
+        assert unlimited(["x" * 99]) == ["x" * 99]
+
+
+def test_one_line_is_bounded_where_the_model_is_not(unlimited, echo):
+    with pytest.warns(
+        UserWarning, match=r"1 of 3 lines.*max_source_length=1024 tokens.*lines\[1\]"
+    ) as w:
+        translations = unlimited(["one", "x" * 200_000, "two"])
+    assert len(w) == 1
+    assert translations == ["one", "x" * 1023, "two"]
+    assert max(batch.shape[1] for batch, _ in echo) == 1024
+
+
+def test_long_lines_are_searched_few_at_once(unlimited, echo):
+    """Those of a usual length are not, and each padded length has one size."""
+    lines = ["x" * 1000] * 70 + ["x" * 60] * 70
+    for search, rows in ((None, 32), (ks.decoding.BeamSearch(8), 4)):
+        echo.clear()
+        assert unlimited(lines, search=search) == lines
+        sizes = [len(batch) for batch, _ in echo if batch.shape[1] > 900]
+        assert max(sizes) == rows
+        assert max(len(batch) for batch, _ in echo) > 32
+
+
+@pytest.mark.parametrize("value", [1, 25, 2.0, True])
+def test_a_limit_out_of_range(translator, value):
+    message = rf"`max_source_length` must be .*\[2, 24\].*max_source_length={value}\."
+    with pytest.raises(ValueError, match=message):
+        ks.Translator(
+            translator.model, ks.text.ByteTokenizer(), max_source_length=value
+        )
+
+
+@pytest.mark.backends("torch")
+def test_everything_that_takes_a_line_cuts_it(unlimited):
+    model, tokenizer = unlimited.model, unlimited.source_tokenizer
+    translator = ks.Translator(model, tokenizer, max_source_length=8)
+    long, short = "x" * 50, "y" * 7
+    with pytest.warns(UserWarning, match=r"max_source_length=8.*lines\[1\]"):
+        found = list(translator.stream(["a", long]))
+    assert found == translator(["a", long[:7]])
+    with pytest.warns(UserWarning) as w:
+        scores = translator.score([long, "a"], ["b", long])
+    cut = [str(one.message) for one in w if "were cut" in str(one.message)]
+    assert [one.split()[-1] for one in cut] == ["sources[0].", "targets[1]."]
+    assert scores == pytest.approx(translator.score([long[:7], "a"], ["b", "x" * 25]))
+    with pytest.warns(UserWarning, match=r"26 tokens of a translation.*prefix\[0\]"):
+        [[(text, _)]] = translator.translate([short], prefix=[long])
+    assert text.startswith("x" * 23)
+    with pytest.warns(UserWarning) as w:
+        looked = translator.attention(long, long)
+    assert looked.weights.shape[2:] == (25 + 1, 8)
+    assert sum("were cut" in str(one.message) for one in w) == 2
+
+
+def test_prefixes_make_few_programs(unlimited):
+    """Their lengths are powers of 2, as those of the sources are."""
+    lengths = {
+        ks.decoding.generation._given(
+            unlimited.model,
+            np.ones((1, 4), "int32"),
+            16,
+            np.zeros(1, "int32"),
+            prefix=np.ones((1, length), "int32"),
+        )["prefix"].shape[1]
+        for length in range(1, 300, 7)
+    }
+    assert lengths == {16, 32, 64, 128, 256, 512}
 
 
 def test_progress_is_shown_on_request(translator, echo, capsys):
@@ -150,6 +223,7 @@ def test_translates_what_the_model_generates(translator):
         (["one", 2], r"`lines` must hold strings.*Received: lines\[1\]=2"),
         (["one", b"two"], r"`lines` must hold strings.*Received: lines\[1\]=b'two'"),
         (["\ud800"], r"valid Unicode.*Received: lines\[0\]="),
+        ({"a": "b"}, "`lines` must be a list of strings.*Received: lines={'a': 'b'}"),
     ],
 )
 def test_what_is_no_list_of_strings_is_an_error(translator, lines, message):
@@ -194,11 +268,13 @@ def test_save_and_load(translator, sentencepiece, tmp_path):
         ks.text.ByteTokenizer(),
         sentencepiece,
         search=ks.decoding.Greedy(),
+        max_source_length=20,
     )
     for saved in (translator, two):
         saved.save(tmp_path / "t.keras")
         loaded = ks.Translator.load(tmp_path / "t.keras")
         assert loaded.search == saved.search
+        assert loaded.max_source_length == saved.max_source_length
         shared = loaded.source_tokenizer is loaded.target_tokenizer
         assert shared == (saved is translator)
         assert loaded.target_tokenizer.detokenize([[110]]) == (
@@ -317,9 +393,43 @@ def test_a_stream_is_translated_block_by_block(translator, monkeypatch):
     assert [first, *stream] == expected
 
 
-def test_a_stream_says_which_line_is_no_string(translator):
-    with pytest.raises(ValueError, match="`lines` must hold strings.*line 1: b'x'"):
-        list(translator.stream(["a", b"x"]))
+@pytest.mark.parametrize("lines", ["abc", b"abc", {"a": "b"}, {"a", "b"}, 3, None])
+def test_what_is_no_sequence_of_lines_is_no_stream(translator, lines):
+    message = "`lines` must be a list of strings, an open file.*Received: lines="
+    with pytest.raises(ValueError, match=message + re.escape(repr(lines))):
+        translator.stream(lines)
+
+
+def test_a_stream_counts_lines_from_its_first(translator, echo, monkeypatch):
+    monkeypatch.setattr(ks.translator, "LINES_IN_A_BLOCK", 2)
+    for wrong, message in ((b"x", "strings"), ("\ud800", "valid Unicode")):
+        with pytest.raises(ValueError, match=rf"must hold {message}.*: lines\[3\]="):
+            list(translator.stream(["a", "b", "c", wrong]))
+    with pytest.warns(UserWarning, match=r"1 of 1 lines.*The first is lines\[4\]"):
+        list(translator.stream(["a", "b", "c", "d", "e" * 30]))
+
+
+def test_a_line_break_at_the_end_is_no_part_of_a_line(translator, echo):
+    lines = ["a\r\n", "b\r", "c\n", "d"]
+    assert translator(lines) == list(translator.stream(lines)) == list("abcd")
+    assert [best[0][0] for best in translator.translate(lines)] == list("abcd")
+
+
+@pytest.mark.parametrize("search", ["beam", 4, ks.decoding.BeamSearch])
+def test_what_is_no_search_is_an_error(translator, search):
+    message = "`search` must be a `Greedy`.*Received: search=" + re.escape(repr(search))
+    for call in (
+        lambda: ks.Translator(
+            translator.model, translator.source_tokenizer, search=search
+        ),
+        lambda: translator(["a"], search=search),
+        lambda: translator.translate(["a"], search=search),
+        lambda: translator.stream(["a"], search=search),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    with pytest.raises(ValueError, match="`num_hypotheses` must be a pos.*=0"):
+        translator.translate(["a"], num_hypotheses=0)
 
 
 @pytest.mark.slow_on("tensorflow")

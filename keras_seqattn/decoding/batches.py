@@ -23,6 +23,12 @@ SHARES = (16, 32)
 # at most so many blocks of them: this bounds their memory.
 BLOCK_TOKENS = 512
 QUEUE_BLOCKS = 16
+# Most tokens of a line of text where neither the model nor the caller has a limit.
+MOST_TOKENS = 1024
+# Most positions of one program: its rows times their beams times the tokens of a source
+# and of its translation. This bounds its memory: 64 sentences of 512 tokens in greedy
+# search, 16 of them with 5 beams, fewer of longer ones.
+MOST_POSITIONS = 2**17
 
 
 class Plan(NamedTuple):
@@ -31,6 +37,7 @@ class Plan(NamedTuple):
     Attributes:
         size: Number of sentences that a program searches at once, its rows.
         queued: Whether more of them wait in the program for a row.
+        width: Number of beams a sentence.
 
     Example:
         >>> Plan(32, queued=True).most(16), Plan(32, queued=False).most(16)
@@ -39,10 +46,32 @@ class Plan(NamedTuple):
 
     size: int
     queued: bool
+    width: int = 1
+
+    def fitted(self, length, generated=None):
+        """Returns the plan for sentences of a length, with no more rows than fit.
+
+        Args:
+            length: The length that sources are padded to.
+            generated: Number of generated tokens; None: twice the length and 10.
+
+        Returns:
+            A `Plan`, of 1 row where even two hold more than `MOST_POSITIONS`.
+
+        Example:
+            >>> [Plan(64, False, width=4).fitted(2**k).size for k in (7, 8, 11, 17)]
+            [64, 32, 4, 1]
+        """
+        generated = 2 * length + 10 if generated is None else generated
+        most = MOST_POSITIONS // (self.width * (length + generated))
+        if most >= self.size:
+            return self
+        fitting = [size for size in BATCH_SIZES if size <= most]
+        return self._replace(size=max(fitting, default=1))
 
     def most(self, length):
-        """Gives how many sources of a padded length one program takes."""
-        waiting = QUEUE_BLOCKS * block_size(length)
+        """Returns how many sources of a padded length one program takes."""
+        waiting = QUEUE_BLOCKS * BLOCK_TOKENS // length
         return max(self.size, waiting) if self.queued else self.size
 
     def cut(self, items, length=None):
@@ -71,7 +100,7 @@ def planned(count, width=1, can_queue=False):
 
     Example:
         >>> planned(3)
-        Plan(size=4, queued=False)
+        Plan(size=4, queued=False, width=1)
     """
     threads = compiled.num_threads()
     least, most = SHARES if threads > 1 else BATCH_SIZES[-1:] * 2
@@ -81,7 +110,23 @@ def planned(count, width=1, can_queue=False):
         # Its XLA takes loops of scalars for the products of a single row: on a CPU two
         # take half of the time.
         size = 2
-    return Plan(size, can_queue and 1 < threads and threads * most < count)
+    return Plan(size, can_queue and 1 < threads and threads * most < count, width)
+
+
+def source_limit(model):
+    """Returns the most tokens that a line of text is read to, its end included.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The model's `max_length`, or `MOST_TOKENS` where it has none.
+
+    Example:
+        >>> source_limit(None)
+        1024
+    """
+    return getattr(model, "max_length", None) or MOST_TOKENS
 
 
 def block_size(length):

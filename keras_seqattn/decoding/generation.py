@@ -106,6 +106,7 @@ def decode(model, source_ids, search=None, max_length=None, prefix=None, plan=No
     count, length = source_ids.shape
     plan = plan or planned(count, search.width, _can_queue(model))
     length = padded_length(model, length, plan.queued)
+    plan = plan.fitted(length, _room(model, length, max_length))
     numbers = streams(np.arange(count), search)
     given = _given(model, source_ids, length, numbers, max_length, prefix)
     programs = _programs(model, search, plan, given, max_length)
@@ -160,14 +161,16 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
         if prefixes is not None:
             prefix = padded([prefixes[place] for place in batch], model.pad_id)
         given = _given(model, source_ids, length, numbers[batch], None, prefix)
-        programs = _programs(model, search, plan, given)
-        token_ids, scores, ended = programs.run(given, plan.most(length), to_the_end)
+        own = plan.fitted(length)
+        programs = _programs(model, search, own, given)
+        token_ids, scores, ended = programs.run(given, own.most(length), to_the_end)
         found = _hypotheses(model, given, token_ids[ended], scores[ended])
         batch = np.asarray(batch)
         return batch[ended].tolist(), found, batch[~ended].tolist()
 
     if not plan.queued:
-        for batch, found, _ in _at_once(searched, plan.cut(places)):
+        parts = _fitting(plan, places, lambda k: padded_length(model, len(lists[k])))
+        for batch, found, _ in _at_once(searched, parts):
             yield batch, found
         return
     groups = collections.defaultdict(list)
@@ -188,11 +191,29 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
         for k in threads
     )
     waiting = sum(left, waiting)
-    few = len(waiting) <= plan.size  # for a program that has the processor to itself
-    parts = [waiting] if few else plan.cut(waiting, longest)
+    own = plan.fitted(longest)
+    few = len(waiting) <= own.size  # for a program that has the processor to itself
+    parts = [waiting] if few else own.cut(waiting, longest)
     some = functools.partial(searched, length=longest)
     for batch, found, _ in _at_once(some, parts):
         yield batch, found
+
+
+def _fitting(plan, places, length):
+    """Cuts places, the longest first, into batches that a program has the memory for.
+
+    Args:
+        plan: The `Plan`.
+        places: List of the places.
+        length: Function of a place: the padded length of the sentence there.
+
+    Yields:
+        Slices of `places`.
+    """
+    while places:
+        size = plan.fitted(length(places[0])).size
+        yield places[:size]
+        places = places[size:]
 
 
 def _queued(searched, plan, groups, longest, left):
@@ -217,7 +238,7 @@ def _queued(searched, plan, groups, longest, left):
         if saved < plan.size * WORTHWHILE:
             left += waiting
             continue
-        for batch in in_batches(waiting, plan.most(length)):
+        for batch in in_batches(waiting, plan.fitted(length).most(length)):
             batch, found, others = searched(batch, length)
             left += others
             if batch:
@@ -241,7 +262,7 @@ def _given(model, source_ids, length, numbers, max_length=None, prefix=None):
         "streams": numbers,
     }
     if prefix is not None and (prefix != model.pad_id).any():
-        width = _round_up(prefix.shape[1], SHORTEST)
+        width = padded_length(model, prefix.shape[1])
         given["prefix"] = lengthened(model, prefix, width)
     return given
 
@@ -250,15 +271,19 @@ def _programs(model, search, plan, given, max_length=None):
     """Gives the programs for what `_given` made."""
     _check_coverage(model, search)
     length = given["source_ids"].shape[1]
-    if max_length is None:
-        room = max(int(given["limits"].max()), _wanted(model, length))
-    else:
-        room = _round_up(max_length, SHORTEST)
+    room = max(int(given["limits"].max()), _room(model, length, max_length))
     first_room = room
     if max_length is None and hasattr(model, "grow_state"):
         first_room = min(room, length + SPARE)
     tokens = _tokens(model)
     return programs_of(model, search, plan.size, first_room, room, tokens)
+
+
+def _room(model, length, max_length=None):
+    """Returns the room for generated tokens that sources of a padded length get."""
+    if max_length is None:
+        return _wanted(model, length)
+    return _round_up(max_length, SHORTEST)
 
 
 def _hypotheses(model, given, token_ids, scores):

@@ -18,8 +18,8 @@ from keras_seqattn.decoding.batches import (
 )
 from keras_seqattn.decoding.ids import checked_ids
 
-# Most logits at once, in sentences times length: 4,096 are 160 MB of a vocabulary of
-# 10,000.
+# Most positions at once, in sentences times the longer side: the logits of 4,096 are
+# 160 MB of a vocabulary of 10,000.
 POSITIONS = 4096
 
 
@@ -69,7 +69,8 @@ def scored(model, source_ids, target_ids):
         room = padded_length(model, token_ids.shape[1])
         sides.append(lengthened(model, token_ids, room))
     program = _program(model)
-    size = max(1, min(BATCH_SIZES[-1], POSITIONS // sides[1].shape[1]))
+    longest = max(side.shape[1] for side in sides)
+    size = max(1, min(BATCH_SIZES[-1], POSITIONS // longest))
     scores = []
     for batch in zip(*(in_batches(side, size) for side in sides), strict=True):
         found = program(*(filled(side, size) for side in batch))

@@ -13,6 +13,8 @@ import tensorflow as tf
 import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 
+from keras_seqattn import arguments
+
 # Ids that no text produces. A model pads, starts and ends its sequences with them.
 SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
 
@@ -43,20 +45,7 @@ def check_lines(lines, argument="lines"):
             f"`{argument}` must be a list of strings, not one string. "
             f"Received: {argument}={lines!r}."
         )
-    for number, line in enumerate(lines):
-        if not isinstance(line, str):
-            raise ValueError(
-                f"`{argument}` must hold strings only; decode bytes as UTF-8 first. "
-                f"Received: {argument}[{number}]={line!r}."
-            )
-        try:
-            line.encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"`{argument}` must hold valid Unicode, without lone surrogates. "
-                f"Received: {argument}[{number}]={line!r}."
-            ) from None
-        yield line
+    yield from arguments.strings(argument, lines)
 
 
 class Tokenizer(keras.layers.Layer):

@@ -3,7 +3,7 @@
 import keras
 
 from keras_seqattn import arguments
-from keras_seqattn.decoding import generation
+from keras_seqattn.decoding import batches, generation
 from keras_seqattn.decoding.methods import unscored
 
 
@@ -124,7 +124,7 @@ class TranslationScore(keras.callbacks.Callback):
 
     def _translated(self, model):
         """Translates the sources, as a `Translator` does."""
-        limit = None if model.max_length is None else model.max_length - 1
+        limit = batches.source_limit(model) - 1
         token_ids = [
             [*ids[:limit], model.end_id]
             for ids in self.source_tokenizer.tokenize(self.sources)
