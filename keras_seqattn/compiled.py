@@ -313,6 +313,57 @@ def allows_any_shape(x):
     return keras.backend.backend() == "tensorflow" and not is_compiled_by_xla(x)
 
 
+def known_values(x):
+    """Returns the values of a tensor where they can be seen, as arguments are checked.
+
+    They cannot in a program that is being made (a TensorFlow graph, `jax.jit`,
+    `torch.compile` or `torch.export`), nor in a functional model.
+
+    Args:
+        x: An array, a tensor or a `keras.KerasTensor`.
+
+    Returns:
+        A NumPy array, or None.
+
+    Example:
+        >>> import numpy as np
+        >>> known_values(np.array([1, 2])).tolist(), known_values(keras.Input((2,)))
+        ([1, 2], None)
+    """
+    if isinstance(x, keras.KerasTensor):
+        return None
+    if not keras.ops.is_tensor(x):
+        return np.asarray(x)
+    return _KNOWN_VALUES[keras.backend.backend()](x)
+
+
+def _known_values_tensorflow(x):
+    import tensorflow as tf
+
+    return tf.get_static_value(x)
+
+
+def _known_values_jax(x):
+    import jax
+
+    is_seen = not isinstance(x, jax.core.Tracer) and x.is_fully_addressable
+    return np.asarray(x) if is_seen else None
+
+
+def _known_values_torch(x):
+    import torch
+
+    is_seen = x.device.type != "meta" and not torch.compiler.is_compiling()
+    return keras.ops.convert_to_numpy(x) if is_seen else None
+
+
+_KNOWN_VALUES = {
+    "tensorflow": _known_values_tensorflow,
+    "jax": _known_values_jax,
+    "torch": _known_values_torch,
+}
+
+
 @contextlib.contextmanager
 def fixed_shapes():
     """Has no shape hang on values: what is drawn at a place is so whatever the others.

@@ -128,6 +128,7 @@ CASES = {
     "layers.RotaryPositions": [
         case(layers.RotaryPositions, inputs=(HEADS,)),
         case(layers.RotaryPositions, base=100.0, scaling=2.0, inputs=(HEADS,)),
+        case(layers.RotaryPositions, sequence_axis=2, feature_axis=3, inputs=(HEADS,)),
     ],
     "layers.RelativeBias": [
         case(layers.RelativeBias, inputs=(HEADS, HEADS)),
@@ -140,7 +141,10 @@ CASES = {
             inputs=(HEADS,),
         ),
     ],
-    "layers.AlibiBias": [case(layers.AlibiBias, inputs=(HEADS, HEADS))],
+    "layers.AlibiBias": [
+        case(layers.AlibiBias, inputs=(HEADS, HEADS)),
+        case(layers.AlibiBias, alibi_bias_max=4.0, inputs=(HEADS,)),
+    ],
     "layers.SinusoidalPositions": [
         case(layers.SinusoidalPositions, inputs=(X,)),
         case(
@@ -180,6 +184,8 @@ CASES = {
             activation="silu",
             gated=True,
             dropout=0.1,
+            kernel_initializer="he_normal",
+            bias_initializer="ones",
             inputs=(X,),
         ),
     ],
@@ -219,7 +225,7 @@ CASES = {
         (lambda: layers.Residual(layers.FeedForward(12)), (X,)),
         (
             lambda: layers.Residual(
-                keras.layers.Dense(D), dropout=0.1, norm="rms", normalize_first=False
+                keras.layers.Dense(D), norm="rms", normalize_first=False, epsilon=0.1
             ),
             (X,),
         ),
@@ -240,6 +246,9 @@ CASES = {
             attention={"num_key_value_heads": 1, "sliding_window": 2},
             activation_dropout=0.1,
             stochastic_depth=0.2,
+            kernel_initializer="he_normal",
+            bias_initializer="ones",
+            epsilon=1e-3,
             inputs=(X,),
         ),
         (

@@ -30,8 +30,9 @@ from keras_seqattn.layers.positions import (
 )
 from keras_seqattn.layers.recurrent import RecurrentCell, RecurrentEncoder
 from keras_seqattn.layers.recurrent_decoder import AttentiveRecurrentDecoder
-from keras_seqattn.layers.relative import AlibiBias, RelativeBias, RotaryPositions
+from keras_seqattn.layers.relative import AlibiBias, RelativeBias
 from keras_seqattn.layers.residual import Residual
+from keras_seqattn.layers.rotary import RotaryPositions
 from keras_seqattn.layers.scaled_dot import ScaledDotProductAttention
 from keras_seqattn.layers.segment import SegmentMemory
 

@@ -12,6 +12,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.layers import distances, explicit, fused, masks
 from keras_seqattn.layers.chunked import chunked_attention
+from keras_seqattn.layers.shapes import check_batch, check_rank
 
 IMPLEMENTATIONS = ("auto", "explicit", "fused", "chunked")
 # From this number of pairs on, all their scores at once are slower than blocks of them.
@@ -271,11 +272,8 @@ def checked(query, key, value):
     """
     query, key, value = map(ops.convert_to_tensor, (query, key, value))
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if len(tensor.shape) != 4:
-            raise ValueError(
-                f"`{name}` must have rank 4, (batch, length, heads, width). "
-                f"Received: {name}.shape={tuple(tensor.shape)}."
-            )
+        check_rank(name, tensor, "(batch, length, heads, width)")
+    check_batch(query=query, key=key, value=value)
     if query.shape[2] % key.shape[2] or key.shape[2] != value.shape[2]:
         raise ValueError(
             "`query` must have a multiple of the heads of `key` and `value`, which "

@@ -12,7 +12,8 @@ from keras_seqattn.layers.feed_forward import FeedForward
 from keras_seqattn.layers.multi_head import MultiHeadAttention
 from keras_seqattn.layers.packing import packing_of
 from keras_seqattn.layers.quantization import dtype_config
-from keras_seqattn.layers.residual import Residual
+from keras_seqattn.layers.residual import EPSILON, Residual
+from keras_seqattn.layers.shapes import check_batch, check_rank
 
 
 class Block(keras.layers.Layer):
@@ -37,6 +38,9 @@ class Block(keras.layers.Layer):
         stochastic_depth=0.0,
         gradient_checkpointing=False,
         skip_padding=False,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        epsilon=EPSILON,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -54,6 +58,9 @@ class Block(keras.layers.Layer):
         self.stochastic_depth = stochastic_depth
         self.gradient_checkpointing = gradient_checkpointing
         self.skip_padding = skip_padding
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.epsilon = epsilon
         self._takes_rows = stochastic_depth == 0.0
         self.supports_masking = True
         self.feed_forward_residual = self._residual(
@@ -62,6 +69,8 @@ class Block(keras.layers.Layer):
                 activation=activation,
                 gated=gated,
                 dropout=activation_dropout,
+                kernel_initializer=self.kernel_initializer,
+                bias_initializer=self.bias_initializer,
                 name="feed_forward",
                 dtype=self.dtype_policy,
             ),
@@ -75,6 +84,7 @@ class Block(keras.layers.Layer):
             norm=self.norm,
             normalize_first=self.normalize_first,
             stochastic_depth=self.stochastic_depth,
+            epsilon=self.epsilon,
             name=name,
             dtype=self.dtype_policy,
         )
@@ -86,6 +96,8 @@ class Block(keras.layers.Layer):
                 "num_heads": self.num_heads,
                 "key_dim": self._width_of_head(model_dim),
                 "dropout": self.attention_dropout,
+                "kernel_initializer": self.kernel_initializer,
+                "bias_initializer": self.bias_initializer,
                 "name": name,
                 "dtype": self.dtype_policy,
             }
@@ -156,6 +168,9 @@ class Block(keras.layers.Layer):
             "stochastic_depth": self.stochastic_depth,
             "gradient_checkpointing": self.gradient_checkpointing,
             "skip_padding": self.skip_padding,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "epsilon": self.epsilon,
         }
 
     @classmethod
@@ -167,6 +182,20 @@ class Block(keras.layers.Layer):
             if name in config
         }
         return cls(**{**config, **made})
+
+
+def check_sequences(**inputs):
+    """Raises an error if inputs are not sequences of vectors of one batch.
+
+    Args:
+        **inputs: Tensors or their shapes, by the names of the arguments, or None.
+
+    Raises:
+        ValueError: If one has another rank than 3, or another batch size.
+    """
+    for name, x in inputs.items():
+        check_rank(name, x, "(batch, length, width)")
+    check_batch(**inputs)
 
 
 def attend(
@@ -274,6 +303,9 @@ class EncoderBlock(Block):
             where a program's shapes may hang on values: on TensorFlow and torch, not
             compiled (XLA). At padding the output is then zero, or as without. Not
             with stochastic depth, nor with an attention of another class.
+        kernel_initializer: Initializer of the kernels of attention and feed-forward.
+        bias_initializer: Initializer of their biases.
+        epsilon: Number added to the variance of each norm, positive.
 
     Call arguments:
         x: Float tensor `(B, L, D)`.
@@ -281,6 +313,9 @@ class EncoderBlock(Block):
         attention_mask: Bool tensor `(B, L, L)` or `(B, H, L, L)`.
         return_attention_scores: Whether to return the weights too.
         training: Whether to drop.
+        use_causal_mask: Whether position i sees only j <= i: with it, a stack of these
+            blocks is a decoder-only Transformer, as one of `DecoderBlock`s that are
+            called without a source.
 
     Returns:
         Float tensor `(B, L, D)` in the compute dtype; with `return_attention_scores`
@@ -302,6 +337,7 @@ class EncoderBlock(Block):
 
     def build(self, x_shape):
         """Makes the attention and the feed-forward."""
+        check_rank("x", x_shape, "(batch, length, width)")
         self.attention_residual = self._attention_residual(
             self.attention, x_shape[-1], "self_attention"
         )
@@ -316,8 +352,10 @@ class EncoderBlock(Block):
         attention_mask=None,
         return_attention_scores=False,
         training=None,
+        use_causal_mask=False,
     ):
         """Encodes `x`."""
+        check_sequences(x=x)
         packing = self._packing(x, mask, training)
         x, *scores = attend(
             self.attention_residual,
@@ -327,6 +365,7 @@ class EncoderBlock(Block):
             value_mask=mask,
             attention_mask=attention_mask,
             return_attention_scores=return_attention_scores,
+            use_causal_mask=use_causal_mask,
         )
         x = self._unpacked(self.feed_forward_residual(x), packing)
         return (x, *scores) if return_attention_scores else x
@@ -337,6 +376,7 @@ class EncoderBlock(Block):
 
     def compute_output_spec(self, x, return_attention_scores=False, **kwargs):
         """Gives the symbolic output, and the symbolic weights where asked for."""
+        check_sequences(x=x)
         return self._output_spec(
             x, return_attention_scores, (self.attention_residual, x)
         )

@@ -7,8 +7,15 @@ H heads, W beams, L cache length.
 import keras
 from keras import ops
 
-from keras_seqattn.layers.blocks import Block, attend, attention_config
+from keras_seqattn.layers.blocks import (
+    Block,
+    attend,
+    attention_config,
+    check_sequences,
+)
 from keras_seqattn.layers.checkpointing import checkpointed
+from keras_seqattn.layers.residual import EPSILON
+from keras_seqattn.layers.shapes import check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -44,6 +51,9 @@ class DecoderBlock(Block):
             they are called, or add losses.
         skip_padding: As in `EncoderBlock`, for the target (where it has no `past`) and
             for the source, each with a mask.
+        kernel_initializer: Initializer of the kernels of attention and feed-forward.
+        bias_initializer: Initializer of their biases.
+        epsilon: Number added to the variance of each norm, positive.
 
     Call arguments:
         target: Float tensor `(B, T, D)`.
@@ -97,6 +107,9 @@ class DecoderBlock(Block):
         stochastic_depth=0.0,
         gradient_checkpointing=False,
         skip_padding=False,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        epsilon=EPSILON,
         **kwargs,
     ):
         super().__init__(
@@ -114,12 +127,17 @@ class DecoderBlock(Block):
             stochastic_depth=stochastic_depth,
             gradient_checkpointing=gradient_checkpointing,
             skip_padding=skip_padding,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            epsilon=epsilon,
             **kwargs,
         )
         self.cross_attention = cross_attention
 
     def build(self, target_shape, source_shape=None):
         """Makes the attentions and the feed-forward."""
+        for name, shape in (("target", target_shape), ("source", source_shape)):
+            check_rank(name, shape, "(batch, length, width)")
         self.attention_residual = self._attention_residual(
             self.attention, target_shape[-1], "self_attention"
         )
@@ -158,6 +176,7 @@ class DecoderBlock(Block):
         past_mask=None,
     ):
         """Decodes `target`, attending to `source`."""
+        check_sequences(target=target, source=source, past=past)
         target_mask = target_mask if mask is None else mask
         self._check_source(source)
         packing = (
@@ -282,6 +301,7 @@ class DecoderBlock(Block):
         self, target, source=None, return_attention_scores=False, past=None, **kwargs
     ):
         """Gives the symbolic output, and the symbolic weights where asked for."""
+        check_sequences(target=target, source=source, past=past)
         self._check_source(source)
         seen = target if past is None else ops.concatenate([past, target], axis=1)
         attended = [(self.attention_residual, seen)]

@@ -5,7 +5,9 @@ from keras import ops
 
 from keras_seqattn import arguments, compiled
 from keras_seqattn.layers.dropping import Dropout
+from keras_seqattn.layers.initializers import copied
 from keras_seqattn.layers.quantization import dtype_config
+from keras_seqattn.layers.shapes import check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -22,6 +24,8 @@ class FeedForward(keras.layers.Layer):
         gated: Whether a linear branch multiplies the activated one ("silu" gives
             SwiGLU, "gelu" GEGLU).
         dropout: Fraction of the hidden layer dropped while training, in [0, 1).
+        kernel_initializer: Initializer of the kernels.
+        bias_initializer: Initializer of the biases.
 
     Call arguments:
         x: Float tensor `(..., D)`.
@@ -44,7 +48,14 @@ class FeedForward(keras.layers.Layer):
     """
 
     def __init__(
-        self, intermediate_dim, activation="relu", gated=False, dropout=0.0, **kwargs
+        self,
+        intermediate_dim,
+        activation="relu",
+        gated=False,
+        dropout=0.0,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        **kwargs,
     ):
         super().__init__(**kwargs)
         self.intermediate_dim = arguments.positive_integer(
@@ -53,27 +64,34 @@ class FeedForward(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.gated = gated
         self.dropout = arguments.fraction("dropout", dropout)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
         self.supports_masking = True
-
-        def dense(units, name):
-            return keras.layers.Dense(units, name=name, dtype=self.dtype_policy)
-
-        self.hidden_dense = dense(intermediate_dim, "hidden")
-        self.gate_dense = dense(intermediate_dim, "gate") if gated else None
+        self.hidden_dense = self._dense(intermediate_dim, "hidden")
+        self.gate_dense = self._dense(intermediate_dim, "gate") if gated else None
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
+
+    def _dense(self, units, name):
+        return keras.layers.Dense(
+            units,
+            kernel_initializer=copied(self.kernel_initializer),
+            bias_initializer=copied(self.bias_initializer),
+            name=name,
+            dtype=self.dtype_policy,
+        )
 
     def build(self, x_shape):
         """Makes the projections."""
+        check_rank("x", x_shape, "(batch, ..., width)")
         self.hidden_dense.build(x_shape)
         if self.gated:
             self.gate_dense.build(x_shape)
-        self.output_dense = keras.layers.Dense(
-            x_shape[-1], name="output", dtype=self.dtype_policy
-        )
+        self.output_dense = self._dense(x_shape[-1], "output")
         self.output_dense.build((*x_shape[:-1], self.intermediate_dim))
 
     def call(self, x):
         """Transforms each position of `x`."""
+        check_rank("x", x, "(batch, ..., width)")
         rows = ops.reshape(x, (-1, x.shape[-1]))  # a matrix, as a kernel is
         hidden = self.activation(self.hidden_dense(rows))
         if self.gated:
@@ -83,6 +101,7 @@ class FeedForward(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape):
         """Gives the shape of `x`, unchanged."""
+        check_rank("x", x_shape, "(batch, ..., width)")
         return x_shape
 
     def get_config(self):
@@ -94,4 +113,6 @@ class FeedForward(keras.layers.Layer):
             "activation": keras.activations.serialize(self.activation),
             "gated": self.gated,
             "dropout": self.dropout,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
         }

@@ -12,8 +12,10 @@ from keras_seqattn.layers import additive, attention, conversion, masks
 from keras_seqattn.layers.axes import Folding
 from keras_seqattn.layers.cached import CachedSteps
 from keras_seqattn.layers.distances import count_heads
-from keras_seqattn.layers.projections import HeadProjections, copied
+from keras_seqattn.layers.initializers import copied
+from keras_seqattn.layers.projections import HeadProjections
 from keras_seqattn.layers.relative import positions_in_attention
+from keras_seqattn.layers.shapes import check_batch, check_rank
 
 SCORES = ("scaled_dot", "dot", "additive")
 
@@ -225,6 +227,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
 
     def build(self, query_shape, value_shape, key_shape=None):
         """Makes the projections, and what the score and the positions learn."""
+        _check_ranks(query_shape, value_shape)
         super().build(query_shape, value_shape, key_shape)
         rank = len(query_shape)
         axes = self.attention_axes or tuple(range(1, rank - 1))
@@ -266,6 +269,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
     ):
         """Attends from each vector of `query` to those of `value`."""
         self._check_scores_wanted(return_attention_scores)
+        _check_shapes(query, value, key, packing)
         given = (query_mask, value_mask, key_mask, attention_mask)
         mask = masks.input_masks(*map(_by_sign, given))
         queries = self.project_query(query)  # (B, T, H, K)
@@ -358,6 +362,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         packing=(None, None),
     ):
         """Gives the symbolic output, and the symbolic weights where asked for."""
+        _check_shapes(query, value, key, packing)
         key_shape = None if key is None else key.shape
         shape = self.compute_output_shape(query.shape, value.shape, key_shape)
         output = keras.KerasTensor(shape, self.compute_dtype)
@@ -381,6 +386,20 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
             "positions": self.positions and serialize(self.positions),
             "implementation": self.implementation,
         }
+
+
+def _check_shapes(query, value, key, packing):
+    """Sees that tensors have a length each, and one batch size."""
+    _check_ranks(query.shape, value.shape)
+    if packing == (None, None):  # Else each has its tokens in one row.
+        check_batch(query=query, value=value, key=key)
+
+
+def _check_ranks(query_shape, value_shape):
+    """Sees that values have the rank of queries; `check_lengths` sees to the keys."""
+    check_rank("query", query_shape, "(batch, ..., length, width)")
+    axes = ", ".join(["length"] * (len(query_shape) - 2))
+    check_rank("value", value_shape, f"(batch, {axes}, width)")
 
 
 def _by_sign(mask):

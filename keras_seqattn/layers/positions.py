@@ -10,10 +10,12 @@ import math
 import keras
 from keras import ops
 
-from keras_seqattn import arguments
+from keras_seqattn import arguments, compiled
+from keras_seqattn.layers.counting import positions_of
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.logits import remember_factors
 from keras_seqattn.layers.quantization import QuantizedAsParent, unquantized
+from keras_seqattn.layers.shapes import check_rank
 
 
 def sinusoidal_table(length, dim, base=10000.0, cosine_exponent="even", start=0):
@@ -43,12 +45,17 @@ def sinusoidal_table(length, dim, base=10000.0, cosine_exponent="even", start=0)
         Vaswani et al. 2017, section 3.5. Differs: none ("odd" is a printed variant).
     """
     arguments.choice("cosine_exponent", cosine_exponent, ("even", "odd"))
+    positions = ops.arange(length, dtype="int32") + start
+    return _sinusoids(positions, dim, base, cosine_exponent)
+
+
+def _sinusoids(positions, dim, base, cosine_exponent):
+    """Computes the rows `(..., D)` of the table at int32 positions `(...)`."""
     index = ops.arange(dim, dtype="int32")
     cosine = index % 2 == 1
     exponent = index if cosine_exponent == "odd" else index - index % 2
     rate = ops.exp(ops.cast(exponent, "float32") * (-math.log(base) / dim))
-    positions = ops.cast(ops.arange(length, dtype="int32") + start, "float32")
-    angles = positions[:, None] * rate[None, :]  # (L, D)
+    angles = ops.cast(positions, "float32")[..., None] * rate  # (..., D)
     return ops.where(cosine, ops.cos(angles), ops.sin(angles))
 
 
@@ -66,12 +73,15 @@ class SinusoidalPositions(keras.layers.Layer):
     Call arguments:
         x: Float tensor `(B, L, D)`.
         start: Position of the first vector; a scalar tensor in cached decoding.
+        positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
+            vector, as in packed or shifted sequences; in place of `start`.
 
     Returns:
         Float tensor `(B, L, D)` in the compute dtype.
 
     Raises:
-        ValueError: If `cosine_exponent` is neither "even" nor "odd".
+        ValueError: If `cosine_exponent` is neither "even" nor "odd", or shapes do not
+            fit.
 
     Example:
         >>> import numpy as np
@@ -92,15 +102,16 @@ class SinusoidalPositions(keras.layers.Layer):
         self.supports_masking = True
         self.built = True
 
-    def call(self, x, start=0):
-        """Adds the positions `start`, `start + 1`, ... to `x`."""
-        table = sinusoidal_table(
-            ops.shape(x)[1], x.shape[-1], self.base, self.cosine_exponent, start
-        )
-        return x + ops.cast(table, x.dtype)
+    def call(self, x, start=0, positions=None):
+        """Adds the positions `start`, `start + 1`, ..., or `positions`, to `x`."""
+        check_rank("x", x, "(batch, length, width)")
+        positions = positions_of(x, start, positions)
+        rows = _sinusoids(positions, x.shape[-1], self.base, self.cosine_exponent)
+        return x + ops.cast(rows, x.dtype)
 
     def compute_output_shape(self, x_shape):
         """Gives the shape of `x`, unchanged."""
+        check_rank("x", x_shape, "(batch, length, width)")
         return x_shape
 
     def get_config(self):
@@ -128,13 +139,16 @@ class LearnedPositions(keras.layers.Layer):
         x: Float tensor `(B, L, D)`.
         start: Position of the first vector; a scalar tensor in cached decoding,
             where the caller sees to it that start + L <= max_length.
+        positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
+            vector, as in packed or shifted sequences; in place of `start`.
 
     Returns:
         Float tensor `(B, L, D)` in the compute dtype.
 
     Raises:
         ValueError: If `max_length` is not a positive integer, or the sequence is
-            longer than it.
+            longer than it, or a shape does not fit. `positions` beyond the table are an
+            error where their values can be seen: not in a compiled program.
 
     Example:
         >>> import numpy as np
@@ -154,26 +168,40 @@ class LearnedPositions(keras.layers.Layer):
 
     def build(self, x_shape):
         """Makes the table `(max_length, D)`."""
+        check_rank("x", x_shape, "(batch, length, width)")
         self.table = self.add_weight(
             name="table",
             shape=(self.max_length, x_shape[-1]),
             initializer=self.initializer,
         )
 
-    def call(self, x, start=0):
-        """Adds the positions `start`, `start + 1`, ... to `x`."""
+    def call(self, x, start=0, positions=None):
+        """Adds the positions `start`, `start + 1`, ..., or `positions`, to `x`."""
+        check_rank("x", x, "(batch, length, width)")
         length = x.shape[1]
-        self._check_length(length, start)
-        if isinstance(length, int) and isinstance(start, int):
+        if positions is not None:
+            rows = self._rows(positions_of(x, start, positions))
+        elif isinstance(length, int) and isinstance(start, int):
+            self._check_length(length, start)
             rows = self.table[start : start + length]
         else:
-            positions = ops.arange(ops.shape(x)[1], dtype="int32") + start
-            rows = ops.take(self.table, positions, axis=0)
+            rows = ops.take(self.table, positions_of(x, start), axis=0)
         return x + ops.cast(rows, x.dtype)
 
+    def _rows(self, positions):
+        """Returns the vectors at given positions, which may be seen to be too high."""
+        values = compiled.known_values(positions)
+        if values is not None and values.size:
+            least, most = int(values.min()), int(values.max())
+            if least < 0 or most >= self.max_length:
+                raise ValueError(
+                    f"`positions` must be in [0, {self.max_length}), the table. "
+                    f"Received: positions from {least} to {most}."
+                )
+        return ops.take(self.table, positions, axis=0)
+
     def _check_length(self, length, start):
-        known = isinstance(length, int) and isinstance(start, int)
-        if known and start + length > self.max_length:
+        if start + length > self.max_length:
             raise ValueError(
                 f"`x` must end before position max_length={self.max_length}; cut the "
                 "sequence or build the layer with a greater `max_length`. "
@@ -182,6 +210,7 @@ class LearnedPositions(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape):
         """Gives the shape of `x`, unchanged."""
+        check_rank("x", x_shape, "(batch, length, width)")
         return x_shape
 
     def get_config(self):
@@ -209,7 +238,8 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
         vocabulary_size: Number of token ids V, a positive integer.
         model_dim: Width D of a vector, a positive integer.
         positions: "sinusoidal", "learned" (takes `max_length`), None, or a layer that
-            is called as `positions(x, start=start)`.
+            is called as `positions(x, start=start)`, and with `positions=` where the
+            embedding is.
         max_length: Number of learned positions, or None.
         dropout: Fraction of the sum dropped while training, in [0, 1).
         mask_zero: Whether token 0 is padding.
@@ -220,6 +250,8 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
             tensor `(..., D)`. An id outside is an error of the backend where it checks
             (TensorFlow on a CPU), undefined where it does not (XLA).
         start: Position of the first token; a scalar tensor in cached decoding.
+        positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
+            token, as in packed or shifted sequences; in place of `start`.
         reverse: Whether to give logits.
         training: Whether to drop; logits then carry their factors, as those of
             `TokenLogits` do.
@@ -228,8 +260,8 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
         Float tensor `(B, L, D)`, in reverse `(..., V)`, in the compute dtype.
 
     Raises:
-        ValueError: If a size is not positive, `positions` is unknown, or learned
-            positions have no `max_length`.
+        ValueError: If a size is not positive, `positions` is unknown, learned
+            positions have no `max_length`, or shapes do not fit.
 
     Example:
         >>> import numpy as np
@@ -276,25 +308,35 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
         if self.positions is not None and not self.positions.built:
             self.positions.build((None, None, self.model_dim))
 
-    def call(self, inputs, start=0, reverse=False, training=None):
+    def call(self, inputs, start=0, reverse=False, training=None, positions=None):
         """Embeds `inputs`, or gives their logits."""
+        self._check_ids(inputs, reverse)
         output = super().call(inputs, reverse=reverse)
         if not reverse:
-            return self._finish(output, start)
+            return self._finish(output, start, positions)
         kernel = self.logits_kernel() if training else None
         if kernel is not None:
             remember_factors(output, inputs, kernel)
         return output
 
-    def quantized_call(self, inputs, start=0, reverse=False, training=None):
+    def quantized_call(
+        self, inputs, start=0, reverse=False, training=None, positions=None
+    ):
         """Does what `call` does, on the quantized table."""
+        self._check_ids(inputs, reverse)
         output = super().quantized_call(inputs, reverse=reverse)
-        return output if reverse else self._finish(output, start)
+        return output if reverse else self._finish(output, start, positions)
 
-    def _finish(self, x, start):
+    def _check_ids(self, inputs, reverse):
+        if self.positions is not None and not reverse:
+            check_rank("inputs", inputs, "(batch, length)")
+
+    def _finish(self, x, start, positions):
         x = x * ops.cast(self.model_dim**0.5, x.dtype)
         if self.positions is not None:
-            x = self.positions(x, start=start)
+            # A layer of the user's own need not take `positions`.
+            given = {} if positions is None else {"positions": positions}
+            x = self.positions(x, start=start, **given)
         return self.dropout_layer(x)
 
     def logits(self, x, kernel=None):
@@ -334,8 +376,11 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
             return mask
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
-    def compute_output_spec(self, inputs, start=0, reverse=False, training=None):
+    def compute_output_spec(
+        self, inputs, start=0, reverse=False, training=None, positions=None
+    ):
         """Gives the symbolic output."""
+        self._check_ids(inputs, reverse)
         return super().compute_output_spec(inputs, reverse=reverse)
 
     def get_config(self):

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import compiled
+from keras_seqattn.layers.initializers import copied
 from keras_seqattn.layers.quantization import (
     QuantizedAsParent,
     dtype_config,
@@ -105,7 +106,6 @@ class HeadProjections(keras.layers.Layer):
             output_shape=(*[None] * (free - 1), *widths),
             bias_axes=outputs if self.use_bias else None,
             activation=activation,
-            # A copy each: an initializer gives the same numbers when used again.
             kernel_initializer=copied(self.kernel_initializer),
             bias_initializer=copied(self.bias_initializer),
             kernel_regularizer=self.kernel_regularizer,
@@ -206,11 +206,6 @@ def check_lengths(value_shape, key_shape):
             "All dimensions of `value` and `key`, except the last one, must be equal. "
             f"Received: value_shape={value_shape} and key_shape={key_shape}"
         )
-
-
-def copied(initializer):
-    """Gives an initializer of the same configuration."""
-    return initializer.__class__.from_config(initializer.get_config())
 
 
 def _positive(name, value):

@@ -9,6 +9,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.quantization import dtype_config
+from keras_seqattn.layers.shapes import check_batch, check_rank
 
 CELLS = ("gru", "simple")
 
@@ -54,6 +55,7 @@ class RecurrentCell(keras.layers.Layer):
 
     def build(self, inputs_shape, states_shape=None):
         """Makes the kernel `(D + U, U)` and the bias."""
+        check_rank("inputs", inputs_shape, "(batch, width)")
         self.kernel = self.add_weight(
             name="kernel", shape=(inputs_shape[-1] + self.units, self.units)
         )
@@ -63,6 +65,8 @@ class RecurrentCell(keras.layers.Layer):
 
     def call(self, inputs, states):
         """Computes the state after `inputs`."""
+        check_rank("inputs", inputs, "(batch, width)")
+        check_batch(inputs=inputs, states=states[0])
         both = ops.concatenate([inputs, states[0]], axis=-1)  # (B, D + U)
         hidden = self.activation(ops.matmul(both, self.kernel) + self.bias)
         return hidden, [hidden]
@@ -184,6 +188,7 @@ class RecurrentEncoder(RecurrentStack):
 
     def build(self, x_shape):
         """Makes the stack."""
+        check_rank("x", x_shape, "(batch, length, width)")
         self.recurrences = []
         for i in range(self.num_layers):
             recurrence = self.recurrence(name=f"layer_{i}", zero_output_for_mask=True)
@@ -197,6 +202,7 @@ class RecurrentEncoder(RecurrentStack):
 
     def call(self, x, mask=None, training=None):
         """Encodes `x`."""
+        check_rank("x", x, "(batch, length, width)")
         for recurrence in self.recurrences:
             x, *states = recurrence(x, mask=mask)
             x = self.dropout_layer(x)
@@ -212,6 +218,7 @@ class RecurrentEncoder(RecurrentStack):
 
     def compute_output_spec(self, x, mask=None, training=None):
         """Gives the symbolic hidden states and final states."""
+        check_rank("x", x, "(batch, length, width)")
         return tuple(
             keras.KerasTensor(shape, self.compute_dtype)
             for shape in self.compute_output_shape(x.shape)

@@ -11,6 +11,7 @@ from keras_seqattn import arguments
 from keras_seqattn.layers import additive
 from keras_seqattn.layers.masks import input_masks
 from keras_seqattn.layers.recurrent import RecurrentStack
+from keras_seqattn.layers.shapes import check_batch, check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -86,6 +87,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
 
     def build(self, target_shape, source_shape, state_shape):
         """Makes the stack, its first states, the attention and the output."""
+        _check_ranks(target_shape, source_shape, state_shape)
         width = self.attention_units or self.units
         hidden_shape = (*target_shape[:-1], self.units)
         joined_shape = (*target_shape[:-1], source_shape[-1] + self.units)
@@ -119,6 +121,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         training=None,
     ):
         """Decodes a whole target."""
+        _check_shapes(target, source, state)
         hidden, first = target, self.initial_cache(state)
         for i, recurrence in enumerate(self.recurrences):
             hidden, _ = recurrence(hidden, first[:, 0, i], mask=target_mask)
@@ -216,6 +219,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         self, target, source, state, return_attention_scores=False, **kwargs
     ):
         """Gives the symbolic output, and the symbolic weights where asked for."""
+        _check_shapes(target, source, state)
         output = keras.KerasTensor((*target.shape[:-1], self.units), self.compute_dtype)
         if not return_attention_scores:
             return output
@@ -225,3 +229,14 @@ class AttentiveRecurrentDecoder(RecurrentStack):
     def get_config(self):
         """Gives the constructor's arguments."""
         return {**super().get_config(), "attention_units": self.attention_units}
+
+
+def _check_ranks(target, source, state):
+    check_rank("target", target, "(batch, length, width)")
+    check_rank("source", source, "(batch, length, width)")
+    check_rank("state", state, "(batch, width)")
+
+
+def _check_shapes(target, source, state):
+    _check_ranks(target, source, state)
+    check_batch(target=target, source=source, state=state)

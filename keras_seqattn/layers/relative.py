@@ -20,94 +20,8 @@ from keras import ops
 from keras_seqattn import arguments, compiled
 from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.quantization import unquantized
-
-
-@keras.saving.register_keras_serializable(package="keras_seqattn")
-class RotaryPositions(keras.layers.Layer):
-    """Rotates queries and keys by their positions, so that products see distances.
-
-    The pair (x[i], x[i + K / 2]) turns by the angle p * base^(-2i / K) at position
-    p = (start + l) / scaling. Pairs lie across the two halves, as in GPT-NeoX and the
-    checkpoints of Hugging Face, not side by side (2i, 2i + 1) as in the paper: so
-    published weights fit, and CTranslate2 reads ours with `rotary_interleave=False`.
-    A permutation of the projections' columns turns one convention into the other.
-    Computed in float32. Masks pass through.
-    Shapes: B batch, L length, H heads, K key_dim.
-
-    Args:
-        base: The longest wavelength over 2 pi, a positive number.
-        scaling: Positive number by which positions are divided (position
-            interpolation): L tokens fill the range that L / scaling were trained on.
-
-    Call arguments:
-        x: Float tensor `(B, L, H, K)` of queries or keys; K is even.
-        start: Position of the first vector; a scalar tensor in cached decoding.
-
-    Returns:
-        Float tensor `(B, L, H, K)` in the compute dtype.
-
-    Raises:
-        ValueError: If `base` or `scaling` is not positive, or K is odd.
-
-    Example:
-        >>> import numpy as np
-        >>> layer = RotaryPositions()
-        >>> x = np.array([1.0, 0.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
-        >>> [round(float(x), 4) for x in layer(x, start=1)[0, 0, 0]]
-        [0.5403, 0.0, 0.8415, 0.0]
-
-    Reference:
-        Su et al. 2021, section 3.2; scaling: Chen et al. 2023. Differs: the pairs.
-    """
-
-    def __init__(self, base=10000.0, scaling=1.0, **kwargs):
-        super().__init__(**kwargs)
-        self.base = _positive_number("base", base)
-        self.scaling = _positive_number("scaling", scaling)
-        self.supports_masking = True
-
-    def build(self, x_shape):
-        """Sees that the width of a head is even."""
-        if x_shape[-1] % 2:
-            raise ValueError(
-                "`key_dim` must be even for rotary positions, which turn pairs. "
-                f"Received: key_dim={x_shape[-1]!r}."
-            )
-
-    def call(self, x, start=0):
-        """Rotates `x`."""
-        return self.rotate(x, start)
-
-    def rotate(self, x, start=0):
-        """Rotates heads that stand at `start`, `start + 1`, ...
-
-        Args:
-            x: Float tensor `(B, L, H, K)`.
-            start: Position of the first vector, an integer or a scalar tensor.
-
-        Returns:
-            Float tensor `(B, L, H, K)` in the dtype of `x`.
-        """
-        half = x.shape[-1] // 2
-        rate = (self.base ** (-np.arange(half) / half)).astype("float32")
-        positions = ops.cast(_positions(ops.shape(x)[1], start), "float32")
-        angles = ops.multiply((positions / self.scaling)[:, None, None], rate)
-        cosine, sine = ops.cos(angles), ops.sin(angles)  # (L, 1, K / 2)
-        left, right = ops.split(ops.cast(x, "float32"), 2, axis=-1)
-        turned = (left * cosine - right * sine, right * cosine + left * sine)
-        return ops.cast(ops.concatenate(turned, axis=-1), x.dtype)
-
-    def bias(self, target_length, source_length, offset=0):
-        """Gives None: the scores of what is rotated need no bias."""
-        return None
-
-    def compute_output_shape(self, x_shape):
-        """Gives the shape of `x`, unchanged."""
-        return x_shape
-
-    def get_config(self):
-        """Gives the constructor's arguments."""
-        return {**super().get_config(), "base": self.base, "scaling": self.scaling}
+from keras_seqattn.layers.rotary import RotaryPositions
+from keras_seqattn.layers.shapes import check_rank
 
 
 class _Bias(keras.layers.Layer):
@@ -119,10 +33,13 @@ class _Bias(keras.layers.Layer):
 
     def build(self, query_shape, key_shape=None):
         """Takes the number of heads from the queries."""
+        check_rank("query", query_shape, "(batch, length, heads, width)")
         self.num_heads = query_shape[2]
 
     def call(self, query, key=None, offset=0):
         """Gives the bias of the scores of `query` and `key`."""
+        for name, x in (("query", query), ("key", key)):
+            check_rank(name, x, "(batch, length, heads, width)")
         if query.shape[2] != self.num_heads:
             raise ValueError(
                 f"`query` must have the {self.num_heads} heads that the layer was "
@@ -142,6 +59,8 @@ class _Bias(keras.layers.Layer):
 
     def compute_output_shape(self, query_shape, key_shape=None):
         """Gives the shape of the bias."""
+        for name, shape in (("query", query_shape), ("key", key_shape)):
+            check_rank(name, shape, "(batch, length, heads, width)")
         source = query_shape if key_shape is None else key_shape
         return (1, query_shape[2], query_shape[1], source[1])
 
@@ -285,10 +204,15 @@ class AlibiBias(_Bias):
     """Takes from each score the distance of query and key, times the head's slope.
 
     bias[h, i, j] = -slope[h] * |i - j|, on both sides alike, so that it serves without
-    a causal mask too. For H a power of two the slopes are 2^(-8 (h + 1) / H); otherwise
-    those of the next lower power of two, and then every second one of its double.
-    Nothing is learned.
+    a causal mask too. For H a power of two the slopes are 2^(-m (h + 1) / H) with m =
+    `alibi_bias_max`; otherwise those of the next lower power of two, and then every
+    second one of its double. Nothing is learned.
     Shapes: B batch, T target length, S source length, H heads, K key_dim.
+
+    Args:
+        alibi_bias_max: Positive number m: the last slope is 2^-m, and a greater one
+            lets some heads look farther.
+        **kwargs: `name`, `dtype`.
 
     Call arguments:
         query: Float tensor `(B, T, H, K)`, of which the shape alone counts.
@@ -301,7 +225,8 @@ class AlibiBias(_Bias):
         `dot_product_attention(query, key, value, bias=...)` does.
 
     Raises:
-        ValueError: If it is called with another number of heads than it was built for.
+        ValueError: If `alibi_bias_max` is not positive, or the layer is called with
+            another number of heads than it was built for.
 
     Example:
         >>> import numpy as np
@@ -312,6 +237,12 @@ class AlibiBias(_Bias):
         Press et al. 2022, section 3; other head counts: the authors' code. Differs:
         symmetric without a causal mask, which the paper leaves open.
     """
+
+    def __init__(self, alibi_bias_max=8.0, **kwargs):
+        super().__init__(**kwargs)
+        self.alibi_bias_max = arguments.number(
+            "alibi_bias_max", alibi_bias_max, above=0.0
+        )
 
     def bias(self, target_length, source_length, offset=0):
         """Gives the bias of the scores of given lengths.
@@ -325,9 +256,15 @@ class AlibiBias(_Bias):
             A `DistanceBias` in float32: a number for each distance.
         """
         distances = ops.abs(_behind(target_length, source_length, offset))
-        slopes = np.array(_slopes(self.num_heads), "float32")[:, None]
+        slopes = np.array(_slopes(self.num_heads, self.alibi_bias_max), "float32")[
+            :, None
+        ]
         values = -ops.multiply(ops.cast(distances, "float32"), slopes)
         return DistanceBias(values, target_length, learned=False)
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {**super().get_config(), "alibi_bias_max": self.alibi_bias_max}
 
 
 _LAYERS = {"rotary": RotaryPositions, "alibi": AlibiBias, "relative": RelativeBias}
@@ -365,20 +302,10 @@ def positions_in_attention(positions, dtype=None):
     )
 
 
-def _positive_number(name, value):
-    if not value > 0.0:
-        raise ValueError(f"`{name}` must be positive. Received: {name}={value!r}.")
-    return value
-
-
-def _positions(length, start):
-    return ops.arange(length, dtype="int32") + start
-
-
 def _behind(target_length, source_length, offset):
     """Gives how far a query stands behind a key, for all `(T + S - 1,)` distances."""
     farthest = target_length - 1 + offset
-    return farthest - _positions(target_length + source_length - 1, 0)
+    return farthest - ops.arange(target_length + source_length - 1, dtype="int32")
 
 
 def _bucket_table(size, max_distance):
@@ -399,10 +326,10 @@ def _bucket_table(size, max_distance):
     return table
 
 
-def _slopes(num_heads):
+def _slopes(num_heads, largest):
     """Gives the slope of each head."""
     power = 2 ** int(math.log2(num_heads))
-    slopes = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
+    slopes = [2.0 ** (-largest * (head + 1) / power) for head in range(power)]
     if power == num_heads:
         return slopes
-    return slopes + _slopes(2 * power)[::2][: num_heads - power]
+    return slopes + _slopes(2 * power, largest)[::2][: num_heads - power]

@@ -10,6 +10,8 @@ from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.normalization import LayerNormalization
 from keras_seqattn.layers.quantization import dtype_config
 
+EPSILON = 1e-5
+
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class Residual(keras.layers.Layer):
@@ -28,6 +30,7 @@ class Residual(keras.layers.Layer):
         normalize_first: Pre-norm (True) or post-norm (False).
         stochastic_depth: Fraction of the samples that skip the sublayer while training,
             in [0, 1).
+        epsilon: Number added to the norm's variance, positive.
 
     Call arguments:
         x: Float tensor `(B, ..., D)`.
@@ -36,7 +39,8 @@ class Residual(keras.layers.Layer):
         Float tensor of the shape of `x` in the compute dtype.
 
     Raises:
-        ValueError: If `norm` is unknown, or a fraction is not in [0, 1).
+        ValueError: If `norm` is unknown, a fraction is not in [0, 1), or `epsilon` is
+            not positive.
 
     Example:
         >>> import numpy as np
@@ -59,6 +63,7 @@ class Residual(keras.layers.Layer):
         norm="layer",
         normalize_first=True,
         stochastic_depth=0.0,
+        epsilon=EPSILON,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -67,8 +72,9 @@ class Residual(keras.layers.Layer):
         self.norm = norm
         self.normalize_first = normalize_first
         self.stochastic_depth = arguments.fraction("stochastic_depth", stochastic_depth)
+        self.epsilon = arguments.number("epsilon", epsilon, above=0.0)
         self.supports_masking = True
-        self.norm_layer = make_norm(norm, dtype=self.dtype_policy)
+        self.norm_layer = make_norm(norm, epsilon, dtype=self.dtype_policy)
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, x_shape, *more_shapes):
@@ -110,6 +116,7 @@ class Residual(keras.layers.Layer):
             "norm": self.norm,
             "normalize_first": self.normalize_first,
             "stochastic_depth": self.stochastic_depth,
+            "epsilon": self.epsilon,
         }
 
     @classmethod
@@ -119,11 +126,12 @@ class Residual(keras.layers.Layer):
         return cls(**{**config, "sublayer": sublayer})
 
 
-def make_norm(norm, **kwargs):
+def make_norm(norm, epsilon=EPSILON, **kwargs):
     """Makes the normalization a name stands for.
 
     Args:
         norm: "layer" or "rms".
+        epsilon: Number added to the variance.
         **kwargs: `name`, `dtype`.
 
     Returns:
@@ -137,7 +145,7 @@ def make_norm(norm, **kwargs):
         'RMSNormalization'
     """
     if arguments.choice("norm", norm, ("layer", "rms")) == "layer":
-        return LayerNormalization(epsilon=1e-5, **kwargs)
-    layer = keras.layers.RMSNormalization(epsilon=1e-5, **kwargs)
+        return LayerNormalization(epsilon=epsilon, **kwargs)
+    layer = keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)
     layer.supports_masking = True  # else Keras warns that the mask ends here
     return layer

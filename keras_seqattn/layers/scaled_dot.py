@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.layers import attention, masks
+from keras_seqattn.layers.shapes import check_batch, check_rank
 
 
 class AttentionLayer(keras.layers.Layer):
@@ -43,6 +44,7 @@ class AttentionLayer(keras.layers.Layer):
         use_causal_mask=False,
     ):
         """Attends from each vector of `query` to those of `value`."""
+        check_inputs(query, value, key)
         key = value if key is None else key
         mask = masks.input_masks(query_mask, value_mask, key_mask, attention_mask)
         one_head = len(query.shape) == 3
@@ -85,6 +87,7 @@ class AttentionLayer(keras.layers.Layer):
         use_causal_mask=False,
     ):
         """Gives the symbolic output, and the symbolic weights where asked for."""
+        check_inputs(query, value, key)
         output = keras.KerasTensor(
             self.compute_output_shape(query.shape, value.shape), self.compute_dtype
         )
@@ -97,6 +100,27 @@ class AttentionLayer(keras.layers.Layer):
     def get_config(self):
         """Gives the constructor's arguments."""
         return {**super().get_config(), "dropout": self.dropout, "seed": self.seed}
+
+
+def check_inputs(query, value, key=None):
+    """Sees that inputs have axes for a length, for heads or none, and one batch size.
+
+    Args:
+        query: Tensor `(B, T, K)` or `(B, T, H, K)`, or its shape.
+        value: Tensor of the same rank, or its shape.
+        key: Tensor of the same rank, or its shape, or None.
+
+    Raises:
+        ValueError: If ranks or batch sizes do not fit.
+
+    Example:
+        >>> check_inputs((2, 5, 8), (2, 7, 8))
+    """
+    has_heads = len(getattr(query, "shape", query)) == 4
+    layout = f"(batch, length, {'heads, ' if has_heads else ''}width)"
+    for name, x in (("query", query), ("value", value), ("key", key)):
+        check_rank(name, x, layout)
+    check_batch(query=query, value=value, key=key)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.layers.shapes import check_batch, check_rank
 
 
 def next_memory(memory, segment):
@@ -59,7 +60,8 @@ class SegmentMemory(keras.layers.Layer):
         and a bool tensor `(B, M)`, False where nothing is held yet or padding was.
 
     Raises:
-        ValueError: If a size is not a positive integer.
+        ValueError: If a size is not a positive integer, or `x` has another rank or
+            batch size.
 
     Example:
         >>> import numpy as np
@@ -81,6 +83,7 @@ class SegmentMemory(keras.layers.Layer):
 
     def build(self, x_shape):
         """Makes the variables, which hold nothing."""
+        check_rank("x", x_shape, "(batch, length, width)")
         shape = (self.batch_size, self.memory_length)
         self.memory = self.add_weight(
             name="memory",
@@ -99,6 +102,8 @@ class SegmentMemory(keras.layers.Layer):
 
     def call(self, x, mask=None, restart=None):
         """Gives what is held, and holds the end of `x`."""
+        check_rank("x", x, "(batch, length, width)")
+        check_batch(x=x, memory=self.memory)
         # Copies: torch's `assign` writes into the very tensor that was read.
         held, held_mask = ops.copy(self.memory), ops.copy(self.memory_mask)
         if restart is not None:
@@ -123,6 +128,8 @@ class SegmentMemory(keras.layers.Layer):
 
     def compute_output_spec(self, x, mask=None, restart=None):
         """Gives the symbolic memory and its mask."""
+        check_rank("x", x, "(batch, length, width)")
+        check_batch(x=x, memory=self.memory)
         shape = (self.batch_size, self.memory_length)
         return (
             keras.KerasTensor((*shape, x.shape[-1]), self.compute_dtype),

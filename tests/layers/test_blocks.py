@@ -114,6 +114,46 @@ def test_each_fraction_drops_where_it_says(rng, option, changed):
     assert not np.allclose(numpy(block(x, training=True)), numpy(block(x)))
 
 
+def test_an_encoder_with_a_causal_mask_is_a_decoder_without_a_source(rng):
+    (x,) = draw(rng, T)
+    encoder = built(rng, layers.EncoderBlock, x.shape)
+    decoder = layers.DecoderBlock(2, F)
+    decoder.build(x.shape)
+    decoder.set_weights(encoder.get_weights())
+    np.testing.assert_array_equal(
+        numpy(encoder(x, mask=TARGET_MASK, use_causal_mask=True)),
+        numpy(decoder(x, mask=TARGET_MASK)),
+    )
+    assert not np.allclose(numpy(encoder(x)), numpy(encoder(x, use_causal_mask=True)))
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("cls", [layers.EncoderBlock, layers.DecoderBlock])
+def test_initializers_and_epsilon_reach_every_sublayer(cls):
+    block = cls(
+        2,
+        F,
+        gated=True,
+        kernel_initializer=keras.initializers.RandomUniform(2.0, 3.0),
+        bias_initializer="ones",
+        epsilon=0.25,
+    )
+    block.build((B, T, D), *[(B, S, D)] * (cls is layers.DecoderBlock))
+    kernels, drawn = 0, set()
+    for weight in block.weights:
+        if weight.name == "kernel":
+            values = numpy(weight)
+            assert values.min() >= 2.0, weight.path
+            kernels, drawn = kernels + 1, drawn | {values.flat[0]}
+        elif weight.name == "bias":
+            assert (numpy(weight) == 1.0).all(), weight.path
+    assert kernels == len(drawn) == (11 if cls is layers.DecoderBlock else 7)
+    norms = [part for part in block._flatten_layers() if hasattr(part, "epsilon")]
+    assert {part.epsilon for part in norms} == {0.25}
+    again = cls.from_config(block.get_config())
+    assert again.get_config() == block.get_config()
+
+
 def test_no_causal_mask_where_it_is_not_wanted(rng):
     (x,) = draw(rng, T)
     block = built(rng, layers.DecoderBlock, x.shape)
@@ -329,6 +369,7 @@ def test_steps_equal_one_pass(rng, normalize_first, with_source):
     [
         ({"num_heads": 0}, "`num_heads` must be a positive .*num_heads=0"),
         ({"intermediate_dim": 0}, "`intermediate_dim` must.*intermediate_dim=0"),
+        ({"epsilon": 0.0}, "`epsilon` must.*epsilon=0.0"),
         ({"norm": "batch"}, "`norm` must be.*norm='batch'"),
         ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
         ({"attention_dropout": -1.0}, "dropout` must be in .*dropout=-1.0"),

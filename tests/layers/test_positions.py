@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_seqattn import layers
 from tests import oracle
-from tests.evaluate import examples
+from tests.evaluate import evaluated, examples
 
 
 def numpy_mask(tensor):
@@ -78,6 +78,94 @@ def test_learned_positions_are_added(rng, start, tensor_start):
     np.testing.assert_allclose(
         ops.convert_to_numpy(output), x + table[start : start + 5], atol=1e-6
     )
+
+
+PACKED = np.array([[0, 1, 2, 0, 1], [3, 4, 0, 1, 2]], "int32")
+
+
+def with_positions(layer):
+    """A layer's function of vectors and their positions; one program on JAX."""
+
+    def compute(x, positions):
+        return layer(x, positions=positions)
+
+    return compute
+
+
+@pytest.mark.parametrize("positions", [PACKED, PACKED[0], PACKED[:1]], ids=str)
+@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
+def test_each_vector_takes_the_position_given_for_it(rng, name, positions):
+    x = rng.normal(size=(2, 5, 6)).astype("float32")
+    layer = {
+        "sinusoidal": layers.SinusoidalPositions,
+        "learned": lambda: layers.LearnedPositions(8),
+    }[name]()
+    layer.build(x.shape)
+    table = oracle.sinusoidal_table(8, 6)
+    if name == "learned":
+        table = ops.convert_to_numpy(layer.weights[0].value)
+    output = evaluated(with_positions(layer), layer)(x, positions)
+    np.testing.assert_allclose(output, x + table[positions], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
+def test_packed_sequences_are_embedded_as_alone(name):
+    """Two sequences in a row equal the two in rows of their own."""
+    layer = layers.PositionalEmbedding(10, 6, positions=name, max_length=8)
+    layer.build()
+    alone = np.array([[4, 9, 1], [2, 7, 0]], "int32")
+    packed = np.array([[4, 9, 1, 2, 7]], "int32")
+    positions = np.array([[0, 1, 2, 0, 1]], "int32")
+    expected = ops.convert_to_numpy(layer(alone))
+    output = evaluated(with_positions(layer), layer)(packed, positions)
+    expected = np.concatenate([expected[0], expected[1, :2]])
+    np.testing.assert_allclose(output[0], expected, atol=1e-6)
+
+
+def test_positions_stand_in_a_functional_model():
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    positions = keras.Input((None,), dtype="int32", name="positions")
+    layer = layers.PositionalEmbedding(10, 6, positions="learned", max_length=8)
+    output = layer(ids, positions=positions)
+    assert output.shape == (None, None, 6)
+    model = keras.Model([ids, positions], output)
+    given = model.predict_on_batch([PACKED + 1, PACKED])
+    expected = layer(PACKED + 1, positions=PACKED)
+    np.testing.assert_allclose(given, ops.convert_to_numpy(expected), atol=1e-6)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"positions": PACKED * 1.0}, "`positions` must be an integer.*float32"),
+        ({"positions": PACKED[None]}, r"`positions` must be.*\(1, 2, 5\)"),
+        ({"positions": PACKED[:, 1:]}, r"`positions` must have the length.*\(2, 4\)"),
+        (
+            {"positions": np.tile(PACKED, (2, 1))},
+            r"`positions` must have the batch size.*\(4, 5\), x.shape=\(2, 5",
+        ),
+        ({"positions": PACKED, "start": 2}, "`start` must be 0.*start=2"),
+    ],
+)
+@pytest.mark.parametrize("name", ["sinusoidal", "learned", "rotary"])
+def test_says_which_positions_do_not_fit(name, arguments, message):
+    layer, shape = {
+        "sinusoidal": (layers.SinusoidalPositions(), (2, 5, 6)),
+        "learned": (layers.LearnedPositions(8), (2, 5, 6)),
+        "rotary": (layers.RotaryPositions(), (2, 5, 2, 6)),
+    }[name]
+    with pytest.raises(ValueError, match=message):
+        layer(np.zeros(shape, "float32"), **arguments)
+
+
+def test_learned_positions_lie_in_the_table():
+    layer = layers.LearnedPositions(4)
+    x = np.zeros((2, 5, 6), "float32")
+    with pytest.raises(ValueError, match=r"`positions` must be in \[0, 4\).*0 to 4"):
+        layer(x, positions=PACKED)
+    with pytest.raises(ValueError, match="Received: positions from -1 to 3"):
+        layer(x, positions=PACKED - 1)
 
 
 def test_positions_are_exact_far_out_in_half_precision():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
-from tests.evaluate import examples
+from tests.evaluate import evaluated, examples
 from tests.layers.multi_head_oracle import alibi_slopes, rotated, t5_bucket
 
 
@@ -78,6 +78,52 @@ def test_rotary_products_depend_on_the_distance_alone(start, distance, seed):
         return np.sum(numpy(pair[0]) * numpy(pair[1]), axis=-1)
 
     np.testing.assert_allclose(product(start + 100), product(100), atol=1e-4)
+
+
+def test_rotary_takes_the_position_of_each_vector(rng):
+    x, layer = heads(rng), layers.RotaryPositions()
+    positions = np.array([[0, 1, 2, 0, 1], [7, 8, 9, 10, 11]], "int32")
+    turned = evaluated(lambda x, p: layer(x, positions=p))(x, positions)
+    expected = [
+        *(rotated(x[:1, part], 0, 10000.0, 1.0) for part in (slice(3), slice(3, 5))),
+        rotated(x[1:], 7, 10000.0, 1.0),
+    ]
+    first = np.concatenate(expected[:2], axis=1)
+    np.testing.assert_allclose(turned[:1], first, atol=1e-5)
+    np.testing.assert_allclose(turned[1:], expected[2], atol=1e-5)
+    for_all = evaluated(lambda x, p: layer(x, positions=p))(x, positions[1])
+    np.testing.assert_allclose(for_all[1:], expected[2], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "feature", "order"),
+    [
+        (2, -1, (0, 2, 1, 3)),  # (B, H, L, K)
+        (-1, 1, (0, 3, 2, 1)),  # (B, K, H, L)
+        (-2, 1, (0, 3, 1, 2)),  # (B, K, L, H)
+    ],
+)
+def test_rotary_turns_along_any_axes(rng, sequence, feature, order):
+    x = heads(rng)
+    layer = layers.RotaryPositions(sequence_axis=sequence, feature_axis=feature)
+    positions = np.array([[0, 1, 2, 0, 1], [7, 8, 9, 10, 11]], "int32")
+    for options in ({"start": 3}, {"positions": positions}):
+        expected = numpy(layers.RotaryPositions()(x, **options)).transpose(order)
+        given = layer(x.transpose(order), **options)
+        np.testing.assert_allclose(numpy(given), expected, atol=1e-6)
+    flat = layers.RotaryPositions()(x[:, :, 0], start=3)
+    expected = layers.RotaryPositions()(x, start=3)[:, :, 0]
+    np.testing.assert_allclose(numpy(flat), numpy(expected), atol=1e-6)
+
+
+def test_inside_attention_the_axes_of_rotary_positions_are_those_of_heads(rng):
+    x = rng.normal(size=(2, 5, 8)).astype("float32")
+    outputs = []
+    for axes in ({}, {"sequence_axis": 2, "feature_axis": 1}):
+        keras.utils.set_random_seed(0)
+        positions = layers.RotaryPositions(**axes)
+        outputs.append(layers.MultiHeadAttention(2, 4, positions=positions)(x, x))
+    np.testing.assert_array_equal(numpy(outputs[0]), numpy(outputs[1]))
 
 
 def test_rotary_is_computed_in_float32():
@@ -207,6 +253,14 @@ def test_alibi_slopes(num_heads, slopes):
     np.testing.assert_allclose(alibi_slopes(num_heads), slopes, rtol=1e-6)
 
 
+def test_alibi_slopes_end_at_the_bound():
+    """KerasHub's `alibi_bias_max`: the last of H slopes is 2 to the minus of it."""
+    for num_heads, slopes in ((2, [2**-2, 2**-4]), (3, [2**-2, 2**-4, 2**-1])):
+        layer = built(layers.AlibiBias(alibi_bias_max=4), num_heads)
+        bias = numpy(layer.bias(1, 2, offset=0).pairs())
+        np.testing.assert_allclose(-bias[0, :, 0, 1], slopes, rtol=1e-6)
+
+
 @pytest.mark.parametrize("offset", [0, 3])
 def test_alibi_takes_the_distance_times_the_slope(offset):
     bias = numpy(built(layers.AlibiBias(), 2).bias(4, 6, offset).pairs())
@@ -240,7 +294,19 @@ def test_a_bias_layer_serves_the_pure_function(rng, name):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: layers.RotaryPositions(base=0.0), "`base` must be positive.*base=0.0"),
+        (
+            lambda: layers.RotaryPositions(base=0.0),
+            "`base` must be a number in .*base=0.0",
+        ),
+        (
+            lambda: layers.RotaryPositions(sequence_axis=0)(np.zeros((1, 3, 4, 6))),
+            "`sequence_axis` and .*sequence_axis=0, feature_axis=-1, x of rank 4",
+        ),
+        (
+            lambda: layers.RotaryPositions(feature_axis=1)(np.zeros((1, 3, 4, 6))),
+            "`sequence_axis` and .*sequence_axis=1, feature_axis=1, x of rank 4",
+        ),
+        (lambda: layers.AlibiBias(alibi_bias_max=0), "`alibi_bias_max` must.*=0"),
         (lambda: layers.RotaryPositions(scaling=-1), "`scaling` must be.*scaling=-1"),
         (
             lambda: built(layers.RotaryPositions(), key_dim=5),

@@ -1,0 +1,65 @@
+"""Checks of the shapes of inputs, in one wording for all layers.
+
+A size that is not known yet (None, or a tensor) fits.
+"""
+
+
+def check_rank(name, x, layout):
+    """Raises an error if an input has too few or too many axes.
+
+    Args:
+        name: Name of the argument.
+        x: A tensor or its shape; None is an argument not given.
+        layout: The axes, in words: "(batch, length, width)". One that begins with
+            "..." asks for no fewer than the others.
+
+    Raises:
+        ValueError: If `x` has another rank.
+
+    Example:
+        >>> check_rank("x", (2, 8), "(batch, length, width)")
+        Traceback (most recent call last):
+        ValueError: `x` must have rank 3, (batch, length, width). Received:...
+    """
+    if x is None:
+        return
+    shape = _shape(x)
+    wanted = layout.count(",") + 1
+    if "..." in layout:
+        wanted -= 1
+        fits, bound = len(shape) >= wanted, "at least "
+    else:
+        fits, bound = len(shape) == wanted, ""
+    if not fits:
+        raise ValueError(
+            f"`{name}` must have rank {bound}{wanted}, {layout}. "
+            f"Received: {name}.shape={shape}."
+        )
+
+
+def check_batch(**inputs):
+    """Raises an error if inputs differ in the first axis.
+
+    Args:
+        **inputs: Tensors or their shapes, by the names of the arguments; None is an
+            argument not given.
+
+    Raises:
+        ValueError: If one has another batch size than the first.
+
+    Example:
+        >>> check_batch(query=(2, 5, 8), value=(None, 7, 8), key=None)
+    """
+    shapes = {name: _shape(x) for name, x in inputs.items() if x is not None}
+    sizes = {shape[0] for shape in shapes.values() if isinstance(shape[0], int)}
+    if len(sizes) > 1:
+        first, *others = (f"`{name}`" for name in shapes)
+        received = ", ".join(f"{name}.shape={shape}" for name, shape in shapes.items())
+        raise ValueError(
+            f"{first} must have the batch size of {' and '.join(others)}. "
+            f"Received: {received}."
+        )
+
+
+def _shape(x):
+    return tuple(getattr(x, "shape", x))
