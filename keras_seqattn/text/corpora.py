@@ -1,11 +1,10 @@
-"""Parallel text: named corpora, and files of the user's own."""
+"""Named corpora of parallel text."""
 
-import gzip
 import pathlib
-import zlib
 
 import keras
 
+from keras_seqattn.text.parallel import read_parallel
 from keras_seqattn.text.phrases import LANGUAGES, SPLITS, phrase_splits
 
 MULTI30K_ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d/"
@@ -99,97 +98,6 @@ def load_parallel(name, source, target, split="train", data_dir=None):
         return read_parallel(*(_multi30k_file(file, data_dir) for file in files))
     sources, targets = zip(*phrase_splits(source, target)[split], strict=True)
     return list(sources), list(targets)
-
-
-def read_parallel(source_path, target_path):
-    r"""Reads two files of which the lines are each other's translations.
-
-    Only `\n` and `\r\n` end a line; every other character is part of the text.
-
-    Args:
-        source_path: UTF-8 text file, or one ending in `.gz`.
-        target_path: The same, with as many lines.
-
-    Returns:
-        Two lists of strings, the sources and the targets.
-
-    Raises:
-        ValueError: If the numbers of lines differ, or a file holds none, or is not
-            UTF-8.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> _ = (folder / "train.en").write_text("one\ntwo\n", "utf-8")
-        >>> _ = (folder / "train.de").write_text("eins\nzwei\n", "utf-8")
-        >>> read_parallel(folder / "train.en", folder / "train.de")
-        (['one', 'two'], ['eins', 'zwei'])
-    """
-    sources, targets = _read_lines(source_path), _read_lines(target_path)
-    if len(sources) != len(targets):
-        raise ValueError(
-            "`target_path` must hold as many lines as `source_path`. Received: "
-            f"{str(source_path)!r} with {len(sources)} lines, "
-            f"{str(target_path)!r} with {len(targets)}."
-        )
-    return sources, targets
-
-
-def read_tsv(path):
-    r"""Reads a file of two columns with a tab between them: source and target.
-
-    Args:
-        path: UTF-8 text file, or one ending in `.gz`.
-
-    Returns:
-        Two lists of strings, the sources and the targets.
-
-    Raises:
-        ValueError: If a line does not have two columns, or the file holds no line, or
-            is not UTF-8.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp(), "pairs.tsv")
-        >>> _ = path.write_text("one\teins\n", "utf-8")
-        >>> read_tsv(path)
-        (['one'], ['eins'])
-    """
-    rows = [line.split("\t") for line in _read_lines(path)]
-    for number, row in enumerate(rows, start=1):
-        if len(row) != 2:
-            raise ValueError(
-                "`path` must hold two columns with a tab between them. Received: "
-                f"{str(path)!r}, line {number}, with {len(row)}: {row!r}."
-            )
-    sources, targets = zip(*rows, strict=True)
-    return list(sources), list(targets)
-
-
-def _read_lines(path):
-    """Reads a file's lines, without what ends them."""
-    path = pathlib.Path(path)
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(
-                f"A file named .gz must hold gzip data. Received: {str(path)!r}: "
-                f"{error}."
-            ) from error
-    if not content:
-        raise ValueError(f"A corpus must hold lines. Received: empty {str(path)!r}.")
-    lines = content.removesuffix(b"\n").split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        try:
-            lines[number - 1] = line.removesuffix(b"\r").decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"A corpus must be UTF-8. Received: {str(path)!r}, line {number}: "
-                f"{error}."
-            ) from error
-    return lines
 
 
 def _multi30k_file(name, data_dir):

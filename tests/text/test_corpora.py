@@ -1,5 +1,6 @@
 import functools
 import gzip
+import pickle
 
 import keras
 import pytest
@@ -67,6 +68,96 @@ def test_bad_columns(tmp_path, line, columns):
     path = write(tmp_path / "pairs.tsv", f"a\tb\n{line}\n")
     with pytest.raises(ValueError, match=rf"two columns.*line 2, with {columns}"):
         read_tsv(path)
+
+
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.gz"])
+def test_a_byte_order_mark_is_no_text(tmp_path, name):
+    path = write(tmp_path / name, "\ufeffa\t\ufeffb\n")
+    assert read_tsv(path) == (["a"], ["\ufeffb"])  # Only the first is a mark.
+    assert read_parallel(path, path) == (["a\t\ufeffb"], ["a\t\ufeffb"])
+    with pytest.raises(ValueError, match=r"must hold lines.*mark.txt"):
+        read_tsv(write(tmp_path / "mark.txt", "\ufeff"))
+
+
+ROWS = "a\tA\n\nb\t \na\tA\nc\tC\tnote\nlone\nd\tD\na\tother\n"
+
+
+def test_tsv_leaves_out_what_it_is_told_to_and_reports_it(tmp_path):
+    path = write(tmp_path / "pairs.tsv", ROWS.encode() + b"\xff\tx\n")
+    options = ("skip_empty", "skip_duplicates", "skip_malformed")
+    pairs = read_tsv(path, **dict.fromkeys(options, True))
+    assert pairs == (["a", "d", "a"], ["A", "D", "other"])
+    assert pairs.num_lines == 9
+    assert pairs.found == {"malformed": [5, 6, 9], "empty": [2, 3], "duplicate": [4]}
+    assert pairs.report == (
+        "3 pairs of 9 lines; left out: 3 malformed (lines 5, 6, 9), "
+        "2 empty (lines 2, 3), 1 duplicate (line 4)"
+    )
+    pairs = read_tsv(path, skip_malformed=True)
+    assert pairs == (["a", "b", "a", "d", "a"], ["A", " ", "A", "D", "other"])
+    assert pairs.report == (
+        "5 pairs of 9 lines; left out: 4 malformed (lines 2, 5, 6, ...); "
+        "kept: 1 empty (line 3), 1 duplicate (line 4)"
+    )
+
+
+def test_tsv_takes_chosen_columns(tmp_path):
+    path = write(tmp_path / "pairs.tsv", "1\ta\tA\n2\tb\tB\textra\n")
+    assert read_tsv(path, columns=(2, 1)) == (["A", "B"], ["a", "b"])
+    assert read_tsv(path, columns=[1, 0]).report == "2 pairs of 2 lines"
+    message = r"columns \(0, 3\), .*pairs.tsv', line 1, with 3: \['1', 'a', 'A'\]"
+    with pytest.raises(ValueError, match=message):
+        read_tsv(path, columns=(0, 3))
+    with pytest.raises(ValueError, match="two columns .* by `columns`.*line 1, with 3"):
+        read_tsv(path)
+
+
+def test_parallel_files_leave_out_pairs(tmp_path):
+    source = write(tmp_path / "a.txt", b"\xef\xbb\xbfa\nb\n\na\n\xff\nc\n")
+    target = write(tmp_path / "b.txt", "A\nB\nC\nA\nx\n\n")
+    with pytest.raises(ValueError, match=r"must be UTF-8.*a.txt', line 5"):
+        read_parallel(source, target)
+    pairs = read_parallel(source, target, skip_malformed=True)
+    assert pairs == (["a", "b", "", "a", "c"], ["A", "B", "C", "A", ""])
+    pairs = read_parallel(
+        source, target, skip_empty=True, skip_duplicates=True, skip_malformed=True
+    )
+    assert pairs == (["a", "b"], ["A", "B"])
+    assert pairs.found == {"malformed": [5], "empty": [3, 6], "duplicate": [4]}
+
+
+def test_a_report_travels(tmp_path):
+    pairs = read_tsv(write(tmp_path / "pairs.tsv", "a\tA\na\tA\n"))
+    again = pickle.loads(pickle.dumps(pairs))
+    assert again == pairs == (["a", "a"], ["A", "A"])
+    assert (
+        again.report
+        == pairs.report
+        == ("2 pairs of 2 lines; kept: 1 duplicate (line 2)")
+    )
+
+
+def test_nothing_left_is_an_error_that_says_why(tmp_path):
+    path = write(tmp_path / "pairs.tsv", "\n \t\nx\n")
+    message = r"must hold pairs.*pairs.tsv', 0 pairs of 3 lines; left out: 1 malformed"
+    with pytest.raises(ValueError, match=message):
+        read_tsv(path, skip_empty=True, skip_malformed=True)
+
+
+@pytest.mark.parametrize("columns", [(0,), (0, 1, 2), 1, "01", (0, -1), (0, True)])
+def test_bad_column_numbers(tmp_path, columns):
+    path = write(tmp_path / "pairs.tsv", "a\tb\n")
+    with pytest.raises(ValueError, match="`columns` must be .*Received: columns="):
+        read_tsv(path, columns=columns)
+
+
+@pytest.mark.parametrize("option", ["skip_empty", "skip_duplicates", "skip_malformed"])
+def test_bad_switches(tmp_path, option):
+    path = write(tmp_path / "pairs.tsv", "a\tb\n")
+    with pytest.raises(ValueError, match=f"`{option}` must be True or False.*=1"):
+        read_tsv(path, **{option: 1})
+    with pytest.raises(ValueError, match=f"`{option}` must be True or False.*=1"):
+        read_parallel(path, path, **{option: 1})
 
 
 @pytest.fixture

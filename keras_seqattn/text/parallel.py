@@ -1,0 +1,255 @@
+"""Parallel text in files of the user's own, and a report on their lines."""
+
+import codecs
+import gzip
+import pathlib
+import zlib
+
+from keras_seqattn import arguments
+
+
+class ParallelText(tuple):
+    r"""The two lists that were read from files, and a report on their lines.
+
+    It is the pair `(sources, targets)`; the functions that read files make it.
+
+    Attributes:
+        num_lines: Number of lines read.
+        found: Dict of "malformed", "empty" and "duplicate" to lists of the numbers of
+            such lines, counted from 1; a line is under the first that fits.
+        skipped: Tuple of those kinds that were left out.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "pairs.tsv")
+        >>> _ = path.write_text("one\teins\none\teins\ntwo\t\n", "utf-8")
+        >>> pairs = read_tsv(path, skip_duplicates=True)
+        >>> sources, targets = pairs
+        >>> sources, pairs.found["duplicate"]
+        (['one', 'two'], [2])
+        >>> print(pairs.report)
+        2 pairs of 3 lines; left out: 1 duplicate (line 2); kept: 1 empty (line 3)
+    """
+
+    def __new__(cls, sources, targets, num_lines, found, skipped):
+        """Makes the pair."""
+        pair = super().__new__(cls, (sources, targets))
+        pair.num_lines, pair.found, pair.skipped = num_lines, found, skipped
+        return pair
+
+    def __getnewargs__(self):
+        """Returns the constructor's arguments, for copies and pickles."""
+        return (*self, self.num_lines, self.found, self.skipped)
+
+    @property
+    def report(self):
+        """One line of text: how many pairs of how many lines, and what was found."""
+        parts = [f"{len(self[0]):,} pairs of {self.num_lines:,} lines"]
+        for what, skipped in (("left out", True), ("kept", False)):
+            counts = [
+                f"{len(numbers):,} {kind} ({_places(numbers)})"
+                for kind, numbers in self.found.items()
+                if numbers and (kind in self.skipped) == skipped
+            ]
+            parts += [f"{what}: {', '.join(counts)}"] if counts else []
+        return "; ".join(parts)
+
+
+def read_parallel(
+    source_path,
+    target_path,
+    skip_empty=False,
+    skip_duplicates=False,
+    skip_malformed=False,
+):
+    r"""Reads two files of which the lines are each other's translations.
+
+    Only `\n` and `\r\n` end a line; every other character is part of the text, except a
+    byte-order mark at the beginning of a file, which is removed.
+
+    Args:
+        source_path: UTF-8 text file, or one ending in `.gz`.
+        target_path: The same, with as many lines.
+        skip_empty: Whether to leave out pairs with a side that is empty or whitespace.
+        skip_duplicates: Whether to leave out pairs that came before.
+        skip_malformed: Whether to leave out pairs with a side that is not UTF-8, in
+            place of an error.
+
+    Returns:
+        Two lists of strings, the sources and the targets, as a tuple with the
+        attributes `report`, a text that counts such lines whether or not they are left
+        out, and `num_lines`, `found` and `skipped`, what it is made of.
+
+    Raises:
+        ValueError: If the numbers of lines differ, or a file holds none or is not
+            UTF-8, or if no pair is left.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "train.en").write_text("one\ntwo\n", "utf-8")
+        >>> _ = (folder / "train.de").write_text("eins\nzwei\n", "utf-8")
+        >>> read_parallel(folder / "train.en", folder / "train.de")
+        (['one', 'two'], ['eins', 'zwei'])
+    """
+    sources, targets = _read_lines(source_path), _read_lines(target_path)
+    if len(sources) != len(targets):
+        raise ValueError(
+            "`target_path` must hold as many lines as `source_path`. Received: "
+            f"{str(source_path)!r} with {len(sources)} lines, "
+            f"{str(target_path)!r} with {len(targets)}."
+        )
+
+    def row(number, lines):
+        paths = source_path, target_path
+        sides = zip(lines, paths, strict=True)
+        return tuple(_decoded(line, path, number) for line, path in sides)
+
+    names = f"{str(source_path)!r} and {str(target_path)!r}"
+    lines = zip(sources, targets, strict=True)
+    return _collect(lines, row, names, skip_empty, skip_duplicates, skip_malformed)
+
+
+def read_tsv(
+    path,
+    columns=None,
+    skip_empty=False,
+    skip_duplicates=False,
+    skip_malformed=False,
+):
+    r"""Reads a file of pairs in columns with a tab between them.
+
+    Only `\n` and `\r\n` end a line; quotation marks are text. A byte-order mark at the
+    beginning is removed.
+
+    Args:
+        path: UTF-8 text file, or one ending in `.gz`.
+        columns: Two numbers from 0 of the columns that hold the source and the target,
+            of lines that may have more. None: there are two columns, source and target.
+        skip_empty: Whether to leave out blank lines, and pairs with a side that is
+            empty or whitespace.
+        skip_duplicates: Whether to leave out pairs that came before.
+        skip_malformed: Whether to leave out lines that lack a column, have more than
+            two where `columns` is None, or are not UTF-8, in place of an error.
+
+    Returns:
+        Two lists of strings, the sources and the targets, as a tuple with the
+        attributes `report`, a text that counts such lines whether or not they are left
+        out, and `num_lines`, `found` and `skipped`, what it is made of.
+
+    Raises:
+        ValueError: If a line does not have the columns, or the file holds no line or is
+            not UTF-8, or if no pair is left.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "pairs.tsv")
+        >>> _ = path.write_text("one\teins\n\ntwo\tzwei\n", "utf-8")
+        >>> pairs = read_tsv(path, skip_empty=True)
+        >>> pairs
+        (['one', 'two'], ['eins', 'zwei'])
+        >>> pairs.report
+        '2 pairs of 3 lines; left out: 1 empty (line 2)'
+    """
+    chosen = (0, 1) if columns is None else _check_columns(columns)
+    if columns is None:
+        needed = "must hold two columns with a tab between them; choose two of more by "
+        needed += "`columns`"
+    else:
+        needed = f"must hold the columns {chosen}, from 0, with a tab between columns"
+
+    def row(number, line):
+        line = _decoded(line, path, number)
+        if skip_empty and not line.strip():
+            return "", ""
+        row = line.split("\t")
+        if len(row) <= max(chosen) or (columns is None and len(row) > 2):
+            raise ValueError(
+                f"`path` {needed}. Received: {str(path)!r}, line {number}, with "
+                f"{len(row)}: {row!r}."
+            )
+        return tuple(row[column] for column in chosen)
+
+    return _collect(
+        _read_lines(path),
+        row,
+        repr(str(path)),
+        skip_empty,
+        skip_duplicates,
+        skip_malformed,
+    )
+
+
+def _check_columns(columns):
+    chosen = tuple(columns) if isinstance(columns, list | tuple) else ()
+    if len(chosen) != 2:
+        arguments.refuse("columns", columns, "two column numbers from 0", optional=True)
+    return tuple(arguments.integer("columns", column, least=0) for column in chosen)
+
+
+def _collect(lines, row, names, skip_empty, skip_duplicates, skip_malformed):
+    """Makes a `ParallelText` of the pairs that `row` returns for (number, line)."""
+    skips = {
+        "malformed": arguments.boolean("skip_malformed", skip_malformed),
+        "empty": arguments.boolean("skip_empty", skip_empty),
+        "duplicate": arguments.boolean("skip_duplicates", skip_duplicates),
+    }
+    found, pairs, seen, number = {kind: [] for kind in skips}, [], set(), 0
+    for number, line in enumerate(lines, start=1):
+        try:
+            pair, kind = row(number, line), None
+        except ValueError:
+            if not skip_malformed:
+                raise
+            found["malformed"].append(number)
+            continue
+        if not all(side.strip() for side in pair):
+            kind = "empty"
+        elif pair in seen:
+            kind = "duplicate"
+        seen.add(pair)
+        if kind:
+            found[kind].append(number)
+        if not skips.get(kind):
+            pairs.append(pair)
+    skipped = tuple(kind for kind, skip in skips.items() if skip)
+    sides = [list(side) for side in zip(*pairs, strict=True)] or [[], []]
+    text = ParallelText(*sides, number, found, skipped)
+    if not pairs:
+        raise ValueError(f"A corpus must hold pairs. Received: {names}, {text.report}.")
+    return text
+
+
+def _places(numbers):
+    if len(numbers) == 1:
+        return f"line {numbers[0]}"
+    shown = ", ".join(str(number) for number in numbers[:3])
+    return f"lines {shown}{', ...' if len(numbers) > 3 else ''}"
+
+
+def _read_lines(path):
+    """Reads a file's lines as bytes, without what ends them or a byte-order mark."""
+    path = pathlib.Path(path)
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(
+                f"A file named .gz must hold gzip data. Received: {str(path)!r}: "
+                f"{error}."
+            ) from error
+    content = content.removeprefix(codecs.BOM_UTF8)
+    if not content:
+        raise ValueError(f"A corpus must hold lines. Received: empty {str(path)!r}.")
+    lines = content.removesuffix(b"\n").split(b"\n")
+    return [line.removesuffix(b"\r") for line in lines]
+
+
+def _decoded(line, path, number):
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"A corpus must be UTF-8. Received: {str(path)!r}, line {number}: {error}."
+        ) from error
