@@ -1,4 +1,4 @@
-"""The one room that touches the active backend: compilation, gradients, random state.
+"""Compilation on the active backend, and what it does in fewer operations.
 
 Keras has no public way to compile a function. Here a function of tensors becomes one
 XLA program per shape on TensorFlow and JAX, and runs eagerly on torch, whose compiler
@@ -170,94 +170,6 @@ _COMPILERS = {
     "jax": _compile_jax,
     "torch": _compile_torch,
 }
-
-
-def gradients(function, x):
-    """Differentiates a function of one tensor.
-
-    Args:
-        function: A function from a float tensor to a scalar, written in `keras.ops`.
-        x: Float array.
-
-    Returns:
-        The gradient, a NumPy array of the shape of `x`; zero where nothing of `x`
-        reaches the scalar.
-
-    Example:
-        >>> import numpy as np
-        >>> gradients(lambda x: keras.ops.sum(x * x), np.array([1.0, 2.0])).tolist()
-        [2.0, 4.0]
-    """
-    x = keras.ops.convert_to_tensor(x, "float32")
-    return _to_numpy(_GRADIENTS[keras.backend.backend()](function, x))
-
-
-def _gradients_tensorflow(function, x):
-    import tensorflow as tf
-
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x)
-    return tape.gradient(y, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-
-
-def _gradients_jax(function, x):
-    import jax
-
-    return jax.grad(function)(x)
-
-
-def _gradients_torch(function, x):
-    import torch
-
-    x = x.detach().requires_grad_()
-    with torch.enable_grad():
-        y = function(x)
-    # What comes from no differentiable operation has no graph to go back through.
-    if not y.requires_grad:
-        return torch.zeros_like(x)
-    return torch.autograd.grad(y, x, materialize_grads=True)[0]
-
-
-_GRADIENTS = {
-    "tensorflow": _gradients_tensorflow,
-    "jax": _gradients_jax,
-    "torch": _gradients_torch,
-}
-
-
-def custom_gradient(function):
-    """Has a function differentiated by what it says itself, alike on all backends.
-
-    Args:
-        function: A function of tensors that gives one tensor, and the function from
-            that tensor's gradient to the gradients of all that it was given: one
-            tensor, or a tuple.
-
-    Returns:
-        The function of the same tensors that gives the first alone.
-
-    Example:
-        >>> import numpy as np
-        >>> @custom_gradient
-        ... def clipped(x):
-        ...     return keras.ops.clip(x, 0, 1), lambda upstream: upstream
-        >>> x = np.array([0.5, 2.0])
-        >>> gradients(lambda x: keras.ops.sum(clipped(x)), x).tolist()
-        [1.0, 1.0]
-    """
-
-    @keras.ops.custom_gradient
-    def differentiated(*inputs):
-        output, own = function(*inputs)
-
-        def gradient(*args, upstream=None):
-            # torch passes it by name, after the inputs; the others as the one argument.
-            return own(args[0] if upstream is None else upstream)
-
-        return output, gradient
-
-    return differentiated
 
 
 def is_compiled_by_xla(x):

@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seqattn.autodiff import gradients
 from keras_seqattn.compiled import (
     CompiledFunction,
-    custom_gradient,
     gather,
-    gradients,
     num_threads,
     repeated_randomness,
     sizes,
 )
 from keras_seqattn.decoding.threads import in_threads
-from tests.differentiate import upstream_gradient, values_and_gradients
 
 
 def test_nested_arrays_go_in_and_come_out():
@@ -90,50 +88,6 @@ def test_a_mistake_inside_shows_itself():
     function = CompiledFunction(lambda x: ops.reshape(x, (3, 3)))
     with pytest.raises(Exception, match="reshape|shape"):
         function(np.zeros(4, "float32"))
-
-
-def test_gradients_of_a_tensor(rng):
-    x, w = rng.normal(size=(2, 3)), rng.normal(size=3)
-    gradient = gradients(lambda x: ops.sum(ops.multiply(ops.tanh(x) ** 2, w)), x)
-    tanh = np.tanh(x)
-    expected = 2 * tanh * (1 - tanh**2) * w
-    assert isinstance(gradient, np.ndarray)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-5)
-
-
-def test_gradients_flow_through_a_layer_and_its_variables(rng):
-    layer = keras.layers.Dense(2)
-    layer.build((None, 3))
-    gradient = gradients(lambda x: ops.sum(layer(x)[0]), rng.normal(size=(2, 3)))
-    kernel = ops.convert_to_numpy(layer.kernel)
-    np.testing.assert_allclose(gradient, [kernel.sum(axis=1), np.zeros(3)], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: ops.sum(ops.stop_gradient(x)),
-        lambda x: ops.cast(ops.argmax(x), "float32"),
-        lambda x: ops.sum(ops.ones(2)),
-    ],
-    ids=["stopped", "not differentiable", "of no input"],
-)
-def test_gradients_are_zero_where_nothing_reaches(function):
-    np.testing.assert_array_equal(gradients(function, np.ones(3)), np.zeros(3))
-
-
-@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
-def test_a_function_has_the_gradients_that_it_says(rng, mode):
-    @custom_gradient
-    def added(x, y):
-        return x + y, lambda upstream: (2.0 * upstream, ops.sum(3.0 * upstream, axis=0))
-
-    x, y = rng.normal(size=(2, 3)), rng.normal(size=3)
-    value, (of_x, of_y) = values_and_gradients(added, [x, y], mode)
-    upstream = upstream_gradient((2, 3))
-    np.testing.assert_allclose(value, x + y, rtol=1e-5)
-    np.testing.assert_allclose(of_x, 2.0 * upstream, rtol=1e-5)
-    np.testing.assert_allclose(of_y, 3.0 * upstream.sum(0), rtol=1e-5)
 
 
 def test_randomness_repeats_and_goes_on_as_if_nothing_had_been():

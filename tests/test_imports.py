@@ -23,6 +23,7 @@ OURS = {
     "": {"layers", "models", "decoding", "training", "version"},
     "version": set(),
     "arguments": set(),
+    "autodiff": set(),
     "compiled": set(),
     "files": set(),
     "layers": {"layers"},
@@ -33,12 +34,12 @@ OURS = {
     "layers.masks": set(),
     "layers.distances": set(),
     "layers.dropping": {"compiled"},
-    "layers.explicit": {"compiled", "layers.distances", "layers.dropping"},
+    "layers.explicit": {"autodiff", "layers.distances", "layers.dropping"},
     "layers.fused": {"layers.explicit", "layers.masks"},
     "layers.grid": {"layers.masks"},
     "layers.tiles": {"layers.distances", "layers.grid"},
     "layers.chunked": {
-        "compiled",
+        "autodiff",
         "layers.distances",
         "layers.explicit",
         "layers.grid",
@@ -54,7 +55,7 @@ OURS = {
     },
     "layers.scaled_dot": {"layers.attention", "layers.masks", "layers.shapes"},
     "layers.additive": {
-        "compiled",
+        "autodiff",
         "layers.attention",
         "layers.explicit",
         "layers.grid",
@@ -63,8 +64,8 @@ OURS = {
         "layers.scaled_dot",
     },
     "layers.notes": set(),
-    "layers.packing": {"compiled", "layers.notes"},
-    "layers.normalization": {"compiled"},
+    "layers.packing": {"autodiff", "compiled", "layers.notes"},
+    "layers.normalization": {"autodiff", "compiled"},
     "layers.logits": {"layers.notes", "layers.quantization"},
     "layers.counting": {"layers.shapes"},
     "layers.positions": {
@@ -189,8 +190,8 @@ OURS = {
     "models.encoder": {"layers", "models.stacks"},
     "training": {"training"},
     "training.average": {"training.snapshot"},
-    "training.consistency": {"compiled"},
-    "training.crossentropy": {"compiled", "training.consistency"},
+    "training.consistency": {"autodiff", "compiled"},
+    "training.crossentropy": {"autodiff", "compiled", "training.consistency"},
     "training.losses": {
         "layers.logits",
         "training.consistency",
@@ -278,7 +279,7 @@ OURS = {
     },
     "audit": {"audit"},
     "audit.passes": {"compiled"},
-    "audit.causality": {"audit.passes", "compiled"},
+    "audit.causality": {"audit.passes", "autodiff"},
     "audit.padding": {"audit.causality", "audit.passes"},
 }
 # What a module may import of ours inside a function only.
@@ -304,6 +305,7 @@ THEIRS = {
     "tuning.tuner": {"keras_tuner"},
 }
 THEIRS_LATE = {
+    "autodiff": {"jax", "tensorflow", "torch"},
     "compiled": {"jax", "tensorflow", "torch"},
     "text.phrases": {"babel"},
     "training.score": {"sacrebleu"},

@@ -6,7 +6,7 @@ Shapes: B batch, L length of the input.
 import numpy as np
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn import autodiff
 from keras_seqattn.audit.passes import (
     MODES,
     AuditReport,
@@ -226,7 +226,7 @@ class _Probe:
             )
             return sum(map(ops.sum, products))
 
-        gradient = compiled.gradients(total, self.array)
+        gradient = autodiff.gradients(total, self.array)
         different = differs(gradient, np.zeros_like(gradient), self.passes.tolerance)
         axes = tuple(axis for axis in range(gradient.ndim) if axis != 1)
         return different.any(axis=axes)[cut:]

@@ -13,7 +13,7 @@ import math
 import keras
 from keras import ops
 
-from keras_seqattn import arguments, compiled
+from keras_seqattn import arguments, autodiff
 from keras_seqattn.layers import explicit, grid, masks
 from keras_seqattn.layers.attention import checked
 from keras_seqattn.layers.quantization import dtype_config
@@ -187,7 +187,7 @@ def _sums_in_blocks(query, key, vector):
     rows, num_rows = grid.cut(target, _block_length(source, heads * units))
     columns, num_columns = grid.cut(source, _block_length(target, heads * units))
 
-    @compiled.custom_gradient
+    @autodiff.custom_gradient
     def sums(query, key, vector):
         queries = grid.split(query, rows, num_rows, groups)  # (N, B, G, R * t, U)
         all_queries = grid.split(query, target, 1, groups)[0]  # (B, G, R * T, U)

@@ -13,7 +13,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn import autodiff
 from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.explicit import MASKED_SCORE
 from keras_seqattn.layers.grid import Grid, carry_along, stack
@@ -57,7 +57,7 @@ def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
     key, value = (ops.cast(x, query.dtype) for x in (key, value))
     make_tiles, learned, constant = _biases(grid, bias)
 
-    @compiled.custom_gradient
+    @autodiff.custom_gradient
     def attend(query, key, value, *biases):
         keys = grid.key_blocks(key), grid.key_blocks(value)
         weighing = _Weighing(grid, *keys, *map(make_tiles, biases or constant))

@@ -7,7 +7,7 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 import keras
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn import autodiff
 from keras_seqattn.layers.distances import of_pairs
 from keras_seqattn.layers.dropping import drop
 
@@ -52,7 +52,7 @@ def _softmax(scores):
     return ops.softmax(scores, axis=-1)
 
 
-@compiled.custom_gradient
+@autodiff.custom_gradient
 def _differentiated_by_weights(scores):
     weights = ops.softmax(scores, axis=-1)
 

@@ -6,7 +6,7 @@ Shapes: N vectors, D their width.
 import keras
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn import autodiff, compiled
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -32,7 +32,7 @@ def _normalized(x, gamma, beta, epsilon):
     width = x.shape[-1]
     mean_of = ops.full((width, 1), 1 / width, x.dtype)
 
-    @compiled.custom_gradient
+    @autodiff.custom_gradient
     def normalized(x, gamma, beta):
         shape = compiled.sizes(x)
         x = ops.reshape(x, (-1, width))  # (N, D)

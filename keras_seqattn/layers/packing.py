@@ -13,7 +13,7 @@ import math
 
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn import autodiff, compiled
 from keras_seqattn.layers.notes import Notes
 
 # The number of rows is a multiple of this one: a library prepares its matrix products
@@ -173,7 +173,7 @@ def _stand_together(x, y):
 
 def _moved(x, move, back):
     """Moves vectors; their gradient is moved back, and not added up."""
-    return compiled.custom_gradient(lambda x: (move(x), back))(x)
+    return autodiff.custom_gradient(lambda x: (move(x), back))(x)
 
 
 def _take(indices):

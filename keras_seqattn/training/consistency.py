@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn import autodiff, compiled
 
 
 class Pairs(NamedTuple):
@@ -135,7 +135,7 @@ def paired_divergence(logits, pairs, rows):
     room = size + -size % rows
     order = ops.scatter(place[:, None], index, (room,))
 
-    @compiled.custom_gradient
+    @autodiff.custom_gradient
     def total(logits):
         def body(start, value, slopes):
             tokens = ops.slice(order, (start,), (rows,))

@@ -6,7 +6,7 @@ Shapes: N tokens, D model_dim, V vocabulary, R rows of a block.
 import keras
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn import autodiff, compiled
 from keras_seqattn.training.consistency import divergence
 
 # Logits in a block, 8 MB: blocks of 40 MB took twice as long, since memory of that
@@ -65,7 +65,7 @@ def _crossentropy(labels, logits, label_smoothing):
     longer in each of these ways to compile; `benchmarks/loss.py` measures it.
     """
 
-    @compiled.custom_gradient
+    @autodiff.custom_gradient
     def crossentropy(logits):
         losses, chosen, exponentials, total, _ = _losses(labels, logits)
         if label_smoothing:
@@ -157,7 +157,7 @@ def projected_crossentropy(
     )
     hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
 
-    @compiled.custom_gradient
+    @autodiff.custom_gradient
     def crossentropy(hidden, kernel):
         transposed = ops.transpose(kernel)  # (V, D)
         mean = ops.mean(ops.cast(kernel, "float32"), axis=-1, keepdims=True)  # (D, 1)

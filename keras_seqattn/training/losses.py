@@ -42,6 +42,9 @@ class MaskedCrossentropy(keras.losses.Loss):
     alone, and a compiled program (TensorFlow, JAX) that needs the logits for nothing
     else leaves them out.
 
+    The loss of plain logits has second derivatives too; computed of their factors, it
+    has them on torch alone, and JAX and TensorFlow raise an error of theirs.
+
     Shapes: B batch, T target length, V vocabulary.
 
     Args:

@@ -1,0 +1,184 @@
+"""Gradients: of a function, and those that a function has written by hand."""
+
+import keras
+
+
+def gradients(function, x):
+    """Differentiates a function of one tensor.
+
+    Args:
+        function: A function from a float tensor to a scalar, written in `keras.ops`.
+        x: Float array.
+
+    Returns:
+        The gradient, a NumPy array of the shape of `x`; zero where nothing of `x`
+        reaches the scalar.
+
+    Example:
+        >>> import numpy as np
+        >>> gradients(lambda x: keras.ops.sum(x * x), np.array([1.0, 2.0])).tolist()
+        [2.0, 4.0]
+    """
+    x = keras.ops.convert_to_tensor(x, "float32")
+    gradient = _GRADIENTS[keras.backend.backend()](function, x)
+    return keras.ops.convert_to_numpy(gradient)
+
+
+def _gradients_tensorflow(function, x):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
+def _gradients_jax(function, x):
+    import jax
+
+    return jax.grad(function)(x)
+
+
+def _gradients_torch(function, x):
+    import torch
+
+    x = x.detach().requires_grad_()
+    with torch.enable_grad():
+        y = function(x)
+    # What comes from no differentiable operation has no graph to go back through.
+    if not y.requires_grad:
+        return torch.zeros_like(x)
+    return torch.autograd.grad(y, x, materialize_grads=True)[0]
+
+
+_GRADIENTS = {
+    "tensorflow": _gradients_tensorflow,
+    "jax": _gradients_jax,
+    "torch": _gradients_torch,
+}
+
+
+def custom_gradient(function):
+    """Returns a function whose gradient is written by hand, alike on all backends.
+
+    It may close over tensors, which get no gradient, and works within every
+    transformation of the backend: `jit`, `scan`, `cond`, `vmap` and `checkpoint` of
+    JAX, functions, branches and loops of TensorFlow, `keras.remat`. It can be
+    differentiated as often as the operations that it and its gradient are made of.
+
+    Args:
+        function: A function of float tensors that returns one tensor, and the function
+            from that tensor's gradient to the gradients of all arguments: one tensor,
+            or a tuple.
+
+    Returns:
+        The function of the same tensors that returns the first alone.
+
+    Example:
+        >>> import numpy as np
+        >>> @custom_gradient
+        ... def clipped(x):
+        ...     return keras.ops.clip(x, 0, 1), lambda upstream: upstream
+        >>> x = np.array([0.5, 2.0])
+        >>> gradients(lambda x: keras.ops.sum(clipped(x)), x).tolist()
+        [1.0, 1.0]
+    """
+
+    def differentiated(*inputs):
+        inputs = map(keras.ops.convert_to_tensor, inputs)
+        return _CUSTOM_GRADIENTS[keras.backend.backend()](function, *inputs)
+
+    return differentiated
+
+
+def _custom_gradient_tensorflow(function, *inputs):
+    return keras.ops.custom_gradient(function)(*inputs)
+
+
+def _custom_gradient_jax(function, *inputs):
+    """Makes arguments of what the function and its gradient close over.
+
+    JAX calls both again when the trace that made such a tensor has ended.
+    """
+    import jax
+
+    backward = None
+
+    def forward(*inputs):
+        nonlocal backward
+        output, gradient = function(*inputs)
+        backward, residuals = _without_closure(gradient, output)
+        return output, residuals
+
+    forward, closed_over = _without_closure(forward, *inputs)
+
+    @jax.custom_vjp
+    def differentiated(inputs, closed_over):
+        return forward(closed_over, *inputs)[0]
+
+    def differentiate(residuals, upstream):
+        slopes = backward(residuals, upstream)
+        return slopes if isinstance(slopes, tuple) else (slopes,), None
+
+    differentiated.defvjp(lambda *args: forward(args[1], *args[0]), differentiate)
+    return differentiated(inputs, closed_over)
+
+
+def _without_closure(function, *example):
+    """Splits a function into one that closes over no tensor, and those tensors.
+
+    Args:
+        function: A function of tensors.
+        *example: Tensors of the shapes and dtypes of its arguments.
+
+    Returns:
+        A function of the list of tensors and of the arguments; and the list.
+    """
+    import jax
+
+    traced, like = jax.make_jaxpr(function, return_shape=True)(*example)
+
+    def converted(closed_over, *args):
+        outputs = jax.core.eval_jaxpr(traced.jaxpr, closed_over, *args)
+        return jax.tree.unflatten(jax.tree.structure(like), outputs)
+
+    return converted, traced.consts
+
+
+def _custom_gradient_torch(function, *inputs):
+    return _TORCH_FUNCTION.apply(function, *inputs)
+
+
+def _make_torch_function():
+    import torch
+
+    class Differentiated(torch.autograd.Function):
+        """Keras's own has no second derivative, or a wrong one."""
+
+        @staticmethod
+        def forward(ctx, function, *inputs):
+            ctx.save_for_backward(*inputs)
+            ctx.function = function
+            output, ctx.gradient = function(*inputs)
+            return output
+
+        @staticmethod
+        def backward(ctx, upstream):
+            gradient = ctx.gradient
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                # To be differentiated once more: what the forward pass kept has no
+                # graph.
+                _, gradient = ctx.function(*ctx.saved_tensors)
+            slopes = gradient(upstream)
+            return None, *(slopes if isinstance(slopes, tuple) else (slopes,))
+
+    return Differentiated
+
+
+# Made once, not in a call, where `torch.compile` could not follow.
+_TORCH_FUNCTION = _make_torch_function() if keras.backend.backend() == "torch" else None
+_CUSTOM_GRADIENTS = {
+    "tensorflow": _custom_gradient_tensorflow,
+    "jax": _custom_gradient_jax,
+    "torch": _custom_gradient_torch,
+}
