@@ -13,9 +13,13 @@ _COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:python|pip|pytest|bash) \S")
 _RECORD = re.compile(r"^\| \d{4}-\d\d-\d\d \|.*$", re.M)
 
 
-def blocks(document, language):
+def blocks(document, language, section=""):
     """Yields the fenced blocks of a language, each with the line it begins on."""
     text = (ROOT / document).read_text()
+    if section:
+        begin = text.index(f"## {section}\n")
+        end = text.find("\n## ", begin) % len(text)
+        text = "\n" * text.count("\n", 0, begin) + text[begin:end]
     for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.M | re.S):
         yield text[: match.start(1)].count("\n"), match[1]
 

@@ -17,14 +17,18 @@ WITH_PYTHON = [
 ]
 
 
+def run(document, section=""):
+    names = {"__name__": "__main__"}
+    for line, block in blocks(document, "python", section):
+        exec(compile("\n" * line + block, str(document), "exec"), names)
+
+
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("document", WITH_PYTHON, ids=str)
 def test_python_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "tune_translation", tune_shortly)
-    names = {"__name__": "__main__"}
-    for line, block in blocks(document, "python"):
-        exec(compile("\n" * line + block, str(document), "exec"), names)
+    run(document)
 
 
 def tune_shortly(training, validation, max_seconds, **options):
@@ -42,6 +46,11 @@ def tune_shortly(training, validation, max_seconds, **options):
 
 
 _tune_translation = tuning.tune_translation
+
+
+def test_a_model_composed_by_hand_decodes_on_every_backend():
+    """The guide's example: its beams have the scores of a teacher-forced pass."""
+    run("docs/guide.md", "Decode a model of your own")
 
 
 def test_ci_runs_the_commands_of_the_readme():

@@ -11,6 +11,7 @@ from keras_seqattn.layers.attention import (
     dot_product_attention,
 )
 from keras_seqattn.layers.blocks import EncoderBlock
+from keras_seqattn.layers.cached import initial_ancestry, mark_ancestry
 from keras_seqattn.layers.decoder_block import DecoderBlock
 from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.feed_forward import FeedForward
@@ -63,6 +64,8 @@ __all__ = [
     "choose_implementation",
     "combine_masks",
     "dot_product_attention",
+    "initial_ancestry",
+    "mark_ancestry",
     "padding_mask",
     "sinusoidal_table",
     "window_mask",

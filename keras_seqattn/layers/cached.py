@@ -16,8 +16,8 @@ class CachedSteps:
     The methods are those of a layer with `HeadProjections` and the attention of
     `MultiHeadAttention`. Keys are kept as they are attended to: normed, and rotated by
     rotary positions. A cache is never reordered when beams are: what each slot wrote
-    stays where it is, and `origin`, a small table that is reordered, says in which slot
-    each position of a beam's history stands. Nor has it an end: a position beyond its
+    stays where it is, and `ancestry`, a small table that is reordered, says which beam
+    wrote each position of a beam's history. Nor has it an end: a position beyond its
     room is written over the oldest. What is kept has the shape in which
     attention multiplies it, with slots of position and beam on one axis: a compiler
     transposes or copies any other at every step.
@@ -62,7 +62,7 @@ class CachedSteps:
         }
         return _written(cache, entries, index * width)
 
-    def step(self, query, cache, index, mask=None, origin=None):
+    def step(self, query, cache, index, mask=None, ancestry=None):
         """Attends from one new position to itself and those before it.
 
         Equals row `index` of a call with `use_causal_mask=True` on the whole sequence,
@@ -75,13 +75,24 @@ class CachedSteps:
             mask: Bool tensor `(B, L)` over the positions of the cache, as it holds them
                 (`held_positions`), True = may attend; False hides the padding before a
                 short prompt, or another sentence.
-            origin: Int32 tensor `(B, W, L)`, the beam that wrote each position of a
-                beam's history; None where beams never changed places.
+            ancestry: Int32 tensor `(B, W, L)`, the beam that wrote each position of a
+                beam's history, as `mark_ancestry` returns it for `index`; None for a
+                single beam.
 
         Returns:
             Float tensor `(B, W, output_shape)`, and the cache with this position.
+
+        Raises:
+            ValueError: If `ancestry` is None and there are several beams.
         """
         width = query.shape[1]
+        if ancestry is None and width != 1:
+            raise ValueError(
+                "`ancestry` must be given for several beams, which a search reorders: "
+                "keep `layers.initial_ancestry(...)` in the state under 'beam' and "
+                "pass `layers.mark_ancestry(ancestry, index)`. "
+                f"Received: ancestry=None with {width} beams."
+            )
         keys = self._beams_placed(self.project_key(query), index)
         entries = _kept(keys, self.project_value(query))
         length = cache["key"].shape[3] // width
@@ -91,14 +102,14 @@ class CachedSteps:
         heads, _ = self._attend(
             self._beams_placed(self.project_query(query), index),
             *_read(cache),  # (B, L W, G, K), (B, L W, G, V)
-            mask=self._history(width, length, index, mask, origin),
+            mask=self._history(width, length, index, mask, ancestry),
             bias=None if bias is None else ops.repeat(bias, width, axis=-1),
             window=None,
             implementation="explicit",
         )
         return self.project_output(query, heads), cache
 
-    def _history(self, width, length, index, mask, origin):
+    def _history(self, width, length, index, mask, ancestry):
         """Marks what of the cache each beam may see, `(B or 1, 1, W or 1, L W)`."""
         held = held_positions(length, index)[None]  # (1, L)
         seen = held >= 0
@@ -109,8 +120,7 @@ class CachedSteps:
         if width == 1:
             return seen[:, None, None, :]
         slots = ops.arange(width, dtype="int32")
-        origin = slots[None, :, None] if origin is None else origin
-        own = ops.equal(origin[..., None], slots)  # (B, W, L, W)
+        own = ops.equal(ancestry[..., None], slots)  # (B, W, L, W)
         own = ops.logical_and(own, seen[:, None, :, None])
         return ops.reshape(own, (-1, 1, width, length * width))
 
@@ -214,43 +224,49 @@ def held_positions(length, index):
     return index - (index - slots) % length
 
 
-def initial_origin(batch_size, width, max_length):
-    """Makes the table that says where each position of a beam's history stands.
+def initial_ancestry(batch_size, width, max_length):
+    """Makes the table that tells beams their history in a cache that stays in place.
+
+    A cache is too large to be reordered whenever beams change places. The table is
+    reordered in its stead: it stands under `state["beam"]`, the caches stand under
+    `state["sentence"]`.
 
     Args:
-        batch_size: Number of sentences B.
+        batch_size: Number of sentences B, an integer or a scalar tensor.
         width: Number of beams W a sentence.
-        max_length: Number of steps L.
+        max_length: Number of steps L that the caches have room for.
 
     Returns:
-        Int32 tensor `(B, W, L)`: each beam's own slot.
+        Int32 tensor `(B, W, L)`: each beam is its own ancestor everywhere.
 
     Example:
-        >>> [int(x) for x in initial_origin(1, 2, 3)[0, 1]]
+        >>> [int(x) for x in initial_ancestry(1, 2, 3)[0, 1]]
         [1, 1, 1]
     """
     slots = ops.arange(width, dtype="int32")[None, :, None]
     return ops.broadcast_to(slots, (batch_size, width, max_length))
 
 
-def mark_origin(origin, index):
-    """Notes that every beam now writes position `index` in its own slot.
+def mark_ancestry(ancestry, index):
+    """Records that every beam writes position `index` itself.
+
+    Called once a step, before the blocks' `step`, which all take what it returns.
 
     Args:
-        origin: Int32 tensor `(B, W, L)`, reordered as the beams were.
+        ancestry: Int32 tensor `(B, W, L)`, reordered as the beams were.
         index: The position, an integer or a scalar int32 tensor.
 
     Returns:
-        Int32 tensor `(B, W, L)`.
+        Int32 tensor `(B, W, L)`, the beam that wrote each position of a beam's history.
 
     Example:
-        >>> origin = ops.zeros((1, 2, 3), "int32")  # both beams came from slot 0
-        >>> [int(x) for x in mark_origin(origin, 1)[0, 1]]
+        >>> ancestry = ops.zeros((1, 2, 3), "int32")  # both beams came from beam 0
+        >>> [int(x) for x in mark_ancestry(ancestry, 1)[0, 1]]
         [0, 1, 0]
     """
-    batch_size, width, _ = ops.shape(origin)
-    slot = index % origin.shape[2]
-    return ops.slice_update(origin, (0, 0, slot), initial_origin(batch_size, width, 1))
+    batch_size, width, _ = ops.shape(ancestry)
+    own = initial_ancestry(batch_size, width, 1)
+    return ops.slice_update(ancestry, (0, 0, index % ancestry.shape[2]), own)
 
 
 def grown(x, axis, length, index, width=1):

@@ -215,12 +215,28 @@ class DecoderBlock(Block):
             )
 
     def initial_cache(self, batch_size, width, max_length):
-        """Makes the empty cache of `step`: that of the self-attention."""
+        """Makes the empty cache of `step`: that of the self-attention.
+
+        Args:
+            batch_size: Number of sentences B, an integer or a scalar tensor.
+            width: Number of beams W a sentence.
+            max_length: Number of steps L the cache has room for.
+
+        Returns:
+            A dict of tensors `(B, ...)`, zeros, for `state["sentence"]`.
+        """
         attention = self.attention_residual.sublayer
         return attention.initial_cache(batch_size, width, max_length)
 
     def project_memory(self, source):
-        """Projects the source for the cross-attention, once a sentence."""
+        """Projects the source for the cross-attention, once for all steps and beams.
+
+        Args:
+            source: Float tensor `(B, S, D)`.
+
+        Returns:
+            A dict of tensors `(B, ...)`, for `state["sentence"]`.
+        """
         return self.cross_residual.sublayer.project_memory(source)
 
     def prefill(self, target, cache, width=1, **arguments):
@@ -248,7 +264,7 @@ class DecoderBlock(Block):
         memory=None,
         source_mask=None,
         mask=None,
-        origin=None,
+        ancestry=None,
         return_attention_scores=False,
     ):
         """Decodes one new position of each beam.
@@ -263,16 +279,20 @@ class DecoderBlock(Block):
             source_mask: Bool tensor `(B, S)`.
             mask: Bool tensor `(B, L)`, True = a position of the cache that may be
                 attended to, where it is not all up to `index`.
-            origin: Int32 tensor `(B, W, L)`, the slot of the cache in which each
-                position of a beam's history stands; None where it is the beam's own.
+            ancestry: Int32 tensor `(B, W, L)`, the beam that wrote each position of a
+                beam's history, as `mark_ancestry` returns it for `index`; None for a
+                single beam.
             return_attention_scores: Whether to return the weights on the memory too.
 
         Returns:
             Float tensor `(B, W, D)`, and the cache with this position; with
             `return_attention_scores` also the weights `(B, H, W, S)`.
+
+        Raises:
+            ValueError: If `ancestry` is None and there are several beams.
         """
         residual = self.attention_residual
-        given = {"mask": mask, "origin": origin}
+        given = {"mask": mask, "ancestry": ancestry}
         given = {name: value for name, value in given.items() if value is not None}
         attended, cache = residual.sublayer.step(
             residual.enter(target), cache, index, **given

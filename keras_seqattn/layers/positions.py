@@ -249,7 +249,9 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
         inputs: Integer tensor `(B, L)` of ids in [0, V); in reverse a float
             tensor `(..., D)`. An id outside is an error of the backend where it checks
             (TensorFlow on a CPU), undefined where it does not (XLA).
-        start: Position of the first token; a scalar tensor in cached decoding.
+        start: Position of the first token, an integer or a scalar tensor. The tokens
+            count on from there, so beams, which all stand at one position, go through
+            `step`.
         positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
             token, as in packed or shifted sequences; in place of `start`.
         reverse: Whether to give logits.
@@ -330,6 +332,25 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
     def _check_ids(self, inputs, reverse):
         if self.positions is not None and not reverse:
             check_rank("inputs", inputs, "(batch, length)")
+
+    def step(self, token_ids, index):
+        """Embeds one token of each beam, all beams of a sentence at one position.
+
+        Equals column `index` of a call on each beam's whole sequence.
+
+        Args:
+            token_ids: Integer tensor `(B, W)`, the token at `index` of each beam.
+            index: The position, an integer or a scalar int tensor; or an int tensor
+                `(B,)`, each sentence's own.
+
+        Returns:
+            Float tensor `(B, W, D)` in the compute dtype.
+        """
+        width, place = token_ids.shape[1], {"start": index}
+        if len(ops.shape(index)) == 1:
+            place = {"positions": ops.repeat(index, width)[:, None]}  # (B W, 1)
+        x = self(ops.reshape(token_ids, (-1, 1)), **place)
+        return ops.reshape(x, (-1, width, self.model_dim))
 
     def _finish(self, x, start, positions):
         x = x * ops.cast(self.model_dim**0.5, x.dtype)

@@ -7,7 +7,7 @@ vocabulary.
 from keras import ops
 
 from keras_seqattn.layers import DecoderBlock, SegmentMemory, padding_mask
-from keras_seqattn.layers.cached import initial_origin, mark_origin
+from keras_seqattn.layers.cached import initial_ancestry, mark_ancestry
 from keras_seqattn.layers.segment import next_memory
 from keras_seqattn.models import stacks
 
@@ -114,7 +114,7 @@ class Decoder:
             "mask": ops.concatenate([mask, generated], axis=1),
             "caches": caches,
         }
-        beam = {"origin": initial_origin(batch_size, width, room)}
+        beam = {"ancestry": initial_ancestry(batch_size, width, room)}
         shared = self._project.shared()
         return {"beam": beam, "sentence": sentence, "shared": shared}
 
@@ -126,21 +126,18 @@ class Decoder:
         # The last of the prompt stands in the prompt's segment, and sees all of it.
         remembered = ops.logical_or(index == 0, self._remembered(sentence, column))
         mask = ops.logical_and(sentence["mask"], remembered)
-        origin = mark_origin(state["beam"]["origin"], column)
+        ancestry = mark_ancestry(state["beam"]["ancestry"], column)
         for name, block in self.stack:
             x, caches[name] = block.step(
-                x, sentence["caches"][name], column, mask=mask, origin=origin
+                x, sentence["caches"][name], column, mask=mask, ancestry=ancestry
             )
         logits = ops.cast(self.logits(x, state["shared"]), "float32")
         sentence = {**sentence, "caches": caches}
-        return logits, {**state, "beam": {"origin": origin}, "sentence": sentence}
+        return logits, {**state, "beam": {"ancestry": ancestry}, "sentence": sentence}
 
     def _embed_step(self, token_ids, sentence, index):
         """Embeds a token of each beam at its own position in its own text."""
-        width = token_ids.shape[1]
-        position = ops.repeat(sentence["length"], width)[:, None] - 1 + index
-        x = self.embedding(ops.reshape(token_ids, (-1, 1)), start=position)
-        x = ops.reshape(x, (-1, width, x.shape[-1]))  # (B, W, D)
+        x = self.embedding.step(token_ids, sentence["length"] - 1 + index)
         return ops.where(index == 0, sentence["last"][:, None], x)
 
     def _remembered(self, sentence, column):

@@ -166,7 +166,7 @@ class _Stacks(TranslationStacks):
         return state  # It takes as much room however long it goes on.
 
     def step(self, token_ids, state, index, start=None):
-        x = self.target_embedding(token_ids)  # (B, W, D)
+        x = self.target_embedding.step(token_ids, index)
         beam, sentence = dict(state["beam"]), state["sentence"]
         x, beam["states"], *scores = self.decoder.step(
             x,

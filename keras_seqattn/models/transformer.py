@@ -11,8 +11,8 @@ from keras_seqattn.layers.cached import (
     grown,
     grown_cache,
     held_positions,
-    initial_origin,
-    mark_origin,
+    initial_ancestry,
+    mark_ancestry,
 )
 from keras_seqattn.models import stacks
 from keras_seqattn.models.translation import (
@@ -212,7 +212,7 @@ class _Stacks(TranslationStacks):
     def initial_state(self, memory, max_length, width, coverage=False):
         batch_size, length = ops.shape(memory["mask"])
         caches, sentence = {}, {"mask": memory["mask"]}
-        beam = {"origin": initial_origin(batch_size, width, max_length)}
+        beam = {"ancestry": initial_ancestry(batch_size, width, max_length)}
         if coverage:
             beam["coverage"] = ops.zeros((batch_size, width, length), "float32")
         for name, block in self.decoder:
@@ -224,25 +224,24 @@ class _Stacks(TranslationStacks):
         return {"beam": beam, "sentence": sentence, "shared": self.logits.shared()}
 
     def grow_state(self, state, max_length, index):
-        origin, sentence = state["beam"]["origin"], state["sentence"]
+        ancestry, sentence = state["beam"]["ancestry"], state["sentence"]
         caches = {
-            name: grown_cache(cache, max_length, index, origin.shape[1])
+            name: grown_cache(cache, max_length, index, ancestry.shape[1])
             for name, cache in sentence["caches"].items()
         }
-        origin = grown(origin, 2, max_length, index)
-        beam = {**state["beam"], "origin": origin}
+        ancestry = grown(ancestry, 2, max_length, index)
+        beam = {**state["beam"], "ancestry": ancestry}
         return {**state, "beam": beam, "sentence": {**sentence, "caches": caches}}
 
     def step(self, token_ids, state, index, start=None):
         beam, sentence = dict(state["beam"]), state["sentence"]
         position, mask = index, None
         if start is not None:
-            position = ops.repeat(index - start, token_ids.shape[1])[:, None]
-            held = held_positions(beam["origin"].shape[2], index)
+            position = index - start  # (B,)
+            held = held_positions(beam["ancestry"].shape[2], index)
             mask = held >= start[:, None]  # (B, L)
-        x = self.target_embedding(ops.reshape(token_ids, (-1, 1)), start=position)
-        x = ops.reshape(x, (*token_ids.shape, x.shape[-1]))  # (B, W, D)
-        beam["origin"] = mark_origin(beam["origin"], index)
+        x = self.target_embedding.step(token_ids, position)
+        beam["ancestry"] = mark_ancestry(beam["ancestry"], index)
         caches, scores = {}, []
         for name, block in self.decoder:
             x, caches[name], *attended = block.step(
@@ -252,7 +251,7 @@ class _Stacks(TranslationStacks):
                 sentence[block.name],
                 sentence["mask"],
                 mask=mask,
-                origin=beam["origin"],
+                ancestry=beam["ancestry"],
                 return_attention_scores="coverage" in beam,
             )
             scores += attended

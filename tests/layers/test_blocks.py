@@ -339,10 +339,10 @@ def test_steps_equal_one_pass(rng, normalize_first, with_source):
     block = built(rng, layers.DecoderBlock, *shapes, **options)
 
     def steps(target, source):
-        attended = {}
+        attended = {"ancestry": layers.initial_ancestry(B, 2, T + 2)}
         if with_source:
-            memory = block.project_memory(source)
-            attended = {"memory": memory, "source_mask": SOURCE_MASK}
+            attended["memory"] = block.project_memory(source)
+            attended["source_mask"] = SOURCE_MASK
         cache, outputs = block.initial_cache(B, 2, T + 2), []
         for index in range(T):
             output, cache = block.step(target[:, :, index], cache, index, **attended)

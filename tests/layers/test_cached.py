@@ -39,8 +39,11 @@ def built(case, shape=(B, T, D), **more):
 def steps(layer, x, cache, start=0, mask=None):
     """Takes the vectors `(B, W, T, D)` one after the other; gives the rows."""
 
+    length = cache["key"].shape[3] // W
+
     def step(query, cache, index):
-        return layer.step(query, cache, index, mask)
+        ancestry = layers.initial_ancestry(B, W, length)
+        return layer.step(query, cache, index, mask, ancestry)
 
     take, rows = evaluated(step, layer), []
     for t in range(x.shape[2]):
@@ -149,7 +152,10 @@ def test_a_position_may_be_a_tensor(rng):
 
     def both_ways(x, index):
         cache = layer.initial_cache(B, W, T)
-        return [layer.step(x, cache, position)[0] for position in (index, 2)]
+        own = layers.initial_ancestry(B, W, T)
+        return [
+            layer.step(x, cache, position, ancestry=own)[0] for position in (index, 2)
+        ]
 
     left, right = evaluated(both_ways, layer)(beams(rng)[:, :, 0], np.int32(2))
     np.testing.assert_allclose(left, right, atol=1e-6)
@@ -173,3 +179,12 @@ def test_a_memory_with_positions_wants_the_index(rng, option):
     memory = layer.project_memory(value)
     with pytest.raises(ValueError, match="`index` must be given.*index=None"):
         layer.step_memory(value[:, :W], memory)
+
+
+def test_several_beams_want_their_ancestry(rng):
+    """Without it a search that reorders them would be scored wrongly in silence."""
+    layer, x = built({}), beams(rng)[:, :, 0]
+    cache = layer.initial_cache(B, W, T)
+    with pytest.raises(ValueError, match="`ancestry` must be given.*with 2 beams"):
+        layer.step(x, cache, 0)
+    layer.step(x[:, :1], layer.initial_cache(B, 1, T), 0)

@@ -104,7 +104,8 @@ def test_prefill_equals_steps(rng, options):
         outputs = [first]
         for index in (2, 3):
             beams = ops.repeat(x[:, None, index], 2, axis=1)
-            output, cache = block.step(beams, cache, index)
+            own = layers.initial_ancestry(B, 2, T)
+            output, cache = block.step(beams, cache, index, ancestry=own)
             outputs.append(output)
         return outputs
 

@@ -295,6 +295,22 @@ def test_dropout_falls_while_training_only():
     assert 0.3 < dropped.mean() < 0.7
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", None])
+@pytest.mark.parametrize("index", [3, np.array([3, 1], "int32")], ids=str)
+def test_all_beams_of_a_step_stand_at_one_position(positions, index):
+    """Row w of a step is column `index` of a call on the beam's whole sequence."""
+    layer = layers.PositionalEmbedding(10, 6, positions=positions, max_length=5)
+    layer.build()
+    token_ids = np.array([[4, 9, 2], [7, 7, 0]], "int32")  # (B, W)
+    stepped = evaluated(layer.step, layer)(token_ids, np.asarray(index, "int32"))
+    np.testing.assert_array_equal(stepped.shape, (2, 3, 6))
+    columns = np.broadcast_to(index, 2)
+    for w in range(3):
+        whole = np.repeat(token_ids[:, w, None], 5, axis=1)
+        expected = ops.convert_to_numpy(layer(whole))[np.arange(2), columns]
+        np.testing.assert_allclose(stepped[:, w], expected, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
