@@ -7,14 +7,10 @@ import dataclasses
 import math
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.decoding.methods import (
-    Search,
-    written,
-)
+from keras_seqattn.decoding.methods import Search, written
 from keras_seqattn.decoding.processors import FORBIDDEN
 from keras_seqattn.decoding.ranking import best_of_all, gathered, largest
 
@@ -24,20 +20,23 @@ PENALTIES = ("length", "gnmt")
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 @dataclasses.dataclass(frozen=True)
 class BeamSearch(Search):
-    """Keeps the best beginnings of each sentence, and the best that have ended.
+    """Keeps the best beginnings of each sentence, and the best hypotheses.
 
     Each step goes on from W live beginnings to the 2 W best of all continuations. Of
     the first W of them, those that end are hypotheses; the best W that do not end are
     the live ones of the next step. So no hypothesis ends a search by itself: it ends
     where no live beginning can still become better than the N-th hypothesis, however it
     goes on; with `patience` p also after p W hypotheses, which takes fewer steps but
-    may miss the best. What is live at the length limit stands behind all that ended.
+    may miss the best. A hypothesis still live at `max_length` competes by its score,
+    that of the tokens it has, with those that ended before.
 
     score = log-probability / penalty(length) + coverage, where the length counts the
     end token, penalty(n) is n^a ("length") or ((5 + n) / 6)^a ("gnmt"), and coverage is
     b * sum over the source of log(min(attention received, 1)), with the mean attention
     of all layers and heads. With a repetition penalty hypotheses are ranked by the
-    penalized log-probabilities; the scores given are of the model's own.
+    penalized log-probabilities; the scores given are of the model's own. The tokens of
+    a forced prefix are certain: neither their log-probability nor their number counts
+    in a score, though `max_length` and `min_length` count them.
 
     With a width of 1 this is greedy search: its one beam ends the search when it ends.
 
@@ -58,6 +57,7 @@ class BeamSearch(Search):
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
         banned_ids: Token ids that are never generated.
+        stop_ids: Token ids that end a hypothesis as the end token does.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -123,7 +123,7 @@ class BeamSearch(Search):
             "num_ended": ops.zeros((batch_size,), "int32"),
             "ended_ids": ops.full((batch_size, kept, room), pad, "int32"),
             "ended_rank": ops.full((batch_size, kept), FORBIDDEN, "float32"),
-            "ended_scores": ops.full((batch_size, kept), FORBIDDEN, "float32"),
+            "ended_scores": ops.full((batch_size, kept), -math.inf, "float32"),
             "coverage": ops.zeros((batch_size, width), "float32"),
         }
 
@@ -143,28 +143,36 @@ class BeamSearch(Search):
         Returns:
             What is found now, and the beams `(B, W)` that the new ones go on from.
         """
-        candidates = self._candidates(found, log_probs, index, tokens, prefix)
+        log_probs, allowed = self.processed(
+            log_probs, found["token_ids"], index, tokens, prefix
+        )
+        candidates = self._candidates(found, log_probs, allowed, tokens)
         if coverage is not None:
             taken = gathered(coverage, candidates["parent"])
             candidates["coverage"] = self.coverage_penalty * taken
+        forced = 0.0
+        if prefix is not None:
+            real = ops.cast(prefix != tokens.pad_id, "float32")
+            forced = ops.sum(real, axis=1, keepdims=True)
         ends = ops.equal(candidates["token"], tokens.end_id)
-        now = {**found, **self._hypotheses(found, candidates, ends, index)}
+        hypotheses = self._hypotheses(found, candidates, ends, index, forced)
+        now = {**found, **hypotheses}
         live = _best_live(candidates, ends, self.width)
         parents = live.pop("parent")
         now.update(live)
         so_far = gathered(found["token_ids"], parents)
         now["token_ids"] = written(so_far, live["token"], index)
-        now["finished"] = self._finished(now, index)
+        now["finished"] = self._finished(now, index, forced)
         frozen = found["finished"]
         kept = {name: _where_rows(frozen, found[name], now[name]) for name in found}
         return kept, parents
 
-    def _candidates(self, found, log_probs, index, tokens, prefix):
-        """Gives the 2 W best continuations, best first, as tensors `(B, 2 W)`."""
+    def _candidates(self, found, log_probs, allowed, tokens):
+        """Computes the best continuations, best first, as tensors `(B, C)`."""
         vocabulary_size = log_probs.shape[-1]
-        allowed = self.processed(log_probs, found["token_ids"], index, tokens, prefix)
         rank = found["rank"][..., None] + allowed  # (B, W, V)
-        count = min(2 * self.width, vocabulary_size * self.width)
+        # As many as may end, and W that do not.
+        count = min(2 + len(self.stop_ids), vocabulary_size) * self.width
         rank, place = best_of_all(rank, count)
         parent, token = place // vocabulary_size, place % vocabulary_size
         own = gathered(ops.reshape(log_probs, (log_probs.shape[0], -1)), place)
@@ -172,28 +180,35 @@ class BeamSearch(Search):
             "rank": rank,
             "log_prob": gathered(found["log_prob"], parent) + own,
             "parent": parent,
-            "token": token,
+            "token": self.stopped(token, tokens),
             "coverage": ops.zeros_like(rank),
         }
 
-    def _hypotheses(self, found, candidates, ends, index):
-        """Merges the candidates that end among the first W into the hypotheses."""
-        ends = ends[:, : self.width]
-        length = ops.reshape(index + 1, (-1, 1))
-        penalty = self.penalty_of(ops.cast(length, "float32"))
+    def _hypotheses(self, found, candidates, ends, index, forced):
+        """Merges what ends, or is cut, of the first W candidates into the hypotheses.
 
-        def scores(log_prob):
-            score = candidates[log_prob] / penalty + candidates["coverage"]
-            return score[:, : self.width]
-
-        possible = candidates["rank"][:, : self.width] > FORBIDDEN / 2
-        new = ops.logical_and(ends, possible)
-        rank = ops.where(new, scores("rank"), FORBIDDEN)
-        token_ids = gathered(found["token_ids"], candidates["parent"][:, : self.width])
-        token_ids = written(token_ids, candidates["token"][:, : self.width], index)
+        Args:
+            found: What was found before.
+            candidates: What `_candidates` gave, C of them.
+            ends: Bool tensor `(B, C)`, which of them end.
+            index: The position.
+            forced: Float tensor `(B, 1)`, the number of forced tokens, or 0.
+        """
+        first = {name: x[:, : self.width] for name, x in candidates.items()}
+        cut = ops.reshape(index + 1 >= found["limit"], (-1, 1))
+        ends = ops.logical_or(ends[:, : self.width], cut)
+        new = ops.logical_and(ends, first["rank"] > FORBIDDEN / 2)
+        penalty = self._penalty_without(forced, index + 1)
+        rank, own = (
+            first[x] / penalty + first["coverage"] for x in ("rank", "log_prob")
+        )
+        rank = ops.where(new, rank, FORBIDDEN)
+        token_ids = gathered(found["token_ids"], first["parent"])
+        token_ids = written(token_ids, first["token"], index)
         rank = ops.concatenate([found["ended_rank"], rank], axis=1)
-        own = ops.concatenate([found["ended_scores"], scores("log_prob")], axis=1)
+        own = ops.concatenate([found["ended_scores"], own], axis=1)
         token_ids = ops.concatenate([found["ended_ids"], token_ids], axis=1)
+        # Of equal ranks the first are taken: what is missing stays so.
         rank, best = largest(rank, self.num_hypotheses)
         num_new = ops.sum(ops.cast(new, "int32"), axis=1)
         return {
@@ -203,8 +218,8 @@ class BeamSearch(Search):
             "ended_ids": gathered(token_ids, best),
         }
 
-    def _finished(self, found, index):
-        """Says where no live beginning can still become one of the hypotheses."""
+    def _finished(self, found, index, forced):
+        """Computes where no live beginning can still become one of the hypotheses."""
         worst = found["ended_rank"][:, -1]
         over = index + 1 >= found["limit"]
         if self.patience is not None:
@@ -213,9 +228,14 @@ class BeamSearch(Search):
         if self.width == 1:
             return ops.logical_or(over, worst > FORBIDDEN / 2)
         # Log-probabilities only fall: the longest is divided by the most.
-        longest = self.penalty_of(ops.cast(found["limit"], "float32"))
+        longest = self._penalty_without(forced, found["limit"])[:, 0]
         possible = ops.max(found["rank"], axis=1) / longest
         return ops.logical_or(over, worst >= possible)
+
+    def _penalty_without(self, forced, length):
+        """Computes the penalty `(B, 1)` of a length without its forced tokens."""
+        length = ops.cast(ops.reshape(length, (-1, 1)), "float32") - forced
+        return self.penalty_of(ops.maximum(length, 1.0))
 
     def penalty_of(self, length):
         """Gives what the log-probability of a number of tokens is divided by.
@@ -230,35 +250,16 @@ class BeamSearch(Search):
         return base**self.length_penalty
 
     def results(self, found, tokens):
-        """Orders what was found: what ended, then what the length limit cut.
+        """Returns the hypotheses, which were found best first.
 
         Args:
-            found: The dict, as NumPy arrays.
+            found: The dict.
             tokens: The `SpecialTokens`.
 
         Returns:
             Token ids `(B, N, L)`, ends included, and scores `(B, N)`.
         """
-        limit = np.maximum(found["limit"], 1)[:, None].astype("float32")
-        penalty = self.penalty_of(limit)
-        cut = {
-            name: found[name] / penalty + found["coverage"]
-            for name in ("rank", "log_prob")
-        }
-        order = np.argsort(-cut["rank"], axis=1, kind="stable")
-        cut = {name: np.take_along_axis(cut[name], order, 1) for name in cut}
-        cut_ids = np.take_along_axis(found["token_ids"], order[..., None], axis=1)
-        scores = np.concatenate([found["ended_scores"], cut["log_prob"]], axis=1)
-        token_ids = np.concatenate([found["ended_ids"], cut_ids], axis=1)
-        rank = np.concatenate([found["ended_rank"], cut["rank"]], axis=1)
-        missing = rank <= FORBIDDEN / 2 / penalty
-        kept = np.argsort(missing, axis=1, kind="stable")[:, : self.num_hypotheses]
-        scores = np.where(missing, -np.inf, scores)
-        token_ids = np.where(missing[..., None], tokens.pad_id, token_ids)
-        return (
-            np.take_along_axis(token_ids, kept[..., None], axis=1),
-            np.take_along_axis(scores, kept, axis=1),
-        )
+        return found["ended_ids"], found["ended_scores"]
 
 
 def _best_live(candidates, ends, width):

@@ -14,9 +14,10 @@ class Hypotheses(NamedTuple):
     Attributes:
         token_ids: Int32 array `(B, N, L)` without start and end, padded with 0.
         lengths: Int32 array `(B, N)`, the number of those tokens.
-        scores: Float32 array `(B, N)`: the log-probability, end token included; of a
-            `BeamSearch` divided by its length penalty, and -inf where fewer than N
-            hypotheses exist; NaN of a search that is not `scored`.
+        scores: Float32 array `(B, N)`: the log-probability, end token included and
+            forced tokens left out; of a `BeamSearch` divided by its length penalty, and
+            -inf where fewer than N hypotheses exist; NaN of a search that is not
+            `scored`.
 
     Example:
         >>> import numpy as np

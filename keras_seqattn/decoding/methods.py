@@ -7,6 +7,7 @@ whose first axis is the sentence.
 Shapes: B sentences, W beams, V vocabulary, L room for generated tokens.
 """
 
+import collections.abc
 import dataclasses
 import random
 
@@ -30,6 +31,7 @@ class Search:
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
         banned_ids: Token ids that are never generated.
+        stop_ids: Token ids that end a hypothesis as the end token does.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -39,16 +41,15 @@ class Search:
     repetition_penalty: float = dataclasses.field(default=1.0, kw_only=True)
     no_repeat_ngram: int = dataclasses.field(default=0, kw_only=True)
     banned_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
+    stop_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self):
         """Checks the arguments."""
-        # A configuration that was a JSON file has a list here.
-        object.__setattr__(self, "banned_ids", tuple(self.banned_ids))
+        for name in ("banned_ids", "stop_ids"):
+            object.__setattr__(self, name, _ids(name, getattr(self, name)))
         arguments.integer("min_length", self.min_length, 0)
         arguments.integer("no_repeat_ngram", self.no_repeat_ngram, 0)
         arguments.number("repetition_penalty", self.repetition_penalty, above=0.0)
-        for token_id in self.banned_ids:
-            arguments.integer("banned_ids", token_id, 0)
 
     @property
     def width(self):
@@ -87,8 +88,10 @@ class Search:
             prefix: Int32 tensor `(B, P)` or None.
 
         Returns:
-            Float32 tensor `(B, W, V)`.
+            Two float32 tensors `(B, W, V)`: `log_probs`, where a forced token is
+            certain, so that it does not count in scores, and what to choose by.
         """
+        own = log_probs
         if self.repetition_penalty != 1.0:
             log_probs = processors.penalize_repetition(
                 log_probs, token_ids, self.repetition_penalty
@@ -100,12 +103,30 @@ class Search:
                 log_probs, token_ids, index, self.no_repeat_ngram
             )
         if self.min_length:
-            ended = processors.forbid(log_probs, (tokens.end_id,))
+            ends = (tokens.end_id, *self.stop_ids)
+            ended = processors.forbid(log_probs, ends)
             early = ops.reshape(index, (-1, 1, 1)) < self.min_length
             log_probs = ops.where(early, ended, log_probs)
         if prefix is not None:
-            log_probs = processors.force(log_probs, prefix, index, tokens.pad_id)
-        return log_probs
+            own, log_probs = (
+                processors.force(x, prefix, index, tokens.pad_id)
+                for x in (own, log_probs)
+            )
+        return own, log_probs
+
+    def stopped(self, token, tokens):
+        """Puts the end token in the place of what ends a hypothesis as it does.
+
+        Args:
+            token: Int32 tensor of token ids.
+            tokens: The `SpecialTokens`.
+
+        Returns:
+            Int32 tensor of the same shape.
+        """
+        for stop_id in self.stop_ids:
+            token = ops.where(token == stop_id, tokens.end_id, token)
+        return token
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -120,6 +141,7 @@ class Greedy(Search):
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
         banned_ids: Token ids that are never generated.
+        stop_ids: Token ids that end a hypothesis as the end token does.
         scored: Whether to compute scores. Without, they are NaN, and a step saves a
             pass over the vocabulary.
 
@@ -178,7 +200,9 @@ class Greedy(Search):
             What is found now, and the beams `(B, W)` that the new ones go on from, or
             None where each goes on from itself.
         """
-        allowed = self.processed(log_probs, found["token_ids"], index, tokens, prefix)
+        log_probs, allowed = self.processed(
+            log_probs, found["token_ids"], index, tokens, prefix
+        )
         best, token = self.choose(allowed, found, index)
         # Where all is forbidden nothing is left but to end.
         token = ops.where(best > processors.FORBIDDEN / 2, token, tokens.end_id)
@@ -186,7 +210,7 @@ class Greedy(Search):
         scores = found["scores"]
         if self.scored:
             scores = scores + ops.where(frozen, 0.0, picked(log_probs, token))
-        token = ops.where(frozen, tokens.pad_id, token)
+        token = ops.where(frozen, tokens.pad_id, self.stopped(token, tokens))
         ended = ops.logical_or(frozen, token == tokens.end_id)
         over = index + 1 >= found["limit"]
         return {
@@ -247,6 +271,7 @@ class Sample(Greedy):
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
         banned_ids: Token ids that are never generated.
+        stop_ids: Token ids that end a hypothesis as the end token does.
         scored: Whether to compute scores, which order the samples of a sentence.
             Without, they are NaN, and a step saves a pass over the vocabulary.
 
@@ -300,6 +325,13 @@ class Sample(Greedy):
             log_probs = processors.keep_min_p(log_probs, self.min_p)
         noise = processors.gumbel_noise(found["streams"], index, log_probs.shape[-1])
         return super().choose(log_probs + noise, found, index)
+
+
+def _ids(name, ids):
+    """Returns token ids as a tuple; a configuration that was JSON has a list."""
+    if isinstance(ids, str | bytes) or not isinstance(ids, collections.abc.Iterable):
+        arguments.refuse(name, ids, "a tuple of integers")
+    return tuple(arguments.integer(name, token_id, 0) for token_id in ids)
 
 
 def checked_search(name, search):

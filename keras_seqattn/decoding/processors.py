@@ -35,7 +35,7 @@ def forbid(log_probs, ids):
 
 
 def force(log_probs, prefix, index, pad_id):
-    """Forbids all but a given token where one is given for this position.
+    """Makes a given token certain where one is given for this position.
 
     Args:
         log_probs: Float tensor `(B, W, V)`.
@@ -44,20 +44,21 @@ def force(log_probs, prefix, index, pad_id):
         pad_id: What fills a prefix.
 
     Returns:
-        Float tensor `(B, W, V)`.
+        Float tensor `(B, W, V)`: there 0 for that token and `FORBIDDEN` for all others,
+        whatever they were.
 
     Example:
         >>> prefix = ops.array([[1]], "int32")
-        >>> [float(x) for x in force(ops.zeros((1, 1, 3)), prefix, 0, 0)[0, 0]]
+        >>> [float(x) for x in force(-ops.ones((1, 1, 3)), prefix, 0, 0)[0, 0]]
         [-1000000000.0, 0.0, -1000000000.0]
     """
     batch_size, length = prefix.shape
     index = ops.broadcast_to(ops.reshape(index, (-1, 1)), (batch_size, 1))
     given = ops.take_along_axis(prefix, ops.minimum(index, length - 1), axis=1)
     free = ops.logical_or(given == pad_id, index >= length)[..., None]  # (B, 1, 1)
-    given = given[..., None]
     every = ops.arange(log_probs.shape[-1], dtype="int32")
-    return ops.where(ops.logical_or(free, every == given), log_probs, FORBIDDEN)
+    certain = ops.where(every == given[..., None], 0.0, FORBIDDEN)  # (B, 1, V)
+    return ops.where(free, log_probs, certain)
 
 
 def penalize_repetition(log_probs, token_ids, penalty):

@@ -31,7 +31,9 @@ def prepare(translator, path, quantization=None, max_length=None):
     The engine adds the end token to the source and the start token to the target by
     itself, cuts off sources at `max_input_length` and stops at `max_decoding_length`;
     give it the model's `max_length` for both. An empty line has to be left out. The
-    padding and start tokens are never generated. With a `ByteTokenizer` there are no
+    padding and start tokens are never generated. The translator's search stays here:
+    give the engine its options, and `stop_ids` as `end_token`, the texts of these and
+    of the end token. With a `ByteTokenizer` there are no
     SentencePiece models; the token of byte b is then `f"<0x{b:02X}>"`.
 
     In float32 the engine computes what the model does, up to rounding. With int8 the

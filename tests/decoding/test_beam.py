@@ -9,7 +9,10 @@ import pytest
 from keras import ops
 
 from keras_seqattn import decoding
+from keras_seqattn.decoding import loop
+from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
 from keras_seqattn.decoding.ranking import best_of_all
+from tests.evaluate import evaluated
 from tests.pairs import each_variant
 
 V = 5
@@ -60,22 +63,54 @@ def penalty(search, length):
     return base**search.length_penalty
 
 
-def brute_force(table, max_length, search):
-    """All that can be said, best first: what ends before what the limit cuts."""
-    ended, cut = [], []
+def brute_force(table, max_length, search, prefix=()):
+    """All that can be said, best first: what ends, and what the limit cuts."""
+    sentences = list(itertools.product(WORDS, repeat=max_length))
     for length in range(max_length):
         for words in itertools.product(WORDS, repeat=length):
-            ended.append((*words, END))
-    cut = list(itertools.product(WORDS, repeat=max_length))
+            sentences.append((*words, END))
+    # A prefix is certain: neither its probability nor its length counts.
+    given = len(prefix)
+    scored = [
+        (
+            (log_prob(table, sentence) - log_prob(table, prefix))
+            / penalty(search, max(len(sentence) - given, 1)),
+            sentence,
+        )
+        for sentence in sentences
+        if sentence[:given] == tuple(prefix)
+    ]
+    return sorted(scored, reverse=True)
 
-    def ranked(sentences):
-        scored = [
-            (log_prob(table, sentence) / penalty(search, len(sentence)), sentence)
-            for sentence in sentences
-        ]
-        return sorted(scored, reverse=True)
 
-    return ranked(ended) + ranked(cut)
+def check_brute_force(found, tables, limits, search, prefixes=None):
+    """Sees that hypotheses are the best of all, each of its own sentence."""
+    for b, limit in enumerate(limits):
+        prefix = () if prefixes is None else prefixes[b]
+        expected = brute_force(tables[b], limit, search, prefix)
+        assert len(found.ranked(b)) == min(search.num_hypotheses, len(expected))
+        for n, (words, score) in enumerate(found.ranked(b)):
+            np.testing.assert_allclose(score, expected[n][0], rtol=1e-4, atol=1e-6)
+            said = [token for token in expected[n][1] if token != END]
+            assert words == said, (b, n)
+        assert (found.scores[b, 1:] <= found.scores[b, :-1]).all()
+
+
+def run_limits(table, search, limits, prefix=None):
+    """Searches sentences that each have a limit of their own."""
+    step, state = chained(table, search.width)
+    tokens = SpecialTokens(START, END, PAD)
+
+    def searched(state, given):
+        begun = loop.begin(search, room=4, tokens=tokens, **given)
+        return loop.advance(search, step, loop.carried(state, begun), tokens)["found"]
+
+    limits = np.asarray(limits, "int32")
+    given = {"limits": limits, "streams": np.zeros_like(limits)}
+    if prefix is not None:
+        given["prefix"] = prefix
+    found = evaluated(searched)(state, given)
+    return hypotheses(*search.results(found, tokens), tokens)
 
 
 def run(table, search, max_length, **options):
@@ -108,13 +143,63 @@ def test_a_width_that_covers_the_tree_is_brute_force(score):
         width=12, length_penalty=length_penalty, penalty=penalty_kind, num_hypotheses=4
     )
     table = tables(seed=1, batch_size=8)
-    found = run(table, search, max_length=3)
-    for b in range(len(table)):
-        expected = brute_force(table[b], 3, search)[:4]
-        for n, (score, sentence) in enumerate(expected):
-            words = [token for token in sentence if token != END]
-            assert found.sequence(b, n) == words, (b, n)
-            np.testing.assert_allclose(found.scores[b, n], score, rtol=1e-4)
+    check_brute_force(run(table, search, max_length=3), table, [3] * 8, search)
+
+
+LIMITED = {
+    "length": decoding.BeamSearch(24, 1.0, num_hypotheses=6),
+    "gnmt": decoding.BeamSearch(24, 0.6, "gnmt", num_hypotheses=3),
+    "sums": decoding.BeamSearch(24, 0.0, num_hypotheses=24),
+    "long": decoding.BeamSearch(24, 3.0),
+}
+
+
+@each_variant("search", LIMITED, on_jax=["length"], on_tensorflow=["gnmt"])
+def test_what_the_limit_cuts_competes_by_its_score(search):
+    """Ends are unlikely in some tables: there what has not ended is best."""
+    table = tables(seed=4, batch_size=12)
+    table[::2, :, END] -= 3.0
+    limits = [1, 2, 3, 4] * 3
+    found = run_limits(table, search, limits)
+    check_brute_force(found, table, limits, search)
+    best = found.lengths[:, 0]
+    assert (best == limits).any() and (best < limits).any()
+
+
+@each_variant("search", LIMITED, on_jax=["gnmt"], on_tensorflow=["length"])
+def test_of_a_prefix_neither_probability_nor_length_counts(search):
+    """The prefixes are of all lengths up to the limit, and none, and unlikely."""
+    table = tables(seed=6, batch_size=8)
+    table[::2, :, END] -= 2.0
+    table[:, START, WORDS] -= 6.0
+    limits = [4, 4, 4, 4, 3, 2, 1, 4]
+    prefixes = [(), (3,), (4, 3), (3, 3, 4), (4,), (4, 4), (3,), (3, 4, 4, 3)]
+    rows = [[*prefix, *[PAD] * (4 - len(prefix))] for prefix in prefixes]
+    found = run_limits(table, search, limits, np.array(rows, "int32"))
+    check_brute_force(found, table, limits, search, prefixes)
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_a_likely_sentence_that_the_limit_cuts_is_best():
+    """Not the empty one, which ended: 3 3 3 3 has nearly all the probability."""
+    table = np.zeros((1, V, V), "float32")
+    table[0, :, 3], table[0, :, END] = 9.0, 0.1
+    search = decoding.BeamSearch(width=4, num_hypotheses=4)
+    found = run(table, search, max_length=4)
+    assert found.sequence(0, 0) == [3, 3, 3, 3]
+    assert found.scores[0, 0] > -0.01
+    assert (np.diff(found.scores[0]) <= 0).all()
+    single = run(table, decoding.BeamSearch(width=1), max_length=4)
+    np.testing.assert_allclose(single.scores[0, 0], found.scores[0, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("penalty_kind", ["length", "gnmt"])
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_a_limit_of_one_token(penalty_kind):
+    table = tables(seed=8, batch_size=4)
+    search = decoding.BeamSearch(3, 2.0, penalty_kind, num_hypotheses=3)
+    found = run(table, search, max_length=1)
+    check_brute_force(found, table, [1] * 4, search)
 
 
 def test_a_width_of_one_is_greedy():
@@ -173,15 +258,6 @@ def test_much_patience_is_the_whole_search():
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
-def test_what_ended_stands_before_what_the_limit_cut():
-    table = np.zeros((1, V, V), "float32")
-    table[0, :, 3], table[0, :, END] = 4.0, -2.0  # 3 3 3 3 is likely, an end is not
-    found = run(table, decoding.BeamSearch(width=4, num_hypotheses=2), max_length=4)
-    assert found.lengths[0].tolist() != [4, 4]
-    assert found.scores[0, 0] < found.scores[0, 1] or found.lengths[0, 1] < 4
-
-
-@pytest.mark.slow_on("tensorflow", "jax")
 def test_fewer_sentences_than_hypotheses():
     """With one word and one step there are two sentences; the third does not exist."""
     table = np.zeros((1, V, V), "float32")
@@ -192,20 +268,57 @@ def test_fewer_sentences_than_hypotheses():
     assert found.lengths[0, 2] == 0
 
 
-@pytest.mark.parametrize("search", [decoding.Greedy(), decoding.BeamSearch(width=3)])
-def test_a_prefix_is_forced_and_scored(search):
+@pytest.mark.parametrize(
+    "search",
+    [
+        decoding.Greedy(),
+        decoding.Sample(seed=1),
+        decoding.BeamSearch(width=3),
+        decoding.BeamSearch(width=1),
+    ],
+    ids=["greedy", "sample", "beams", "one beam"],
+)
+def test_a_prefix_is_forced_and_not_scored(search):
     table = tables(5)
+    table[:, START, 3:] -= 5.0
     prefix = np.array([[4, 3, 4], [3, PAD, PAD]])
     found = run(table, search, max_length=6, prefix=prefix)
     assert found.sequence(0, 0)[:3] == [4, 3, 4]
     assert found.sequence(1, 0)[:1] == [3]
-    for b in range(2):
+    for b, forced in enumerate(([4, 3, 4], [3])):
         sentence = found.sequence(b, 0)
         sentence += [END] if len(sentence) < 6 else []
-        expected = log_prob(table[b], sentence)
+        expected = log_prob(table[b], sentence) - log_prob(table[b], forced)
         if isinstance(search, decoding.BeamSearch):
-            expected /= penalty(search, len(sentence))
+            expected /= penalty(search, len(sentence) - len(forced))
         np.testing.assert_allclose(found.scores[b, 0], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        decoding.Greedy(),
+        decoding.BeamSearch(width=3),
+        decoding.BeamSearch(2, repetition_penalty=1.5, num_hypotheses=2),
+    ],
+    ids=["greedy", "beams", "repetition"],
+)
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_a_prefix_may_be_as_long_as_the_limit(search):
+    found = run(tables(5), search, max_length=3, prefix=[[4, 3, 4], [3, 4, 3]])
+    assert [found.sequence(b) for b in range(2)] == [[4, 3, 4], [3, 4, 3]]
+    assert found.scores[:, 0].tolist() == [0.0, 0.0]
+    assert (found.scores[:, 1:] == -np.inf).all()
+
+
+@pytest.mark.backends("torch")
+def test_a_prefix_wins_over_what_else_a_search_is_told():
+    """Also over a ban of its tokens, a repetition and a least length."""
+    options = {"banned_ids": (3,), "no_repeat_ngram": 1, "min_length": 4}
+    for search in (decoding.Greedy(**options), decoding.BeamSearch(2, **options)):
+        found = run(tables(5, 1), search, max_length=4, prefix=[[3, 3, END]])
+        assert found.sequence(0) == [3, 3]
+        assert found.scores[0, 0] == 0.0
 
 
 @pytest.mark.slow_on("tensorflow", "jax")

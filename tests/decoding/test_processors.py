@@ -96,6 +96,38 @@ def test_a_search_obeys_what_it_is_told(make, rng):
     assert len(set(pairs)) == len(pairs) == 5
 
 
+@each_variant("make", METHODS, on_jax=["beam"], on_tensorflow=["sample"])
+def test_a_stop_token_ends_as_the_end_token_does(make):
+    """The first says 6 and 5, the second 7, which ends too; none says the end token."""
+    table = np.zeros((3, 5, V), "float32")
+    table[:, :, END] = -9.0
+    table[0, 0, 6] = table[0, 1, 5] = table[1, 0, 7] = table[2, :, 3] = 19.0
+    options = {"seed": 1} if make is decoding.Sample else {}
+    search = make(**options, stop_ids=(5, 7))
+    assert make.from_config(search.get_config()) == search
+    found = run(table, search)
+    assert [found.sequence(b) for b in range(3)] == [[6], [], [3] * 5]
+    log_probs = log_softmax(table)
+    first = log_probs[0, 0, 6] + log_probs[0, 1, 5]
+    expected = np.array([first, log_probs[1, 0, 7], log_probs[2, :, 3].sum()])
+    lengths = np.array([2, 1, 5]) if make is decoding.BeamSearch else 1
+    np.testing.assert_allclose(found.scores[:, 0], expected / lengths, atol=1e-6)
+    found = run(table, make(**options, stop_ids=(5, 7), min_length=2))
+    assert (found.lengths[:, 0] >= 2).all()
+    assert not np.isin(found.token_ids[:2, 0], (5, 7)).any()
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_beams_live_on_where_many_tokens_end_them():
+    """Of two equal beams each may end in three ways that are likelier than to go on."""
+    table = np.zeros((1, 4, V), "float32")
+    table[0, 0, [6, 8]] = 9.0
+    table[0, 1, [END, 5, 7]], table[0, 1, 4] = 2.0, 1.5
+    table[0, 2:, 3] = 20.0
+    search = decoding.BeamSearch(2, stop_ids=(5, 7), length_penalty=3.0)
+    assert run(table, search).sequence(0)[1:] == [4, 3, 3]
+
+
 def test_repetition_is_penalized_and_scores_stay_the_model_s():
     table = np.zeros((1, 3, V), "float32")
     table[0, :, 5], table[0, :, 6] = 2.0, 1.5
@@ -226,6 +258,9 @@ def test_noise_is_gumbel():
         ({"min_p": 0.0}, "`min_p` must be a number.*min_p=0.0"),
         ({"seed": -1}, "`seed` must be an integer of at least 0.*seed=-1"),
         ({"num_hypotheses": 0}, "`num_hypotheses` must be a positive integer.*=0"),
+        ({"stop_ids": (4, -1)}, "`stop_ids` must be an integer of at least 0.*=-1"),
+        ({"stop_ids": 4}, "`stop_ids` must be a tuple of integers.*stop_ids=4"),
+        ({"banned_ids": "45"}, "`banned_ids` must be a tuple of integers.*='45'"),
     ],
 )
 def test_bad_arguments(options, message):

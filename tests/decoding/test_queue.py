@@ -1,5 +1,7 @@
 """A sentence's search is the same whichever row it waits for, and when."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -14,10 +16,10 @@ V, D = 11, 8
 COUNT = 45
 
 
-def transformer(**options):
+def transformer(vocabulary_size=V, **options):
     sizes = {"num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
     return models.TranslationTransformer(
-        V, model_dim=D, intermediate_dim=12, **sizes, **options
+        vocabulary_size, model_dim=D, intermediate_dim=12, **sizes, **options
     )
 
 
@@ -114,6 +116,35 @@ def test_prefixes_stay_with_their_sentences(rng):
     )
     check_equal(found, expected)
     np.testing.assert_array_equal(found.token_ids[1::2, 0, :3], prefix[1::2])
+
+
+def all_sentences(limit, words, end=2):
+    """All that a model of few words can say, rows padded with 0."""
+    said = [(*s, end) for n in range(limit) for s in itertools.product(words, repeat=n)]
+    said += itertools.product(words, repeat=limit)
+    return [[*s, *[0] * (limit - len(s))] for s in said]
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_sentences_compete_by_score_at_limits_of_their_own(rng, monkeypatch):
+    """In a queue and in a batch: the best of all by the model's own scores."""
+    model = transformer(vocabulary_size=5)
+    randomize(model, rng)
+    source_ids = rng.integers(3, 5, size=(10, 3)).astype("int32")
+    limits = np.array([1, 2, 3, 4] * 3, "int32")[:10]
+    monkeypatch.setattr(generation, "_limits", lambda *_: limits)
+    search = decoding.BeamSearch(24, 0.8, num_hypotheses=3)
+    for found in both_ways(model, source_ids, search, size=4):
+        for b, limit in enumerate(limits):
+            said = np.array(all_sentences(limit, (3, 4)))
+            scores = model.score(np.repeat(source_ids[b : b + 1], len(said), 0), said)
+            scores /= search.penalty_of((said != 0).sum(1))
+            best = np.argsort(-scores)[:3]
+            np.testing.assert_allclose(found.scores[b], scores[best], rtol=1e-4)
+            words = np.where(said == 2, 0, said)[best]
+            np.testing.assert_array_equal(found.token_ids[b, :, :limit], words)
+    cut = found.lengths == limits[:, None]
+    assert cut.any() and not cut.all()
 
 
 def mixed_lists(rng, count):
