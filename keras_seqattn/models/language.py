@@ -11,6 +11,7 @@ from keras_seqattn import arguments, decoding
 from keras_seqattn.decoding.ids import id_array
 from keras_seqattn.models import stacks
 from keras_seqattn.models.decoder import Decoder
+from keras_seqattn.models.inputs import id_tensor, tensors
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -214,6 +215,7 @@ class LanguageModel(stacks.Configured, keras.Model):
             The memory: "hidden", a float tensor `(B, P, D)`, and "mask", a bool tensor
             `(B, P)`, True = a real token.
         """
+        prompt_ids = id_tensor("prompt_ids", prompt_ids, self.pad_id)
         return self._decoder.embed_prompts(prompt_ids)
 
     def initial_state(self, memory, max_length, width=1):
@@ -229,7 +231,7 @@ class LanguageModel(stacks.Configured, keras.Model):
             caches, and the last vector of each prompt, its mask and length `(B, ...)`,
             "shared": what is the same for all prompts}.
         """
-        return self._decoder.initial_state(memory, max_length, width)
+        return self._decoder.initial_state(tensors(memory), max_length, width)
 
     def step(self, token_ids, state, index):
         """Decodes one position; equals row P - 1 + `index` of the full pass.
@@ -243,7 +245,8 @@ class LanguageModel(stacks.Configured, keras.Model):
         Returns:
             Float32 logits `(B, W, V)` of the token after, and the state.
         """
-        return self._decoder.step(token_ids, state, index)
+        token_ids = id_tensor("token_ids", token_ids, self.pad_id)
+        return self._decoder.step(token_ids, *tensors((state, index)))
 
     def initial_memory(self, batch_size):
         """Makes the empty memory of `segment`.
@@ -279,10 +282,10 @@ class LanguageModel(stacks.Configured, keras.Model):
             ValueError: If the model has no memory.
         """
         self._check_memory("segment")
-        token_ids = ops.convert_to_tensor(token_ids)
+        token_ids = id_tensor("token_ids", token_ids, self.pad_id)
         if memory is None:
             memory = self._decoder.initial_memory(ops.shape(token_ids)[0])
-        return self._decoder.segment(token_ids, memory, training)
+        return self._decoder.segment(token_ids, tensors(memory), training)
 
     def recurrent(self, batch_size):
         """Makes the model that carries its memory from batch to batch, for `fit`.

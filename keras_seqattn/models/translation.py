@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_seqattn import decoding
 from keras_seqattn.layers import PositionalEmbedding
+from keras_seqattn.models.inputs import id_tensor, tensors
 from keras_seqattn.models.stacks import Configured, Logits
 
 
@@ -46,6 +47,7 @@ class TranslationModel(Configured, keras.Model):
             The memory, a dict: "hidden", a float tensor `(B, S, E)`, "mask", a bool
             tensor `(B, S)`, True = a real token, and what else the decoder begins with.
         """
+        source_ids = id_tensor("source_ids", source_ids, self.pad_id)
         return self._stacks.encode(source_ids)
 
     def initial_state(self, memory, max_length, width=1, coverage=False):
@@ -65,6 +67,7 @@ class TranslationModel(Configured, keras.Model):
             memory, shared by a sentence's beams, and the caches; "shared": what is the
             same for all sentences}.
         """
+        memory = tensors(memory)
         return self._stacks.initial_state(memory, max_length, width, coverage)
 
     def grow_state(self, state, max_length, index):
@@ -79,7 +82,7 @@ class TranslationModel(Configured, keras.Model):
         Returns:
             A state like that of `initial_state`.
         """
-        return self._stacks.grow_state(state, max_length, index)
+        return self._stacks.grow_state(tensors(state), max_length, index)
 
     def step(self, token_ids, state, index, start=None):
         """Decodes one position; equals row `index` of the full pass.
@@ -95,6 +98,8 @@ class TranslationModel(Configured, keras.Model):
         Returns:
             Float32 logits `(B, W, V)` of the token after, and the state.
         """
+        token_ids = id_tensor("token_ids", token_ids, self.pad_id)
+        state, index, start = tensors((state, index, start))
         return self._stacks.step(token_ids, state, index, start)
 
     def generate(self, source_ids, search=None, max_length=None, prefix=None):
@@ -117,6 +122,8 @@ class TranslationModel(Configured, keras.Model):
         Raises:
             ValueError: If the model has no attention of that kind.
         """
+        source_ids = id_tensor("source_ids", source_ids, self.pad_id)
+        target_ids = id_tensor("target_ids", target_ids, self.pad_id)
         memory, scores = self._stacks.encode(source_ids, return_attention_scores=True)
         _, decoder_scores = self._stacks.decode(
             target_ids, memory, return_attention_scores=True
