@@ -2,6 +2,13 @@
 
     python examples/translate_file.py INPUT OUTPUT --translator FILE.keras
     python examples/translate_file.py a.en.gz a.de.gz --translator FILE.keras --beam 5
+    python examples/translate_file.py INPUT OUTPUT --translator FILE.keras --n-best 4
+
+The output has a line for each line of the input. With `--n-best N` it has up to N,
+`number ||| translation ||| score`, the numbers from 0 and the best first, as Moses
+writes them. `--alignments` adds ` ||| 0-0 1-2`: for each word of the translation the
+word of the source that its attention, the mean of all layers and heads, fell on most;
+words are what spaces separate, numbered from 0. That takes a pass for each translation.
 
 Memory does not grow with the file: a block of lines is read, translated and written
 before the next. Stop it whenever you like, or kill it: the same command goes on after
@@ -22,6 +29,7 @@ import pathlib
 import sys
 
 import keras
+import numpy as np
 
 import keras_seqattn as ks
 
@@ -51,16 +59,18 @@ def arguments():
     add("output", type=pathlib.Path, help="a translation a line; or .gz")
     add("--translator", type=pathlib.Path, required=True, help="of Translator.save")
     add("--beam", type=int, help="beams; 1: greedy; default: the translator's search")
+    add("--n-best", type=int, help="translations of a line, with their scores")
+    add("--alignments", action="store_true", help="of words, by the attention")
     add("--block", type=int, default=4096, help="lines at a time; 4096")
     args = parser.parse_args()
     for name in ("input", "translator"):
         if not getattr(args, name).is_file():
             parser.error(f"`{name}` must be a file. Received: {getattr(args, name)}")
-    for name in ("beam", "block"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            parser.error(
-                f"`{name}` must be at least 1. Received: {getattr(args, name)}"
-            )
+    for name in ("beam", "block", "n_best"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            option = name.replace("_", "-")
+            parser.error(f"`{option}` must be at least 1. Received: {value}")
     return args
 
 
@@ -79,6 +89,8 @@ def identify(args):
         "input": lines.hexdigest(),
         "translator": translator.hexdigest(),
         "beam": args.beam,
+        "n-best": args.n_best,
+        "alignments": args.alignments or None,
     }
 
 
@@ -100,7 +112,7 @@ class Progress:
         self.run, self.lines, self.bytes = run, 0, 0
         if self.path.exists():
             stored = json.loads(self.path.read_text())
-            others = [name for name in run if stored["run"][name] != run[name]]
+            others = [name for name in run if stored["run"].get(name) != run[name]]
             if others:
                 sys.exit(
                     f"`output` must be new, or of the same command: delete {self.path} "
@@ -149,16 +161,60 @@ def translate(args, total, progress, part):
     # lines as one which was not.
     while block := list(itertools.islice(left, args.block)):
         lines = [line.decode().rstrip("\r\n") for line in block]
-        translations = translator(lines, search=search)
-        # A model may generate a line break, but a line stays a line.
-        text = "".join(f"{' '.join(one.splitlines())}\n" for one in translations)
-        data = text.encode()
+        data = written(args, translator, search, lines, progress.lines).encode()
         part.write(gzip.compress(data) if args.output.suffix == ".gz" else data)
         part.flush()
         os.fsync(part.fileno())
         progress.lines, progress.bytes = progress.lines + len(block), part.tell()
         progress.save()
         bar.add(len(block))
+
+
+def written(args, translator, search, lines, first):
+    """Translates lines, of which the first is the number `first`, to be written."""
+    if args.n_best is None:
+        texts = translator(lines, search=search)
+        translations = [[(text, None)] for text in texts]
+    else:
+        translations = translator.translate(
+            lines, search=search, num_hypotheses=args.n_best
+        )
+    rows = []
+    for number, (line, hypotheses) in enumerate(zip(lines, translations, strict=True)):
+        for text, score in hypotheses:
+            # A model may generate a line break, but a line stays a line.
+            text = " ".join(text.splitlines())
+            row = [text]
+            if args.n_best is not None:
+                row = [str(first + number), text, f"{score:.6f}"]
+            if args.alignments:
+                row.append(alignment(translator, line, text))
+            rows.append(" ||| ".join(row) + "\n")
+    return "".join(rows)
+
+
+def alignment(translator, source, target):
+    """Returns the source word of each target word, such as "0-0 1-2"."""
+    if not (source.strip() and target.strip()):
+        return ""
+    weights = translator.attention(source, target).weights.mean(axis=(0, 1))  # (T, S)
+    rows = words(translator.target_tokenizer, target, weights.shape[0])
+    columns = words(translator.source_tokenizer, source, weights.shape[1])
+    links = []
+    for word in sorted({*rows} - {-1}):
+        looked = weights[np.equal(rows, word)].sum(axis=0)
+        shares = np.bincount(np.maximum(columns, 0), looked * np.greater(columns, -1))
+        links.append(f"{shares.argmax()}-{word}")
+    return " ".join(links)
+
+
+def words(tokenizer, line, count):
+    """Returns the word that each of `count` tokens of a line is in, -1 for none."""
+    (ids,) = tokenizer.tokenize([line])
+    ids = ids[: count - 1]  # The line may have been cut; the end is in no word.
+    begun = tokenizer.detokenize([ids[: end + 1] for end in range(len(ids))])
+    places = [len(text.split()) - 1 for text in begun]
+    return [*places, *[-1] * (count - len(places))]
 
 
 def search_of(beam):

@@ -3,14 +3,18 @@
     python examples/translation.py                    # about 5 minutes on 2 cores
     python examples/translation.py --preset smoke     # under a minute: does it run?
     python examples/translation.py --corpus multi30k  # photo captions, 45 minutes
+    python examples/translation.py --train train.tsv --val val.tsv   # your own lines
+    python examples/translation.py --train train.en train.de --val val.en val.de
 
 Stop it whenever you like: the same command goes on from the last finished epoch. It
 needs `pip install "keras_seqattn[text,score,corpora,plot]"`.
 """
 
 import argparse
+import contextlib
 import csv
 import dataclasses
+import hashlib
 import json
 import pathlib
 import shutil
@@ -36,8 +40,9 @@ def main():
     if saved.exists():
         print(f"Already trained. To train anew, delete {args.output}.")
     else:
-        translator = train(args, recipe)
-        translator.save(saved)
+        with on_devices(args.devices):
+            translator = train(args, recipe)
+            translator.save(saved)
         shutil.rmtree(args.output / "backup")
 
     evaluate(args, ks.Translator.load(saved))
@@ -52,25 +57,55 @@ def arguments():
     add("--data-dir", help="folder of multi30k's files; default: download them")
     add("--source", default="en", help="language translated from; default: en")
     add("--target", default="de", help="language translated to; default: de")
+    files = "in place of a corpus: a TSV file, or two files; .gz is read too"
+    add("--train", nargs="+", metavar="FILE", help=files)
+    add("--val", nargs="+", metavar="FILE", help="the same, scored after each epoch")
+    add("--test", nargs="+", metavar="FILE", help="the same, scored at the end")
     add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     add("--epochs", type=int, help="default: the preset's")
     add("--minutes", type=float, default=float("inf"), help="most minutes of training")
+    add("--devices", type=int, default=1, help="that share each batch (JAX); 1")
     add("--seed", type=int, default=0)
     add("--evaluate", choices=("val", "test"), help="default: test; multi30k: val")
     args = parser.parse_args()
+    check_files(parser, args)
     phrases = args.corpus == "phrases"
     args.preset = args.preset or ("default" if phrases else "multi30k")
     # Multi30k's test part is for a model that is final: look at it once.
-    args.evaluate = args.evaluate or ("test" if phrases else "val")
+    has_test = args.test if args.train else phrases
+    args.evaluate = args.evaluate or ("test" if has_test else "val")
     name = f"{args.corpus}-{args.source}-{args.target}-{args.preset}"
+    if args.train:
+        name = f"{pathlib.Path(args.train[0]).name.split('.')[0]}-{args.preset}"
     args.output = args.output or pathlib.Path("runs", name)
     return args
+
+
+def check_files(parser, args):
+    """Ends the program where the files of one's own do not make a corpus."""
+    given = {split: getattr(args, split) for split in ("train", "val", "test")}
+    for split, paths in given.items():
+        if not 1 <= len(paths or [""]) <= 2:
+            parser.error(f"`{split}` must be one file or two. Received: {paths}")
+        for path in paths or ():
+            if not pathlib.Path(path).is_file():
+                parser.error(f"`{split}` must be a file. Received: {path}")
+    if any(given.values()) and not (args.train and args.val):
+        parser.error(f"`train` and `val` must come together. Received: {given}")
+    if args.train and args.evaluate == "test" and not args.test:
+        parser.error("`test` must be given to be evaluated. Received: --test missing")
 
 
 def claim(args, recipe):
     """Makes the output folder this run's own; that of another run is an error."""
     run = {name: getattr(args, name) for name in ("corpus", "source", "target", "seed")}
+    if args.train:
+        contents = [pathlib.Path(path).read_bytes() for path in args.train + args.val]
+        digests = [hashlib.sha256(content).hexdigest() for content in contents]
+        run = {"files": digests, "seed": args.seed}
+    if args.devices > 1:
+        run["devices"] = args.devices
     run = json.dumps({**run, "recipe": dataclasses.asdict(recipe)}, indent=2)
     args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / "run.json"
@@ -82,12 +117,36 @@ def claim(args, recipe):
     path.write_text(run)
 
 
+def on_devices(count):
+    """Returns the scope of replicas that share each batch."""
+    if count == 1:
+        return contextlib.nullcontext()
+    jax = keras.backend.backend() == "jax"
+    found = keras.distribution.list_devices() if jax else []
+    if not 1 <= count <= len(found):
+        sys.exit(
+            "`--devices` must be 1 or, on JAX, a number of its devices. Received: "
+            f"--devices={count}, with {len(found)} devices of JAX."
+        )
+    return keras.distribution.DataParallel(devices=found[:count]).scope()
+
+
 def load(args, split):
+    if args.train:
+        return read(getattr(args, split), clean=split == "train")
     if (args.corpus, split) == ("multi30k", "test"):
         split = "test_2016_flickr"
     return ks.text.load_parallel(
         args.corpus, args.source, args.target, split=split, data_dir=args.data_dir
     )
+
+
+def read(paths, clean):
+    """Reads a TSV file, or two files; what is left out of it is told."""
+    reader = ks.text.read_tsv if len(paths) == 1 else ks.text.read_parallel
+    pairs = reader(*paths, skip_empty=True, skip_duplicates=clean, skip_malformed=clean)
+    print(f"{' and '.join(paths)}: {pairs.report}")
+    return pairs
 
 
 def train(args, recipe):
@@ -100,6 +159,7 @@ def train(args, recipe):
     sizes = {
         "batch_tokens": recipe.batch_tokens,
         "bucket_lengths": recipe.bucket_lengths,
+        "rows_multiple": args.devices,
     }
     training = ks.text.translation_batches(
         sources, targets, tokenizer, seed=args.seed, **sizes

@@ -3,6 +3,8 @@
     python examples/tune.py                                     # 10 minutes on 2 cores
     python examples/tune.py --corpus multi30k --minutes 90      # photo captions
     python examples/tune.py --minutes 60 --workers 4            # 4 processes at once
+    python examples/tune.py --train train.tsv --val val.tsv     # your own lines
+    python examples/tune.py --train train.en train.de --val val.en val.de
 
 Stop it whenever you like, or let the power fail: the same command goes on, and with
 more `--minutes` it searches on. It needs
@@ -10,7 +12,10 @@ more `--minutes` it searches on. It needs
 """
 
 import argparse
+import json
 import pathlib
+
+import sacrebleu
 
 import keras_seqattn as ks
 
@@ -55,10 +60,15 @@ def arguments():
     add("--data-dir", help="folder of multi30k's files; default: download them")
     add("--source", default="en", help="language translated from; default: en")
     add("--target", default="de", help="language translated to; default: de")
+    files = "in place of a corpus: a TSV file, or two files; .gz is read too"
+    add("--train", nargs="+", metavar="FILE", help=files)
+    add("--val", nargs="+", metavar="FILE", help="the same, that trials are scored on")
+    add("--test", nargs="+", metavar="FILE", help="the same, for the best model; val")
     add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
     add("--minutes", type=float, default=10.0, help="most minutes, all runs together")
     add("--epochs", type=int, default=9, help="most epochs of a trial; default: 9")
-    add("--objective", default="val_loss", help="or val_bleu, val_chrf, ...")
+    objective = "val_loss, unsmoothed: val_token_crossentropy; or val_bleu, ..."
+    add("--objective", default="val_loss", help=objective)
     algorithms = ("hyperband", "random", "bayesian")
     add("--algorithm", choices=algorithms, default="hyperband")
     add("--everything", action="store_true", help="not heads and depth alone")
@@ -68,21 +78,49 @@ def arguments():
     add("--seed", type=int, default=0)
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     args = parser.parse_args()
+    check_files(parser, args)
     phrases = args.corpus == "phrases"
     args.preset = args.preset or ("default" if phrases else "multi30k")
     name = f"tune-{args.corpus}-{args.source}-{args.target}"
+    if args.train:
+        name = f"tune-{pathlib.Path(args.train[0]).name.split('.')[0]}"
     args.output = args.output or pathlib.Path("runs", name)
     return args
 
 
+def check_files(parser, args):
+    """Ends the program where the files of one's own do not make a corpus."""
+    given = {split: getattr(args, split) for split in ("train", "val", "test")}
+    for split, paths in given.items():
+        if not 1 <= len(paths or [""]) <= 2:
+            parser.error(f"`{split}` must be one file or two. Received: {paths}")
+        for path in paths or ():
+            if not pathlib.Path(path).is_file():
+                parser.error(f"`{split}` must be a file. Received: {path}")
+    if any(given.values()) and not (args.train and args.val):
+        parser.error(f"`train` and `val` must come together. Received: {given}")
+
+
+def read(paths, clean):
+    """Reads a TSV file, or two files; what is left out of it is told."""
+    reader = ks.text.read_tsv if len(paths) == 1 else ks.text.read_parallel
+    pairs = reader(*paths, skip_empty=True, skip_duplicates=clean, skip_malformed=clean)
+    print(f"{' and '.join(paths)}: {pairs.report}")
+    return pairs
+
+
 def load(args, split):
+    if args.train:
+        return read(getattr(args, split) or args.val, clean=split == "train")
+    if (args.corpus, split) == ("multi30k", "test"):
+        split = "test_2016_flickr"
     return ks.text.load_parallel(
         args.corpus, args.source, args.target, split=split, data_dir=args.data_dir
     )
 
 
 def space_of(recipe, everything=False):
-    """Gives the space around a recipe: heads and depth, or all that may vary."""
+    """Returns the space around a recipe: heads and depth, or all that may vary."""
     given = {
         "ema_momentum": recipe.ema_momentum,
         "vocabulary_size": recipe.vocabulary_size,
@@ -114,19 +152,42 @@ def tell(args, study):
     )
     print(f"\n{tried[[*COLUMNS, *names]].head(10).to_string(index=False)}")
     mattered = [f"{name} {share:.0%}" for name, share in study.importance().items()]
-    print(f"\nWhat mattered: {', '.join(mattered) or 'too few trials to say'}.")
-    print(f"Best: trial {int(best.trial_id)}, after {study.seconds / 60:.1f} minutes.")
+    if mattered:
+        print(f"\nWhat mattered: {', '.join(mattered)}.")
+    print(
+        f"\nBest: trial {int(best.trial_id)}, {study.objective} {best.score:.4g}, "
+        f"after {study.seconds / 60:.1f} minutes."
+    )
+    for doubt in study.doubts():
+        print(f"Warning: {doubt}")
 
     study.plot(args.output / "study.png")
     translator = study.best_translator()
     translator.save(args.output / "translator.keras")
-    sources, references = load(args, "val")
-    for source, reference, translation in zip(
-        sources[:3], references[:3], translator(sources[:3]), strict=True
-    ):
-        print(f"\n  {source}\n= {reference}\n> {translation}")
+    evaluate(args, translator)
     names = sorted(path.name for path in args.output.iterdir())
     print(f"\nIn {args.output}: {', '.join(names)}")
+
+
+def evaluate(args, translator):
+    """Scores the best model on lines that no trial was chosen by, where there are."""
+    split = "val" if args.train and not args.test else "test"
+    sources, references = load(args, split)
+    translations = translator(sources)
+    for i in range(0, len(sources), -(-len(sources) // 5)):
+        print(f"\n  {sources[i]}\n= {references[i]}\n> {translations[i]}")
+    matches = sum(map(str.__eq__, translations, references))
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    scores = {
+        "split": split,
+        "bleu": round(bleu.corpus_score(translations, [references]).score, 2),
+        "bleu_signature": str(bleu.get_signature()),
+        "chrf": round(chrf.corpus_score(translations, [references]).score, 2),
+        "chrf_signature": str(chrf.get_signature()),
+        "exact_match_percent": round(100 * matches / len(sources), 2),
+    }
+    print(f"\nThe best model:\n{json.dumps(scores, indent=2)}")
+    (args.output / "scores.json").write_text(json.dumps(scores, indent=2), "utf-8")
 
 
 if __name__ == "__main__":

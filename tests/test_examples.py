@@ -174,6 +174,70 @@ def test_defaults_follow_the_corpus(example, monkeypatch):
     assert example.loaded[-1][3] == "test_2016_flickr"
 
 
+def test_it_trains_on_files_of_one_s_own(example, monkeypatch, tmp_path, capsys):
+    train, val = tmp_path / "mine.tsv", [tmp_path / "val.en", tmp_path / "val.de"]
+    pairs = [f"{i} red dogs\t{i} rote Hunde\n" for i in range(40)]
+    train.write_text("\ufeff" + "".join(pairs) + "\nlone\n" + pairs[0], "utf-8")
+    val[0].write_text("1 red dogs\n1 red dogs\n\n")
+    val[1].write_text("1 rote Hunde\n1 rote Hunde\n\n")
+    options = ("--train", train, "--val", *val, "--output", tmp_path / "out")
+    example.run(*options, "--epochs", 1)
+    printed = capsys.readouterr().out
+    assert (
+        "mine.tsv: 40 pairs of 43 lines; left out: 1 malformed (line 42), " in printed
+    )
+    assert (
+        "val.de: 2 pairs of 3 lines; left out: 1 empty (line 3); kept: 1 dup" in printed
+    )
+    assert assert_finished(tmp_path / "out", printed)["split"] == "val"
+    assert example.loaded == []
+
+    example.run(*options, "--epochs", 1, "--test", *val)
+    printed = capsys.readouterr().out
+    assert "Already trained" in printed
+    assert assert_finished(tmp_path / "out", printed)["split"] == "test"
+    val[0].write_text("2 red dogs\n1 red dogs\n\n")
+    with pytest.raises(SystemExit, match="`--output` must be .*Received: --output="):
+        example.run(*options, "--epochs", 1)
+    monkeypatch.setattr(sys, "argv", ["translation.py", *map(str, options[:5])])
+    assert example.arguments().output == pathlib.Path("runs/mine-default")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--train", "a"), "`train` and `val` must come together"),
+        (("--test", "a"), "`train` and `val` must come together"),
+        (("--train", "a", "--val", "none"), "`val` must be a file. Received: none"),
+        (("--train", "a", "a", "a"), "`train` must be one file or two. Received:"),
+        (("--train", "a", "--val", "a", "--evaluate", "test"), "`test` must be given"),
+    ],
+)
+def test_files_that_make_no_corpus_are_errors(
+    example, monkeypatch, tmp_path, capsys, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("one\teins\n")
+    with pytest.raises(SystemExit):
+        example.run(*options)
+    assert message in capsys.readouterr().err
+
+
+def test_devices_that_are_not_there_are_an_error(example, tmp_path):
+    with pytest.raises(SystemExit, match="`--devices` must be 1 or.*--devices=64"):
+        example.run("--output", tmp_path, "--devices", 64)
+
+
+@pytest.mark.slow
+@pytest.mark.backends("jax")
+def test_two_devices_share_its_batches(monkeypatch, tmp_path):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    options = command("--preset", "smoke", "--output", tmp_path, "--devices", 2)
+    done = subprocess.run(options, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert assert_finished(tmp_path, done.stdout)["exact_match_percent"] > 25
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("waits_for", ["history.csv", "backup/state.npz"])
 def test_a_kill_loses_at_most_one_epoch(waits_for, tmp_path):

@@ -248,7 +248,7 @@ OURS = {
     "tuning.records": {"files"},
     "tuning.objective": set(),
     "tuning.clock": {"tuning.records"},
-    "tuning.progress": {"tuning.records"},
+    "tuning.progress": {"tuning.objective", "tuning.records"},
     "tuning.configuration": {"layers", "models", "training"},
     "tuning.space": {"tuning.configuration"},
     "tuning.hypermodels": {"tuning.space"},
@@ -272,7 +272,12 @@ OURS = {
         "tuning.warm",
     },
     "tuning.processes": set(),
-    "tuning.study": {"tuning.configuration", "tuning.records", "tuning.trials"},
+    "tuning.study": {
+        "tuning.configuration",
+        "tuning.objective",
+        "tuning.records",
+        "tuning.trials",
+    },
     "tuning.search": {
         "training",
         "tuning.objective",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import keras_seqattn as ks
@@ -32,6 +33,15 @@ class Stub:
             raise KeyboardInterrupt
         self.given += lines
         return [line.upper() for line in lines]
+
+    def translate(self, lines, search=None, num_hypotheses=1):
+        return [
+            [
+                (f"{text}\u2028{n}" if line else "", -float(n))
+                for n in range(num_hypotheses)
+            ]
+            for line, text in zip(lines, self(lines, search), strict=True)
+        ]
 
 
 @pytest.fixture
@@ -89,6 +99,34 @@ def test_a_stop_loses_at_most_one_block(run, tmp_path, capsys, output):
         output,
         f"{output}.json",
     }
+
+
+def test_n_best_lists_are_numbered_scored_and_resumed(run, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run("--n-best", "2", stop_at=20)
+    with pytest.raises(SystemExit, match=r"begun with another n-best\."):
+        run("--n-best", "3")
+    assert run("--n-best", "2").given == LINES[16:]
+    written = translations(tmp_path / "output.txt")
+    assert written[:4] == [
+        "0 |||  ||| -0.000000",
+        "0 |||  ||| -1.000000",
+        "1 ||| 1 RED DOGS 0 ||| -0.000000",
+        "1 ||| 1 RED DOGS 1 ||| -1.000000",
+    ]
+    assert written[-1] == "49 |||  ||| -1.000000"
+    assert len(written) == 2 * len(LINES)
+
+
+def test_an_output_of_an_older_version_goes_on(run, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(stop_at=20)
+    path = tmp_path / "output.txt.json"
+    progress = json.loads(path.read_text())
+    for option in ("n-best", "alignments"):
+        del progress["run"][option]
+    path.write_text(json.dumps(progress))
+    assert run().given == LINES[16:]
 
 
 def test_a_finished_output_is_only_reported(run, tmp_path, capsys):
@@ -184,6 +222,7 @@ def test_the_search_is_the_translator_s_unless_beams_are_given(run, options, sea
     ("options", "message"),
     [
         (("--beam", "0"), "`beam` must be at least 1. Received: 0"),
+        (("--n-best", "0"), "`n-best` must be at least 1. Received: 0"),
         (("--block", "-1"), "`block` must be at least 1. Received: -1"),
         (("--translator", "none.keras"), "`translator` must be a file. Received: none"),
     ],
@@ -226,6 +265,49 @@ def test_a_translator_translates_a_file(example, monkeypatch, tmp_path, saved):
     assert translations(tmp_path / "output.txt") == [
         " ".join(line.splitlines()) for line in expected
     ]
+
+
+class Looking:
+    """Looks from each letter of the target at the letter of the source below it."""
+
+    source_tokenizer = target_tokenizer = ks.text.ByteTokenizer()
+
+    def attention(self, source, target):
+        weights = np.eye(len(target.encode()) + 1, len(source.encode()) + 1)
+        return ks.translator.AttentionWeights(None, None, weights[None, None])
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "links"),
+    [
+        ("one two", "one two", "0-0 1-1"),
+        ("a bc defg", "ab cdefg", "0-0 2-1"),
+        ("  é wörd", " é  wörd", "0-0 1-1"),
+        ("one", "", ""),
+        (" ", "one", ""),
+    ],
+)
+def test_words_are_aligned_by_their_tokens(example, source, target, links):
+    assert example.alignment(Looking(), source, target) == links
+
+
+@pytest.mark.parametrize("n_best", [(), ("--n-best", "2")])
+def test_alignments_stand_beside_translations(
+    example, monkeypatch, tmp_path, saved, n_best
+):
+    argv = [*command(tmp_path, saved, "output.txt")[1:], "--alignments", *n_best]
+    (tmp_path / "input.txt").write_text("one two\n\n" + "long " * 9 + "\n")
+    monkeypatch.setattr(sys, "argv", list(map(str, argv)))
+    with pytest.warns(UserWarning, match="longer than"):
+        example.main()
+    columns = [line.split(" ||| ") for line in translations(tmp_path / "output.txt")]
+    assert {len(row) for row in columns} == {4 if n_best else 2}
+    assert len(columns) == (5 if n_best else 3)
+    for row in columns:
+        text, links = row[1 if n_best else 0], row[-1].split()
+        assert [int(link.split("-")[1]) for link in links] == [
+            *range(len(text.split()))
+        ]
 
 
 @pytest.mark.slow

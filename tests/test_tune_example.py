@@ -1,7 +1,9 @@
 """The tuning example: heads and depth within minutes, saved, and resumed."""
 
 import csv
+import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -14,7 +16,7 @@ from keras_seqattn.tuning import study as studies
 from tests.tuning import conftest
 
 ROOT = pathlib.Path(__file__).parent.parent
-WRITTEN = {"study", "study.csv", "study.png", "translator.keras"}
+WRITTEN = {"scores.json", "study", "study.csv", "study.png", "translator.keras"}
 
 
 @pytest.fixture
@@ -39,10 +41,13 @@ class Translator:
         path.write_text("a model")
 
 
-@pytest.mark.backends("jax")
-def test_it_tells_saves_and_goes_on(example, monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def simulated(monkeypatch):
+    """Studies of a number of trials that take milliseconds; returns its setter."""
+    most = [9]
+
     def fit(model, hp, study, record, folder, epochs, is_done):
-        if len(records.load_records(study.directory)) > 9:
+        if len(records.load_records(study.directory)) > most[0]:
             raise trials.OutOfTime("the time is over")
         return conftest.simulated_fit(model, hp, study, record, folder, epochs, is_done)
 
@@ -56,14 +61,27 @@ def test_it_tells_saves_and_goes_on(example, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(
         ks.text, "load_parallel", lambda *args, **options: conftest.LINES
     )
+    return most
+
+
+@pytest.mark.backends("jax")
+def test_it_tells_saves_and_goes_on(example, simulated, monkeypatch, tmp_path, capsys):
     example.run("--output", tmp_path, "--epochs", 3)
     printed = capsys.readouterr().out
     assert "trial 8: completed" in printed
-    assert "What mattered: " in printed
+    # Nine trials are too few to compare, and the one that was stopped does not run.
+    assert "What mattered" not in printed
+    assert "Warning: Fewer than 15 trials were trained for equally many" in printed
+    assert "Warning: No trial got 3 epochs" not in printed
+    assert "best 0." in printed and "val_loss" not in printed
+    assert re.search(r"Best: trial \d+, val_token_crossentropy 0\.", printed)
+    scores = (tmp_path / "scores.json").read_text()
+    assert scores in printed and json.loads(scores)["split"] == "test"
     assert {path.name for path in tmp_path.iterdir()} == WRITTEN
     with open(tmp_path / "study.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 10
+    assert rows[-1]["status"] == "stopped"
     varied = ks.tuning.Study(tmp_path / "study").hyperparameters()
     assert set(varied) <= set(example.HEADS_AND_DEPTH)
 
@@ -72,6 +90,35 @@ def test_it_tells_saves_and_goes_on(example, monkeypatch, tmp_path, capsys):
     with open(tmp_path / "study.csv", newline="") as file:
         again = list(csv.DictReader(file))
     assert [row["score"] for row in again] == [row["score"] for row in rows]
+
+
+@pytest.mark.backends("jax")
+def test_enough_trials_say_what_mattered(example, simulated, tmp_path, capsys):
+    simulated[0] = 30
+    options = ("--output", tmp_path, "--algorithm", "random", "--epochs")
+    example.run(*options, 2)
+    printed = capsys.readouterr().out
+    assert "Warning: No trial got 3 epochs, the longest had 2: " in printed
+    assert re.search(r"What mattered: \w+ \d+%", printed)
+    assert "Fewer than 15" not in printed
+
+
+@pytest.mark.backends("jax")
+def test_it_tunes_on_files_of_one_s_own(example, simulated, tmp_path, capsys):
+    train, val = tmp_path / "mine.tsv", [tmp_path / "val.en", tmp_path / "val.de"]
+    train.write_text("a b\tA B\n\na b\tA B\nc\tC\tnote\nd e\tD E\n")
+    val[0].write_text("a b c d\n")
+    val[1].write_text("a b c d\n")
+    simulated[0] = 3
+    options = ("--train", train, "--val", *val, "--output", tmp_path / "out")
+    example.run(*options, "--epochs", 3)
+    printed = capsys.readouterr().out
+    assert "mine.tsv: 2 pairs of 5 lines; left out: 1 malformed (line 4)" in printed
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert (scores["split"], scores["bleu"]) == ("val", 100.0)
+    with pytest.raises(SystemExit):
+        example.run("--train", train)
+    assert "`train` and `val` must come together" in capsys.readouterr().err
 
 
 @pytest.mark.backends("jax")

@@ -12,12 +12,12 @@ COLOURS = {
     "completed": "#0f766e",
     "pruned": "#a16207",
     "running": "#64748b",
+    "stopped": "#64748b",
 }
 BEST_COLOUR, LINE_COLOUR = "#c2410c", "#0f766e"
 MOST_AXES = 9  # of parallel coordinates that can still be told apart
 INACTIVE = -0.15  # height of a hyperparameter that a trial has not
 NAMES = {
-    "val_loss": "validation loss (nats per token)",
     "val_token_crossentropy": "validation cross-entropy (nats per token)",
     "val_perplexity": "validation perplexity",
     "val_bleu": "validation BLEU",

@@ -43,6 +43,22 @@ def make_objective(objective):
     return keras_tuner.Objective(objective, DIRECTIONS[objective])
 
 
+def score_name(objective):
+    """Returns the name, in the logs, of what trials are scored by.
+
+    Args:
+        objective: Name of an objective.
+
+    Returns:
+        A string.
+
+    Example:
+        >>> score_name("val_loss"), score_name("val_bleu")
+        ('val_token_crossentropy', 'val_bleu')
+    """
+    return MONITORS.get(objective, objective)
+
+
 def score_of(objective, logs):
     """Gives an epoch's score.
 
@@ -61,7 +77,7 @@ def score_of(objective, logs):
         >>> score_of(make_objective("val_loss"), logs)
         2.5
     """
-    name = MONITORS.get(objective.name, objective.name)
+    name = score_name(objective.name)
     if name not in logs:
         raise ValueError(
             f"`objective` must be among what is logged, {sorted(logs)}. "

@@ -1,6 +1,7 @@
 """What a study says while it runs."""
 
 from keras_seqattn.tuning import records
+from keras_seqattn.tuning.objective import score_name
 
 
 class Progress:
@@ -23,7 +24,8 @@ class Progress:
     def epoch(self, record):
         """Tells of an epoch that ended."""
         score, number = record.epochs[-1]["score"], len(record.epochs)
-        self._print(record, f"epoch {number}, {self._objective.name} {score:.4g}")
+        name = score_name(self._objective.name)
+        self._print(record, f"epoch {number}, {name} {score:.4g}")
 
     def end(self, record):
         """Tells of a trial that ended."""

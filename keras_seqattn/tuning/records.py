@@ -15,9 +15,11 @@ from keras_seqattn.files import replacing
 
 RUNNING, COMPLETED, PRUNED = "running", "completed", "pruned"
 OVER_BUDGET, OUT_OF_MEMORY, NAN = "over budget", "out of memory", "nan"
-KILLED, FAILED = "killed", "failed"
+KILLED, FAILED, STOPPED = "killed", "failed", "stopped"
 # Statuses of trials whose best epoch counts.
 SCORED = (COMPLETED, PRUNED)
+# Those of trials that have not come to their end, and go on where the study does.
+UNFINISHED = (RUNNING, STOPPED)
 
 
 def write_json(path, content):
@@ -65,7 +67,8 @@ class TrialRecord:
     Attributes:
         trial_id: The trial's number, a string.
         status: "running", "completed", "pruned", "over budget", "out of memory",
-            "nan", "killed" (it took its process with it, time and again) or "failed".
+            "nan", "killed" (it took its process with it, time and again), "failed", or
+            "stopped" (the study ended first; it goes on where that goes on).
         reason: What led to the status, in words.
         values: Dict of the hyperparameters.
         configuration: Dict of the `Configuration`'s fields.
@@ -246,7 +249,7 @@ def best_of(known, direction):
     """
     best = None
     for record in known:
-        if record.score is None or record.status not in (*SCORED, RUNNING):
+        if record.score is None or record.status not in (*SCORED, *UNFINISHED):
             continue
         if best is None or better(record.score, best.score, direction):
             best = record

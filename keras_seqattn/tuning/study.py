@@ -6,9 +6,14 @@ import keras_tuner
 
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.configuration import Configuration
+from keras_seqattn.tuning.objective import score_name
 from keras_seqattn.tuning.trials import TrialFolder
 
 TREES, REPETITIONS = 100, 5  # of the forest that says what mattered
+# Trials, trained for equally many epochs, below which chance decides what mattered.
+COMPARABLE = 15
+# Epochs below which the scores of trials say who begins fast, not who ends well.
+FEW_EPOCHS = 3
 
 
 class Study:
@@ -31,7 +36,8 @@ class Study:
                 "`directory` must be the folder of a study. "
                 f"Received: directory={str(directory)!r}."
             )
-        self.objective, self.direction = asked["objective"]
+        name, self.direction = asked["objective"]
+        self.objective = score_name(name)
         self._corpus = corpus
 
     @property
@@ -167,27 +173,34 @@ class Study:
         return [name for name in names if len({row.get(name) for row in values}) > 1]
 
     def importance(self):
-        """Says which hyperparameters mattered.
+        """Computes which hyperparameters mattered.
 
         A random forest learns the scores from the hyperparameters; what it predicts
-        worse with when a column is shuffled, mattered.
+        worse with when a column is shuffled, mattered. Compared are the best scores
+        within the same number of epochs, the largest that fifteen trials have trained.
 
         Returns:
             Dict of names to shares that sum to 1, greatest first; empty where fewer
-            than four trials have scores, or nothing differs.
+            than fifteen trials can be compared, or nothing differs.
 
         Reference:
             Breiman 2001, section 10. Differs: none.
         """
         names = self.hyperparameters()
-        frame = self.table()
-        frame = frame[frame["score"].notna()] if len(frame) else frame
-        if len(frame) < 4 or not names:
+        scores = self._comparable()
+        if not scores or not names:
             return {}
+        import pandas
+
+        known = [
+            r for r in records.load_records(self.directory) if r.trial_id in scores
+        ]
+        frame = pandas.DataFrame([_own(record.values) for record in known])
+        frame["score"] = [scores[record.trial_id] for record in known]
         from sklearn.ensemble import RandomForestRegressor
         from sklearn.inspection import permutation_importance
 
-        columns = frame[names].apply(_numbers)
+        columns = frame.reindex(columns=names).apply(_numbers)
         scores = frame["score"].astype("float64").rank()  # so that no outlier decides
         forest = RandomForestRegressor(TREES, random_state=0).fit(columns, scores)
         found = permutation_importance(
@@ -197,6 +210,51 @@ class Study:
         shares = shares / (shares.sum() or 1.0)
         ranked = sorted(zip(names, shares, strict=True), key=lambda pair: -pair[1])
         return {name: float(share) for name, share in ranked}
+
+    def _comparable(self):
+        """Returns the score of each trial that can be compared; too few are none."""
+        known = [
+            record
+            for record in records.load_records(self.directory)
+            if record.status in _COUNTED
+        ]
+        # A trial that goes on from another is one training with it.
+        trained = sorted(
+            (len(r.epochs) for r in known if len(r.epochs) > r.inherited_epochs),
+            reverse=True,
+        )
+        for epochs in dict.fromkeys(trained):
+            scores = {
+                record.trial_id: record.best_until(epochs, self.direction)
+                for record in known
+                if record.inherited_epochs < epochs <= len(record.epochs)
+            }
+            if len(scores) >= COMPARABLE:
+                return scores
+        return {}
+
+    def doubts(self):
+        """Lists what speaks against trusting the result.
+
+        Returns:
+            List of sentences: that no trial has had three epochs, that too few can be
+            compared to know what mattered; empty where there is nothing to say.
+        """
+        known = records.load_records(self.directory)
+        longest = max((len(record.epochs) for record in known), default=0)
+        doubts = []
+        if longest < FEW_EPOCHS:
+            doubts.append(
+                f"No trial got {FEW_EPOCHS} epochs, the longest had {longest}: its "
+                "model is hardly trained. Give the study more seconds, less text or "
+                "smaller models."
+            )
+        if not self._comparable():
+            doubts.append(
+                f"Fewer than {COMPARABLE} trials were trained for equally many epochs: "
+                "too few to know which hyperparameters mattered."
+            )
+        return doubts
 
     def plot(self, path=None):
         """Draws the study: see `keras_seqattn.plotting.study`.
@@ -217,7 +275,7 @@ class Study:
         return figure
 
 
-_COUNTED = (*records.SCORED, records.RUNNING)
+_COUNTED = (*records.SCORED, *records.UNFINISHED)
 # Columns of which some rows, or all, may have nothing.
 _TYPES = dict.fromkeys(("trial", "continued_from", "warm_started_from"), "Int64")
 _TYPES |= dict.fromkeys(("score", "latency", "finished_at"), "float64")

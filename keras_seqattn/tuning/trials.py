@@ -13,7 +13,7 @@ import numpy as np
 from keras_seqattn import training
 from keras_seqattn.files import replacing
 from keras_seqattn.tuning import records
-from keras_seqattn.tuning.objective import DECODED, score_of
+from keras_seqattn.tuning.objective import DECODED, score_name, score_of
 
 # A trial that has taken its process with it so often, before an epoch ended, is given
 # up: it would take down every process that resumes the study.
@@ -155,7 +155,7 @@ class Recorder(keras.callbacks.Callback):
         logs = {name: float(value) for name, value in logs.items()}
         score = score_of(study.objective, logs)
         if not np.isfinite(score):
-            name = study.objective.name
+            name = score_name(study.objective.name)
             raise TrialEnded(records.NAN, f"{name} is {score} in epoch {epoch + 1}")
         owner = records.TrialRecord.load(self._folder.path).owner
         if owner != record.owner:

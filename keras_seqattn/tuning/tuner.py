@@ -83,7 +83,7 @@ class Tuner(keras_tuner.Tuner):
         if record is None:
             record = records.TrialRecord(trial.trial_id)
             record.values = dict(trial.hyperparameters.values)
-        if record.status == records.RUNNING:
+        if record.status in records.UNFINISHED:
             self._run(trial.hyperparameters, record, folder)
         if record.status not in records.SCORED:
             raise keras_tuner.errors.FailedTrialError(record.reason)
@@ -107,6 +107,7 @@ class Tuner(keras_tuner.Tuner):
             return
         except (trials.OutOfTime, KeyboardInterrupt):
             record.fruitless_starts -= 1  # It did not take its process with it.
+            record.status = records.STOPPED
             record.save(folder.path)
             raise
         self._failures = 0
@@ -207,6 +208,7 @@ class Tuner(keras_tuner.Tuner):
                 records.KILLED,
                 f"its process died {record.fruitless_starts} times within an epoch",
             )
+        record.status = records.RUNNING
         record.starts += 1
         record.fruitless_starts += 1
         record.owner = self._owner

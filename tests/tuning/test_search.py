@@ -170,7 +170,7 @@ def test_a_trial_that_only_lacked_time_is_not_given_up(study, monkeypatch):
     fail_where(monkeypatch, lambda values, record: trials.OutOfTime("no time"))
     for _ in range(trials.MOST_FRUITLESS_STARTS + 1):
         found = study(algorithm="random", max_trials=1)
-    assert statuses(found) == ["running"]
+    assert statuses(found) == ["stopped"]
     monkeypatch.setattr(trials, "fit", conftest.simulated_fit)
     assert statuses(study(algorithm="random", max_trials=1)) == ["completed"]
 

@@ -127,7 +127,7 @@ def test_a_trial_turns_nan_and_the_others_do_not_mind(tmp_path):
     broken = table["learning_rate"] == 1e30
     assert set(table[broken]["status"]) == {"nan"}
     assert set(table[~broken]["status"]) <= {"completed", "pruned"}
-    assert table[broken]["reason"].str.contains("the loss is|val_loss is").all()
+    assert table[broken]["reason"].str.contains("the loss is|crossentropy is").all()
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_the_time_is_kept_and_the_running_trial_counts(tmp_path):
     begin = time.monotonic()
     study = program.study(tmp_path, epochs=10_000, max_seconds=40)
     assert time.monotonic() - begin < 60
-    assert study.best_trial.status == "running"
+    assert study.best_trial.status == "stopped"
     assert study.seconds < 50
     epochs = study.best_trial.epochs
     study = program.study(tmp_path, epochs=10_000, max_seconds=70)
