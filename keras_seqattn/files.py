@@ -1,21 +1,39 @@
-"""Files that are there whole or not at all, whenever a kill or a power cut comes."""
+"""Files that are there whole or not at all, and locks that die with their process."""
 
 import contextlib
+import datetime
 import os
 import pathlib
+import platform
+import re
+import secrets
+import threading
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+    import msvcrt
+
+# The locks of this process: an open file and the thread that took it, by path.
+_HELD = {}
+_TAKING = threading.Lock()
 
 
 @contextlib.contextmanager
-def replacing(path, shared=False):
+def replacing(path):
     """Gives a path to write to, and puts the file in place once it is on the disk.
+
+    Several threads and processes may replace one file at once: each writes a file of
+    its own, and the last one that is done stays.
 
     Args:
         path: Path of the file that is to be replaced.
-        shared: Whether several processes may replace it at once.
 
     Yields:
         A path beside it with the same ending. What stands there after an error is
-        removed; what a kill leaves is overwritten the next time, unless `shared`.
+        removed; what a kill left is removed by the next process of this machine that
+        replaces the file.
 
     Example:
         >>> import tempfile
@@ -27,8 +45,10 @@ def replacing(path, shared=False):
         whole ['state.txt']
     """
     path = pathlib.Path(path)
-    mark = f"unfinished-{os.getpid()}-" if shared else "unfinished-"
-    unfinished = path.with_name(mark + path.name)
+    mark = f".unfinished-{platform.node()}-"
+    _remove_leftovers(path, mark)
+    token = f"{os.getpid()}-{secrets.token_hex(4)}"
+    unfinished = path.with_name(f"{mark}{token}-{path.name}")
     try:
         yield unfinished
         with open(unfinished, "r+b") as file:
@@ -40,6 +60,29 @@ def replacing(path, shared=False):
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
+
+
+def _remove_leftovers(path, mark):
+    """Removes what processes of this machine that are no more left of a file."""
+    if fcntl is None:  # On Windows nothing tells whether a process is alive.
+        return
+    pattern = re.compile(
+        rf"{re.escape(mark)}(\d+)-[0-9a-f]{{8}}-{re.escape(path.name)}"
+    )
+    for other in path.parent.glob(".unfinished-*"):
+        match = pattern.fullmatch(other.name)
+        if match and not _is_alive(int(match[1])):
+            other.unlink(missing_ok=True)
+
+
+def _is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # It is another user's.
+        pass
+    return True
 
 
 @contextlib.contextmanager
@@ -73,3 +116,77 @@ def reading(path, written, remedy):
             f"`path` must be a file {written}, whole and unchanged; {remedy}. "
             f"Received: path={str(path)!r}, {found}"
         ) from error
+
+
+def take_lock(path):
+    """Takes a lock, unless another process or thread holds it.
+
+    The operating system keeps it, so that of a process that ended, however it ended,
+    holds nobody up. A thread takes anew what it holds. Where the file system knows no
+    locks, everyone gets it.
+
+    Args:
+        path: Path of the lock's file, which stays.
+
+    Returns:
+        None, or who holds it: process, host, thread and since when, as a string.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     print(take_lock(f"{folder}/lock"))
+        ...     release_lock(f"{folder}/lock")
+        None
+    """
+    path, thread = pathlib.Path(path).resolve(), threading.current_thread()
+    with _TAKING:
+        if path in _HELD:
+            file, holder = _HELD[path]
+            if holder is not thread and holder.is_alive():
+                return _text(file)
+            _HELD.pop(path)[0].close()
+        file = open(path, "a+", encoding="utf-8")
+        if not _locked(file):
+            with file:
+                return _text(file) or "another process"
+        file.truncate(0)
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        file.write(
+            f"process {os.getpid()} on {platform.node()}, thread {thread.name}, "
+            f"since {now}"
+        )
+        file.flush()
+        _HELD[path] = file, thread
+    return None
+
+
+def release_lock(path):
+    """Releases a lock of this process, if it holds it.
+
+    Args:
+        path: Path of the lock's file.
+    """
+    with _TAKING:
+        file, _ = _HELD.pop(pathlib.Path(path).resolve(), (None, None))
+        if file is not None:
+            file.close()
+
+
+def _text(file):
+    file.seek(0)
+    return file.read()
+
+
+def _locked(file):
+    """Locks a file for this process alone, not its forks; says whether it could."""
+    try:
+        if fcntl:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            file.seek(2**30)  # Nobody can read what is locked there.
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # The file system has no locks.
+        pass
+    return True

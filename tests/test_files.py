@@ -1,19 +1,27 @@
 """A file is there whole or not at all."""
 
+import concurrent.futures
+import errno
 import os
+import pathlib
+import signal
+import subprocess
+import sys
 
 import pytest
 
-from keras_seqattn.files import replacing
+from keras_seqattn import files
+from keras_seqattn.files import release_lock, replacing, take_lock
+
+PACKAGE = pathlib.Path(files.__file__).parent  # Without it, no import of Keras.
 
 pytestmark = pytest.mark.backends("torch")
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_file_is_replaced_once_it_is_whole(tmp_path, shared):
+def test_a_file_is_replaced_once_it_is_whole(tmp_path):
     path = tmp_path / "model.keras"
     path.write_text("old")
-    with replacing(path, shared) as unfinished:
+    with replacing(path) as unfinished:
         assert unfinished.suffix == ".keras"
         unfinished.write_text("new")
         assert path.read_text() == "old"
@@ -31,16 +39,72 @@ def test_an_error_leaves_the_old_file_and_no_other(tmp_path):
     assert os.listdir(tmp_path) == ["model.keras"]
 
 
-def test_what_a_kill_left_is_overwritten(tmp_path):
-    path = tmp_path / "model.keras"
-    (tmp_path / "unfinished-model.keras").write_text("half, and longer")
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[2])
+from files import replacing
+with replacing(sys.argv[1]) as unfinished:
+    unfinished.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_kill_left_is_removed(tmp_path):
+    path, other = tmp_path / "model.keras", tmp_path / ".unfinished-model.keras"
+    other.write_text("a user's own")
+    command = [sys.executable, "-c", KILLED, path, PACKAGE]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 2
+    with replacing(tmp_path / "another-model.keras") as unfinished:
+        unfinished.write_text("new")
+    assert len(os.listdir(tmp_path)) == 3
     with replacing(path) as unfinished:
         unfinished.write_text("new")
-    assert path.read_text() == "new"
-    assert os.listdir(tmp_path) == ["model.keras"]
+    assert {x.name for x in tmp_path.iterdir()} == {
+        "model.keras",
+        "another-model.keras",
+        ".unfinished-model.keras",
+    }
 
 
-def test_processes_write_files_of_their_own(tmp_path):
-    with replacing(tmp_path / "a.json", shared=True) as unfinished:
-        assert str(os.getpid()) in unfinished.name
-        unfinished.write_text("{}")
+def test_writers_of_one_file_do_not_meet(tmp_path):
+    path = tmp_path / "a.json"
+    with replacing(path) as first, replacing(path) as second:
+        first.write_text("first")
+        second.write_text("second")
+    assert path.read_text() == "first"
+
+    def write(text):
+        for _ in range(20):
+            with replacing(path) as unfinished:
+                unfinished.write_text(text)
+
+    texts = [letter * 1000 for letter in "abcd"]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, texts))
+    assert path.read_text() in texts
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_lock_is_taken_anew_by_its_thread_alone(tmp_path):
+    path = tmp_path / "lock"
+    assert take_lock(path) is take_lock(path) is None
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        holder = pool.submit(take_lock, path).result()
+        assert f"process {os.getpid()} on " in holder
+        assert "thread MainThread, since 2" in holder
+        release_lock(path)
+        assert pool.submit(take_lock, path).result() is None
+        assert "thread ThreadPool" in take_lock(path)
+    assert take_lock(path) is None  # Its thread has ended.
+    release_lock(path)
+    release_lock(path)
+
+
+def test_an_error_of_the_file_system_lets_everyone_go_on(tmp_path, monkeypatch):
+    def refuse(file, how):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(files.fcntl, "lockf", refuse)
+    assert take_lock(tmp_path / "lock") is None
+    release_lock(tmp_path / "lock")

@@ -210,7 +210,7 @@ OURS = {
         "training.losses",
     },
     "training.memory": set(),
-    "training.resume": {"training.snapshot"},
+    "training.resume": {"files", "training.snapshot"},
     "training.optimizers": {"compiled"},
     "training.schedules": set(),
     "training.score": {"decoding"},

@@ -16,9 +16,8 @@ class CheckpointAverage(keras.callbacks.Callback):
     optimizer with `use_ema` the raw weights are averaged, unless
     `SwapEMAWeights(swap_on_epoch=True)` stands before in the list of callbacks.
 
-    A copy of the weights for each of the epochs is held outside the accelerator. For a
-    training that is to survive a kill, give this callback to `Resume(directory,
-    callbacks=[...])` too, which keeps the copies.
+    A copy of the weights for each of the epochs is held outside the accelerator. In a
+    training that is to survive a kill, `Resume` keeps the copies.
 
     Args:
         last: Number of epochs, a positive integer. A training of fewer averages all.

@@ -1,7 +1,9 @@
 """A training that goes on where it was stopped, as if it had not been."""
 
 import copy
+import gc
 import json
+import os
 import pathlib
 import random
 import re
@@ -10,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.files import release_lock, take_lock
 from keras_seqattn.training.snapshot import (
     array_of,
     is_plain,
@@ -29,9 +32,20 @@ class Resume(keras.callbacks.Callback):
 
     Saved are the weights, the seeds of layers that draw random numbers, the optimizer
     (its slots, its step, its learning rate, its moving averages), the epoch, the logs,
-    so that the `History` that `fit` returns is whole, and the state of `callbacks`.
+    so that the `History` that `fit` returns is whole, and the state of the callbacks
+    of the same `fit`, such as `EarlyStopping`, `ReduceLROnPlateau`, `ModelCheckpoint`,
+    `SwapEMAWeights` and `CheckpointAverage`: what they have changed of their numbers,
+    strings and arrays, and of lists and dicts of these, since the training began.
     The file is written aside and renamed: a kill while it is written costs nothing
     more. Only the last one is kept, and stays when the training has ended.
+
+    What `CSVLogger(append=True)` wrote after the last save, of epochs that are trained
+    again, is cut from its file before the training goes on, and so are `files`.
+
+    One training at a time uses a directory: a lock of the operating system refuses a
+    second process or thread until `fit` returns. Of a process that was killed nothing
+    stays locked. After an error in `fit` the same thread may go on; others may when the
+    process has ended.
 
     The random numbers of Python, NumPy and, save for TensorFlow, the backend start anew
     with each epoch, from a number that the directory keeps. So what draws from them
@@ -49,18 +63,17 @@ class Resume(keras.callbacks.Callback):
             with `text.translation_batches`. As many passes are begun, and left, as
             epochs are behind, so that a resumed epoch gets its own. None: each pass is
             the same, or drawn from the random numbers named above.
-        callbacks: Callbacks of the same `fit` that have a state of their own, such as
-            `EarlyStopping`, `ReduceLROnPlateau`, `CheckpointAverage` and
-            `SwapEMAWeights(swap_on_epoch=True)`: what they have changed of their
-            numbers, strings and arrays since the training began is kept.
         every: Number of batches after which to save within an epoch too, or None. A
             resumed epoch passes over the batches that are behind; its metrics of
             training are those of the others.
+        files: Paths of files that callbacks of the same `fit` append to, apart from
+            those of `CSVLogger`.
 
     Raises:
-        ValueError: If an argument is not as above; when the training begins, if the
-            directory is that of another model, optimizer or list of callbacks, or the
-            model was not built.
+        ValueError: If an argument is not as above; when the training begins, if another
+            process or thread uses the directory, if it is that of another model or
+            optimizer, if the model was not built, or if a callback that acts at an
+            epoch's end stands after this one.
 
     Example:
         >>> import tempfile
@@ -76,7 +89,7 @@ class Resume(keras.callbacks.Callback):
         [0, 1, 2]
     """
 
-    def __init__(self, directory, data=None, callbacks=(), every=None):
+    def __init__(self, directory, data=None, every=None, files=()):
         super().__init__()
         if data is not None and (not hasattr(data, "__iter__") or iter(data) is data):
             raise ValueError(
@@ -85,8 +98,11 @@ class Resume(keras.callbacks.Callback):
             )
         self.directory = pathlib.Path(directory)
         self.data = data
-        self.callbacks = list(callbacks)
         self.every = every
+        if isinstance(files, str | os.PathLike):
+            arguments.refuse("files", files, "a list of paths")
+        self.files = list(files)
+        self._callbacks, self._appended, self._saved = [], [], None
         if every is not None:
             arguments.positive_integer("every", every)
             # Keras calls the callbacks in a thread where none has this method.
@@ -97,32 +113,101 @@ class Resume(keras.callbacks.Callback):
         """Path of the file in the directory."""
         return self.directory / "state.npz"
 
-    def on_train_begin(self, logs=None):
-        """Brings back what was saved, if anything was."""
-        model = self.model
-        if not model.built:
+    @property
+    def _lock(self):
+        return self.directory / "lock"
+
+    def set_params(self, params):
+        """Takes the directory and cuts files, before a callback opens them."""
+        super().set_params(params)
+        before = _standing_before(self)
+        loggers = [x for x in before if isinstance(x, keras.callbacks.CSVLogger)]
+        # A logger's state is its file.
+        self._callbacks = [x for x in before if x not in loggers]
+        files = [*(x.filename for x in loggers), *self.files]
+        self._appended = [pathlib.Path(file).absolute() for file in files]
+        self._open()
+
+    def _open(self):
+        """Takes the directory for this training, and reads what was saved there."""
+        if not self.model.built:
             raise ValueError(
                 "`model` must be built before `fit` to be resumed: call it on a batch. "
-                f"Received: an unbuilt model, {model.name!r}."
+                f"Received: an unbuilt model, {self.model.name!r}."
             )
-        self._training = _training(model, self.callbacks)
-        self._begun = [copy.deepcopy(_plain(callback)) for callback in self.callbacks]
-        self._skipped, self._records = 0, []
+        self.directory.mkdir(parents=True, exist_ok=True)
+        holder = take_lock(self._lock)
+        if holder:
+            raise ValueError(
+                "`directory` must not be in use by another training. Received: "
+                f"directory={str(self.directory)!r}, in use by {holder}."
+            )
+        try:
+            self._read()
+        except Exception:
+            release_lock(self._lock)
+            raise
+
+    def _read(self):
+        """Reads what was saved, and cuts what was appended to files after that."""
+        self._training = _training(self.model)
+        self._saved, begin = None, self.directory / "begin.npz"
         if self.path.exists():
-            self._restore(model, read_snapshot(self.path))
+            self._saved = saved = read_snapshot(self.path)
+            self._check(saved["training"])
+        elif begin.exists():  # A kill came before the first save.
+            saved = read_snapshot(begin)
         else:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            saved = {"files": self._sizes()}
+            if self._appended:
+                write_snapshot(begin, saved)
+        for path, size in saved.get("files", {}).items():
+            path = pathlib.Path(path)
+            if path in self._appended and path.exists() and path.stat().st_size > size:
+                os.truncate(path, size)
+
+    def _sizes(self):
+        """Measures the files that are appended to; one that is not there has none."""
+        return {
+            str(path): path.stat().st_size if path.exists() else 0
+            for path in self._appended
+        }
+
+    def _check(self, other):
+        """Raises unless the directory is that of the same training."""
+        mine = self._training
+        different = [name for name in mine if other.get(name) != mine[name]]
+        if different:
+            raise ValueError(
+                "`directory` must be new, or that of the same training. Received: "
+                f"directory={str(self.directory)!r}, of a training with other "
+                f"{' and '.join(different)}."
+            )
+
+    def on_train_begin(self, logs=None):
+        """Brings back what was saved, if anything was."""
+        self._begun = [copy.deepcopy(_plain(callback)) for callback in self._callbacks]
+        self._skipped, self._records = 0, []
+        if self._saved is None:
             self._seed = random.randrange(2**32)
+        else:
+            self._restore(self.model, self._saved)
+            self._saved = None
 
     def _restore(self, model, saved):
-        self._check(saved["training"])
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         for variables, values in zip(_variables(model), saved["values"], strict=True):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
-        for callback, state in zip(self.callbacks, saved["callbacks"], strict=True):
-            vars(callback).update(state)
+        waiting = list(self._callbacks)
+        for name, state in saved["callbacks"]:
+            # One that is no longer there needs none; one that is new begins anew.
+            for callback in waiting:
+                if type(callback).__name__ == name:
+                    vars(callback).update(state)
+                    waiting.remove(callback)
+                    break
         self._seed, self._records = saved["seed"], saved["records"]
         self._skipped = saved["batch"]
         epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
@@ -130,16 +215,6 @@ class Resume(keras.callbacks.Callback):
         model._initial_epoch = epoch
         if epoch < self.params["epochs"]:
             self._begin_passes(saved["epoch"])
-
-    def _check(self, other):
-        """Raises unless the directory is that of the same training."""
-        different = [name for name in other if other[name] != self._training[name]]
-        if different:
-            raise ValueError(
-                "`directory` must be new, or that of the same training. Received: "
-                f"directory={str(self.directory)!r}, of a training with other "
-                f"{' and '.join(different)}."
-            )
 
     def _begin_passes(self, number):
         for _ in range(number if self.data is not None else 0):
@@ -204,8 +279,8 @@ class Resume(keras.callbacks.Callback):
         model = self.model
         values = [[array_of(x) for x in variables] for variables in _variables(model)]
         states = [
-            _changed(callback, begun)
-            for callback, begun in zip(self.callbacks, self._begun, strict=True)
+            [type(callback).__name__, _changed(callback, begun)]
+            for callback, begun in zip(self._callbacks, self._begun, strict=True)
         ]
         write_snapshot(
             self.path,
@@ -218,12 +293,14 @@ class Resume(keras.callbacks.Callback):
                 "records": self._records,
                 "values": values,
                 "callbacks": states,
+                "files": self._sizes(),
             },
         )
 
     def on_train_end(self, logs=None):
-        """Leaves the model ready for another `fit`."""
+        """Leaves the model ready for another `fit`, and the directory to others."""
         self._restore_history()
+        release_lock(self._lock)
 
     def _restore_history(self):
         """Gives the `History` the epochs before; it forgets when a training begins."""
@@ -243,7 +320,39 @@ def _variables(model):
     return [model.variables, model.optimizer.variables]
 
 
-def _training(model, callbacks):
+def _standing_before(callback):
+    """Lists the callbacks of the same `fit` that stand before one.
+
+    Keras tells a callback nothing of its list; the list is an object in memory.
+    """
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), keras.callbacks.CallbackList):
+            continue
+        # Of a callback that is used again, an earlier list may still be there.
+        if thing.params is callback.params and callback in thing.callbacks:
+            place = thing.callbacks.index(callback)
+            _check_last(thing.callbacks[place + 1 :])
+            return thing.callbacks[:place]
+    return []
+
+
+def _check_last(after):
+    """Raises where a callback that acts at an epoch's end stands after `Resume`."""
+    own = keras.callbacks.History, keras.callbacks.ProgbarLogger
+    default = keras.callbacks.Callback.on_epoch_end
+    late = [
+        type(callback).__name__
+        for callback in after
+        if type(callback).on_epoch_end is not default and not isinstance(callback, own)
+    ]
+    if late:
+        raise ValueError(
+            "`callbacks` of `fit` must end with `Resume`, which saves what the others "
+            f"have done. Received: {' and '.join(late)} after it."
+        )
+
+
+def _training(model):
     """Describes a training, to tell it from another."""
     variables = [[list(v.shape), str(v.dtype)] for v in model.variables]
     try:
@@ -254,7 +363,6 @@ def _training(model, callbacks):
         "model": f"{type(model).__name__} {_described(config)}",
         "variables": variables,
         "optimizer": _described(model.optimizer),
-        "callbacks": [type(callback).__name__ for callback in callbacks],
     }
 
 

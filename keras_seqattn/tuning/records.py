@@ -36,7 +36,7 @@ def write_json(path, content):
         ...     read_json(f"{folder}/a.json")
         {'seconds': 1.5}
     """
-    with replacing(path, shared=True) as unfinished:
+    with replacing(path) as unfinished:
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 

@@ -2,9 +2,11 @@
 
 import os
 import pathlib
+import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import keras
@@ -17,6 +19,7 @@ from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import CheckpointAverage, Resume
 
 LINES = [f"{i} red dogs" for i in range(24)]
+ROOT = pathlib.Path(__file__).parent.parent.parent
 EPOCHS, FILE, RUNS = 3, "state.npz", ("whole", "cut")
 
 
@@ -72,10 +75,10 @@ def assert_same(left, right):
         np.testing.assert_array_equal(x, y)
 
 
-def fit(directory, *others, epochs=EPOCHS, kept=(), every=None, interrupt=None):
+def fit(directory, *others, epochs=EPOCHS, every=None, interrupt=None):
     """Trains as a script would: all anew, but for what is in the directory."""
     model, data = make_model(), batches()
-    callbacks = [*others, *kept, Resume(directory, data, kept, every)]
+    callbacks = [*others, Resume(directory, data, every)]
     if interrupt:
         callbacks.append(interrupt)
     history = model.fit(
@@ -131,7 +134,7 @@ def test_tensorflow_keeps_what_it_has_compiled(tmp_path, monkeypatch):
 @pytest.mark.backends("torch")
 def test_callbacks_go_on_where_they_were(tmp_path):
     def run(name, **options):
-        return fit(tmp_path / name, kept=callbacks_with_state(), epochs=9, **options)
+        return fit(tmp_path / name, *callbacks_with_state(), epochs=9, **options)
 
     whole, expected = run("whole")
     with pytest.raises(KeyboardInterrupt):
@@ -168,13 +171,143 @@ def test_a_finished_training_trains_no_more_and_goes_on_with_more_epochs(tmp_pat
 @pytest.mark.backends("torch")
 def test_swapped_weights_are_swapped_back(tmp_path):
     def swap():
-        return [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
+        return keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
 
-    whole, _ = fit(tmp_path / "whole", kept=swap())
+    whole, _ = fit(tmp_path / "whole", swap())
     with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path / "cut", kept=swap(), interrupt=Interrupt(2, 0))
-    model, _ = fit(tmp_path / "cut", kept=swap())
+        fit(tmp_path / "cut", swap(), interrupt=Interrupt(2, 0))
+    model, _ = fit(tmp_path / "cut", swap())
     assert_same(state(model), state(whole))
+
+
+@pytest.mark.backends("torch")
+def test_state_goes_to_the_callback_of_its_class(tmp_path):
+    """Whatever stands beside it; of two of one class in their order."""
+
+    def callbacks():
+        return [
+            keras.callbacks.EarlyStopping("loss", mode="min", patience=9),
+            keras.callbacks.EarlyStopping("loss", mode="max", patience=9),
+            keras.callbacks.ModelCheckpoint(
+                tmp_path / "best.weights.h5",
+                monitor="loss",
+                save_best_only=True,
+                save_weights_only=True,
+            ),
+        ]
+
+    first = callbacks()
+    fit(tmp_path / "run", *first, epochs=2)
+    again = [CheckpointAverage(), *callbacks(), keras.callbacks.TerminateOnNaN()]
+    fit(tmp_path / "run", *again, epochs=2)
+    for before, after in zip(first, again[1:], strict=False):
+        assert before.best == after.best
+    assert first[0].best != first[1].best
+    fit(tmp_path / "run", epochs=2)  # Without them, too.
+
+
+def rows(path):
+    lines = path.read_text().splitlines()
+    return [line.split(",")[0] for line in lines]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_an_end_between_logger_and_save_writes_no_epoch_twice(epoch, tmp_path):
+    log, notes = tmp_path / "history.csv", tmp_path / "notes.txt"
+    notes.write_text("before\n")
+
+    def note(epoch, logs):
+        with open(notes, "a") as file:
+            file.write(f"{epoch}\n")
+
+    def run(end=None):
+        """Ends, as a kill would, once the epoch is in the log and before the save."""
+        model, data = make_model(), batches()
+        resume = Resume(tmp_path / "backup", data, files=[notes])
+        if end is not None:
+            save = resume._save
+
+            def interrupt(epoch, batch):
+                if epoch == end + 1:
+                    raise KeyboardInterrupt
+                save(epoch, batch)
+
+            resume._save = interrupt
+        callbacks = [
+            keras.callbacks.CSVLogger(log, append=True),
+            keras.callbacks.LambdaCallback(on_epoch_end=note),
+            resume,
+        ]
+        return model.fit(data, epochs=3, shuffle=False, callbacks=callbacks, verbose=0)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(end=epoch)
+    assert rows(log) == ["epoch", *map(str, range(epoch + 1))]
+    # So is half a line, where the kill came sooner.
+    log.write_bytes(log.read_bytes()[:-3])
+    history = run()
+    assert rows(log) == ["epoch", "0", "1", "2"]
+    assert notes.read_text() == "before\n0\n1\n2\n"
+    losses = [float(x.split(",")[2]) for x in log.read_text().splitlines()[1:]]
+    np.testing.assert_allclose(losses, history.history["loss"])
+
+
+@pytest.mark.backends("torch")
+def test_a_callback_of_an_epochs_end_stands_before(tmp_path):
+    model, data = make_model(), batches()
+    late = keras.callbacks.CSVLogger(tmp_path / "history.csv")
+    with pytest.raises(ValueError, match="end with `Resume`.* Received: CSVLogger"):
+        model.fit(data, shuffle=False, callbacks=[Resume(tmp_path, data), late])
+
+
+@pytest.mark.backends("torch")
+def test_a_directory_is_used_by_one_training_at_a_time(tmp_path):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(epoch, logs):
+        begun.set()
+        assert go_on.wait(30)
+
+    waiting = keras.callbacks.LambdaCallback(on_epoch_begin=wait)
+    thread = threading.Thread(
+        target=fit, args=(tmp_path, waiting), kwargs={"epochs": 1}, name="first"
+    )
+    thread.start()
+    assert begun.wait(30)
+    who = rf"directory='.*', in use by process {os.getpid()} on .*, thread first, since"
+    with pytest.raises(ValueError, match=f"not be in use by another.*{who}"):
+        fit(tmp_path)
+    go_on.set()
+    thread.join()
+    assert fit(tmp_path)[1].epoch == [0, 1, 2]
+
+
+HOLDER = """
+import sys, time
+sys.path.insert(0, sys.argv[2])
+from files import take_lock
+assert take_lock(sys.argv[1]) is None
+print("taken", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.backends("torch")
+def test_another_process_holds_a_directory_until_it_dies(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path / "lock", ROOT / "keras_seqattn"],
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        try:
+            assert process.stdout.readline() == b"taken\n"
+            who = f"in use by process {process.pid} on {platform.node()}, "
+            with pytest.raises(ValueError, match=f"{who}.* since 2"):
+                fit(tmp_path, epochs=1)
+        finally:
+            process.kill()
+    assert fit(tmp_path, epochs=1)[1].epoch == [0]
 
 
 @pytest.mark.backends("torch")
@@ -193,8 +326,6 @@ def test_the_file_is_that_of_one_training(tmp_path):
     model.compile(keras.optimizers.Adam(0.01, beta_1=0.5), model.loss)
     with pytest.raises(ValueError, match=f"{end} optimizer"):
         train(model)
-    with pytest.raises(ValueError, match=f"{end} callbacks"):
-        train(make_model(), callbacks=[CheckpointAverage()])
     (tmp_path / FILE).write_bytes(b"something")
     with pytest.raises(ValueError, match=f"Received: path='.*{FILE}'"):
         train(make_model())
@@ -211,7 +342,9 @@ def test_bad_arguments(tmp_path):
     callback = Resume(tmp_path)
     callback.set_model(model)
     with pytest.raises(ValueError, match="Received: an unbuilt model, 'sequential"):
-        callback.on_train_begin()
+        callback.set_params({"epochs": 1})
+    with pytest.raises(ValueError, match="`files` must be a list of paths. Received: "):
+        Resume(tmp_path, files="history.csv")
 
 
 SCRIPT = """
@@ -227,8 +360,7 @@ np.savez(folder / "end.npz", *state(model))
 @pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 def test_kills_at_any_time_change_nothing(tmp_path):
-    root = pathlib.Path(__file__).parent.parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     def start(folder):
         folder.mkdir(exist_ok=True)
