@@ -11,9 +11,11 @@ import math
 import numbers
 import os
 
+import keras
 import numpy as np
 
 INFINITY = float("inf")
+LARGEST = 2**63
 
 
 def integer(name, value, least=None, most=None, optional=False):
@@ -41,6 +43,8 @@ def integer(name, value, least=None, most=None, optional=False):
     low = -INFINITY if least is None else least
     high = INFINITY if most is None else most
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if whole and abs(value) >= LARGEST:
+        refuse(name, value, "an integer of 64 bits", optional)
     if not whole or not low <= value <= high:
         if (least, most) == (1, None):
             wanted = "a positive integer"
@@ -332,7 +336,7 @@ def path(name, value, optional=False):
 
 
 def tensor(name, value, optional=False):
-    """Returns `value` if it has a shape and a dtype, as arrays and tensors have.
+    """Returns `value` if it is a tensor, or an array can be made of it.
 
     Args:
         name: Name of the argument, for the error.
@@ -343,7 +347,7 @@ def tensor(name, value, optional=False):
         `value`.
 
     Raises:
-        ValueError: If `value` is neither an array nor a tensor.
+        ValueError: If `value` is neither a tensor nor an array of numbers or bools.
 
     Example:
         >>> tensor("query", np.ones((1, 2, 3))).shape
@@ -351,8 +355,142 @@ def tensor(name, value, optional=False):
     """
     if value is None and optional:
         return None
-    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
-        refuse(name, value, "an array or a tensor", optional)
+    known = hasattr(value, "shape") and hasattr(value, "dtype")
+    if not known or isinstance(value, np.ndarray):
+        try:
+            kind = np.asarray(value).dtype.kind
+        except (ValueError, TypeError):
+            kind = None
+        if kind in (None, "O", "U", "S", "M", "m"):
+            refuse(name, value, "an array or a tensor of numbers", optional)
+    return value
+
+
+def index(name, value, least=None):
+    """Returns `value` if it is an integer, or a tensor of integers.
+
+    Lengths and positions are tensors in a compiled program.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        least: Smallest integer allowed; None for no bound. It holds for what is known
+            before the program runs.
+
+    Returns:
+        `value`, an integer as an `int`.
+
+    Raises:
+        ValueError: If `value` is neither.
+
+    Example:
+        >>> index("offset", np.int32(3)), index("offset", np.array([1, 2])).shape
+        (3, (2,))
+    """
+    if isinstance(value, numbers.Integral):
+        return integer(name, value, least)
+    # JAX's symbolic lengths have no dtype; they count as Python's integers do.
+    dtype = str(getattr(value, "dtype", "int"))
+    if "int" not in dtype or not hasattr(
+        type(value), "__index__" if dtype == "int" else "shape"
+    ):
+        integer(name, value, least)
+    return value
+
+
+def scalar(name, value, optional=False):
+    """Returns `value` if it is a finite number, or a tensor of one.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value`.
+
+    Raises:
+        ValueError: If `value` is neither.
+
+    Example:
+        >>> scalar("scale", 0.5)
+        0.5
+    """
+    if hasattr(value, "dtype") and len(getattr(value, "shape", (1,))) == 0:
+        return value
+    return number(name, value, optional=optional)
+
+
+def seed(name, value):
+    """Returns `value` if randomness can come from it.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: An integer, a `keras.random.SeedGenerator` or None.
+
+    Returns:
+        `value`, an integer as an `int`.
+
+    Raises:
+        ValueError: If `value` is none of these.
+
+    Example:
+        >>> seed("seed", 3)
+        3
+    """
+    if isinstance(value, keras.random.SeedGenerator):
+        return value
+    return integer(name, value, optional=True)
+
+
+def keras_object(name, value):
+    """Returns the Keras object that a name, a configuration or a function stands for.
+
+    Args:
+        name: Name of the argument, which ends in "initializer", "regularizer",
+            "constraint" or "activation".
+        value: What the caller passed.
+
+    Returns:
+        Such an object; None for None, or the identity as an activation.
+
+    Raises:
+        ValueError: If `value` stands for none.
+
+    Example:
+        >>> type(keras_object("kernel_initializer", "zeros")).__name__
+        'Zeros'
+    """
+    kind = name.rpartition("_")[2]
+    get = getattr(keras, f"{kind}s").get
+    article = "an" if kind[0] in "ai" else "a"
+    return interpreted(name, value, get, f"{article} {kind}", kind != "activation")
+
+
+def offers(name, value, attributes, wanted, optional=False):
+    """Returns `value` if it has attributes, whatever its class.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        attributes: Names that `value` must have.
+        wanted: What the argument must be, in words, with its article.
+        optional: Whether None is allowed.
+
+    Returns:
+        `value`.
+
+    Raises:
+        ValueError: If `value` lacks one of `attributes`.
+
+    Example:
+        >>> offers("lines", "one", ("split",), "a string")
+        'one'
+    """
+    if value is None and optional:
+        return None
+    if not all(hasattr(value, attribute) for attribute in attributes):
+        refuse(name, value, wanted, optional)
     return value
 
 

@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_seqattn import arguments, autodiff
 from keras_seqattn.layers import explicit, grid, masks
-from keras_seqattn.layers.attention import checked
+from keras_seqattn.layers.attention import check_options, checked
 from keras_seqattn.layers.quantization import dtype_config
 from keras_seqattn.layers.scaled_dot import AttentionLayer
 
@@ -72,6 +72,8 @@ def additive_attention(
         Bahdanau et al. 2015, appendix A.1.2. Differs: empty rows are zero.
     """
     query, key, value = checked(query, key, value)
+    arguments.fraction("dropout", dropout)
+    arguments.seed("seed", seed)
     scores = additive_scores(
         query,
         key,
@@ -123,6 +125,9 @@ def additive_scores(
         [[1.0, 0.0], [0.5, 0.5]]
     """
     query, key, _ = checked(query, key, key)
+    check_options(query, key, mask, bias)
+    masks.check_band(causal, window, offset)
+    arguments.tensor("vector", vector)
     vector = ops.convert_to_tensor(vector)
     if tuple(vector.shape) != tuple(query.shape[2:]):
         raise ValueError(
@@ -311,7 +316,7 @@ class AdditiveAttention(AttentionLayer):
     def __init__(self, units, dropout=0.0, use_bias=False, seed=None, **kwargs):
         super().__init__(dropout=dropout, seed=seed, **kwargs)
         self.units = arguments.positive_integer("units", units)
-        self.use_bias = use_bias
+        self.use_bias = arguments.boolean("use_bias", use_bias)
 
     def build(self, query_shape, value_shape, key_shape=None):
         """Makes W_q, with the bias of the sum if there is one, W_k and v."""

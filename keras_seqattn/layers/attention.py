@@ -79,6 +79,10 @@ def dot_product_attention(
         Vaswani et al. 2017, section 3.2.1. Differs: empty rows are zero.
     """
     query, key, value = checked(query, key, value)
+    check_options(query, key, mask, bias, scale)
+    masks.check_band(causal, window, offset)
+    arguments.fraction("dropout", dropout)
+    arguments.seed("seed", seed)
     options = {"mask": mask, "causal": causal, "window": window, "offset": offset}
     arguments.choice("implementation", implementation, IMPLEMENTATIONS)
     if implementation == "auto":
@@ -138,6 +142,8 @@ def attention_scores(
         [[1.0, 0.0], [0.5, 0.5]]
     """
     query, key, _ = checked(query, key, key)
+    check_options(query, key, mask, bias, scale)
+    masks.check_band(causal, window, offset)
     mask = _pair_mask(query, key, mask, causal, window, offset)
     weights = explicit.softmax(dot_scores(query, key, scale), mask, bias, query.dtype)
     return explicit.zero_empty_rows(weights, mask, heads_last=False)
@@ -221,8 +227,16 @@ def choose_implementation(
         >>> choose_implementation((1, 8192, 2, 4), (1, 8192, 2, 4), window=64)
         'chunked'
     """
+    _check_shapes(query_shape, key_shape, value_shape)
+    masks.check_band(causal, window, offset)
+    arguments.tensor("mask", mask, optional=True)
+    distances.checked_bias(bias)
+    arguments.fraction("dropout", dropout)
+    arguments.choice("device", device, ("cpu", "gpu", "tpu"), optional=True)
     backend = keras.backend.backend()
-    dtype = keras.backend.standardize_dtype(dtype)
+    dtype = arguments.interpreted(
+        "dtype", dtype, keras.backend.standardize_dtype, "the name of a dtype"
+    )
     same_width = value_shape is None or value_shape[-1] == key_shape[-1]
     fits_jax = same_width and dtype != "float16"
     has_kernel = backend == "torch" or (backend == "jax" and fits_jax)
@@ -236,6 +250,37 @@ def choose_implementation(
     if has_kernel and few_pairs and _is_thrifty(backend, dtype, device):
         return "fused"
     return "chunked"
+
+
+def _check_shapes(query_shape, key_shape, value_shape):
+    shapes = {"query_shape": query_shape, "key_shape": key_shape}
+    shapes |= {} if value_shape is None else {"value_shape": value_shape}
+    for name, shape in shapes.items():
+        sized = hasattr(shape, "__len__") and not isinstance(shape, str | dict)
+        if not sized or len(shape) != 4:
+            arguments.refuse(name, shape, "a shape (batch, length, heads, width)")
+
+
+def check_options(query, key, mask, bias, scale=None):
+    """Checks what changes the scores of query and key.
+
+    Args:
+        query: Float tensor `(B, T, H, K)`.
+        key: Float tensor `(B, S, G, K)`.
+        mask: What `dot_product_attention` was given.
+        bias: The same.
+        scale: The same.
+
+    Raises:
+        ValueError: If `mask` or `bias` is no tensor that fits, or `scale` no number.
+
+    Example:
+        >>> check_options(ops.ones((1, 3, 2, 4)), ops.ones((1, 5, 2, 4)), None, None)
+    """
+    arguments.tensor("mask", mask, optional=True)
+    arguments.scalar("scale", scale, optional=True)
+    sizes = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
+    distances.checked_bias(bias, sizes)
 
 
 def _is_thrifty(backend, dtype, device):
@@ -270,7 +315,10 @@ def checked(query, key, value):
         >>> [tuple(tensor.shape) for tensor in checked(x, x, x)]
         [(1, 3, 2, 4), (1, 3, 2, 4), (1, 3, 2, 4)]
     """
-    query, key, value = map(ops.convert_to_tensor, (query, key, value))
+    given = {"query": query, "key": key, "value": value}
+    for name, tensor in given.items():
+        arguments.tensor(name, tensor)
+    query, key, value = map(ops.convert_to_tensor, given.values())
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_rank(name, tensor, "(batch, length, heads, width)")
     check_batch(query=query, key=key, value=value)

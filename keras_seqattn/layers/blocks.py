@@ -12,7 +12,7 @@ from keras_seqattn.layers.feed_forward import FeedForward
 from keras_seqattn.layers.multi_head import MultiHeadAttention
 from keras_seqattn.layers.packing import packing_of
 from keras_seqattn.layers.quantization import dtype_config
-from keras_seqattn.layers.residual import EPSILON, Residual
+from keras_seqattn.layers.residual import EPSILON, NORMS, Residual
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
 
@@ -45,21 +45,33 @@ class Block(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.num_heads = arguments.positive_integer("num_heads", num_heads)
-        self.intermediate_dim = intermediate_dim
-        self.key_dim = key_dim
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
-        self.activation = keras.activations.get(activation)
-        self.gated = gated
-        self.norm = norm
-        self.normalize_first = normalize_first
-        self.attention = attention
-        self.activation_dropout = activation_dropout
+        self.intermediate_dim = arguments.positive_integer(
+            "intermediate_dim", intermediate_dim
+        )
+        self.key_dim = arguments.positive_integer("key_dim", key_dim, optional=True)
+        self.dropout = arguments.fraction("dropout", dropout)
+        self.attention_dropout = arguments.fraction(
+            "attention_dropout", attention_dropout
+        )
+        self.activation = arguments.keras_object("activation", activation)
+        self.gated = arguments.boolean("gated", gated)
+        self.norm = arguments.choice("norm", norm, NORMS)
+        self.normalize_first = arguments.boolean("normalize_first", normalize_first)
+        self.attention = checked_attention("attention", attention)
+        self.activation_dropout = arguments.fraction(
+            "activation_dropout", activation_dropout
+        )
         self.stochastic_depth = stochastic_depth
-        self.gradient_checkpointing = gradient_checkpointing
-        self.skip_padding = skip_padding
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.gradient_checkpointing = arguments.boolean(
+            "gradient_checkpointing", gradient_checkpointing
+        )
+        self.skip_padding = arguments.boolean("skip_padding", skip_padding)
+        self.kernel_initializer = arguments.keras_object(
+            "kernel_initializer", kernel_initializer
+        )
+        self.bias_initializer = arguments.keras_object(
+            "bias_initializer", bias_initializer
+        )
         self.epsilon = epsilon
         self._takes_rows = stochastic_depth == 0.0
         self.supports_masking = True
@@ -234,6 +246,31 @@ def attend(
         return (residual.leave(x, attended),)
     attended, scores = attended
     return residual.leave(x, attended), scores
+
+
+def checked_attention(name, attention):
+    """Returns what stands for the attention of a block.
+
+    Args:
+        name: Name of the argument, for the error.
+        attention: A dict of `MultiHeadAttention` arguments, a layer or None.
+
+    Returns:
+        `attention`.
+
+    Raises:
+        ValueError: If it is something else.
+
+    Example:
+        >>> checked_attention("attention", {"use_gate": True})
+        {'use_gate': True}
+    """
+    kinds = (dict, keras.layers.Layer)
+    arguments.instance(name, attention, kinds, "a dict or a layer", optional=True)
+    if isinstance(attention, dict):
+        names = arguments.names_of(MultiHeadAttention)
+        arguments.known(attention, (*names, "name", "dtype", "trainable"), name)
+    return attention
 
 
 def attention_config(attention):

@@ -12,6 +12,7 @@ from keras_seqattn.layers.blocks import (
     attend,
     attention_config,
     check_sequences,
+    checked_attention,
 )
 from keras_seqattn.layers.checkpointing import checkpointed
 from keras_seqattn.layers.residual import EPSILON
@@ -132,7 +133,7 @@ class DecoderBlock(Block):
             epsilon=epsilon,
             **kwargs,
         )
-        self.cross_attention = cross_attention
+        self.cross_attention = checked_attention("cross_attention", cross_attention)
 
     def build(self, target_shape, source_shape=None):
         """Makes the attentions and the feed-forward."""

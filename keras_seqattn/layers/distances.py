@@ -6,7 +6,10 @@ take O(T S).
 Shapes: H heads, T target length, S source length, N = T + S - 1 distances.
 """
 
+import numpy as np
 from keras import ops
+
+from keras_seqattn import arguments
 
 
 class DistanceBias:
@@ -41,6 +44,38 @@ class DistanceBias:
     def pairs(self):
         """Gives the bias of all pairs, a float tensor `(1, H, T, S)`."""
         return spread(self.values, self.target_length)[None]
+
+
+def checked_bias(bias, sizes=(None, None, None, None)):
+    """Returns a bias of scores, if it is one.
+
+    Args:
+        bias: A `DistanceBias`, a tensor that broadcasts to `(B, H, T, S)`, or None.
+        sizes: B, H, T and S, each None where it is not known.
+
+    Returns:
+        `bias`.
+
+    Raises:
+        ValueError: If it is something else.
+
+    Example:
+        >>> checked_bias(None) is None
+        True
+    """
+    if bias is None or isinstance(bias, DistanceBias):
+        return bias
+    shape = tuple(np.shape(arguments.tensor("bias", bias)))
+    fits = 0 < len(shape) <= 4 and all(
+        not (isinstance(have, int) and isinstance(want, int)) or have in (1, want)
+        for have, want in zip(reversed(shape), reversed(sizes), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            "`bias` must be a `DistanceBias`, or broadcast to (batch, heads, target, "
+            f"source) = {sizes}. Received: bias.shape={shape}."
+        )
+    return bias
 
 
 def of_pairs(bias):

@@ -61,8 +61,8 @@ class FeedForward(keras.layers.Layer):
         self.intermediate_dim = arguments.positive_integer(
             "intermediate_dim", intermediate_dim
         )
-        self.activation = keras.activations.get(activation)
-        self.gated = gated
+        self.activation = arguments.keras_object("activation", activation)
+        self.gated = arguments.boolean("gated", gated)
         self.dropout = arguments.fraction("dropout", dropout)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)

@@ -6,6 +6,7 @@ Shapes: B batch, L length, T target length, S source length.
 import functools
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
@@ -26,7 +27,8 @@ def padding_mask(token_ids, pad_id=0):
         >>> np.asarray(padding_mask(np.array([[5, 7, 0]]))).tolist()
         [[True, True, False]]
     """
-    return ops.not_equal(token_ids, pad_id)
+    arguments.tensor("token_ids", token_ids)
+    return ops.not_equal(token_ids, arguments.integer("pad_id", pad_id))
 
 
 def causal_mask(target_length, source_length=None, offset=0):
@@ -94,7 +96,7 @@ def combine_masks(*masks):
         >>> np.asarray(combine_masks(padding, None, causal_mask(2))).tolist()
         [[[True, False], [True, False]]]
     """
-    given = [mask for mask in masks if mask is not None]
+    given = [arguments.tensor("masks", mask) for mask in masks if mask is not None]
     return functools.reduce(ops.logical_and, given) if given else None
 
 
@@ -152,6 +154,46 @@ def _bool_mask(name, mask):
             f"Received: {name} of dtype {dtype!r}."
         )
     return ops.cast(mask, "bool")
+
+
+def is_causal(use_causal_mask):
+    """Returns a layer's `use_causal_mask` as a bool; like Keras's it may be 0 or 1.
+
+    Args:
+        use_causal_mask: What the caller passed.
+
+    Returns:
+        A bool.
+
+    Raises:
+        ValueError: If it is something else.
+
+    Example:
+        >>> is_causal(True)
+        True
+    """
+    kinds = (int, np.bool_)
+    wanted = "True or False"
+    return bool(arguments.instance("use_causal_mask", use_causal_mask, kinds, wanted))
+
+
+def check_band(causal, window, offset):
+    """Checks the arguments that say which keys a query sees by its position.
+
+    Args:
+        causal: Whether query i sees only keys j <= i + offset.
+        window: Positive integer, or None.
+        offset: Position of the first query among the keys.
+
+    Raises:
+        ValueError: If one of them is something else.
+
+    Example:
+        >>> check_band(causal=True, window=None, offset=0)
+    """
+    arguments.boolean("causal", causal)
+    arguments.positive_integer("window", window, optional=True)
+    arguments.index("offset", offset)
 
 
 def pair_mask(query_shape, key_shape, mask, causal, window, offset):
@@ -215,7 +257,10 @@ def _rank_4_mask(mask, full):
 
 def _distance(target_length, source_length, offset):
     """Gives how far each query stands behind each key: i + offset - j."""
+    arguments.index("target_length", target_length, 0)
     source_length = target_length if source_length is None else source_length
+    arguments.index("source_length", source_length, 0)
+    arguments.index("offset", offset)
     rows = ops.arange(target_length, dtype="int32") + offset
     columns = ops.arange(source_length, dtype="int32")
     return rows[:, None] - columns[None, :]  # (T, S)

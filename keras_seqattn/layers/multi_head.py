@@ -159,11 +159,15 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         )
         self.dropout = arguments.fraction("dropout", dropout)
         self.attention_axes = _axes(attention_axes)
-        self.sliding_window = sliding_window
-        self.flash_attention = flash_attention
-        self.seed = seed
+        self.sliding_window = arguments.positive_integer(
+            "sliding_window", sliding_window, optional=True
+        )
+        self.flash_attention = arguments.boolean(
+            "flash_attention", flash_attention, optional=True
+        )
+        self.seed = arguments.integer("seed", seed, optional=True)
         self.score = arguments.choice("score", score, SCORES)
-        self.scale = scale
+        self.scale = arguments.number("scale", scale, optional=True)
         self.positions = positions_in_attention(positions, self.dtype_policy)
         self.implementation = implementation
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
@@ -179,12 +183,6 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
                 "Dropout is not supported when flash attention is enabled. "
                 "Please set dropout to 0.0 to use flash attention. "
                 f"Received: dropout={self.dropout!r}."
-            )
-        window = self.sliding_window
-        if window is not None and (not isinstance(window, int) or window <= 0):
-            raise ValueError(
-                "`sliding_window` must be `None` or a positive integer. "
-                f"Received: sliding_window={window!r}"
             )
         if self.scale is not None and self.score != "scaled_dot":
             raise ValueError(
@@ -283,7 +281,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
             value_fold.inputs(values),
             mask=fold.mask(mask, queries, keys),
             bias=self._bias(*(ops.shape(x)[1] for x in folded), offset),
-            causal=use_causal_mask,
+            causal=masks.is_causal(use_causal_mask),
             window=self.sliding_window,
             offset=offset,
             dropout=self.dropout if training else 0.0,
@@ -416,11 +414,9 @@ def _by_sign(mask):
 def _axes(attention_axes):
     if attention_axes is None:
         return None
-    if isinstance(attention_axes, int):
-        return (attention_axes,)
-    if not isinstance(attention_axes, (list, tuple)):
-        raise ValueError(
-            "`attention_axes` must be an int, list, or tuple. "
-            f"Received: attention_axes={attention_axes!r}"
-        )
-    return tuple(attention_axes)
+    axes = attention_axes
+    if isinstance(axes, int):
+        axes = (axes,)
+    wanted = "an int, list, or tuple of axes"
+    axes = arguments.sequence("attention_axes", axes, wanted, arguments.integer)
+    return tuple(axes) or arguments.refuse("attention_axes", attention_axes, wanted)

@@ -44,7 +44,11 @@ def sinusoidal_table(length, dim, base=10000.0, cosine_exponent="even", start=0)
     Reference:
         Vaswani et al. 2017, section 3.5. Differs: none ("odd" is a printed variant).
     """
+    arguments.index("length", length, 0)
+    arguments.positive_integer("dim", dim)
+    arguments.number("base", base, above=0.0)
     arguments.choice("cosine_exponent", cosine_exponent, ("even", "odd"))
+    arguments.index("start", start)
     positions = ops.arange(length, dtype="int32") + start
     return _sinusoids(positions, dim, base, cosine_exponent)
 
@@ -95,7 +99,7 @@ class SinusoidalPositions(keras.layers.Layer):
 
     def __init__(self, base=10000.0, cosine_exponent="even", **kwargs):
         super().__init__(**kwargs)
-        self.base = base
+        self.base = arguments.number("base", base, above=0.0)
         self.cosine_exponent = arguments.choice(
             "cosine_exponent", cosine_exponent, ("even", "odd")
         )
@@ -163,7 +167,7 @@ class LearnedPositions(keras.layers.Layer):
     def __init__(self, max_length, initializer="uniform", **kwargs):
         super().__init__(**kwargs)
         self.max_length = arguments.positive_integer("max_length", max_length)
-        self.initializer = keras.initializers.get(initializer)
+        self.initializer = arguments.keras_object("initializer", initializer)
         self.supports_masking = True
 
     def build(self, x_shape):
@@ -288,6 +292,7 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
     ):
         arguments.positive_integer("vocabulary_size", vocabulary_size)
         arguments.positive_integer("model_dim", model_dim)
+        arguments.boolean("mask_zero", mask_zero)
         # Scaled by sqrt(model_dim) on the way in, unit variance there, and logits of
         # unit order on the way out (Vaswani et al. 2017, section 3.4).
         kwargs.setdefault(
@@ -297,7 +302,9 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
         super().__init__(vocabulary_size, model_dim, mask_zero=mask_zero, **kwargs)
         self.vocabulary_size = vocabulary_size
         self.model_dim = model_dim
-        self.max_length = max_length
+        self.max_length = arguments.positive_integer(
+            "max_length", max_length, optional=True
+        )
         self.dropout = arguments.fraction("dropout", dropout)
         float_policy = unquantized(self.dtype_policy)
         self.positions = _positions_layer(positions, max_length, float_policy)
@@ -422,14 +429,18 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
 def _positions_layer(positions, max_length, dtype):
     """Makes the layer that a name stands for; a layer stands for itself."""
     if isinstance(positions, dict):
-        return keras.saving.deserialize_keras_object(positions)
+        deserialize = keras.saving.deserialize_keras_object
+        positions = arguments.interpreted(
+            "positions", positions, deserialize, "a layer"
+        )
     if positions is None or isinstance(positions, keras.layers.Layer):
         return positions
-    if positions == "sinusoidal":
+    name = positions if isinstance(positions, str) else None
+    if name == "sinusoidal":
         return SinusoidalPositions(dtype=dtype)
-    if positions == "learned" and max_length is not None:
+    if name == "learned" and max_length is not None:
         return LearnedPositions(max_length, dtype=dtype)
-    if positions == "learned":
+    if name == "learned":
         raise ValueError(
             "`max_length` must be given for learned positions. "
             f"Received: max_length={max_length!r}."

@@ -8,7 +8,7 @@ import math
 import keras
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn import arguments, compiled
 from keras_seqattn.layers.initializers import copied
 from keras_seqattn.layers.quantization import (
     QuantizedAsParent,
@@ -61,19 +61,33 @@ class HeadProjections(keras.layers.Layer):
                 f"num_key_value_heads={self.num_key_value_heads}, "
                 f"num_heads={self.num_heads}."
             )
-        self.use_bias = use_bias
-        self.use_gate = use_gate
-        self.qk_norm = qk_norm
+        self.use_bias = arguments.boolean("use_bias", use_bias)
+        self.use_gate = arguments.boolean("use_gate", use_gate)
+        self.qk_norm = arguments.boolean("qk_norm", qk_norm)
         # Keras owns the name `output_shape` (`summary()` reads it).
         self._output_shape = _output_widths(output_shape)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_initializer = arguments.keras_object(
+            "kernel_initializer", kernel_initializer
+        )
+        self.bias_initializer = arguments.keras_object(
+            "bias_initializer", bias_initializer
+        )
+        self.kernel_regularizer = arguments.keras_object(
+            "kernel_regularizer", kernel_regularizer
+        )
+        self.bias_regularizer = arguments.keras_object(
+            "bias_regularizer", bias_regularizer
+        )
         # Keras would apply its own `activity_regularizer` to the layer's output.
-        self._activity_regularizer = keras.regularizers.get(activity_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self._activity_regularizer = arguments.keras_object(
+            "activity_regularizer", activity_regularizer
+        )
+        self.kernel_constraint = arguments.keras_object(
+            "kernel_constraint", kernel_constraint
+        )
+        self.bias_constraint = arguments.keras_object(
+            "bias_constraint", bias_constraint
+        )
 
     def build(self, query_shape, value_shape, key_shape=None):
         """Makes the projections for inputs of the given shapes."""
@@ -210,23 +224,25 @@ def check_lengths(value_shape, key_shape):
 
 def _positive(name, value):
     """Checks a size; the wording is that of Keras."""
-    if not isinstance(value, int) or value <= 0:
+    try:
+        return arguments.positive_integer(name, value)
+    except ValueError:
         raise ValueError(
             f"Received an invalid value for argument `{name}`, "
             f"expected a positive integer. Received: {name}={value!r}"
-        )
-    return value
+        ) from None
 
 
 def _output_widths(output_shape):
-    if not output_shape:
-        return None
-    if isinstance(output_shape, int):
-        return (output_shape,)
+    if isinstance(output_shape, int) and not isinstance(output_shape, bool):
+        output_shape = (output_shape,)
     try:
-        return tuple(output_shape)
-    except TypeError:
+        widths = arguments.sequence(
+            "output_shape", output_shape, "", arguments.positive_integer, optional=True
+        )
+    except ValueError:
         raise ValueError(
             f"Invalid `output_shape`: {output_shape!r}. When specified, the "
             "`output_shape` should be of type tuple, list, or int."
         ) from None
+    return tuple(widths or ()) or None

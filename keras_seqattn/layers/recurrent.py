@@ -50,7 +50,7 @@ class RecurrentCell(keras.layers.Layer):
     def __init__(self, units, activation="tanh", **kwargs):
         super().__init__(**kwargs)
         self.units = arguments.positive_integer("units", units)
-        self.activation = keras.activations.get(activation)
+        self.activation = arguments.keras_object("activation", activation)
         self.state_size = self.output_size = units
 
     def build(self, inputs_shape, states_shape=None):
@@ -179,7 +179,7 @@ class RecurrentEncoder(RecurrentStack):
         **kwargs,
     ):
         super().__init__(units, num_layers, cell, dropout, **kwargs)
-        self.bidirectional = bidirectional
+        self.bidirectional = arguments.boolean("bidirectional", bidirectional)
 
     @property
     def width(self):

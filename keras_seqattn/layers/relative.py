@@ -119,8 +119,8 @@ class RelativeBias(_Bias):
         super().__init__(**kwargs)
         self.num_buckets = arguments.positive_integer("num_buckets", num_buckets)
         self.max_distance = arguments.positive_integer("max_distance", max_distance)
-        self.bidirectional = bidirectional
-        self.initializer = keras.initializers.get(initializer)
+        self.bidirectional = arguments.boolean("bidirectional", bidirectional)
+        self.initializer = arguments.keras_object("initializer", initializer)
         self._check_buckets()
 
     def _check_buckets(self):
@@ -289,7 +289,9 @@ def positions_in_attention(positions, dtype=None):
         10000.0
     """
     if isinstance(positions, dict):
-        positions = keras.saving.deserialize_keras_object(positions)
+        deserialize = keras.saving.deserialize_keras_object
+        wanted = "the configuration of a layer"
+        positions = arguments.interpreted("positions", positions, deserialize, wanted)
     if isinstance(positions, str) and positions in _LAYERS:
         return _LAYERS[positions](dtype=unquantized(keras.dtype_policies.get(dtype)))
     if positions is None or (

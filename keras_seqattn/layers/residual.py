@@ -11,6 +11,8 @@ from keras_seqattn.layers.normalization import LayerNormalization
 from keras_seqattn.layers.quantization import dtype_config
 
 EPSILON = 1e-5
+# Names of norms.
+NORMS = ("layer", "rms")
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -67,10 +69,12 @@ class Residual(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.sublayer = sublayer
+        self.sublayer = arguments.instance(
+            "sublayer", sublayer, keras.layers.Layer, "a layer"
+        )
         self.dropout = arguments.fraction("dropout", dropout)
         self.norm = norm
-        self.normalize_first = normalize_first
+        self.normalize_first = arguments.boolean("normalize_first", normalize_first)
         self.stochastic_depth = arguments.fraction("stochastic_depth", stochastic_depth)
         self.epsilon = arguments.number("epsilon", epsilon, above=0.0)
         self.supports_masking = True
@@ -144,7 +148,7 @@ def make_norm(norm, epsilon=EPSILON, **kwargs):
         >>> make_norm("rms").__class__.__name__
         'RMSNormalization'
     """
-    if arguments.choice("norm", norm, ("layer", "rms")) == "layer":
+    if arguments.choice("norm", norm, NORMS) == "layer":
         return LayerNormalization(epsilon=epsilon, **kwargs)
     layer = keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)
     layer.supports_masking = True  # else Keras warns that the mask ends here

@@ -26,7 +26,7 @@ class AttentionLayer(keras.layers.Layer):
     def __init__(self, dropout=0.0, seed=None, **kwargs):
         super().__init__(**kwargs)
         self.dropout = arguments.fraction("dropout", dropout)
-        self.seed = seed
+        self.seed = arguments.integer("seed", seed, optional=True)
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
         self.supports_masking = True
 
@@ -55,7 +55,7 @@ class AttentionLayer(keras.layers.Layer):
             key,
             value,
             mask=mask,
-            causal=use_causal_mask,
+            causal=masks.is_causal(use_causal_mask),
             dropout=self.dropout if training else 0.0,
             seed=self.seed_generator,
             return_scores=return_attention_scores,
@@ -174,7 +174,7 @@ class ScaledDotProductAttention(AttentionLayer):
         self, scale=None, dropout=0.0, implementation="auto", seed=None, **kwargs
     ):
         super().__init__(dropout=dropout, seed=seed, **kwargs)
-        self.scale = scale
+        self.scale = arguments.number("scale", scale, optional=True)
         self.implementation = arguments.choice(
             "implementation", implementation, attention.IMPLEMENTATIONS
         )

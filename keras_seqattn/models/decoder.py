@@ -6,6 +6,7 @@ vocabulary.
 
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.layers import DecoderBlock, SegmentMemory, padding_mask
 from keras_seqattn.layers.cached import initial_ancestry, mark_ancestry
 from keras_seqattn.layers.segment import next_memory
@@ -149,11 +150,7 @@ class Decoder:
 
 def _check_memory_length(options):
     length, positions = options["memory_length"], options["positions"]
-    if not isinstance(length, int) or length < 0:
-        raise ValueError(
-            "`memory_length` must be an integer of at least 0. "
-            f"Received: memory_length={length!r}."
-        )
+    arguments.integer("memory_length", length, least=0)
     if length and stacks.embedding_positions(positions) is not None:
         raise ValueError(
             f"`positions` must be one of {stacks.POSITIONS_IN_ATTENTION} or None with "

@@ -262,6 +262,7 @@ class LanguageModel(stacks.Configured, keras.Model):
             ValueError: If the model has no memory.
         """
         self._check_memory("initial_memory")
+        arguments.index("batch_size", batch_size, 1)
         return self._decoder.initial_memory(batch_size)
 
     def segment(self, token_ids, memory=None, training=None):

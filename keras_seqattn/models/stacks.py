@@ -3,8 +3,6 @@
 Shapes: D model_dim, V vocabulary.
 """
 
-import keras
-
 from keras_seqattn import arguments
 from keras_seqattn.layers import PositionalEmbedding, TokenLogits
 from keras_seqattn.layers.blocks import attention_config, attention_from_config
@@ -38,8 +36,7 @@ def _attention(name, value):
 
 
 def _activation(name, value):
-    wanted = "an activation's name or a function"
-    arguments.interpreted(name, value, keras.activations.get, wanted)
+    arguments.keras_object(name, value)
     return value
 
 

@@ -6,7 +6,7 @@ Shapes: B batch, W beams, S source length, T target length, D model_dim, V vocab
 import keras
 from keras import ops
 
-from keras_seqattn import decoding
+from keras_seqattn import arguments, decoding
 from keras_seqattn.layers import PositionalEmbedding
 from keras_seqattn.models.inputs import id_tensor, tensors
 from keras_seqattn.models.stacks import Configured, Logits
@@ -122,6 +122,7 @@ class TranslationModel(Configured, keras.Model):
         Raises:
             ValueError: If the model has no attention of that kind.
         """
+        arguments.instance("kind", kind, str, "a string")
         source_ids = id_tensor("source_ids", source_ids, self.pad_id)
         target_ids = id_tensor("target_ids", target_ids, self.pad_id)
         memory, scores = self._stacks.encode(source_ids, return_attention_scores=True)
