@@ -9,6 +9,7 @@ from keras import ops
 from keras_seqattn import arguments, compiled
 from keras_seqattn.layers.checkpointing import checkpointed
 from keras_seqattn.layers.feed_forward import FeedForward
+from keras_seqattn.layers.masks import bool_mask
 from keras_seqattn.layers.multi_head import MultiHeadAttention
 from keras_seqattn.layers.packing import packing_of
 from keras_seqattn.layers.quantization import dtype_config
@@ -393,6 +394,7 @@ class EncoderBlock(Block):
     ):
         """Encodes `x`."""
         check_sequences(x=x)
+        mask = bool_mask("mask", mask)
         packing = self._packing(x, mask, training)
         x, *scores = attend(
             self.attention_residual,

@@ -116,7 +116,7 @@ class CachedSteps:
         if self.sliding_window is not None:
             near = index - held < self.sliding_window
             seen = ops.logical_and(seen, near)
-        seen = masks.combine_masks(seen, mask)
+        seen = masks.combine_masks(seen, masks.bool_mask("mask", mask))
         if width == 1:
             return seen[:, None, None, :]
         slots = ops.arange(width, dtype="int32")
@@ -171,6 +171,7 @@ class CachedSteps:
             ValueError: If `index` is needed and None.
         """
         queries = self.project_query(query)  # (B, W, H, K)
+        mask = masks.bool_mask("mask", mask)
         mask = masks.input_masks(None, mask, None, None)  # (B, 1, S)
         if self.positions is not None or self.sliding_window is not None:
             _check_given("index", index)

@@ -15,6 +15,7 @@ from keras_seqattn.layers.blocks import (
     checked_attention,
 )
 from keras_seqattn.layers.checkpointing import checkpointed
+from keras_seqattn.layers.masks import bool_mask
 from keras_seqattn.layers.residual import EPSILON
 from keras_seqattn.layers.shapes import check_rank
 
@@ -178,7 +179,8 @@ class DecoderBlock(Block):
     ):
         """Decodes `target`, attending to `source`."""
         check_sequences(target=target, source=source, past=past)
-        target_mask = target_mask if mask is None else mask
+        target_mask = bool_mask("target_mask", target_mask if mask is None else mask)
+        source_mask = bool_mask("source_mask", source_mask)
         self._check_source(source)
         packing = (
             None if past is not None else self._packing(target, target_mask, training)
@@ -343,6 +345,7 @@ def _with_past(target, target_mask, past, past_mask):
     if past is None:
         return {"value_mask": target_mask}
     mask = None
+    past_mask = bool_mask("past_mask", past_mask)
     if past_mask is not None or target_mask is not None:
         mask = ops.concatenate(
             [_mask_or_all(past, past_mask), _mask_or_all(target, target_mask)], axis=1

@@ -1,5 +1,10 @@
 """Boolean attention masks: pure functions, True = may attend.
 
+Where numbers stand for a bool mask they count as in Keras, 0 as False and 1 as True. A
+negative one belongs to a mask that is added to scores (0 and -1e9), of which 0 means
+"may attend": it is refused. Where the numbers cannot be seen, in a compiled program or
+a functional model, a mask of floats is refused, since it may be such a one.
+
 Shapes: B batch, L length, T target length, S source length.
 """
 
@@ -9,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqattn import arguments
+from keras_seqattn import arguments, compiled
 
 
 def padding_mask(token_ids, pad_id=0):
@@ -84,11 +89,14 @@ def combine_masks(*masks):
     """Allows what every given mask allows.
 
     Args:
-        *masks: Bool tensors whose shapes broadcast; None stands for "all
-            allowed" and is passed over.
+        *masks: Bool tensors whose shapes broadcast, or ones and zeros; None stands
+            for "all allowed" and is passed over.
 
     Returns:
         Bool tensor of the broadcast shape, or None when nothing was given.
+
+    Raises:
+        ValueError: If a mask holds a negative number, or floats that cannot be seen.
 
     Example:
         >>> import numpy as np
@@ -96,7 +104,7 @@ def combine_masks(*masks):
         >>> np.asarray(combine_masks(padding, None, causal_mask(2))).tolist()
         [[[True, False], [True, False]]]
     """
-    given = [arguments.tensor("masks", mask) for mask in masks if mask is not None]
+    given = [bool_mask("masks", mask) for mask in masks if mask is not None]
     return functools.reduce(ops.logical_and, given) if given else None
 
 
@@ -107,14 +115,14 @@ def input_masks(query_mask, value_mask, key_mask, attention_mask):
         query_mask: Bool tensor `(B, T)` or None.
         value_mask: Bool tensor `(B, S)` or None.
         key_mask: Bool tensor `(B, S)` or None.
-        attention_mask: Bool tensor `(..., T, S)` or None; integers count as bool.
-            Its axes between the batch and the lengths are the heads'.
+        attention_mask: Bool tensor `(..., T, S)` or None. Its axes between the batch
+            and the lengths are the heads'.
 
     Returns:
         Bool tensor that broadcasts to `(..., T, S)`, or None.
 
     Raises:
-        ValueError: If a mask is of floats: an additive mask belongs in no mask.
+        ValueError: As `bool_mask`.
 
     Example:
         >>> import numpy as np
@@ -122,7 +130,7 @@ def input_masks(query_mask, value_mask, key_mask, attention_mask):
         >>> tuple(mask.shape)
         (1, 1, 2)
     """
-    attention_mask = _bool_mask("attention_mask", attention_mask)
+    attention_mask = bool_mask("attention_mask", attention_mask)
     rank = 3 if attention_mask is None else len(attention_mask.shape)
     return combine_masks(
         _sequence_mask("query_mask", query_mask, -1, rank),
@@ -134,7 +142,7 @@ def input_masks(query_mask, value_mask, key_mask, attention_mask):
 
 def _sequence_mask(name, mask, axis, rank):
     """Gives a mask `(B, L)` the axis of the other sequence, and of the heads."""
-    mask = _bool_mask(name, mask)
+    mask = bool_mask(name, mask)
     if mask is None:
         return None
     mask = ops.expand_dims(mask, axis)
@@ -143,17 +151,55 @@ def _sequence_mask(name, mask, axis, rank):
     return mask
 
 
-def _bool_mask(name, mask):
+def bool_mask(name, mask):
+    """Returns a mask as a bool tensor.
+
+    Args:
+        name: Name of the argument, for the error.
+        mask: Bool tensor, ones and zeros, or None.
+
+    Returns:
+        Bool tensor, True where `mask` is positive, or None.
+
+    Raises:
+        ValueError: If a number is negative, or `mask` is of floats that cannot be seen.
+
+    Example:
+        >>> import numpy as np
+        >>> np.asarray(bool_mask("mask", np.array([1.0, 0.0]))).tolist()
+        [True, False]
+    """
     if mask is None:
         return None
-    mask = ops.convert_to_tensor(mask)
+    given = mask  # An array can be seen; on JAX, a program's tensor of it cannot.
+    if not (ops.is_tensor(mask) or isinstance(mask, keras.KerasTensor)):
+        mask = ops.convert_to_tensor(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
-    if "float" in dtype:
+    if dtype == "bool":
+        return mask
+    values = compiled.known_values(given)
+    if values is None and "float" in dtype:
         raise ValueError(
-            f"`{name}` must be bool, True = may attend. "
-            f"Received: {name} of dtype {dtype!r}."
+            f"`{name}` must be bool, True = may attend, where its values cannot be "
+            "seen: in a compiled program or a functional model. Pass "
+            f"`keras.ops.cast({name}, 'bool')` if it is of ones and zeros, and "
+            f"{_of_added(name)} Received: {name} of dtype {dtype!r}."
         )
-    return ops.cast(mask, "bool")
+    if values is not None and (values < 0).any():
+        raise ValueError(
+            f"`{name}` must be bool, or of ones and zeros: True or 1 = may attend. "
+            f"Pass {_of_added(name)} "
+            f"Received: {name} of dtype {dtype!r} with the value {values.min()}."
+        )
+    return ops.greater(mask, 0)
+
+
+def _of_added(name):
+    """Says what to pass in place of a mask that is added to scores."""
+    return (
+        f"`{name} == 0` if it is added to scores, 0 = may attend; numbers to be added "
+        "are the `bias` of `dot_product_attention`."
+    )
 
 
 def is_causal(use_causal_mask):
@@ -237,7 +283,7 @@ def _rank_4_mask(mask, full):
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype != "bool":
         raise ValueError(
-            "`mask` must be bool, True = may attend. "
+            f"`mask` must be bool, True = may attend. Pass {_of_added('mask')} "
             f"Received: mask of dtype {dtype!r}."
         )
     shape = tuple(mask.shape)

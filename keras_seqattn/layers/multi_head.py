@@ -79,8 +79,9 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         query_mask: Bool tensor `(B, T)`.
         value_mask: Bool tensor `(B, S)`.
         key_mask: Bool tensor `(B, S)`.
-        attention_mask: Bool tensor `(B, T, S)` or `(B, H, T, S)`; of a float tensor the
-            sign counts, positive = may attend.
+        attention_mask: Bool tensor `(B, T, S)` or `(B, H, T, S)`. Ones and zeros will
+            do for any mask; a negative number is an error, and so are floats where
+            their values cannot be seen: in a compiled program or a functional model.
         return_attention_scores: Whether to return the weights too.
         training: Whether to drop weights.
         use_causal_mask: Whether query i sees only keys j <= i + offset.
@@ -268,8 +269,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         """Attends from each vector of `query` to those of `value`."""
         self._check_scores_wanted(return_attention_scores)
         _check_shapes(query, value, key, packing)
-        given = (query_mask, value_mask, key_mask, attention_mask)
-        mask = masks.input_masks(*map(_by_sign, given))
+        mask = masks.input_masks(query_mask, value_mask, key_mask, attention_mask)
         queries = self.project_query(query)  # (B, T, H, K)
         keys = self.project_key(value if key is None else key)  # (B, S, G, K)
         values = self.project_value(value)  # (B, S, G, V)
@@ -398,17 +398,6 @@ def _check_ranks(query_shape, value_shape):
     check_rank("query", query_shape, "(batch, ..., length, width)")
     axes = ", ".join(["length"] * (len(query_shape) - 2))
     check_rank("value", value_shape, f"(batch, {axes}, width)")
-
-
-def _by_sign(mask):
-    """Takes a mask of floats for a bool one, True where it is positive.
-
-    So ones and zeros mean what they mean in Keras, and an additive mask, of 0 and -1e9,
-    hides everything, where cast to bool it would mean its opposite.
-    """
-    if mask is None or "float" not in keras.backend.standardize_dtype(mask.dtype):
-        return mask
-    return ops.greater(mask, 0.0)
 
 
 def _axes(attention_axes):

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.layers.dropping import Dropout
+from keras_seqattn.layers.masks import bool_mask
 from keras_seqattn.layers.quantization import dtype_config
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
@@ -203,6 +204,7 @@ class RecurrentEncoder(RecurrentStack):
     def call(self, x, mask=None, training=None):
         """Encodes `x`."""
         check_rank("x", x, "(batch, length, width)")
+        mask = bool_mask("mask", mask)
         for recurrence in self.recurrences:
             x, *states = recurrence(x, mask=mask)
             x = self.dropout_layer(x)

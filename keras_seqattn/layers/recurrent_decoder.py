@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.layers import additive
-from keras_seqattn.layers.masks import input_masks
+from keras_seqattn.layers.masks import bool_mask, input_masks
 from keras_seqattn.layers.recurrent import RecurrentStack
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
@@ -122,6 +122,8 @@ class AttentiveRecurrentDecoder(RecurrentStack):
     ):
         """Decodes a whole target."""
         _check_shapes(target, source, state)
+        target_mask = bool_mask("target_mask", target_mask)
+        source_mask = bool_mask("source_mask", source_mask)
         hidden, first = target, self.initial_cache(state)
         for i, recurrence in enumerate(self.recurrences):
             hidden, _ = recurrence(hidden, first[:, 0, i], mask=target_mask)
@@ -203,6 +205,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             states.append(hidden)
         hidden = ops.reshape(hidden, (-1, width, self.units))
         cache = ops.reshape(ops.stack(states, axis=1), (-1, *cache.shape[1:]))
+        source_mask = bool_mask("source_mask", source_mask)
         mask = input_masks(None, source_mask, None, None)
         output, scores = self._attend(hidden, memory, mask, return_attention_scores)
         return (output, cache, scores) if return_attention_scores else (output, cache)

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.layers.masks import bool_mask
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
 
@@ -107,8 +108,9 @@ class SegmentMemory(keras.layers.Layer):
         # Copies: torch's `assign` writes into the very tensor that was read.
         held, held_mask = ops.copy(self.memory), ops.copy(self.memory_mask)
         if restart is not None:
-            going_on = ops.logical_not(ops.cast(restart, "bool"))
+            going_on = ops.logical_not(bool_mask("restart", restart))
             held_mask = ops.logical_and(held_mask, going_on[:, None])
+        mask = bool_mask("mask", mask)
         if mask is None:
             mask = ops.ones(ops.shape(x)[:2], "bool")
         real = ops.where(mask[..., None], x, ops.cast(0.0, x.dtype))

@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
+from keras_seqattn import layers
+from keras_seqattn.compiled import CompiledFunction
 from keras_seqattn.layers import masks
 from tests import oracle
 from tests.evaluate import examples
@@ -62,6 +64,101 @@ def test_combine_masks_is_and_and_broadcasts():
     combined = masks.combine_masks(None, padding, masks.causal_mask(3), None)
     expected = padding & np.tril(np.ones((3, 3), bool))
     np.testing.assert_array_equal(ops.convert_to_numpy(combined), expected)
+
+
+ADDITIVE = np.array([[0.0, -1e9, 0.0], [0.0, 0.0, -1e9]], "float32")
+X = np.ones((2, 3, 8), "float32")
+
+
+def attention_call(layer, argument):
+    pairs = argument == "attention_mask"
+    return lambda mask: layer(X, X, **{argument: mask[:, None] if pairs else mask})
+
+
+def takers():
+    """Returns every call that takes a mask, by the name its error gives it."""
+    block = {"num_heads": 2, "intermediate_dim": 12}
+    multi_head = layers.MultiHeadAttention(2, 4)
+    multi_head.build(X.shape, X.shape)
+    calls = {}
+    for layer in (
+        multi_head,
+        layers.ScaledDotProductAttention(),
+        layers.AdditiveAttention(6),
+    ):
+        for argument in ("query_mask", "value_mask", "key_mask", "attention_mask"):
+            calls[f"{argument}, {layer.name}"] = attention_call(layer, argument)
+    encoder, decoder = layers.EncoderBlock(**block), layers.DecoderBlock(**block)
+    decoder_only = layers.DecoderBlock(**block)
+    recurrent = layers.AttentiveRecurrentDecoder(4)
+    memory, cache = multi_head.project_memory(X), multi_head.initial_cache(2, 1, 3)
+    return calls | {
+        "mask, encoder": lambda mask: encoder(X, mask=mask),
+        "attention_mask, encoder": lambda mask: encoder(
+            X, attention_mask=mask[:, None]
+        ),
+        "target_mask, decoder": lambda mask: decoder(X, X, target_mask=mask),
+        "source_mask, decoder": lambda mask: decoder(X, X, source_mask=mask),
+        "target_mask, decoder-only": lambda mask: decoder_only(X, mask=mask),
+        "past_mask, decoder-only": lambda mask: decoder_only(X, past=X, past_mask=mask),
+        "mask, recurrent": lambda mask: layers.RecurrentEncoder(4)(X, mask=mask),
+        "target_mask, recurrent": lambda mask: recurrent(
+            X, X, X[:, 0], target_mask=mask
+        ),
+        "source_mask, recurrent": lambda mask: recurrent(
+            X, X, X[:, 0], source_mask=mask
+        ),
+        "mask, segments": lambda mask: layers.SegmentMemory(3, 2)(X, mask=mask),
+        "mask, step": lambda mask: multi_head.step(X[:, :1], cache, 0, mask),
+        "mask, memory": lambda mask: multi_head.step_memory(X[:, :1], memory, mask),
+        "masks, combined": lambda mask: masks.combine_masks(mask, None),
+    }
+
+
+@pytest.mark.backends("torch")
+def test_a_mask_that_is_added_to_scores_is_refused():
+    for name, call in takers().items():
+        argument = name.partition(",")[0]
+        message = (
+            rf"`{argument}` must be bool.*Pass `{argument} == 0`.*`bias`.*"
+            rf"Received: {argument} of dtype 'float32' with the value -1"
+        )
+        with pytest.raises(ValueError, match=message):
+            call(ADDITIVE)
+        for dtype in ("float32", "int32", "bool"):
+            call((ADDITIVE == 0).astype(dtype))
+
+
+@pytest.mark.backends("torch")
+def test_functions_refuse_a_mask_that_is_added_to_scores():
+    heads = np.ones((2, 3, 2, 4), "float32")
+    mask = ADDITIVE[:, None]
+    message = "`mask` must be bool.*Pass `mask == 0`.*`bias`.*float32"
+    for function in (
+        lambda: layers.dot_product_attention(heads, heads, heads, mask=mask),
+        lambda: layers.attention_scores(heads, heads, mask=mask),
+        lambda: layers.additive_scores(heads, heads, heads[0, 0], mask=mask),
+    ):
+        with pytest.raises(ValueError, match=message):
+            function()
+
+
+@pytest.mark.backends("tensorflow", "jax")
+def test_floats_that_cannot_be_seen_are_no_mask():
+    def combine(mask):
+        return masks.combine_masks(mask, masks.causal_mask(3))
+
+    ones = np.ones((3, 3))
+    message = r"`masks` must be bool.*cannot be seen.*cast\(masks, 'bool'\).*`bias`"
+    with pytest.raises(ValueError, match=f"{message}.*'float32'"):
+        CompiledFunction(combine)(ones.astype("float32"))
+    expected = np.tril(ones).astype(bool)
+    for dtype in ("int32", "bool"):
+        given = CompiledFunction(combine)(ones.astype(dtype))
+        np.testing.assert_array_equal(given, expected)
+    # What does not depend on the program's inputs can be seen.
+    seen = CompiledFunction(lambda x: x & masks.combine_masks(ones))(expected)
+    np.testing.assert_array_equal(seen, expected)
 
 
 def test_combining_nothing_is_none():
