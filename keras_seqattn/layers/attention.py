@@ -4,8 +4,6 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 (H is a multiple of G), R = H / G, K key_dim, V value_dim.
 """
 
-import functools
-
 import keras
 from keras import ops
 
@@ -38,8 +36,13 @@ def dot_product_attention(
 
     output = softmax(scale * query . key^T + bias) . value, where a masked pair weighs
     nothing and a query that may attend to nothing gives exactly zero. The softmax is
-    in float32; the query is scaled before the product, so that float16 does not
-    overflow. Every implementation gives the same numbers.
+    in float32; the query is scaled before the product, and scores of float16 are
+    computed in float32, so that they do not overflow. Every implementation gives the
+    same numbers.
+
+    What stands at masked pairs changes nothing, in rows and gradients, as long as it is
+    finite: NaN or infinity there may spread, since 0 * NaN is NaN. A length or a batch
+    of 0 is allowed; with no keys at all, each query gives zero.
     Shapes: B batch, T target length, S source length, H heads, G key and value heads,
     K key_dim, V value_dim.
 
@@ -287,12 +290,7 @@ def _is_thrifty(backend, dtype, device):
     """Whether the backend's kernel has not all scores in memory at once."""
     if backend == "torch":
         return True
-    return dtype == "bfloat16" and (device or _jax_device()) == "gpu"
-
-
-@functools.cache
-def _jax_device():
-    return keras.distribution.list_devices()[0].partition(":")[0]
+    return dtype == "bfloat16" and (device or fused.device_kind()) == "gpu"
 
 
 def checked(query, key, value):
@@ -364,6 +362,7 @@ def dot_scores(query, key, scale=1.0):
         (1, 4, 3, 5)
     """
     # Transposed once, and their gradients once: an einsum does so in each product.
+    query, key = (explicit.widened(x) for x in (query, key))
     query, key = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key))
     groups, source = key.shape[1], ops.shape(key)[2]
     _, heads, target, key_dim = ops.shape(query)

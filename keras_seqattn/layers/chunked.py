@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_seqattn import autodiff
 from keras_seqattn.layers.distances import DistanceBias
-from keras_seqattn.layers.explicit import MASKED_SCORE
+from keras_seqattn.layers.explicit import MASKED_SCORE, widened
 from keras_seqattn.layers.grid import Grid, carry_along, stack
 from keras_seqattn.layers.tiles import DistanceTiles, PairTiles
 
@@ -273,7 +273,8 @@ class _Weighing:
 
     def _scores(self, row, column, query):
         """Gives one block of masked scores, float32 `(B, G, s, R * t)`."""
-        scores = _product(self._keys[column], ops.swapaxes(query, -1, -2))
+        key, query = widened(self._keys[column]), widened(query)
+        scores = ops.cast(ops.matmul(key, ops.swapaxes(query, -1, -2)), "float32")
         bias = None if self._bias is None else self._bias.tile(row, column)
         visible = self._grid.visible(row, column)
         if bias is None and visible is None:

@@ -16,6 +16,23 @@ from keras_seqattn.layers.dropping import drop
 MASKED_SCORE = -1e30
 
 
+def widened(x):
+    """Returns what scores are computed from: float16, whose products overflow, wider.
+
+    Args:
+        x: Queries or keys, a float tensor.
+
+    Returns:
+        `x`, in float32 where it is float16.
+
+    Example:
+        >>> keras.backend.standardize_dtype(widened(ops.ones(2, "float16")).dtype)
+        'float32'
+    """
+    is_float16 = keras.backend.standardize_dtype(x.dtype) == "float16"
+    return ops.cast(x, "float32") if is_float16 else x
+
+
 def softmax(scores, mask, bias, dtype):
     """Normalizes biased and masked scores, in float32.
 

@@ -4,13 +4,14 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 K key_dim, V value_dim.
 """
 
+import functools
+
 import keras
 from keras import ops
 
 from keras_seqattn.layers import explicit, masks
 
-# Far below any score that float16 holds.
-MASKED_SCORE_FLOAT16 = -3e4
+LOWEST_FLOAT16 = -65504.0
 
 
 def fused_attention(query, key, value, bias=None, dropout=0.0, **options):
@@ -47,16 +48,40 @@ def fused_attention(query, key, value, bias=None, dropout=0.0, **options):
     is_causal = is_plain_causal(bias=bias, **options)
     shapes = ops.shape(query), ops.shape(key)
     pairs = mask = None if is_causal else masks.pair_mask(*shapes, **options)
-    if mask is not None and bias is not None:
-        # torch's kernel takes one of the two.
-        bias, mask = _masked_bias(mask, bias, query.dtype), None
+    dtype = keras.backend.standardize_dtype(query.dtype)
+    if not _takes_float16():
+        query, key, value = (explicit.widened(x) for x in (query, key, value))
+    if bias is not None and dtype == "float16":
+        bias, mask = _float16_bias(mask, ops.cast(bias, "float32")), None
+    elif bias is not None:
+        bias = ops.cast(bias, dtype)
+        if mask is not None:  # torch's kernel takes one of the two.
+            bias, mask = ops.where(mask, bias, explicit.MASKED_SCORE), None
     # JAX's kernel wants one width; zeros change no product.
     value_dim, width = value.shape[-1], max(key.shape[-1], value.shape[-1])
     query, key, value = (_widened(x, width) for x in (query, key, value))
     output = ops.dot_product_attention(
         query, key, value, bias=bias, mask=mask, scale=1.0, is_causal=is_causal
     )
-    return explicit.zero_empty_rows(output[..., :value_dim], pairs, heads_last=True)
+    output = ops.cast(output[..., :value_dim], dtype)
+    return explicit.zero_empty_rows(output, pairs, heads_last=True)
+
+
+@functools.cache
+def _takes_float16():
+    """Whether the kernel keeps scores of float16 in float32.
+
+    What Keras has on TensorFlow does not; JAX's does not compile on a CPU, nor has a
+    gradient there.
+    """
+    backend = keras.backend.backend()
+    return backend == "torch" or (backend == "jax" and device_kind() == "gpu")
+
+
+@functools.cache
+def device_kind():
+    """Returns the kind of the first device: "cpu", "gpu" or "tpu"."""
+    return keras.distribution.list_devices()[0].partition(":")[0]
 
 
 def is_plain_causal(mask=None, bias=None, causal=False, window=None, offset=0):
@@ -80,11 +105,21 @@ def is_plain_causal(mask=None, bias=None, causal=False, window=None, offset=0):
     return causal and is_aligned and mask is None and bias is None and window is None
 
 
-def _masked_bias(mask, bias, dtype):
-    """Gives a bias that hides what the mask does, as far as the dtype can."""
-    is_float16 = keras.backend.standardize_dtype(dtype) == "float16"
-    masked = MASKED_SCORE_FLOAT16 if is_float16 else explicit.MASKED_SCORE
-    return ops.where(mask, ops.cast(bias, dtype), ops.cast(masked, dtype))
+def _float16_bias(mask, bias):
+    """Returns a bias of the same weights that float16 holds, with the mask in it.
+
+    A row's weights stay as they are when a number is taken from all its scores: here
+    the largest bias that counts, so that what is out of range is far from it.
+    """
+    allowed = bias
+    if mask is not None:
+        allowed = ops.where(mask, bias, explicit.MASKED_SCORE)
+    peak = ops.stop_gradient(ops.max(allowed, axis=-1, keepdims=True))
+    bias = ops.clip(allowed - peak, LOWEST_FLOAT16, 0.0)
+    if mask is not None:  # An empty row keeps its zeros, of which no NaN comes.
+        hidden = ops.logical_and(ops.logical_not(mask), peak > explicit.MASKED_SCORE)
+        bias = ops.where(hidden, -float("inf"), bias)
+    return ops.cast(bias, "float16")
 
 
 def _widened(x, width):

@@ -17,6 +17,13 @@ from keras_seqattn.layers.projections import HeadProjections
 from keras_seqattn.layers.relative import positions_in_attention
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
+# What Keras's layer calls, and lets subclasses override.
+KERAS_HOOKS = (
+    "_build_attention",
+    "_compute_attention",
+    "_compute_attention_mask",
+    "_masked_softmax",
+)
 SCORES = ("scaled_dot", "dot", "additive")
 
 
@@ -96,7 +103,8 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
 
     Raises:
         ValueError: If a size is not a positive integer, heads do not divide, options
-            exclude each other, or shapes do not fit.
+            exclude each other, or shapes do not fit; if a subclass overrides what only
+            Keras's class calls, such as `_compute_attention`.
 
     Example:
         >>> import numpy as np
@@ -158,6 +166,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
             qk_norm=qk_norm,
             **kwargs,
         )
+        self._refuse_hooks()
         self.dropout = arguments.fraction("dropout", dropout)
         self.attention_axes = _axes(attention_axes)
         self.sliding_window = arguments.positive_integer(
@@ -174,6 +183,17 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
         self.supports_masking = True
         self._check_options()
+
+    def _refuse_hooks(self):
+        """Refuses what a subclass overrides of Keras's class and nothing here calls."""
+        for hook in KERAS_HOOKS:
+            if hasattr(type(self), hook):
+                raise ValueError(
+                    f"`{hook}` must not be overridden: no method of this class calls "
+                    "it. Override `call`, give `score`, `scale` or `positions`, or "
+                    "subclass `keras.layers.MultiHeadAttention`. "
+                    f"Received: {type(self).__name__}.{hook}."
+                )
 
     def _check_options(self):
         arguments.choice(

@@ -205,8 +205,6 @@ def test_an_empty_row_is_exactly_zero(rng, kernel, dtype, bias):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_an_empty_row_leaves_the_gradients_finite(rng, kernel, dtype):
     """A zero made of a NaN by `where` would send the NaN back."""
-    if (keras.backend.backend(), kernel, dtype) == ("jax", "fused", "float16"):
-        pytest.skip("JAX's own kernel has no float16 gradient on a CPU")
     query, _, _, mask, bias = draw(rng, mask="heads", bias="heads")
     query, mask, bias = query[..., :1, :], mask[:, :1, :, :T], bias[:, :1, :, :T]
     mask[0, :, 2] = False
@@ -240,6 +238,57 @@ def test_float16_does_not_overflow(kernel):
     np.testing.assert_allclose(numpy(output), 40.0, rtol=1e-3)
     scores = layers.attention_scores(x, x)
     np.testing.assert_allclose(numpy(scores), 1 / 3, rtol=1e-3)
+
+
+LARGE_BIASES = {
+    "all keys": np.full((B, 1, T, S), -1e9),
+    "most keys": np.where(np.arange(S) < 2, 0.0, -1e9).reshape(1, 1, 1, S),
+    "one key": np.where(np.arange(S) == 2, 1e9, 0.0).reshape(1, 1, 1, S),
+    "below the masked": np.where(np.arange(S) < 2, 0.0, -6e4).reshape(1, 1, 1, S),
+}
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_float16_takes_a_bias_beyond_its_range(rng, kernel, masked):
+    """Keys 0 and 1 are masked, which have the largest of some biases."""
+    query, key, value, *_ = draw(rng)
+    mask = np.array([False, False, *[True] * (S - 2)]).reshape(1, 1, 1, S)
+    mask = mask if masked else None
+
+    def attend(*inputs):
+        inputs = [ops.cast(x, "float16") for x in inputs]
+        return tuple(
+            layers.dot_product_attention(
+                *inputs, bias=bias.astype("float32"), mask=mask, implementation=kernel
+            )
+            for bias in LARGE_BIASES.values()
+        )
+
+    outputs = evaluated(attend)(query, key, value)
+    for output, (name, bias) in zip(outputs, LARGE_BIASES.items(), strict=True):
+        assert output.dtype == "float16"
+        assert np.isfinite(output).all(), name
+        allowed = np.broadcast_to(bias, (B, 1, T, S))[..., 2 if masked else 0 :]
+        if allowed.max() > -1e9:  # Which swallows the scores it is added to.
+            expected, _ = oracle.attention(query, key, value, bias=bias, mask=mask)
+            np.testing.assert_allclose(output, expected, atol=0.01, err_msg=name)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_scores_beyond_float16_do_not_overflow(rng, kernel):
+    """Of inputs of 300 and 3,000: the largest score takes all, and none is NaN."""
+    signs = np.sign(rng.normal(size=(2, 1, 4, 1, 64)))
+    value = rng.normal(size=(1, 4, 1, 3)).astype("float16")
+
+    def attend(query, key, value):
+        return layers.dot_product_attention(query, key, value, implementation=kernel)
+
+    for size in (300.0, 3000.0):
+        query, key = (signs * size).astype("float16")
+        expected, _ = oracle.attention(query, key, value)
+        output = evaluated(attend)(query, key, value)
+        np.testing.assert_allclose(output, expected, atol=0.01)
 
 
 def test_softmax_is_in_float32():

@@ -90,7 +90,7 @@ def takers():
             calls[f"{argument}, {layer.name}"] = attention_call(layer, argument)
     encoder, decoder = layers.EncoderBlock(**block), layers.DecoderBlock(**block)
     decoder_only = layers.DecoderBlock(**block)
-    recurrent = layers.AttentiveRecurrentDecoder(4)
+    recurrent, three = layers.AttentiveRecurrentDecoder(4), (X, X, X[:, 0])
     memory, cache = multi_head.project_memory(X), multi_head.initial_cache(2, 1, 3)
     return calls | {
         "mask, encoder": lambda mask: encoder(X, mask=mask),
@@ -102,12 +102,8 @@ def takers():
         "target_mask, decoder-only": lambda mask: decoder_only(X, mask=mask),
         "past_mask, decoder-only": lambda mask: decoder_only(X, past=X, past_mask=mask),
         "mask, recurrent": lambda mask: layers.RecurrentEncoder(4)(X, mask=mask),
-        "target_mask, recurrent": lambda mask: recurrent(
-            X, X, X[:, 0], target_mask=mask
-        ),
-        "source_mask, recurrent": lambda mask: recurrent(
-            X, X, X[:, 0], source_mask=mask
-        ),
+        "target_mask, recurrent": lambda mask: recurrent(*three, target_mask=mask),
+        "source_mask, recurrent": lambda mask: recurrent(*three, source_mask=mask),
         "mask, segments": lambda mask: layers.SegmentMemory(3, 2)(X, mask=mask),
         "mask, step": lambda mask: multi_head.step(X[:, :1], cache, 0, mask),
         "mask, memory": lambda mask: multi_head.step_memory(X[:, :1], memory, mask),

@@ -397,6 +397,20 @@ def test_says_which_mask_does_not_fit(rng, shape):
         built(rng)(query, value, attention_mask=np.ones(shape, bool))
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "hook", ["_compute_attention", "_compute_attention_mask", "_masked_softmax"]
+)
+def test_an_override_that_nothing_calls_is_refused(hook):
+    class Own(layers.MultiHeadAttention):
+        pass
+
+    Own(2, 3)
+    setattr(Own, hook, lambda self, *args, **kwargs: None)
+    with pytest.raises(ValueError, match=f"`{hook}` must not.*Received: Own.{hook}"):
+        Own(2, 3)
+
+
 @pytest.mark.parametrize("name", ["query_mask", "value_mask", "attention_mask"])
 def test_ones_and_zeros_are_a_mask(rng, name):
     """As in Keras."""
