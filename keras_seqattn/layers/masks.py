@@ -171,6 +171,7 @@ def bool_mask(name, mask):
     """
     if mask is None:
         return None
+    arguments.tensor(name, mask)
     given = mask  # An array can be seen; on JAX, a program's tensor of it cannot.
     if not (ops.is_tensor(mask) or isinstance(mask, keras.KerasTensor)):
         mask = ops.convert_to_tensor(mask)
