@@ -38,6 +38,9 @@ def translation_batches(
     an epoch is filled with rows of padding, which count for nothing in a loss over
     real tokens. Finer buckets waste less on padding and cost more programs.
 
+    `fit` takes it with `shuffle=False`: by default Keras warns that it cannot shuffle a
+    dataset.
+
     Replicas that share each batch (`tf.distribute`, `keras.distribution`) must divide
     its rows: `rows_multiple`. The pairs of a batch that is not full are spread over its
     `rows_multiple` equal parts, so that each replica has about as many.
