@@ -10,7 +10,7 @@ token attends to, in every layer and head. Programs use the same address:
 
 gives {"translations": [{"text": ..., "score": ...}, ...]}, best first, and for a wrong
 request {"error": ...} with the status 400. The first line of each beam width waits for
-its program to be compiled. It needs `pip install "keras_seqattn[serve]"`.
+its program to be compiled. It needs `pip install ".[serve]"`.
 """
 
 import argparse

@@ -15,7 +15,7 @@ before the next. Stop it whenever you like, or kill it: the same command goes on
 the last block written. While it runs, the translations are in OUTPUT.part; what was
 translated, and how far, is in OUTPUT.json, which stays beside the output, so that no
 command takes another's output for its own. Names that end in .gz are compressed. It
-needs `pip install "keras_seqattn[text]"`, and on Windows it does not run.
+needs `pip install ".[text]"`, and on Windows it does not run.
 """
 
 import argparse

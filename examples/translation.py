@@ -7,7 +7,7 @@
     python examples/translation.py --train train.en train.de --val val.en val.de
 
 Stop it whenever you like: the same command goes on from the last finished epoch. It
-needs `pip install "keras_seqattn[text,score,corpora,plot]"`.
+needs `pip install ".[text,score,corpora,plot]"`.
 """
 
 import argparse

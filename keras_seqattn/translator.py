@@ -306,15 +306,36 @@ class Translator:
     def export(self, path, format="saved_model", **options):
         """Writes the translator for an engine that serves it without this library.
 
+        How each is loaded, `keras_seqattn.export` says.
+
+        "saved_model", on the TensorFlow backend: model, tokenizers and search as one
+        TensorFlow SavedModel, from strings to strings. Options: `batch_size` (16),
+        number of lines searched together; `max_length`, number of tokens at which a
+        source is cut, by default the model's own limit, and 1024 where it sets none;
+        `jit_compile` (False), whether XLA compiles the searches when they first run,
+        which makes them several times faster where the server has it.
+
+        "ctranslate2": a folder for the CTranslate2 engine: a `TranslationTransformer`
+        and its SentencePiece models, without the search. Options: `quantization`
+        (None): "float32", "int8", "int8_float32", "int16" or "float16"; `max_length`,
+        number of positions where they are added to the embedding, by default the
+        model's own limit, and 1024 where it sets none.
+
+        "onnx", on the TensorFlow backend: the model alone, from token ids to logits.
+        Option: `opset_version`, by default the converter's own.
+
         Args:
-            path: Folder, or file, that does not exist yet.
-            format: "saved_model": TensorFlow's, from strings to strings;
-                "ctranslate2"; "onnx": the model alone, from token ids to logits.
-            **options: Those of the format: see `keras_seqattn.export`.
+            path: Folder; for "onnx" a file that ends in ".onnx".
+            format: "saved_model", "ctranslate2" or "onnx".
+            **options: Those of the format, as above, and for each `overwrite` (False):
+                whether to replace what stands at `path`; `verbose` (False): whether to
+                print what is being done.
 
         Raises:
-            ValueError: If the format is none of these, or cannot hold this translator;
+            ValueError: If the format is none of these, an option is unknown or out of
+                range, `path` exists already, or the format cannot hold this translator;
                 nothing is written then.
+            ImportError: If a package that the format needs is missing.
         """
         from keras_seqattn.export import export_translator
 

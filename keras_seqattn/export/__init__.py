@@ -1,4 +1,38 @@
-"""A translator for other runtimes: SavedModel, CTranslate2, ONNX."""
+"""A translator for other runtimes: SavedModel, CTranslate2, ONNX.
+
+`Translator.export` writes it, and names the formats and their options.
+
+A SavedModel takes strings and returns strings. The program that loads it needs
+TensorFlow and, where a tokenizer is SentencePiece, the import of tensorflow_text, which
+registers what the tokenizer needs; without it TensorFlow knows no "SentencepieceOp".
+
+```python
+import tensorflow as tf
+import tensorflow_text
+
+serve = tf.saved_model.load("folder").signatures["serving_default"]
+print(serve(lines=tf.constant(["two dogs"]))["translations"].numpy())
+```
+
+A folder for CTranslate2 holds no search: `ctranslate2.Translator.translate_batch` has
+its own defaults. It finds the tokens and scores of a `Translator` with these arguments:
+
+- `beam_size`, 2 by default: 1 for `Greedy()`, the `width` of a `BeamSearch`.
+- `length_penalty`, 1 by default: the `length_penalty` of a `BeamSearch` whose `penalty`
+  is "length"; 0 for `Greedy()`, whose scores it would divide too.
+- `patience`, 1 by default: that of a `BeamSearch`. For its None, which searches on as
+  long as a better hypothesis may come, the engine has no equal; a large number comes
+  near.
+- `min_decoding_length`, 1 by default, by which no translation is empty: the search's
+  `min_length`, 0 if not set.
+- `max_decoding_length`, 256 by default: 2 S + 10 for a line of S tokens, its end
+  included, and at most the model's `max_length`. One call has one limit for all lines.
+- `max_input_length`, 1024 by default: the model's `max_length`; 0 where it has none.
+- `repetition_penalty` and `no_repeat_ngram_size`: as in the search.
+- `end_token`: with `stop_ids`, the texts of these and of the end token.
+
+A line that is empty has to be left out, and translates to "".
+"""
 
 from keras_seqattn.export.artifact import export_translator
 

@@ -5,6 +5,8 @@ import importlib
 import pathlib
 import tempfile
 
+from keras_seqattn import arguments
+
 FORMATS = ("saved_model", "ctranslate2", "onnx")
 
 
@@ -13,12 +15,7 @@ def export_translator(
 ):
     """Writes a translator so that a program without this library can run it.
 
-    - "saved_model": a TensorFlow SavedModel, strings in and strings out, with
-      tokenizers and search. Options: see `saved_model.prepare`.
-    - "ctranslate2": a folder for the CTranslate2 engine, with its SentencePiece
-      models. Options: see `ctranslate2.prepare`.
-    - "onnx": the model without tokenizers and search, token ids in and logits out.
-      Options: see `onnx.prepare`.
+    `Translator.export` calls this, and names the formats and their options.
 
     What the format cannot express is refused before anything is written. The files
     come into being beside `path` and are renamed at the end, so `path` never holds
@@ -51,10 +48,7 @@ def export_translator(
         ...     sorted(file.name for file in path.iterdir())
         ['config.json', 'model.bin', 'shared_vocabulary.json']
     """
-    if format not in FORMATS:
-        raise ValueError(
-            f"`format` must be one of {FORMATS}. Received: format={format!r}."
-        )
+    arguments.choice("format", format, FORMATS)
     path = pathlib.Path(path)
     if path.exists() and not overwrite:
         raise ValueError(
@@ -64,6 +58,8 @@ def export_translator(
     say = print if verbose else _say_nothing
     room = importlib.import_module(f"keras_seqattn.export.{format}")
     say(f"Preparing the translator for {format}.")
+    names = set(arguments.names_of(room.prepare)) - {"translator", "path"}
+    arguments.known(options, sorted(names), f"export(format={format!r})")
     write = room.prepare(translator, path=path, **options)
     with _new(path) as made:
         write(made)
@@ -123,5 +119,5 @@ def needed_package(name, format):
     except ImportError as error:
         raise ImportError(
             f'`format="{format}"` needs the package {name}: '
-            'pip install "keras_seqattn[export]".'
+            'pip install ".[export]" in a clone of the repository.'
         ) from error

@@ -3,6 +3,7 @@
 import base64
 import pathlib
 
+from keras_seqattn import arguments
 from keras_seqattn.export.artifact import needed_package
 from keras_seqattn.export.transformer_spec import refuse, transformer_spec
 from keras_seqattn.models import TranslationTransformer
@@ -29,12 +30,10 @@ def prepare(translator, path, quantization=None, max_length=None):
     ```
 
     The engine adds the end token to the source and the start token to the target by
-    itself, cuts off sources at `max_input_length` and stops at `max_decoding_length`;
-    give it the model's `max_length` for both. An empty line has to be left out. The
-    padding and start tokens are never generated. The translator's search stays here:
-    give the engine its options, and `stop_ids` as `end_token`, the texts of these and
-    of the end token. With a `ByteTokenizer` there are no
-    SentencePiece models; the token of byte b is then `f"<0x{b:02X}>"`.
+    itself. The padding and start tokens are never generated. The translator's search
+    stays here: `keras_seqattn.export` says with which arguments the engine's finds the
+    same. With a `ByteTokenizer` there are no SentencePiece models; the token of byte b
+    is then `f"<0x{b:02X}>"`.
 
     In float32 the engine computes what the model does, up to rounding. With int8 the
     weights are rounded here, and by default the engine also computes in int8, which is
@@ -58,11 +57,7 @@ def prepare(translator, path, quantization=None, max_length=None):
             option is out of range.
         ImportError: If ctranslate2 is not installed.
     """
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(
-            f"`quantization` must be one of {QUANTIZATIONS}. "
-            f"Received: quantization={quantization!r}."
-        )
+    arguments.choice("quantization", quantization, QUANTIZATIONS)
     needed_package("ctranslate2", "ctranslate2")
     model = translator.model
     if type(model) is not TranslationTransformer:
@@ -92,12 +87,7 @@ def _number_of_positions(model, max_length):
     own = model.max_length
     if max_length is None:
         return own or MAX_LENGTH
-    if not isinstance(max_length, int) or not 0 < max_length <= (own or max_length):
-        raise ValueError(
-            f"`max_length` must be a positive integer, and at most the model's own, "
-            f"{own}. Received: max_length={max_length!r}."
-        )
-    return max_length
+    return arguments.integer("max_length", max_length, least=1, most=own)
 
 
 def _fill_config(config, model, pieces):

@@ -9,6 +9,7 @@ import functools
 import keras
 import numpy as np
 
+from keras_seqattn import arguments
 from keras_seqattn.decoding import Greedy, loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 from keras_seqattn.export.results import ordered_results
@@ -16,6 +17,8 @@ from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
 
 # The shortest length that sources are padded to; the others are its doubles.
 SHORTEST = 16
+# The number of tokens at which sources are cut where the model sets no limit.
+MAX_LENGTH = 1024
 # What `str.strip` takes for space, which is more than TensorFlow's `strip` does.
 ONLY_SPACE = r"[\t-\r\x1c-\x1f\x{85}\p{Z}]*"
 
@@ -23,7 +26,8 @@ ONLY_SPACE = r"[\t-\r\x1c-\x1f\x{85}\p{Z}]*"
 def prepare(translator, path, batch_size=16, max_length=None, jit_compile=False):
     """Makes the writer of a SavedModel.
 
-    It holds model, tokenizers and search, and needs this library no more, nor Keras:
+    It holds model, tokenizers and search. A program that loads it needs TensorFlow and,
+    for SentencePiece, tensorflow_text, which it has to import:
 
     ```python
     import tensorflow as tf
@@ -49,8 +53,8 @@ def prepare(translator, path, batch_size=16, max_length=None, jit_compile=False)
         translator: A `keras_seqattn.Translator`.
         path: Where the folder will be.
         batch_size: Number of lines B searched together; fewer are filled up.
-        max_length: Number of tokens at which a source is cut, the end's included: the
-            model's own when None, and needed where that sets no limit.
+        max_length: Number of tokens at which a source is cut, the end's included. None:
+            the model's own, and 1024 where that sets no limit.
         jit_compile: Whether XLA compiles the searches when they first run. It makes
             them several times faster, where the server has it: TensorFlow Serving
             only when started with `--xla_cpu_compilation_enabled`.
@@ -77,12 +81,11 @@ def prepare(translator, path, batch_size=16, max_length=None, jit_compile=False)
                 "`ByteTokenizer`, which run in a graph. "
                 f"Received: {side}_tokenizer of class {type(tokenizer).__name__}."
             )
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(
-            "`batch_size` must be a positive integer. "
-            f"Received: batch_size={batch_size!r}."
-        )
-    max_length = _checked_max_length(translator.model, max_length)
+    batch_size = arguments.positive_integer("batch_size", batch_size)
+    jit_compile = arguments.boolean("jit_compile", jit_compile)
+    own = translator.model.max_length
+    arguments.integer("max_length", max_length, least=2, most=own, optional=True)
+    max_length = max_length or own or MAX_LENGTH
     graphs = _Graphs(translator, batch_size, max_length, jit_compile)
     archive = keras.export.ExportArchive()
     archive.track(translator.model)
@@ -91,17 +94,6 @@ def prepare(translator, path, batch_size=16, max_length=None, jit_compile=False)
     if graphs.search.num_hypotheses > 1:
         archive.add_endpoint("n_best", graphs.n_best, input_signature=signature)
     return lambda folder: archive.write_out(str(folder), verbose=False)
-
-
-def _checked_max_length(model, max_length):
-    own = model.max_length
-    given = own if max_length is None else max_length
-    if not isinstance(given, int) or not 2 <= given <= (own or given):
-        raise ValueError(
-            "`max_length` must be an integer of at least 2, and at most the model's "
-            f"own, {own}. Received: max_length={max_length!r}."
-        )
-    return given
 
 
 class _Graphs:

@@ -214,6 +214,7 @@ def new_figure(size):
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "Figures need matplotlib: pip install 'keras_seqattn[plot]'"
+            "Figures need matplotlib: pip install '.[plot]' in a clone of the "
+            "repository."
         ) from error
     return Figure(figsize=size, layout="constrained")

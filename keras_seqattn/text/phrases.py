@@ -122,7 +122,7 @@ def _rendered(language):
     except ImportError as error:
         raise ImportError(
             "The corpus `phrases` is made from Babel's data. Install it with "
-            '`pip install "keras_seqattn[corpora]"`.'
+            '`pip install ".[corpora]"` in a clone of the repository.'
         ) from error
     locale = babel.Locale(language)
     kinds = (_names, _lists, _dates, _times, _intervals, _durations, _units, _amounts)

@@ -1,6 +1,7 @@
 """SavedModel: strings in, strings out, the same translations without this library."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import keras_seqattn as ks
-from keras_seqattn.export import export_translator
+from keras_seqattn.export import export_translator, saved_model
 from keras_seqattn.export.results import ordered_results
 from tests.export.translators import LINES, make_sentencepiece, make_translator
 
@@ -163,7 +164,10 @@ def test_other_backends_are_refused(tmp_path):
     ("options", "message"),
     [
         ({"batch_size": 0}, "`batch_size` must be .*Received: batch_size=0"),
-        ({"max_length": 25}, "at most the model's own, 24. Received: max_length=25"),
+        (
+            {"max_length": 25},
+            r"an integer in \[2, 24\] or None. Received: max_length=25",
+        ),
         ({"max_length": 1}, "`max_length` must be .*Received: max_length=1"),
     ],
 )
@@ -174,9 +178,27 @@ def test_wrong_options_are_refused(tmp_path, options, message):
 
 
 @tensorflow_only
-def test_a_model_without_a_limit_needs_one(tmp_path):
-    with pytest.raises(ValueError, match="own, None. Received: max_length=None"):
-        export_translator(make_translator(max_length=None), tmp_path / "model")
+def test_a_model_without_a_limit_gets_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(saved_model, "MAX_LENGTH", 20)
+    translator = make_translator(max_length=None, decoder_layers=1)
+    found = served(translator, ["abc", "x" * 30], tmp_path, batch_size=2)
+    texts = decoded(found["serving_default"]["translations"])
+    assert texts == translator(["abc", "x" * 19])
+
+
+@tensorflow_only
+@pytest.mark.slow_on("tensorflow")
+def test_the_documented_program_loads_it(tmp_path):
+    """Alone, with the import that TensorFlow has no tokenizer without."""
+    translator = make_translator(tokenizer=make_sentencepiece(), max_length=12)
+    translator.export(tmp_path / "folder", batch_size=1)
+    (block,) = re.findall(r"```python\n(.*?)```", ks.export.__doc__, re.S)
+    command = [sys.executable, "-c", block]
+    options = {"cwd": tmp_path, "capture_output": True, "text": True}
+    printed = subprocess.run(command, **options, check=True).stdout
+    assert repr(translator(["two dogs"])[0].encode()) in printed
+    command[-1] = block.replace("import tensorflow_text\n", "")
+    assert "SentencepieceOp" in subprocess.run(command, **options).stderr
 
 
 @tensorflow_only
