@@ -6,6 +6,18 @@ keras and numpy is imported when first used.
 
 import importlib
 
+try:
+    import keras  # noqa: F401
+except ModuleNotFoundError as error:
+    missing = (error.name or "").partition(".")[0]
+    if missing not in ("tensorflow", "jax", "torch"):
+        raise
+    raise ImportError(
+        f"Keras computes with {missing} here, which is not installed: "
+        f"`pip install {missing}`, or choose another that is installed by the "
+        'environment variable KERAS_BACKEND: "tensorflow", "jax" or "torch".'
+    ) from error
+
 from keras_seqattn import decoding, layers, models, training
 from keras_seqattn.version import __version__
 

@@ -1,6 +1,7 @@
 """What a clone promises before anything is imported: metadata, bounds, test runner."""
 
 import configparser
+import os
 import pathlib
 import re
 import subprocess
@@ -68,6 +69,29 @@ def test_the_distribution_holds_every_package_and_the_licence():
     config.read(ROOT / "setup.cfg")
     assert (ROOT / config["metadata"]["license_files"]).exists()
     assert (package / config["options.package_data"]["keras_seqattn"].strip()).exists()
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_a_missing_backend_is_named_with_the_remedy(backend):
+    hidden = f"import sys; sys.modules[{backend!r}] = None; import keras_seqattn"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden],
+        cwd=ROOT,
+        env={**os.environ, "KERAS_BACKEND": backend},
+        capture_output=True,
+        text=True,
+    )
+    message = done.stderr.splitlines()[-1]
+    assert message.startswith(f"ImportError: Keras computes with {backend} here, which")
+    assert f"`pip install {backend}`" in message
+    assert "KERAS_BACKEND" in message
+
+
+def test_metadata_names_the_authors():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert config["metadata"]["author"] == "the keras_seqattn authors"
 
 
 @pytest.fixture
