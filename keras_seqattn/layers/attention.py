@@ -245,7 +245,9 @@ def choose_implementation(
     has_kernel = backend == "torch" or (backend == "jax" and fits_jax)
     has_kernel = has_kernel and dropout == 0.0
     lengths = query_shape[1], key_shape[1]
-    if None in lengths or lengths[0] * lengths[1] < LONG:
+    # Unknown is None, a tensor, or what a program that is exported has for a size.
+    are_known = all(isinstance(length, int) for length in lengths)
+    if not are_known or lengths[0] * lengths[1] < LONG:
         return "fused" if has_kernel else "explicit"
     is_padding = mask is None or (len(mask.shape) == 4 and mask.shape[2] == 1)
     few_pairs = is_padding and not causal and window is None and bias is None
@@ -326,8 +328,10 @@ def checked(query, key, value):
             f"must be equal. Received: query.shape={tuple(query.shape)}, "
             f"key.shape={tuple(key.shape)}, value.shape={tuple(value.shape)}."
         )
-    lengths = {x.shape[1] for x in (key, value)} - {None}
-    if query.shape[3] != key.shape[3] or len(lengths) > 1:
+    # Compared, not put in a set: when torch exports a model, sizes are tensors.
+    lengths = key.shape[1], value.shape[1]
+    unequal = None not in lengths and lengths[0] != lengths[1]
+    if query.shape[3] != key.shape[3] or unequal:
         raise ValueError(
             "`key` must have the width of `query` and the length of `value`. "
             f"Received: query.shape={tuple(query.shape)}, "

@@ -236,7 +236,9 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
     Shapes: B batch, L length, D model_dim, V vocabulary_size.
 
     Being Keras's own `ReversibleEmbedding`, it takes LoRA and `quantize` as that
-    layer does.
+    layer does. A model of `keras_seqattn.models` quantizes it with the rest; one of
+    your own leaves it out, since Keras goes to layers without parts alone: call its
+    `quantize` too.
 
     Args:
         vocabulary_size: Number of token ids V, a positive integer.

@@ -1,6 +1,7 @@
 """Quantization: of subclasses, and what a layer made of layers says in its config."""
 
 import re
+import warnings
 
 import keras
 
@@ -14,6 +15,44 @@ class QuantizedAsParent:
     def quantize(self, mode=None, type_check=True, config=None):
         """Quantizes the weights as the parent does."""
         super().quantize(mode, type_check=False, config=config)
+
+
+def quantize_composites(model, mode, config=None, filters=None):
+    """Quantizes the layers of a model that are weights and layers in one.
+
+    `keras.Model.quantize` leaves them out: it goes to layers without parts alone.
+
+    Args:
+        model: A built model.
+        mode: As in `keras.Model.quantize`; so are `config` and `filters`.
+        config: A `keras.quantizers.QuantizationConfig`, or None.
+        filters: A regular expression or several of layers' names, or a function of a
+            layer; None for all.
+
+    Example:
+        >>> from keras_seqattn.layers import PositionalEmbedding
+        >>> model = keras.Sequential([PositionalEmbedding(10, 4)])
+        >>> model.build((None, 3))
+        >>> quantize_composites(model, "int8")
+        >>> model.layers[0].quantization_mode
+        'int8'
+    """
+    for layer in model._flatten_layers():
+        is_composite = isinstance(layer, QuantizedAsParent)
+        if not is_composite or layer.quantization_mode or not _passes(layer, filters):
+            continue
+        try:
+            layer.quantize(mode or config.mode, config=config)
+        except NotImplementedError as error:  # as Keras treats a mode of some layers
+            warnings.warn(str(error), stacklevel=3)
+
+
+def _passes(layer, filters):
+    """Whether Keras's `filters` choose a layer."""
+    if filters is None or callable(filters):
+        return filters is None or filters(layer)
+    patterns = [filters] if isinstance(filters, str) else filters
+    return any(re.search(pattern, layer.name) for pattern in patterns)
 
 
 def dtype_config(layer):

@@ -6,7 +6,7 @@ Shapes: D model_dim, V vocabulary.
 from keras_seqattn import arguments
 from keras_seqattn.layers import PositionalEmbedding, TokenLogits
 from keras_seqattn.layers.blocks import attention_config, attention_from_config
-from keras_seqattn.layers.quantization import dtype_config
+from keras_seqattn.layers.quantization import dtype_config, quantize_composites
 from keras_seqattn.layers.residual import make_norm
 
 # Names of positions that stand inside attention, not on the embedding.
@@ -106,6 +106,19 @@ class Configured:
         if not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
+
+    def quantize(self, mode=None, config=None, filters=None, **kwargs):
+        """Quantizes the weights as Keras does, and the tables of embeddings with them.
+
+        Args:
+            mode: As in `keras.Model.quantize`; so are the other arguments.
+            config: A `keras.quantizers.QuantizationConfig`, or None.
+            filters: Which layers, by their names or a function; None for all.
+            **kwargs: `type_check`.
+        """
+        super().quantize(mode, config=config, filters=filters, **kwargs)
+        quantize_composites(self, mode, config, filters)
+        self.train_function = self.test_function = self.predict_function = None
 
     def get_config(self):
         """Gives the constructor's arguments."""

@@ -231,6 +231,8 @@ def _token_weights(real, sample_weight):
     if sample_weight is None:
         return ops.cast(real, "float32")
     sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
+    if _has_unknown_rank(sample_weight):  # (B, 1) or (B, T)
+        sample_weight = ops.reshape(sample_weight, (ops.shape(real)[0], -1))
     shape = tuple(sample_weight.shape)
     if len(shape) == 1 and _fits(shape, real.shape[:1]):
         sample_weight = ops.expand_dims(sample_weight, -1)  # (B, 1)
@@ -241,6 +243,11 @@ def _token_weights(real, sample_weight):
             f"Received: sample_weight.shape={shape!r}."
         )
     return ops.where(real, sample_weight, 0.0)
+
+
+def _has_unknown_rank(x):
+    """Whether a tensor's rank is open, as where TensorFlow traces once for several."""
+    return getattr(x.shape, "rank", 0) is None
 
 
 def _check_labels(labels, vocabulary_size, pad_id):

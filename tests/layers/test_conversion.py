@@ -111,3 +111,36 @@ def test_refuses_a_layer_of_another_class():
     message = "`layer` must be a .*GroupQueryAttention.*Received: layer=<Dense"
     with pytest.raises(ValueError, match=message):
         layers.MultiHeadAttention.from_keras(keras.layers.Dense(3))
+
+
+@pytest.mark.backends("torch")
+def test_a_layer_within_another_becomes_one_of_another_name(inputs):
+    """Weights are told by the sublayer and their name, wherever the layer stands."""
+
+    class Outer(keras.layers.Layer):
+        def __init__(self):
+            super().__init__(name="outer")
+            self.inner = theirs({})
+
+        def call(self, query, value):
+            return self.inner(query, value)
+
+    outer = Outer()
+    expected = numpy(outer(*inputs))
+    assert outer.inner.weights[0].path.startswith("outer/")
+    ours = layers.MultiHeadAttention.from_keras(outer.inner, name="elsewhere")
+    np.testing.assert_allclose(numpy(ours(*inputs)), expected, atol=1e-5)
+
+
+@pytest.mark.backends("torch")
+def test_refuses_weights_in_another_order(inputs):
+    class KeysFirst(keras.layers.MultiHeadAttention):
+        @property
+        def weights(self):
+            query, key = super().weights[:2], super().weights[2:4]
+            return [*key, *query, *super().weights[4:]]
+
+    layer = KeysFirst(2, 3)
+    layer(*inputs)
+    with pytest.raises(ValueError, match="Received: weights .*'key/kernel.*'query/ker"):
+        layers.MultiHeadAttention.from_keras(layer)

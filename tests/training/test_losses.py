@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn.compiled import CompiledFunction
-from keras_seqattn.training import MaskedCrossentropy, TokenCrossentropy
+from keras_seqattn.training import MaskedCrossentropy, Perplexity, TokenCrossentropy
 from keras_seqattn.training.crossentropy import token_crossentropy
 from tests.differentiate import value_and_gradient
 from tests.evaluate import examples
@@ -305,3 +305,30 @@ def test_labels_that_are_no_integers():
     labels = np.full((1, 2), 1.5)
     with pytest.raises(ValueError, match=r"`y_true` must hold token ids.*with 1.5"):
         MaskedCrossentropy()(labels, np.zeros((1, 2, V)))
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_one_model_takes_weights_of_rows_and_then_of_tokens(jit_compile):
+    """One program of TensorFlow serves both: it knows the rank of neither."""
+    model = keras.Sequential([keras.layers.Embedding(5, 5)])
+    model.compile(
+        loss=MaskedCrossentropy(),
+        weighted_metrics=[Perplexity()],
+        jit_compile=jit_compile and keras.backend.backend() != "torch",
+    )
+    ids = np.array([[1, 2, 3], [4, 2, 0]])
+    of_rows, of_tokens = np.array([1.0, 2.0]), np.array([[1.0, 3, 2], [2, 1, 1]])
+    logits = ops.convert_to_numpy(model(ids))
+    for weights in (of_rows, of_tokens, of_rows):
+        loss, perplexity = model.evaluate(ids, ids, sample_weight=weights, verbose=0)
+        expected = float(MaskedCrossentropy()(ids, logits, weights))
+        np.testing.assert_allclose([loss, np.log(perplexity)], expected, rtol=1e-5)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("normalize_by", [1, 1.0, 0.25])
+def test_a_divisor_may_be_one_or_less(normalize_by):
+    logits = random_logits(LABELS)
+    total, *_ = reference(LABELS, logits, np.ones(LABELS.shape))
+    value = MaskedCrossentropy(normalize_by=normalize_by)(LABELS, logits)
+    np.testing.assert_allclose(float(value), total / normalize_by, rtol=1e-5)

@@ -1,0 +1,110 @@
+"""`quantize` of a whole model: its bytes, its outputs, its searches and its file."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn.decoding import generate
+from keras_seqattn.models import (
+    EncoderModel,
+    LanguageModel,
+    TranslationRNN,
+    TranslationTransformer,
+)
+
+IDS = np.array([[1, 5, 6, 7, 2], [1, 8, 9, 2, 0]], "int32")
+BOTH = {"source_ids": IDS, "target_ids": IDS}
+SIZES = {"model_dim": 16, "num_heads": 2, "intermediate_dim": 32}
+MODELS = {
+    "transformer": lambda **options: (
+        TranslationTransformer(
+            200, encoder_layers=1, decoder_layers=1, **SIZES, **options
+        ),
+        BOTH,
+    ),
+    "recurrent": lambda: (TranslationRNN(200, model_dim=16), BOTH),
+    "language": lambda **options: (
+        LanguageModel(200, num_layers=1, **SIZES, **options),
+        IDS,
+    ),
+    "encoder": lambda: (EncoderModel(200, num_layers=1, **SIZES), IDS),
+}
+
+
+def outputs(model, inputs):
+    return ops.convert_to_numpy(model(inputs))
+
+
+def num_bytes(model):
+    return sum(
+        int(np.prod(weight.shape)) * ops.convert_to_numpy(weight.value).dtype.itemsize
+        for weight in model.weights
+    )
+
+
+def floats_beyond_vectors(model):
+    """Returns the paths of what `quantize` left: no scales, norms and biases."""
+    return [
+        weight.path
+        for weight in model.weights
+        if weight.dtype == "float32"
+        and min(weight.shape, default=1) > 1
+        and len(weight.shape) > 1
+        and weight.name not in ("bias", "kernel_scale")
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+@pytest.mark.parametrize("kind", MODELS)
+def test_all_tables_and_kernels_are_int8(kind, tmp_path):
+    model, inputs = MODELS[kind]()
+    expected, before = outputs(model, inputs), num_bytes(model)
+    model.quantize("int8")
+    output = outputs(model, inputs)
+    # What Keras has no int8 form of: its recurrences.
+    left = [path for path in floats_beyond_vectors(model) if "gru_cell" not in path]
+    assert left == []
+    if kind != "recurrent":
+        assert num_bytes(model) < 0.45 * before
+    error = np.abs(output - expected).mean() / np.abs(expected).mean()
+    assert 0.0 < error < 0.05
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert num_bytes(loaded) == num_bytes(model)
+    np.testing.assert_allclose(outputs(loaded, inputs), output, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+@pytest.mark.parametrize("tie_embeddings", [True, False])
+def test_a_search_sees_the_quantized_table(tie_embeddings):
+    """Its steps give what the model gives: the score is the whole pass's."""
+    model, _ = MODELS["language"](tie_embeddings=tie_embeddings)
+    prompts = IDS[:1, :3]
+    before = generate(model, prompts, max_length=4)
+    model.quantize("int8")
+    found = generate(model, prompts, max_length=4)
+    assert found.scores[0, 0] != before.scores[0, 0]
+    tokens = [*found.sequence(0), model.end_id][:4]
+    logits = outputs(model, np.array([[*prompts[0], *tokens]], "int32"))[0, 2:-1]
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    score = log_probs[np.arange(len(tokens)), tokens].sum()
+    np.testing.assert_allclose(found.scores[0, 0], score, rtol=1e-2)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+@pytest.mark.parametrize(
+    "filters", ["embedding", ["no", "embedding"], lambda layer: "emb" in layer.name]
+)
+def test_filters_choose_the_embedding(filters):
+    model, inputs = MODELS["encoder"]()
+    model(inputs)
+    model.quantize("int8", filters=filters)
+    modes = {
+        layer.name: layer.quantization_mode
+        for layer in model._flatten_layers()
+        if layer.quantization_mode
+    }
+    assert modes == {"embedding": "int8"}
+    model.quantize("int8", filters="nothing has this name")
