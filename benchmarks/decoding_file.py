@@ -91,7 +91,7 @@ def ctranslate2(path, data_dir, precision):
             ctranslate2.Translator(str(folder), compute_type=precision, **threads)
             for threads in CTRANSLATE2_THREADS
         ]
-        names, adds_end = _vocabulary(folder)
+        names, adds_end = read_vocabulary(folder)
     numbers = {name: number for number, name in enumerate(names)}
 
     def tokenize():
@@ -140,7 +140,7 @@ def _count_tokens_of(translator, texts):
     return sum(map(len, translator.target_tokenizer.tokenize(texts)))
 
 
-def _vocabulary(folder):
+def read_vocabulary(folder):
     """Reads from an export its tokens by id, and whether it adds the end token."""
     config = json.loads((folder / "config.json").read_text())
     (path,) = (p for p in folder.glob("*_vocabulary.json") if "target" not in p.name)

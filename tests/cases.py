@@ -375,6 +375,7 @@ CASES = {
             repetition_penalty=1.5,
             no_repeat_ngram=2,
             banned_ids=(4,),
+            stop_ids=(5, 6),
             scored=False,
             inputs=(LOGITS,),
         ),
@@ -399,6 +400,7 @@ CASES = {
             penalty="gnmt",
             num_hypotheses=2,
             banned_ids=(4,),
+            stop_ids=(5, 6),
             inputs=(LOGITS,),
         )
     ],

@@ -258,14 +258,16 @@ def test_much_patience_is_the_whole_search():
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
-def test_fewer_sentences_than_hypotheses():
-    """With one word and one step there are two sentences; the third does not exist."""
+@pytest.mark.parametrize("limit", [1, 3])
+def test_fewer_sentences_than_hypotheses(limit):
+    """With one word there is one sentence more than steps; no other one exists."""
     table = np.zeros((1, V, V), "float32")
-    search = decoding.BeamSearch(width=3, num_hypotheses=3, banned_ids=(4,))
-    found = run(table, search, max_length=1)
-    assert sorted(found.lengths[0, :2].tolist()) == [0, 1]
-    assert found.scores[0, 2] == -np.inf
-    assert found.lengths[0, 2] == 0
+    search = decoding.BeamSearch(width=5, num_hypotheses=5, banned_ids=(4,))
+    found = run(table, search, max_length=limit)
+    assert sorted(found.lengths[0, : limit + 1].tolist()) == list(range(limit + 1))
+    assert (found.scores[0, : limit + 1] > -9.0).all()
+    assert (found.scores[0, limit + 1 :] == -np.inf).all()
+    assert (found.lengths[0, limit + 1 :] == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -275,8 +277,9 @@ def test_fewer_sentences_than_hypotheses():
         decoding.Sample(seed=1),
         decoding.BeamSearch(width=3),
         decoding.BeamSearch(width=1),
+        decoding.BeamSearch(width=2, repetition_penalty=1.3),
     ],
-    ids=["greedy", "sample", "beams", "one beam"],
+    ids=["greedy", "sample", "beams", "one beam", "repetition"],
 )
 def test_a_prefix_is_forced_and_not_scored(search):
     table = tables(5)

@@ -94,13 +94,18 @@ def test_a_fresh_process_serves_the_same_translations(tmp_path):
 
 @tensorflow_only
 def test_lines_that_are_empty_or_too_long(tmp_path):
-    translator = make_translator(decoder_layers=1)
+    search = ks.decoding.BeamSearch(2, stop_ids=tuple(range(100, 110)))
+    translator = make_translator(search, decoder_layers=1)
     lines = ["", "x" * 23, " \u3000\x1f\t", "x" * 24, "x" * 99, "x", "é"]
     found = served(translator, lines, tmp_path, batch_size=2)["serving_default"]
     with pytest.warns(UserWarning, match="2 of 7 lines"):
-        expected = translator(lines)
+        pairs = [pairs[0] for pairs in translator.translate(lines)]
+    expected = [text for text, _ in pairs]
     assert decoded(found["translations"]) == expected
     assert expected[1] == expected[3] == expected[4] != ""
+    filled = [1, 3, 4, 5, 6]
+    scores = [pairs[i][1] for i in filled]
+    np.testing.assert_allclose(found["scores"][filled], scores, atol=1e-4)
     assert found["scores"][[0, 2]].tolist() == [0.0, 0.0]
 
 
