@@ -94,6 +94,12 @@ class Translator:
         search=None,
         max_source_length=None,
     ):
+        arguments.offers("model", model, ("encode", "step"), "a translation model")
+        tokenizer = ("tokenize", "detokenize", "vocabulary_size")
+        arguments.offers("source_tokenizer", source_tokenizer, tokenizer, "a tokenizer")
+        arguments.offers(
+            "target_tokenizer", target_tokenizer, tokenizer, "a tokenizer", True
+        )
         self.model = model
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer

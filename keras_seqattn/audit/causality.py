@@ -6,7 +6,7 @@ Shapes: B batch, L length of the input.
 import numpy as np
 from keras import ops
 
-from keras_seqattn import autodiff
+from keras_seqattn import arguments, autodiff
 from keras_seqattn.audit.passes import (
     MODES,
     AuditReport,
@@ -81,13 +81,15 @@ def check_causality(
         >>> report.ok, report.position
         (False, 0)
     """
+    arguments.positive_integer("num_draws", num_draws)
+    arguments.positive_integer("vocabulary_size", vocabulary_size, optional=True)
+    arguments.integer("pad_id", pad_id, optional=True)
+    arguments.boolean("training", training, optional=True)
+    arguments.number("tolerance", tolerance, least=0, optional=True)
+    arguments.function("select", select, optional=True)
+    arguments.integer("seed", seed, 0)
     passes = Passes(model, inputs, select, tolerance)
     names = passes.names(which)
-    if num_draws < 1:
-        raise ValueError(
-            "`num_draws` must be a positive integer. "
-            f"Received: num_draws={num_draws!r}."
-        )
     for name in names:
         rng = np.random.default_rng(seed)
         array = passes.arrays[name]

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.audit.causality import random_content
 from keras_seqattn.audit.passes import (
     MODES,
@@ -87,6 +88,15 @@ def check_padding_invariance(
         >>> check_padding_invariance(model, inputs, num_draws=1).ok
         True
     """
+    arguments.instance("masks", masks, dict, "a dict", optional=True)
+    arguments.integer("extra", extra, 0)
+    arguments.positive_integer("num_draws", num_draws)
+    arguments.positive_integer("vocabulary_size", vocabulary_size, optional=True)
+    arguments.integer("pad_id", pad_id, optional=True)
+    arguments.boolean("training", training, optional=True)
+    arguments.number("tolerance", tolerance, least=0, optional=True)
+    arguments.function("select", select, optional=True)
+    arguments.integer("seed", seed, 0)
     passes = Passes(model, inputs, select, tolerance)
     probe = _Probe(passes, which, masks or {}, padding_id(model, pad_id), extra)
     for mode in modes(training):

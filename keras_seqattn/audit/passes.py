@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from keras_seqattn import compiled
+from keras_seqattn import arguments, compiled
 
 MODES = {False: "in inference", True: "in training"}
 # In units of the largest (or typical) output; see the text of `keras_seqattn.audit`.
@@ -164,6 +164,7 @@ def _same_draws():
 
 def modes(training):
     """Returns the modes that an argument `training` stands for."""
+    arguments.boolean("training", training, optional=True)
     return (False, True) if training is None else (bool(training),)
 
 
@@ -174,6 +175,7 @@ def is_float(array):
 
 def padding_id(model, given):
     """Returns the id of padding."""
+    arguments.integer("pad_id", given, optional=True)
     return getattr(model, "pad_id", 0) if given is None else given
 
 

@@ -22,7 +22,12 @@ from keras_seqattn.decoding.batches import (
     planned,
 )
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
-from keras_seqattn.decoding.ids import check_range, checked_ids, checked_prefix
+from keras_seqattn.decoding.ids import (
+    check_range,
+    checked_ids,
+    checked_model,
+    checked_prefix,
+)
 from keras_seqattn.decoding.methods import checked_search
 from keras_seqattn.decoding.program import programs_of
 from keras_seqattn.decoding.search import streams
@@ -71,6 +76,7 @@ def generate(model, source_ids, search=None, max_length=None, prefix=None):
         >>> found.token_ids.shape
         (1, 1, 4)
     """
+    checked_model(model)
     size = getattr(model, "source_vocabulary_size", None)
     source_ids = checked_ids("source_ids", source_ids, size, model.pad_id)
     _check_source_length(model, source_ids.shape[1])

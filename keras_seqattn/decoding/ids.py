@@ -11,6 +11,23 @@ from keras_seqattn.decoding.batches import padded
 WANTED = "an integer array (batch, length), or a list of lists of integers"
 
 
+def checked_model(model):
+    """Returns a model if it has the decoding protocol.
+
+    Args:
+        model: What the caller passed.
+
+    Returns:
+        `model`.
+
+    Raises:
+        ValueError: If it lacks a method or an attribute that a search needs.
+    """
+    methods = ("encode", "initial_state", "step", "start_id", "end_id", "pad_id")
+    wanted = "a model with the decoding protocol"
+    return arguments.offers("model", model, methods, wanted)
+
+
 def id_array(name, token_ids, pad_id):
     """Returns token ids as an array; lists of unequal lengths are padded.
 

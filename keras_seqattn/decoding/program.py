@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn import arguments, compiled
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.batches import filled, in_batches
 from keras_seqattn.decoding.queue import Queue
@@ -77,6 +77,7 @@ def programs(model):
         >>> programs(object.__new__(type("Model", (), {})))
         []
     """
+    arguments.offers("model", model, ("__dict__",), "a model")
     made = _PROGRAMS.get(model, {}).values()
     both = [program for pair in made for program in (pair.start, pair.resume)]
     return [program for program in both if program.num_programs]

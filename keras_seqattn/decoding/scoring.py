@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.compiled import CompiledFunction
 from keras_seqattn.decoding.batches import (
     BATCH_SIZES,
@@ -47,6 +48,7 @@ def scored(model, source_ids, target_ids):
         >>> bool(scored(model, ids, ids)[0] < 0.0)
         True
     """
+    arguments.offers("model", model, ("start_id", "pad_id"), "a translation model")
     source_ids = checked_ids(
         "source_ids",
         source_ids,

@@ -69,6 +69,11 @@ def search(
     Reference:
         Sutskever et al. 2014, section 3.2. Differs: none.
     """
+    arguments.function("step", step)
+    arguments.instance("state", state, dict, "a dict")
+    special = {"start_id": start_id, "end_id": end_id, "pad_id": pad_id}
+    for name, token_id in special.items():
+        arguments.integer(name, token_id)
     arguments.positive_integer("batch_size", batch_size)
     arguments.positive_integer("max_length", max_length)
     method = checked_search("method", method)

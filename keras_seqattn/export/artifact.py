@@ -48,7 +48,12 @@ def export_translator(
         ...     sorted(file.name for file in path.iterdir())
         ['config.json', 'model.bin', 'shared_vocabulary.json']
     """
+    wanted = "a `Translator`"
+    arguments.offers("translator", translator, ("translate", "model"), wanted)
+    arguments.path("path", path)
     arguments.choice("format", format, FORMATS)
+    arguments.boolean("overwrite", overwrite)
+    arguments.boolean("verbose", verbose)
     path = pathlib.Path(path)
     if path.exists() and not overwrite:
         raise ValueError(

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 
+from keras_seqattn import arguments
 from keras_seqattn.plotting import attention_page, tokens
 
 # One byte holds a weight to within 0.002: 12 layers of 16 heads take about 1 MB.
@@ -44,6 +45,7 @@ def attention_html(weights, source_tokens=None, target_tokens=None, title=None):
         >>> page[:15]
         '<!DOCTYPE html>'
     """
+    arguments.text("title", title, optional=True)
     weights, source, target = tokens.panels_of(weights, source_tokens, target_tokens)
     # 16 bits round up to 1.004.
     valid = (weights >= 0) & (weights <= 1.01)

@@ -9,6 +9,7 @@ import csv
 
 import numpy as np
 
+from keras_seqattn import arguments
 from keras_seqattn.plotting import fonts
 from keras_seqattn.plotting.tokens import panels_of, readable
 
@@ -54,6 +55,7 @@ def attention_map(weights, source_tokens=None, target_tokens=None, title=None):
     >>> len(figure.axes)  # the map and its colour bar
     2
     """
+    arguments.text("title", title, optional=True)
     panels, sources, targets = panels_of(weights, source_tokens, target_tokens)
     is_one_map = np.ndim(getattr(weights, "weights", weights)) == 2
     layers, heads, rows, columns = panels.shape
@@ -109,6 +111,8 @@ def learning_curves(history, x="epoch", title=None):
     >>> figure.axes[0].get_ylabel()
     'loss (nats per token)'
     """
+    arguments.text("x", x)
+    arguments.text("title", title, optional=True)
     columns = _columns(history)
     if x not in columns:
         raise ValueError(
@@ -177,6 +181,7 @@ def _columns(history):
             "epoch", list(range(1, 1 + max(map(len, columns.values()), default=0)))
         )
     else:
+        arguments.path("history", history)
         with open(history, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         last = {int(row["epoch"]): row for row in rows}

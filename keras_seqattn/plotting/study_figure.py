@@ -6,6 +6,7 @@ What is drawn is any object that has what `keras_seqattn.tuning.Study` has: `tab
 
 import numpy as np
 
+from keras_seqattn import arguments
 from keras_seqattn.plotting.figures import FAINT, new_figure
 
 COLOURS = {
@@ -44,6 +45,8 @@ def study(study, title=None):
         ImportError: If matplotlib is not installed.
         ValueError: If no trial has a score.
     """
+    arguments.offers("study", study, ("table", "importance"), "a `tuning.Study`")
+    arguments.text("title", title, optional=True)
     table = study.table()
     scored = table[table["score"].notna()] if len(table) else table
     if not len(scored):

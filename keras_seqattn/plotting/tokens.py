@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from keras_seqattn import arguments
+
 
 def panels_of(weights, source_tokens, target_tokens):
     """Checks attention weights against their tokens.
@@ -20,6 +22,13 @@ def panels_of(weights, source_tokens, target_tokens):
     Raises:
         ValueError: If the shape does not fit the tokens.
     """
+    if not hasattr(weights, "weights"):
+        arguments.tensor("weights", weights)
+        for name, tokens in (
+            ("source_tokens", source_tokens),
+            ("target_tokens", target_tokens),
+        ):
+            arguments.sequence(name, tokens, "a list of strings", arguments.text, True)
     source_tokens = getattr(weights, "source_tokens", source_tokens)
     target_tokens = getattr(weights, "target_tokens", target_tokens)
     weights = np.asarray(getattr(weights, "weights", weights), "float32")

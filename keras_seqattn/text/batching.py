@@ -85,6 +85,22 @@ def translation_batches(
         ...     print(inputs["source_ids"].shape, labels.shape)
         (4, 16) (4, 16)
     """
+    for name, tokenizer in (
+        ("source_tokenizer", source_tokenizer),
+        ("target_tokenizer", target_tokenizer),
+    ):
+        optional = name == "target_tokenizer"
+        arguments.offers(name, tokenizer, ("tokenize",), "a tokenizer", optional)
+    arguments.positive_integer("batch_tokens", batch_tokens)
+    arguments.sequence(
+        "bucket_lengths",
+        bucket_lengths,
+        "increasing positive integers",
+        arguments.integer,
+    )
+    arguments.boolean("shuffle", shuffle)
+    arguments.integer("seed", seed, 0)
+    arguments.number("sampling", sampling, least=0)
     sources = list(check_lines(sources, "sources"))
     targets = list(check_lines(targets, "targets"))
     _check_corpus(sources, targets)

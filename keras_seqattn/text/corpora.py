@@ -4,6 +4,7 @@ import pathlib
 
 import keras
 
+from keras_seqattn import arguments
 from keras_seqattn.text.parallel import read_parallel
 from keras_seqattn.text.phrases import LANGUAGES, SPLITS, phrase_splits
 
@@ -77,6 +78,10 @@ def load_parallel(name, source, target, split="train", data_dir=None):
         Elliott et al. 2016, "Multi30K" (en, de); Elliott et al. 2017 (fr); Barrault
         et al. 2018 (cs). Unicode Common Locale Data Repository.
     """
+    arguments.choice("name", name, tuple(CHOICES))
+    for argument, value in (("source", source), ("target", target), ("split", split)):
+        arguments.text(argument, value)
+    arguments.path("data_dir", data_dir, optional=True)
     if name not in CHOICES:
         raise ValueError(
             f"`name` must be one of {tuple(CHOICES)}. Received: name={name!r}."

@@ -92,6 +92,8 @@ def read_parallel(
         >>> read_parallel(folder / "train.en", folder / "train.de")
         (['one', 'two'], ['eins', 'zwei'])
     """
+    arguments.path("source_path", source_path)
+    arguments.path("target_path", target_path)
     sources, targets = _read_lines(source_path), _read_lines(target_path)
     if len(sources) != len(targets):
         raise ValueError(
@@ -151,6 +153,7 @@ def read_tsv(
         >>> pairs.report
         '2 pairs of 3 lines; left out: 1 empty (line 2)'
     """
+    arguments.path("path", path)
     chosen = (0, 1) if columns is None else _check_columns(columns)
     if columns is None:
         needed = "must hold two columns with a tab between them; choose two of more by "

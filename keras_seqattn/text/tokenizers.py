@@ -45,6 +45,7 @@ def check_lines(lines, argument="lines"):
             f"`{argument}` must be a list of strings, not one string. "
             f"Received: {argument}={lines!r}."
         )
+    arguments.offers(argument, lines, ("__iter__",), "a list of strings")
     yield from arguments.strings(argument, lines)
 
 
@@ -77,10 +78,7 @@ class Tokenizer(keras.layers.Layer):
         Raises:
             ValueError: If `lines` is one string, or holds anything but valid strings.
         """
-        if sampling < 0:
-            raise ValueError(
-                f"`sampling` must be at least 0. Received: sampling={sampling!r}."
-            )
+        arguments.number("sampling", sampling, least=0)
         if tf.is_tensor(lines):
             return self._encode(lines, sampling)
         lines = list(check_lines(lines))

@@ -1,11 +1,10 @@
 """Losses over token ids, with padding that does not count."""
 
-import numbers
-
 import keras
 import numpy as np
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.layers.logits import factors_of, remember_crossentropies
 from keras_seqattn.training.consistency import find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import (
@@ -95,31 +94,18 @@ class MaskedCrossentropy(keras.losses.Loss):
         pad_id=0,
         name="masked_crossentropy",
     ):
-        if not _is_number(label_smoothing) or not 0 <= label_smoothing < 1:
-            raise ValueError(
-                "`label_smoothing` must be a number in [0, 1). "
-                f"Received: label_smoothing={label_smoothing!r}."
-            )
-        if not _is_number(consistency) or not 0 <= consistency < float("inf"):
-            raise ValueError(
-                "`consistency` must be a number, at least 0. "
-                f"Received: consistency={consistency!r}."
-            )
-        if normalize_by is not None and (
-            not _is_number(normalize_by) or not 0 < normalize_by < float("inf")
-        ):
-            raise ValueError(
-                "`normalize_by` must be None or a positive number of tokens. "
-                f"Received: normalize_by={normalize_by!r}."
-            )
-        check_pad_id(pad_id)
+        arguments.text("name", name)
         # Keras's own reduction divides by the number of replicas, but not a "sum".
         reduction = "mean_with_sample_weight" if normalize_by is None else "sum"
         super().__init__(name=name, reduction=reduction, dtype="float32")
-        self.label_smoothing = label_smoothing
-        self.consistency = consistency
-        self.normalize_by = normalize_by
-        self.pad_id = pad_id
+        self.label_smoothing = arguments.number(
+            "label_smoothing", label_smoothing, least=0, below=1
+        )
+        self.consistency = arguments.number("consistency", consistency, least=0)
+        self.normalize_by = arguments.number(
+            "normalize_by", normalize_by, above=0, optional=True
+        )
+        self.pad_id = arguments.integer("pad_id", pad_id)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         """Returns the loss of a batch, a float32 scalar."""
@@ -203,6 +189,13 @@ def flatten_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
     Raises:
         ValueError: As `MaskedCrossentropy` does.
     """
+    if y_true is None:
+        raise ValueError(
+            "`y_true` must be the labels: give them to `fit` or `evaluate` as `y`, or "
+            "as the second of each pair of a dataset. Received: y_true=None."
+        )
+    arguments.tensor("y_true", y_true)
+    arguments.tensor("y_pred", y_pred)
     y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
     if len(y_pred.shape) != 3 or not _fits(y_true.shape, y_pred.shape[:-1]):
         raise ValueError(
@@ -218,12 +211,6 @@ def flatten_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
         ops.reshape(y_pred, (-1, y_pred.shape[-1])),
         ops.reshape(_token_weights(labels != pad_id, sample_weight), (-1,)),
     )
-
-
-def check_pad_id(pad_id):
-    """Raises a `ValueError` if `pad_id` is not an integer."""
-    if not _is_number(pad_id) or not isinstance(pad_id, numbers.Integral):
-        raise ValueError(f"`pad_id` must be an integer. Received: pad_id={pad_id!r}.")
 
 
 def _token_weights(real, sample_weight):
@@ -272,7 +259,3 @@ def _fits(shape, expected):
         size is None or other is None or size == other
         for size, other in zip(shape, expected, strict=True)
     )
-
-
-def _is_number(value):
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -3,18 +3,19 @@
 import keras
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.layers.logits import known_crossentropies
 from keras_seqattn.training.crossentropy import token_crossentropy
-from keras_seqattn.training.losses import check_pad_id, flatten_tokens
+from keras_seqattn.training.losses import flatten_tokens
 
 
 class TokenMean(keras.metrics.Mean):
     """The mean over all real tokens seen of what `token_values` returns."""
 
     def __init__(self, pad_id=0, name=None, dtype="float32"):
-        check_pad_id(pad_id)
+        arguments.text("name", name, optional=True)
         super().__init__(name=name, dtype=dtype)
-        self.pad_id = pad_id
+        self.pad_id = arguments.integer("pad_id", pad_id)
 
     def token_values(self, labels, logits):
         """Returns a tensor `(N,)` for int32 labels `(N,)` and logits `(N, V)`."""

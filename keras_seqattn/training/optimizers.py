@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_seqattn import compiled
+from keras_seqattn import arguments, compiled
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -32,6 +32,8 @@ class Adam(keras.optimizers.Adam):
     """
 
     def __init__(self, learning_rate=0.001, **kwargs):
+        if not callable(learning_rate):
+            arguments.number("learning_rate", learning_rate, least=0)
         super().__init__(learning_rate, **kwargs)
         self._scalars = {}  # by dtype: of one step, and of the program being traced
 

@@ -96,6 +96,8 @@ class Resume(keras.callbacks.Callback):
                 "`data` must be what can be iterated anew for each epoch, such as a "
                 f"`tf.data.Dataset`. Received: data={data!r}."
             )
+        arguments.path("directory", directory)
+        arguments.sequence("files", files, "a list of paths", arguments.path)
         self.directory = pathlib.Path(directory)
         self.data = data
         self.every = every

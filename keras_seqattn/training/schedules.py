@@ -1,10 +1,11 @@
 """Learning rates that rise over a warm-up and fall as the inverse square root."""
 
 import math
-import numbers
 
 import keras
 from keras import ops
+
+from keras_seqattn import arguments
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -40,10 +41,8 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, peak, warmup_steps):
-        _check_positive("peak", peak)
-        _check_positive("warmup_steps", warmup_steps, numbers.Integral)
-        self.peak = peak
-        self.warmup_steps = warmup_steps
+        self.peak = arguments.number("peak", peak, above=0)
+        self.warmup_steps = arguments.positive_integer("warmup_steps", warmup_steps)
 
     def __call__(self, step):
         """Returns the learning rate of `step`."""
@@ -89,12 +88,9 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, model_dim, warmup_steps, scale=1.0):
-        _check_positive("model_dim", model_dim, numbers.Integral)
-        _check_positive("warmup_steps", warmup_steps, numbers.Integral)
-        _check_positive("scale", scale)
-        self.model_dim = model_dim
-        self.warmup_steps = warmup_steps
-        self.scale = scale
+        self.model_dim = arguments.positive_integer("model_dim", model_dim)
+        self.warmup_steps = arguments.positive_integer("warmup_steps", warmup_steps)
+        self.scale = arguments.number("scale", scale, above=0)
 
     def __call__(self, step):
         """Returns the learning rate of `step`."""
@@ -110,16 +106,3 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
             "warmup_steps": self.warmup_steps,
             "scale": self.scale,
         }
-
-
-def _check_positive(name, value, kind=numbers.Real):
-    """Raises unless `value` is a positive, finite number of that kind."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, kind)
-        or not 0 < value < math.inf
-    ):
-        noun = "integer" if kind is numbers.Integral else "number"
-        raise ValueError(
-            f"`{name}` must be a positive {noun}. Received: {name}={value!r}."
-        )

@@ -4,7 +4,7 @@ import keras
 
 from keras_seqattn import arguments
 from keras_seqattn.decoding import batches, generation
-from keras_seqattn.decoding.methods import unscored
+from keras_seqattn.decoding.methods import checked_search, unscored
 
 
 class TranslationScore(keras.callbacks.Callback):
@@ -66,7 +66,15 @@ class TranslationScore(keras.callbacks.Callback):
         lines=None,
     ):
         super().__init__()
-        if not sources or len(sources) != len(references):
+        for name, lines_given in (("sources", sources), ("references", references)):
+            arguments.sequence(name, lines_given, "a list of strings", arguments.text)
+        tokenizer = ("tokenize", "detokenize")
+        arguments.offers("source_tokenizer", source_tokenizer, tokenizer, "a tokenizer")
+        arguments.offers(
+            "target_tokenizer", target_tokenizer, tokenizer, "a tokenizer", True
+        )
+        checked_search("search", search)
+        if not len(sources) or len(sources) != len(references):
             raise ValueError(
                 "`sources` must hold lines, and `references` as many. Received: "
                 f"{len(sources)} sources and {len(references)} references."

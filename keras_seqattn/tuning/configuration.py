@@ -6,7 +6,7 @@ Shapes: V vocabulary, D model_dim, H heads, K key_dim, F intermediate_dim.
 import dataclasses
 import inspect
 
-from keras_seqattn import layers, models, training
+from keras_seqattn import arguments, layers, models, training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,14 @@ class Configuration:
     warmup_steps: int
     label_smoothing: float = 0.0
     ema_momentum: float | None = None
+
+    def __post_init__(self):
+        """Checks the arguments."""
+        arguments.instance("model", self.model, dict, "a dict")
+        arguments.number("learning_rate", self.learning_rate, above=0)
+        arguments.positive_integer("warmup_steps", self.warmup_steps)
+        arguments.fraction("label_smoothing", self.label_smoothing)
+        arguments.fraction("ema_momentum", self.ema_momentum, optional=True)
 
     @property
     def vocabulary_size(self):

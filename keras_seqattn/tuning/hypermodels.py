@@ -2,6 +2,7 @@
 
 import keras_tuner
 
+from keras_seqattn import arguments
 from keras_seqattn.tuning.space import TranslationSpace
 
 
@@ -28,6 +29,14 @@ class TranslationHyperModel(keras_tuner.HyperModel):
     """
 
     def __init__(self, vocabulary_size=None, target_vocabulary_size=None, space=None):
+        for name, size in (
+            ("vocabulary_size", vocabulary_size),
+            ("target_vocabulary_size", target_vocabulary_size),
+        ):
+            arguments.positive_integer(name, size, optional=True)
+        arguments.instance(
+            "space", space, TranslationSpace, "a `TranslationSpace`", True
+        )
         super().__init__()
         self.vocabulary_size = vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 
+from keras_seqattn import arguments
 from keras_seqattn.decoding import Greedy, generate
 
 REPETITIONS = 5
@@ -31,6 +32,10 @@ def decode_latency(model, source_length=16, target_length=16):
         >>> decode_latency(model, target_length=2) > 0
         True
     """
+    wanted = "a model with the decoding protocol"
+    arguments.offers("model", model, ("encode", "step", "end_id"), wanted)
+    arguments.positive_integer("source_length", source_length)
+    arguments.positive_integer("target_length", target_length)
     longest = model.max_length or max(source_length, target_length)
     source_length, target_length = (
         min(length, longest) for length in (source_length, target_length)

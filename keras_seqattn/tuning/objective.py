@@ -35,7 +35,7 @@ def make_objective(objective):
     """
     if isinstance(objective, keras_tuner.Objective):
         return objective
-    if objective not in DIRECTIONS:
+    if not isinstance(objective, str) or objective not in DIRECTIONS:
         raise ValueError(
             f"`objective` must be one of {tuple(DIRECTIONS)}, or a "
             f"keras_tuner.Objective. Received: objective={objective!r}."

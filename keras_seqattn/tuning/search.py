@@ -95,6 +95,23 @@ def tune_translation(
             study.
         RuntimeError: If three trials in a row fail, or the workers die again and again.
     """
+    for name, size in (("max_trials", max_trials), ("max_parameters", max_parameters)):
+        arguments.positive_integer(name, size, optional=True)
+    for name, limit in (("max_seconds", max_seconds), ("max_latency", max_latency)):
+        arguments.number(name, limit, above=0, optional=True)
+    arguments.path("directory", directory)
+    arguments.integer("seed", seed, 0)
+    arguments.instance("space", space, TranslationSpace, "a `TranslationSpace`", True)
+    arguments.positive_integer("batch_tokens", batch_tokens)
+    arguments.sequence(
+        "bucket_lengths",
+        bucket_lengths,
+        "increasing positive integers",
+        arguments.positive_integer,
+    )
+    arguments.boolean("prune", prune, optional=True)
+    arguments.boolean("warm_start", warm_start)
+    arguments.boolean("verbose", verbose)
     source_size, target_size = _sizes(vocabulary_size)
     space = space or TranslationSpace()
     if space.vocabulary_size is None and source_size is None:
@@ -167,15 +184,24 @@ def run_finish(settings):
 def _sizes(vocabulary_size):
     """Gives the sizes of the source's and the target's vocabulary, or None."""
     if isinstance(vocabulary_size, tuple | list):
-        return tuple(vocabulary_size)
+        wanted = "an integer, or a pair of integers"
+        check = arguments.positive_integer
+        sizes = arguments.sequence("vocabulary_size", vocabulary_size, wanted, check)
+        if len(sizes) != 2:
+            arguments.refuse("vocabulary_size", vocabulary_size, wanted)
+        return tuple(sizes)
+    arguments.positive_integer("vocabulary_size", vocabulary_size, optional=True)
     return vocabulary_size, None
 
 
 def _lines_or_batches(name, given):
     """Gives a pair of lists of strings, or a dataset as it is."""
     if not isinstance(given, tuple | list):
-        return given
-    if len(given) != 2 or any(isinstance(side, str) for side in given):
+        wanted = "a dataset, or a pair of lists of strings"
+        if isinstance(given, str | dict):
+            arguments.refuse(name, given, wanted)
+        return arguments.offers(name, given, ("__iter__",), wanted)
+    if len(given) != 2 or not all(isinstance(side, list | tuple) for side in given):
         raise ValueError(
             f"`{name}` must be a dataset, or a pair of lists of strings, sources and "
             f"targets. Received: {name}={given!r:.80}."
@@ -190,12 +216,6 @@ def _check(settings, workers):
             "`finish` must be 0.0 where `max_seconds` is None: it is a share of them. "
             f"Received: finish={settings.finish!r}."
         )
-    for name in ("max_trials", "max_seconds", "max_parameters", "max_latency"):
-        value = getattr(settings, name)
-        if value is not None and value <= 0:
-            raise ValueError(
-                f"`{name}` must be None or positive. Received: {name}={value!r}."
-            )
     if workers > 1 and type(settings.space).__module__ == "__main__":
         raise ValueError(
             "`space` must be of a class that the workers can import: put it in a "

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 from typing import Any, NamedTuple
 
+from keras_seqattn import arguments
 from keras_seqattn.tuning.configuration import Configuration
 
 HEADS, WIDTHS, DEPTHS = (2, 4, 8), (16, 32, 64), (1, 2, 3, 4, 6)
@@ -31,6 +32,12 @@ class Range:
     low: float
     high: float
     log: bool = False
+
+    def __post_init__(self):
+        """Checks the arguments."""
+        arguments.number("low", self.low)
+        arguments.number("high", self.high)
+        arguments.boolean("log", self.log)
 
 
 class AttentionChoices(NamedTuple):
@@ -82,6 +89,12 @@ def attention_choices(
         >>> attention_choices(keras_tuner.HyperParameters(), 96, num_layers=(2, 4))
         AttentionChoices(num_heads=2, key_dim=16, num_layers=2)
     """
+    arguments.offers("hp", hp, ("Choice", "Fixed"), "KerasTuner's `HyperParameters`")
+    arguments.positive_integer("model_dim", model_dim)
+    _check_values("num_heads", num_heads)
+    _check_values("key_dim", key_dim)
+    _check_values("num_layers", num_layers)
+    arguments.text("prefix", prefix)
     if key_dim is None:
         given = num_heads if isinstance(num_heads, tuple | list) else (num_heads,)
         num_heads = tuple(heads for heads in given if model_dim % heads == 0)
@@ -152,6 +165,12 @@ class TranslationSpace:
     vocabulary_size: Any = None
     options: dict = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self):
+        """Checks each value that a field may take."""
+        arguments.instance("options", self.options, dict, "a dict")
+        for name, check in _CHECKS.items():
+            _check_values(name, getattr(self, name), check)
+
     def choose(self, hp, vocabulary_size=None, target_vocabulary_size=None):
         """Declares the space on `hp`, and gives what `hp` has chosen.
 
@@ -199,6 +218,42 @@ class TranslationSpace:
 
     def _take(self, hp, name):
         return declare(hp, name, getattr(self, name))
+
+
+def _share(name, value):
+    return arguments.fraction(name, value, optional=True)
+
+
+def _rate(name, value):
+    return arguments.number(name, value, above=0)
+
+
+_CHECKS = {
+    **dict.fromkeys(
+        (
+            *("model_dim", "encoder_layers", "decoder_layers", "num_heads", "key_dim"),
+            *("feed_forward_ratio", "warmup_steps", "post_norm_warmup_steps"),
+            "vocabulary_size",
+        ),
+        arguments.positive_integer,
+    ),
+    **dict.fromkeys(("dropout", "label_smoothing", "ema_momentum"), _share),
+    **dict.fromkeys(("normalize_first", "tie_embeddings"), arguments.boolean),
+    **dict.fromkeys(("learning_rate", "post_norm_learning_rate"), _rate),
+    "positions": arguments.text,
+}
+
+
+def _check_values(name, values, check=arguments.positive_integer):
+    """Checks what a hyperparameter may be: a `Range`, None, one value or several."""
+    if values is None or isinstance(values, Range):
+        return
+    several = values if isinstance(values, tuple | list) else (values,)
+    if not several:
+        arguments.refuse(name, values, "one value, or several in a tuple")
+    for value in several:
+        if value is not None:
+            check(name, value)
 
 
 def declare(hp, name, values):

@@ -4,6 +4,7 @@ import pathlib
 
 import keras_tuner
 
+from keras_seqattn import arguments
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.configuration import Configuration
 from keras_seqattn.tuning.objective import score_name
@@ -29,6 +30,7 @@ class Study:
     """
 
     def __init__(self, directory, corpus=None):
+        arguments.path("directory", directory)
         self.directory = pathlib.Path(directory)
         asked = records.read_json(self.directory / "study.json")
         if asked is None:

@@ -55,7 +55,10 @@ def test_config_is_the_arguments(schedule):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: InverseSquareRoot(0.0, 10), r"`peak` must be a positive.*peak=0.0\."),
+        (
+            lambda: InverseSquareRoot(0.0, 10),
+            r"`peak` must be a number in .*peak=0.0\.",
+        ),
         (lambda: InverseSquareRoot("a", 10), r"Received: peak='a'\."),
         (lambda: InverseSquareRoot(0.1, 0), r"`warmup_steps` must.*warmup_steps=0\."),
         (lambda: InverseSquareRoot(0.1, 1.5), r"integer.*warmup_steps=1.5\."),
