@@ -240,14 +240,14 @@ _CHECKS = {
     **dict.fromkeys(("dropout", "label_smoothing", "ema_momentum"), _share),
     **dict.fromkeys(("normalize_first", "tie_embeddings"), arguments.boolean),
     **dict.fromkeys(("learning_rate", "post_norm_learning_rate"), _rate),
-    "positions": arguments.text,
+    "positions": arguments.text,  # checked by the model
 }
 
 
 def _check_values(name, values, check=arguments.positive_integer):
     """Checks what a hyperparameter may be: a `Range`, None, one value or several."""
     if values is None or isinstance(values, Range):
-        return
+        return  # None declares nothing
     several = values if isinstance(values, tuple | list) else (values,)
     if not several:
         arguments.refuse(name, values, "one value, or several in a tuple")

@@ -244,9 +244,7 @@ def test_bad_model(model):
 
 
 def test_bad_sampling(bpe):
-    with pytest.raises(
-        ValueError, match=r"`sampling` must be a number in .*sampling=-0.1"
-    ):
+    with pytest.raises(ValueError, match="`sampling` must be .*sampling=-0.1"):
         bpe.tokenize(["a"], sampling=-0.1)
     with pytest.raises(ValueError, match=r"must be 0 for bytes.*sampling=0.1"):
         ByteTokenizer().tokenize(["a"], sampling=0.1)

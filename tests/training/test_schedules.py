@@ -57,7 +57,7 @@ def test_config_is_the_arguments(schedule):
     [
         (
             lambda: InverseSquareRoot(0.0, 10),
-            r"`peak` must be a number in .*peak=0.0\.",
+            r"`peak` must be a number.*peak=0.0\.",
         ),
         (lambda: InverseSquareRoot("a", 10), r"Received: peak='a'\."),
         (lambda: InverseSquareRoot(0.1, 0), r"`warmup_steps` must.*warmup_steps=0\."),
