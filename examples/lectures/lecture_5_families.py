@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 import keras_seqattn as ks
-from keras_seqattn.compiled import gradients
+from keras_seqattn.autodiff import gradients
 
 WORDS = ["<pad>", "<s>", "</s>", "a", "i", "am", "student"]
 LENGTH, SEGMENT, MEMORY = 9, 3, 2
