@@ -9,24 +9,47 @@ token attends to, in every layer and head. Programs use the same address:
          -d '{"text": "A dog runs.", "beam": 4}'
 
 gives {"translations": [{"text": ..., "score": ...}, ...]}, best first, and for a wrong
-request {"error": ...} with the status 400. The first line of each beam width waits for
-its program to be compiled. It needs `pip install ".[serve]"`.
+request {"error": ...} with the status 400. Requests that wait are translated together;
+when as many wait as the queue holds, more are refused with the status 503 and the
+seconds after which to try again. All programs are compiled at the start, which can take
+minutes. It needs `pip install ".[serve]"`.
 """
 
 import argparse
 import base64
+import collections
+import concurrent.futures
 import hashlib
+import itertools
+import logging
+import socket
 import string
 import threading
+import time
+from typing import NamedTuple
 
 import flask
-from werkzeug.exceptions import BadRequest, HTTPException
-from werkzeug.serving import make_server
+import keras
+import waitress.channel
+import waitress.server
+from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable
 
 import keras_seqattn as ks
 
-MAX_BEAM = 8
-MAX_TOKENS = 256
+MAX_TOKENS = 128
+# Every search has one of these beam widths, at least as many as a request asks for, and
+# every batch one of these sizes: so there are few programs, all compiled at the start.
+WIDTHS = (1, 4, 8)
+SIZES = (1, 4, 16)
+MAX_BEAM = WIDTHS[-1]
+# Requests that wait at most, each in a thread; the spare threads answer all others.
+QUEUE = 64
+SPARE = 8
+RETRY_AFTER = 2
+# Seconds that a request may wait for its turn, and take to arrive; idle connections are
+# closed after as many as the second.
+WAIT = 30
+ARRIVE = 10
 
 
 def main():
@@ -38,13 +61,180 @@ def main():
     add("--host", default="127.0.0.1", help="address to listen on; this machine's own")
     add("--port", type=int, default=8000, help="default: 8000; 0 takes a free one")
     args = parser.parse_args()
-    app = make_app(ks.Translator.load(args.translator))
-    server = make_server(args.host, args.port, app, threaded=True)
-    print(f"Open http://{args.host}:{server.port} (Ctrl-C ends it)", flush=True)
-    server.serve_forever()
+    translator = ks.Translator.load(args.translator)
+    server = make_server(make_app(translator), args.host, args.port)
+    compile_programs(translator)
+    address = f"http://{args.host}:{server.effective_port}"
+    print(f"Open {address} (Ctrl-C ends it)", flush=True)
+    server.run()
 
 
-def make_app(translator):
+def make_server(app, host, port):
+    """Makes the server of an application, with limits of number, size and time."""
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting is no news
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    server = waitress.server.create_server(
+        app,
+        sockets=[socket.create_server((host, port), family=family)],
+        threads=QUEUE + SPARE,
+        backlog=1024,
+        connection_limit=1000,
+        channel_timeout=ARRIVE,
+        cleanup_interval=1,
+        channel_request_lookahead=1,  # to see when a client is gone
+        max_request_header_size=2**14,
+        max_request_body_size=2**17,
+        asyncore_use_poll=True,
+        ident=None,
+    )
+    server.channel_class = Channel
+    return server
+
+
+class Channel(waitress.channel.HTTPChannel):
+    """A connection whose requests must arrive whole in time, not byte by byte."""
+
+    def handle_read(self):
+        """Reads, where time runs on until the request is whole."""
+        begun, since = self.request, self.last_activity
+        super().handle_read()
+        if begun is not None and self.request is begun:
+            self.last_activity = since
+
+
+class Job(NamedTuple):
+    """What a request waits for: a line's translations, or where width is None a look.
+
+    Attributes:
+        given: The arguments, strings.
+        width: Number of beams, or None.
+        gone: Function that says whether the client has hung up.
+        answer: A future of the result.
+    """
+
+    given: tuple[str, ...]
+    width: int | None
+    gone: collections.abc.Callable[[], bool]
+    answer: concurrent.futures.Future
+
+
+class Worker:
+    """Does the jobs of all requests in one thread, those of one width in batches.
+
+    Args:
+        translator: The `Translator`.
+        most: Number of jobs that may wait.
+        seconds: How long each may wait.
+    """
+
+    def __init__(self, translator, most=QUEUE, seconds=WAIT):
+        self._translator, self._most, self._seconds = translator, most, seconds
+        self._waiting, self._changed = collections.deque(), threading.Condition()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def do(self, given, width=None, gone=lambda: False):
+        """Waits for the result of a job, or answers that there are too many."""
+        job = Job(given, width, gone, concurrent.futures.Future())
+        with self._changed:
+            if len(self._waiting) >= self._most:
+                self._drop_gone()
+            if len(self._waiting) >= self._most:
+                busy(f"{self._most} requests are waiting")
+            self._waiting.append(job)
+            self._changed.notify()
+        try:
+            return job.answer.result(self._seconds)
+        except concurrent.futures.TimeoutError:
+            job.answer.cancel()
+            busy(f"no answer came in {self._seconds} seconds")
+        except concurrent.futures.CancelledError:
+            busy("the client is gone")
+
+    def _drop_gone(self):
+        """Drops what nobody waits for any more."""
+        for job in self._waiting:
+            if job.gone():
+                job.answer.cancel()
+        left = [job for job in self._waiting if not job.answer.cancelled()]
+        self._waiting = collections.deque(left)
+
+    def _run(self):
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                self._drop_gone()
+                batch = self._next()
+            try:
+                self._answer(
+                    [j for j in batch if j.answer.set_running_or_notify_cancel()]
+                )
+            except Exception as error:
+                for job in batch:
+                    if not job.answer.done():
+                        job.answer.set_exception(error)
+
+    def _next(self):
+        """Takes the job that waits longest, and what can be done with it."""
+        if not self._waiting:
+            return []
+        first = self._waiting[0]
+        if first.width is None:
+            return [self._waiting.popleft()]
+        like = [job for job in self._waiting if job.width == first.width]
+        batch = like[: SIZES[-1]]
+        for job in batch:
+            self._waiting.remove(job)
+        return batch
+
+    def _answer(self, batch):
+        if not batch:
+            return
+        if batch[0].width is None:
+            batch[0].answer.set_result(self._translator.attention(*batch[0].given))
+            return
+        lines = [job.given[0] for job in batch]
+        found = translate(self._translator, lines, batch[0].width)
+        for job, translations in zip(batch, found, strict=True):
+            job.answer.set_result(translations)
+
+
+def busy(reason):
+    raise ServiceUnavailable(
+        f"Try again in {RETRY_AFTER} seconds: {reason}.", retry_after=RETRY_AFTER
+    )
+
+
+def translate(translator, lines, width):
+    """Translates lines, at most as many as the largest of `SIZES`."""
+    search = ks.decoding.Greedy()
+    if width > 1:
+        search = ks.decoding.BeamSearch(width=width, num_hypotheses=width)
+    size = next(size for size in SIZES if size >= len(lines))
+    filled = lines + lines[-1:] * (size - len(lines))
+    return translator.translate(filled, search=search)[: len(lines)]
+
+
+def compile_programs(translator):
+    """Compiles a program for each width, size and length, as translating does."""
+    if keras.backend.backend() == "torch":
+        return  # It computes without compiling.
+    begun, limit = time.monotonic(), most_tokens(translator)
+    line, tokens = "", 0
+    for shorter in (0, *(2**k for k in range(4, (limit - 1).bit_length()))):
+        while tokens <= shorter:
+            line += " a"
+            tokens = 1 + len(translator.source_tokenizer.tokenize([line])[0])
+        for width, size in itertools.product(WIDTHS, SIZES):
+            translate(translator, [line] * size, width)
+    count = translator.compile_report().num_programs
+    print(f"{count} programs compiled in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def most_tokens(translator):
+    return min(translator.max_source_length, MAX_TOKENS)
+
+
+def make_app(translator, **options):
     """Makes the application: the page, `/translate` for JSON, `/attention` to look at.
 
     Example:
@@ -52,24 +242,26 @@ def make_app(translator):
     """
     app = flask.Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = 2**16
-    limit = min(translator.model.max_length or MAX_TOKENS, MAX_TOKENS)
-    one_at_a_time = threading.Lock()
+    limit, worker = most_tokens(translator), Worker(translator, **options)
+
+    def done(given, width=None):
+        gone = flask.request.environ.get("waitress.client_disconnected")
+        return worker.do(given, width, gone or (lambda: False))
 
     @app.get("/")
     def page():
         return PAGE, {"Content-Security-Policy": POLICY}
 
     @app.post("/translate")
-    def translate():
+    def answer():
         given = flask.request.get_json(force=True)
         if not isinstance(given, dict):
             raise BadRequest(f"`request` must be a JSON object. Received: {given!r}.")
         text = checked("text", given.get("text"), translator.source_tokenizer)
-        search = search_of(given.get("beam", 4))
-        with one_at_a_time:
-            (found,) = translator.translate([text], search=search)
-        found = [{"text": text, "score": score} for text, score in found]
-        return {"translations": found}
+        beam = checked_beam(given.get("beam", 4))
+        width = next(width for width in WIDTHS if width >= beam)
+        found = done((text,), width)[:beam]
+        return {"translations": [{"text": t, "score": score} for t, score in found]}
 
     @app.get("/attention")
     def attention():
@@ -78,39 +270,49 @@ def make_app(translator):
         translation = given.get("translation", "")
         if translation:
             checked("translation", translation, target)
-        with one_at_a_time:
-            weights = translator.attention(text, translation)
+        weights = done((text, translation))
         return ks.plotting.attention_html(weights, title="What attends to what")
 
     @app.errorhandler(HTTPException)
     def say(error):
-        return {"error": error.description}, error.code
+        retry = getattr(error, "retry_after", None)
+        headers = {} if retry is None else {"Retry-After": str(retry)}
+        return {"error": error.description}, error.code, headers
+
+    @app.errorhandler(RecursionError)
+    def nested(error):
+        return {"error": "`request` must be JSON that is nested less deeply."}, 400
 
     def checked(name, text, tokenizer):
-        """Gives a line of text, or answers that it is none."""
+        """Returns a line of text, or answers that it is none."""
         if not isinstance(text, str) or not text.strip() or len(text.splitlines()) > 1:
             raise BadRequest(
                 f"`{name}` must be one line that is not empty. Received: {text!r}."
             )
-        count = len(tokenizer.tokenize([text])[0]) + 1
-        if count > limit:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise BadRequest(
+                f"`{name}` must be valid Unicode, without lone surrogates. "
+                f"Received: {text!r}."
+            ) from None
+        (tokens,) = tokenizer.tokenize([text])
+        if len(tokens) >= limit:
             raise BadRequest(
                 f"`{name}` must have at most {limit} tokens, its end included. "
-                f"Received: {count} tokens."
+                f"Received: {len(tokens) + 1} tokens."
             )
         return text
 
     return app
 
 
-def search_of(beam):
+def checked_beam(beam):
     if type(beam) is not int or not 1 <= beam <= MAX_BEAM:
         raise BadRequest(
             f"`beam` must be an integer from 1 to {MAX_BEAM}. Received: {beam!r}."
         )
-    if beam == 1:
-        return ks.decoding.Greedy()
-    return ks.decoding.BeamSearch(width=beam, num_hypotheses=beam)
+    return beam
 
 
 STYLE = """

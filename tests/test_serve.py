@@ -1,9 +1,13 @@
 """The page translates, says what is wrong and shows the attention, in a browser too."""
 
+import concurrent.futures
 import contextlib
+import http.client
 import json
+import socket
 import sys
 import threading
+import time
 
 import keras
 import numpy as np
@@ -15,6 +19,7 @@ from keras_seqattn.translator import AttentionWeights
 pytestmark = pytest.mark.backends("torch")
 
 pytest.importorskip("flask")
+pytest.importorskip("waitress")
 HOSTILE = "<img src=x onerror='window.attacked = 1'>"
 
 
@@ -28,13 +33,19 @@ class Words:
 class Stub:
     """Answers at once: each hypothesis is numbered, and attends to the first words."""
 
-    class model:
-        max_length = 8
-
+    max_source_length = 8
     source_tokenizer = target_tokenizer = Words()
+
+    def __init__(self):
+        self.batches, self.free = [], threading.Event()
+        self.free.set()
 
     def translate(self, lines, search=None):
         self.search = search
+        self.batches.append(lines)
+        assert self.free.wait(20)
+        if lines == ["fail"]:
+            raise RuntimeError("on purpose")
         count = getattr(search, "num_hypotheses", 1)
         return [[(f"{line} {n}", -0.5 - n) for n in range(count)] for line in lines]
 
@@ -70,7 +81,8 @@ def test_translations_come_best_first_with_their_scores(client, stub):
             for n, score in enumerate((-0.5, -1.5, -2.5))
         ]
     }
-    assert stub.search == ks.decoding.BeamSearch(width=3, num_hypotheses=3)
+    # Widths are few, and never less than was asked for.
+    assert stub.search == ks.decoding.BeamSearch(width=4, num_hypotheses=4)
 
 
 def test_one_beam_is_greedy_and_four_are_the_default(client, stub):
@@ -99,6 +111,11 @@ def test_one_beam_is_greedy_and_four_are_the_default(client, stub):
         ('["a"]', "`request` must be a JSON object. Received: ['a']."),
         ("text=a", "could not understand"),
         ("", "could not understand"),
+        ('{"text": "\\ud800"}', r"surrogates. Received: '\ud800'."),
+        (b"\xff", "could not understand"),
+        ("[" * 60_000, "nested less deeply"),
+        ('{"text": ' + "[" * 900 + "]" * 900 + "}", "`"),
+        ("9" * 9_999, "could not understand"),
     ],
 )
 def test_a_wrong_request_is_told_what_is_wrong(client, body, message):
@@ -162,9 +179,9 @@ def test_a_translator_is_served(example):
     client = example.make_app(translator).test_client()
     given = {"text": "dog", "beam": 2}
     answer = client.post("/translate", json=given).json["translations"]
-    search = ks.decoding.BeamSearch(width=2, num_hypotheses=2)
+    search = ks.decoding.BeamSearch(width=4, num_hypotheses=4)
     (expected,) = translator.translate(["dog"], search=search)
-    assert [(one["text"], one["score"]) for one in answer] == expected
+    assert [(one["text"], one["score"]) for one in answer] == expected[:2]
     query = {"text": "dog", "translation": "Hund"}
     assert client.get("/attention", query_string=query).status_code == 200
     long = client.post("/translate", json={"text": "x" * 16})
@@ -173,12 +190,12 @@ def test_a_translator_is_served(example):
 
 def test_it_listens_on_this_machine_alone(example, stub, monkeypatch, capsys):
     class Server:
-        port = 4321
+        effective_port = 4321
 
-        def serve_forever(self):
+        def run(self):
             print("serving")
 
-    def make_server(host, port, app, threaded):
+    def make_server(app, host, port):
         assert (host, port, app.name) == ("127.0.0.1", 8000, "serve")
         return Server()
 
@@ -190,19 +207,146 @@ def test_it_listens_on_this_machine_alone(example, stub, monkeypatch, capsys):
     assert printed == "Open http://127.0.0.1:4321 (Ctrl-C ends it)\nserving\n"
 
 
+def test_programs_are_compiled_at_the_start(example, stub, monkeypatch, capsys):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    report = ks.decoding.CompileReport(7, 1.5)
+    stub.compile_report, stub.max_source_length = lambda: report, 40
+    example.compile_programs(stub)
+    sizes = [len(lines) for lines in stub.batches]
+    assert sizes == [*example.SIZES] * 3 * len(example.WIDTHS)
+    lengths = {1 + len(lines[0].split()) for lines in stub.batches}
+    assert lengths == {2, 17, 33}, "each is padded to another power of 2"
+    assert "7 programs compiled in 0 s" in capsys.readouterr().out
+
+
 @contextlib.contextmanager
-def served(example, translator):
+def served(example, translator, **options):
     """Serves on a free port of this machine; gives the address."""
-    app = example.make_app(translator)
-    server = example.make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
+    app = example.make_app(translator, **options)
+    server = example.make_server(app, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.port}/"
+        yield f"http://127.0.0.1:{server.effective_port}/"
     finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        server.trigger.pull_trigger(server.close)
+        thread.join(2)  # or, while a browser keeps its connection, until that is idle
+
+
+def ask(address, text="a dog", beam=1):
+    """Asks the server for a translation; returns status, Retry-After and seconds."""
+    begun = time.monotonic()
+    connection = http.client.HTTPConnection(address.split("/")[2], timeout=20)
+    with contextlib.closing(connection):
+        body = json.dumps({"text": text, "beam": beam})
+        connection.request("POST", "/translate", body)
+        answer = connection.getresponse()
+        answer.read()
+    return answer.status, answer.getheader("Retry-After"), time.monotonic() - begun
+
+
+def wait_for(condition, seconds=10):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def crowd():
+    with concurrent.futures.ThreadPoolExecutor(40) as pool:
+        yield pool
+
+
+def test_requests_that_wait_are_one_batch(example, stub, crowd):
+    with served(example, stub) as address:
+        stub.free.clear()
+        first = crowd.submit(ask, address, "first")
+        wait_for(lambda: stub.batches)
+        others = [crowd.submit(ask, address, f"{n}") for n in range(18)]
+        time.sleep(0.5)
+        stub.free.set()
+        assert {one.result()[0] for one in [first, *others]} == {200}
+    batches = [set(lines) for lines in stub.batches]
+    assert [len(lines) for lines in stub.batches] == [1, 16, 4]
+    assert set.union(*batches[1:]) == {f"{n}" for n in range(18)}
+
+
+def test_more_than_the_queue_holds_are_refused_at_once(example, stub, crowd):
+    with served(example, stub, most=3) as address:
+        stub.free.clear()
+        running = crowd.submit(ask, address)
+        wait_for(lambda: stub.batches)
+        held = [crowd.submit(ask, address) for _ in range(20)]
+        wait_for(lambda: sum(one.done() for one in held) == 17)
+        refused = [one.result() for one in held if one.done()]
+        assert {one[:2] for one in refused} == {(503, "2")}
+        assert max(seconds for _, _, seconds in refused) < 5
+        stub.free.set()
+        assert [running.result()[0]] + [one.result()[0] for one in held].count(200) * [
+            200
+        ] == [200] * 4
+
+
+def test_nobody_waits_longer_than_the_limit(example, stub):
+    with served(example, stub, seconds=0.3) as address:
+        stub.free.clear()
+        status, retry_after, seconds = ask(address)
+        assert (status, retry_after) == (503, "2") and seconds < 5
+        stub.free.set()
+        assert ask(address)[0] == 200
+
+
+def test_the_work_of_clients_that_are_gone_is_dropped(example, stub, crowd):
+    body = json.dumps({"text": "gone", "beam": 1})
+    request = f"POST /translate HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    with served(example, stub) as address:
+        host, port = address.split("/")[2].split(":")
+        stub.free.clear()
+        running = crowd.submit(ask, address, "first")
+        wait_for(lambda: stub.batches)
+        for _ in range(60):
+            with socket.create_connection((host, int(port))) as client:
+                client.sendall(request.encode())
+        last = crowd.submit(ask, address, "next")
+        time.sleep(0.5)
+        stub.free.set()
+        assert running.result()[0] == last.result()[0] == 200
+    assert stub.batches == [["first"], ["next"]]
+
+
+def test_what_is_half_sent_is_not_held_for_ever(example, stub, monkeypatch):
+    """Nor if it comes byte by byte."""
+    monkeypatch.setattr(example, "ARRIVE", 1)
+    with served(example, stub) as address:
+        host, port = address.split("/")[2].split(":")
+        clients = [socket.create_connection((host, int(port))) for _ in range(30)]
+        begun = time.monotonic()
+        for client in clients:
+            client.sendall(b"POST /translate HTTP/1.1\r\nX: ")
+        assert ask(address)[0] == 200
+        closed = threading.Event()
+
+        def drip():
+            with contextlib.suppress(OSError):
+                while not closed.wait(0.1):
+                    clients[0].sendall(b"x")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        for client in reversed(clients):
+            client.settimeout(10)
+            with client, contextlib.suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+        closed.set()
+        dripping.join()
+        assert time.monotonic() - begun < 6
+
+
+def test_a_failure_is_one_batch_s_alone(example, stub, caplog):
+    with served(example, stub) as address:
+        assert ask(address, "fail")[0] == 500
+        assert ask(address)[0] == 200
 
 
 def test_a_reader_translates_and_explores(example, stub, browser):
