@@ -7,6 +7,7 @@ import pathlib
 import platform
 import re
 import secrets
+import shutil
 import threading
 
 try:
@@ -22,10 +23,11 @@ _TAKING = threading.Lock()
 
 @contextlib.contextmanager
 def replacing(path):
-    """Gives a path to write to, and puts the file in place once it is on the disk.
+    """Yields a path to write to, and puts the file in place once it is on the disk.
 
     Several threads and processes may replace one file at once: each writes a file of
-    its own, and the last one that is done stays.
+    its own, and the last one that is done stays. A link is followed, and the file keeps
+    its mode.
 
     Args:
         path: Path of the file that is to be replaced.
@@ -44,7 +46,7 @@ def replacing(path):
         ...     print(path.read_text(), os.listdir(folder))
         whole ['state.txt']
     """
-    path = pathlib.Path(path)
+    path = pathlib.Path(os.path.realpath(path))
     mark = f".unfinished-{platform.node()}-"
     _remove_leftovers(path, mark)
     token = f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -53,6 +55,8 @@ def replacing(path):
         yield unfinished
         with open(unfinished, "r+b") as file:
             os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, unfinished)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -116,6 +120,32 @@ def reading(path, written, remedy):
             f"`path` must be a file {written}, whole and unchanged; {remedy}. "
             f"Received: path={str(path)!r}, {found}"
         ) from error
+
+
+def mapping(content, keys):
+    """Returns what a file held if it is a dict with some keys.
+
+    Args:
+        content: What was read.
+        keys: Tuple of the keys.
+
+    Returns:
+        `content`.
+
+    Raises:
+        TypeError: If it is no dict.
+        KeyError: If it lacks one of the keys.
+
+    Example:
+        >>> mapping({"seconds": 1.5}, ("seconds",))
+        {'seconds': 1.5}
+    """
+    if not isinstance(content, dict):
+        raise TypeError(f"it holds a {type(content).__name__}, not a dict")
+    missing = [key for key in keys if key not in content]
+    if missing:
+        raise KeyError(f"it lacks {', '.join(missing)}")
+    return content
 
 
 def take_lock(path):

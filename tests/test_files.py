@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from keras_seqattn import files
-from keras_seqattn.files import release_lock, replacing, take_lock
+from keras_seqattn.files import reading, release_lock, replacing, take_lock
 
 PACKAGE = pathlib.Path(files.__file__).parent  # Without it, no import of Keras.
 
@@ -42,7 +42,7 @@ def test_an_error_leaves_the_old_file_and_no_other(tmp_path):
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[2])
-from files import replacing
+from files import reading, replacing
 with replacing(sys.argv[1]) as unfinished:
     unfinished.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -108,3 +108,27 @@ def test_an_error_of_the_file_system_lets_everyone_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(files.fcntl, "lockf", refuse)
     assert take_lock(tmp_path / "lock") is None
     release_lock(tmp_path / "lock")
+
+
+def test_a_file_keeps_its_mode_and_a_link_its_file(tmp_path):
+    path, link = tmp_path / "kept" / "a.json", tmp_path / "a.json"
+    path.parent.mkdir()
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    with replacing(link) as unfinished:
+        unfinished.write_text("new")
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(path.parent) == ["a.json"]
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), OSError("disk"), RecursionError("x")])
+def test_whatever_goes_wrong_in_reading_is_one_error(tmp_path, error):
+    path = tmp_path / "a.json"
+    path.write_text("{}")
+    name = type(error).__name__
+    message = rf"^`path` must be a file of x, whole.*; redo\. Received.*a.json.*{name}"
+    with pytest.raises(ValueError, match=message), reading(path, "of x", "redo"):
+        raise error

@@ -342,13 +342,94 @@ def test_a_save_that_fails_leaves_the_old_file(translator, tmp_path, monkeypatch
     assert [found.name for found in tmp_path.iterdir()] == ["t.keras"]
 
 
+WROTE = "`path` must be a file that `Translator.save` wrote, whole and unchanged; "
+
+
 def test_a_file_of_something_else_is_an_error(tmp_path):
     path = tmp_path / "other.keras"
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(path)
-    with pytest.raises(ValueError, match="`path` must be .*other.keras.*Sequential"):
+    with pytest.raises(ValueError, match=f"{WROTE}.*other.keras.*Sequential"):
         ks.Translator.load(path)
-    with pytest.raises(ValueError, match="missing.keras"):
+    message = f"{WROTE}.*missing.keras', which does not exist"
+    with pytest.raises(ValueError, match=message):
         ks.Translator.load(tmp_path / "missing.keras")
+
+
+@pytest.mark.backends("torch")
+def test_a_truncated_file_is_one_error(translator, tmp_path):
+    path = tmp_path / "t.keras"
+    translator.save(path)
+    whole = path.read_bytes()
+    cuts = np.linspace(0, len(whole) - 1, 12).astype(int)
+    for content in (*(whole[:cut] for cut in cuts), b"\0" * 99):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"{WROTE}.*t.keras', which cannot be"):
+            ks.Translator.load(path)
+
+
+def changed(path, name, content):
+    """Writes a file of the archive anew; None leaves it out."""
+    with zipfile.ZipFile(path) as archive:
+        files = {one: archive.read(one) for one in archive.namelist()}
+    files[name] = content
+    with zipfile.ZipFile(path, "w") as archive:
+        for one, data in files.items():
+            if data is not None:
+                archive.writestr(one, data)
+
+
+def nested_config(config, *keys):
+    for key in keys[:-2]:
+        config = config[key]
+    config[keys[-2]] = keys[-1]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "change",
+    [
+        None,
+        "",
+        "[]",
+        "{",
+        "null",
+        "[" * 10_000,
+        ("config", "model", None),
+        ("config", "model", "config", None),
+        ("config", "model", "config", "model_dim", "wide"),
+        ("config", "model", "config", "num_heads", 0),
+        ("config", "model", {"class_name": "Unknown"}),
+        ("config", "source_tokenizer", 3),
+        ("config", "search", "beam"),
+        ("config", "max_source_length", []),
+        ("class_name", "Dense"),
+        ("config", []),
+    ],
+    ids=repr,
+)
+def test_a_tampered_configuration_is_one_error(translator, tmp_path, change):
+    path = tmp_path / "t.keras"
+    translator.save(path)
+    if isinstance(change, tuple):
+        with zipfile.ZipFile(path) as archive:
+            config = json.loads(archive.read("config.json"))
+        nested_config(config, *change)
+        if change == ("class_name", "Dense"):
+            config |= {"module": "keras.layers", "registered_name": None}
+        change = json.dumps(config)
+    changed(path, "config.json", change)
+    with pytest.raises(ValueError, match=f"(?s){WROTE}.*t.keras'"):
+        ks.Translator.load(path)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("content", [None, b"", b"no weights"])
+def test_tampered_weights_are_one_error(translator, tmp_path, content):
+    path = tmp_path / "t.keras"
+    translator.save(path)
+    changed(path, "model.weights.h5", content)
+    with pytest.raises(ValueError, match=f"(?s){WROTE}.*t.keras'"):
+        ks.Translator.load(path)
 
 
 @pytest.mark.backends("torch")

@@ -12,12 +12,22 @@ import keras
 import numpy as np
 
 from keras_seqattn import arguments
-from keras_seqattn.files import release_lock, take_lock
+from keras_seqattn.files import reading, release_lock, take_lock
 from keras_seqattn.training.snapshot import (
     array_of,
     is_plain,
     read_snapshot,
     write_snapshot,
+)
+
+# What the file holds, and what to do where it does not: see `files.reading`.
+_SAVED = (
+    *("training", "seed", "epoch", "batch"),
+    *("stopped", "records", "values", "callbacks"),
+)
+_OF_THIS_TRAINING = (
+    "that `Resume` saved for this training",
+    "restore a copy of it, or delete it to begin anew",
 )
 
 
@@ -155,7 +165,7 @@ class Resume(keras.callbacks.Callback):
         self._training = _training(self.model)
         self._saved, begin = None, self.directory / "begin.npz"
         if self.path.exists():
-            self._saved = saved = read_snapshot(self.path)
+            self._saved = saved = read_snapshot(self.path, _SAVED)
             self._check(saved["training"])
         elif begin.exists():  # A kill came before the first save.
             saved = read_snapshot(begin)
@@ -199,6 +209,16 @@ class Resume(keras.callbacks.Callback):
     def _restore(self, model, saved):
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
+        with reading(self.path, *_OF_THIS_TRAINING):
+            self._assign(model, saved)
+        epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
+        # Keras has no other way to begin at an epoch that `fit` was not given.
+        model._initial_epoch = epoch
+        if epoch < self.params["epochs"]:
+            self._begin_passes(saved["epoch"])
+
+    def _assign(self, model, saved):
+        """Gives model and callbacks what was saved of them."""
         for variables, values in zip(_variables(model), saved["values"], strict=True):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
@@ -212,11 +232,6 @@ class Resume(keras.callbacks.Callback):
                     break
         self._seed, self._records = saved["seed"], saved["records"]
         self._skipped = saved["batch"]
-        epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
-        # Keras has no other way to begin at an epoch that `fit` was not given.
-        model._initial_epoch = epoch
-        if epoch < self.params["epochs"]:
-            self._begin_passes(saved["epoch"])
 
     def _begin_passes(self, number):
         for _ in range(number if self.data is not None else 0):

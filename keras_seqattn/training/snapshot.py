@@ -1,12 +1,11 @@
 """Plain values and arrays in one file, which is there whole or not at all."""
 
 import json
-import zipfile
 
 import numpy as np
 from keras import ops
 
-from keras_seqattn.files import replacing
+from keras_seqattn.files import mapping, reading, replacing
 
 _TEXT = "values"
 
@@ -33,31 +32,24 @@ def write_snapshot(path, values):
         np.savez(unfinished, **{_TEXT: np.frombuffer(text, "uint8")}, **arrays)
 
 
-def read_snapshot(path):
+def read_snapshot(path, keys=None):
     """Reads what `write_snapshot` wrote.
 
     Args:
         path: Path of the file.
+        keys: Tuple of the keys that the values have, as a dict; None: any values.
 
     Returns:
         The values.
 
     Raises:
-        ValueError: If the file holds something else.
+        ValueError: If there is no such file, it holds something else, or is damaged.
     """
-    try:
+    remedy = "restore a copy of it, or delete it to begin anew"
+    with reading(path, "of saved values", remedy):
         with np.load(path, allow_pickle=False) as arrays:
-            return _decoded(json.loads(arrays[_TEXT].tobytes()), arrays)
-    except (
-        AttributeError,
-        EOFError,
-        KeyError,
-        ValueError,
-        zipfile.BadZipFile,
-    ) as error:
-        raise ValueError(
-            f"`path` must be a file of saved values. Received: path={str(path)!r}."
-        ) from error
+            values = _decoded(json.loads(arrays[_TEXT].tobytes()), arrays)
+        return values if keys is None else mapping(values, keys)
 
 
 def array_of(variable):

@@ -56,7 +56,7 @@ class Clock:
         """Gives the seconds spent so far."""
         if self._origin is not None:
             return time.monotonic() - self._origin
-        return read_json(self._path, {"seconds": 0.0})["seconds"]
+        return read_json(self._path, {"seconds": 0.0}, ("seconds",))["seconds"]
 
     def left(self):
         """Gives the seconds left, infinity without a limit."""

@@ -51,7 +51,7 @@ class Durable:
 
     def reload(self):
         """Reads the file; trials that were running wait for their next worker."""
-        state = read_json(self.state_path)
+        state = read_json(self.state_path, keys=("oracle", "trials", "rejected"))
         loaded = [trials.Trial.from_state(state) for state in state["trials"]]
         self.trials = {trial.trial_id: trial for trial in loaded}
         self.rejected = state["rejected"]

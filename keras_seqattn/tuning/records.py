@@ -11,8 +11,13 @@ import json
 import math
 import pathlib
 
-from keras_seqattn.files import replacing
+from keras_seqattn.files import mapping, reading, replacing
 
+# What the file of a study is, and what to do where it is not: see `files.reading`.
+_OF_A_STUDY = (
+    "that a study wrote",
+    "restore a copy of it, or begin a new study in another folder",
+)
 RUNNING, COMPLETED, PRUNED = "running", "completed", "pruned"
 OVER_BUDGET, OUT_OF_MEMORY, NAN = "over budget", "out of memory", "nan"
 KILLED, FAILED, STOPPED = "killed", "failed", "stopped"
@@ -40,24 +45,29 @@ def write_json(path, content):
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def read_json(path, missing=None):
-    """Reads what `write_json` wrote.
+def read_json(path, missing=None, keys=()):
+    """Reads the dict that `write_json` wrote.
 
     Args:
         path: Path of the file.
-        missing: What is given where there is no file.
+        missing: What is returned where there is no file.
+        keys: Tuple of the keys that the file must have.
 
     Returns:
         The content.
+
+    Raises:
+        ValueError: If the file is damaged.
 
     Example:
         >>> read_json("no/such/file.json", missing=0)
         0
     """
-    try:
-        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return missing
+    with reading(path, *_OF_A_STUDY):
+        try:
+            return mapping(json.loads(pathlib.Path(path).read_bytes()), keys)
+        except FileNotFoundError:
+            return missing
 
 
 @dataclasses.dataclass
@@ -121,8 +131,10 @@ class TrialRecord:
         Returns:
             A `TrialRecord`, or None where there is none.
         """
-        fields = read_json(pathlib.Path(folder) / "record.json")
-        return None if fields is None else cls(**fields)
+        path = pathlib.Path(folder) / "record.json"
+        fields = read_json(path)
+        with reading(path, *_OF_A_STUDY):
+            return None if fields is None else cls(**fields)
 
     def save(self, folder):
         """Writes the record into the trial's folder."""

@@ -32,7 +32,7 @@ class Study:
     def __init__(self, directory, corpus=None):
         arguments.path("directory", directory)
         self.directory = pathlib.Path(directory)
-        asked = records.read_json(self.directory / "study.json")
+        asked = records.read_json(self.directory / "study.json", keys=("objective",))
         if asked is None:
             raise ValueError(
                 "`directory` must be the folder of a study. "
@@ -45,9 +45,8 @@ class Study:
     @property
     def seconds(self):
         """Seconds of wall-clock spent, over all resumptions."""
-        return records.read_json(self.directory / "clock.json", {"seconds": 0.0})[
-            "seconds"
-        ]
+        path = self.directory / "clock.json"
+        return records.read_json(path, {"seconds": 0.0}, ("seconds",))["seconds"]
 
     @property
     def best_trial(self):
@@ -148,7 +147,9 @@ class Study:
             }
             for record in records.load_records(self.directory)
         ]
-        state = records.read_json(self.directory / "oracle.json", {"rejected": []})
+        state = records.read_json(
+            self.directory / "oracle.json", {"rejected": []}, ("rejected",)
+        )
         rows += [
             {
                 "trial": None,

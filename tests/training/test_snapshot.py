@@ -54,6 +54,28 @@ def test_another_file_is_an_error(content, tmp_path):
         read_snapshot(path)
 
 
+def test_a_truncated_file_is_one_error(tmp_path):
+    path = tmp_path / "state.npz"
+    write_snapshot(path, {"epoch": 3, "weights": [np.arange(50.0), np.ones(3)]})
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[whole.index(b"NUMPY", whole.index(b"array_0")) + 200] ^= 1
+    cuts = np.linspace(0, len(whole) - 1, 12).astype(int)
+    for content in (*(whole[:cut] for cut in cuts), flipped):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="of saved values, whole.*state.npz.*read"):
+            read_snapshot(path)
+    with pytest.raises(ValueError, match="missing.npz', which does not exist"):
+        read_snapshot(tmp_path / "missing.npz")
+
+
+@pytest.mark.parametrize("values", [[], "text", {"seed": 1}])
+def test_values_of_another_kind_are_an_error(tmp_path, values):
+    write_snapshot(tmp_path / "state.npz", values)
+    with pytest.raises(ValueError, match=r"state\.npz.*it (lacks epoch|holds a)"):
+        read_snapshot(tmp_path / "state.npz", keys=("seed", "epoch"))
+
+
 @pytest.mark.parametrize("value", [max, {"a": [object()]}, np.array(["a"]), {1, 2}])
 def test_what_is_not_plain(value):
     assert not is_plain(value)
