@@ -40,7 +40,7 @@ MAX_TOKENS = 128
 # Every search has one of these beam widths, at least as many as a request asks for, and
 # every batch one of these sizes: so there are few programs, all compiled at the start.
 WIDTHS = (1, 4, 8)
-SIZES = (1, 4, 16)
+SIZES = (1, 16)
 MAX_BEAM = WIDTHS[-1]
 # Requests that wait at most, each in a thread; the spare threads answer all others.
 QUEUE = 64

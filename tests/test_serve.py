@@ -268,7 +268,7 @@ def test_requests_that_wait_are_one_batch(example, stub, crowd):
         stub.free.set()
         assert {one.result()[0] for one in [first, *others]} == {200}
     batches = [set(lines) for lines in stub.batches]
-    assert [len(lines) for lines in stub.batches] == [1, 16, 4]
+    assert [len(lines) for lines in stub.batches] == [1, 16, 16]
     assert set.union(*batches[1:]) == {f"{n}" for n in range(18)}
 
 
