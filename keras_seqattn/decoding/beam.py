@@ -85,16 +85,10 @@ class BeamSearch(Search):
         arguments.positive_integer("width", self.width)
         arguments.positive_integer("num_hypotheses", self.num_hypotheses)
         for name in ("length_penalty", "coverage_penalty"):
-            value = getattr(self, name)
-            if value != 0:
-                arguments.number(name, value, above=0.0)
+            arguments.number(name, getattr(self, name), least=0)
         if self.patience is not None:
             arguments.number("patience", self.patience, above=0.0)
-        if self.penalty not in PENALTIES:
-            raise ValueError(
-                f"`penalty` must be one of {PENALTIES}. "
-                f"Received: penalty={self.penalty!r}."
-            )
+        arguments.choice("penalty", self.penalty, PENALTIES)
         if self.num_hypotheses > self.width:
             raise ValueError(
                 f"`num_hypotheses` must be at most `width`, {self.width}. "

@@ -48,6 +48,7 @@ class Search:
         for name in ("banned_ids", "stop_ids"):
             object.__setattr__(self, name, _ids(name, getattr(self, name)))
         arguments.integer("min_length", self.min_length, 0)
+        arguments.boolean("scored", getattr(self, "scored", True))
         arguments.integer("no_repeat_ngram", self.no_repeat_ngram, 0)
         arguments.number("repetition_penalty", self.repetition_penalty, above=0.0)
 

@@ -64,8 +64,12 @@ class FeedForward(keras.layers.Layer):
         self.activation = arguments.keras_object("activation", activation)
         self.gated = arguments.boolean("gated", gated)
         self.dropout = arguments.fraction("dropout", dropout)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_initializer = arguments.keras_object(
+            "kernel_initializer", kernel_initializer
+        )
+        self.bias_initializer = arguments.keras_object(
+            "bias_initializer", bias_initializer
+        )
         self.supports_masking = True
         self.hidden_dense = self._dense(intermediate_dim, "hidden")
         self.gate_dense = self._dense(intermediate_dim, "gate") if gated else None

@@ -7,6 +7,7 @@ import tensorflow as tf
 import tensorflow_text
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib
 
+from keras_seqattn import arguments
 from keras_seqattn.text.tokenizers import (
     SPECIAL_PIECES,
     Tokenizer,
@@ -60,7 +61,10 @@ class WordPieceTokenizer(Tokenizer):
 
     def __init__(self, vocabulary, **kwargs):
         super().__init__(**kwargs)
+        wanted = "a list of strings"
+        arguments.offers("vocabulary", vocabulary, ("__iter__",), wanted)
         vocabulary = list(vocabulary)
+        arguments.sequence("vocabulary", vocabulary, wanted, arguments.text)
         count, special = len(vocabulary), len(SPECIAL_PIECES)
         begins = tuple(vocabulary[:special]) == SPECIAL_PIECES
         if not begins or count == special or len(set(vocabulary)) < count:

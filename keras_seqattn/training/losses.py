@@ -217,6 +217,7 @@ def _token_weights(real, sample_weight):
     """Weights of the tokens, float32 `(B, T)`, 0 where `real` is False."""
     if sample_weight is None:
         return ops.cast(real, "float32")
+    arguments.tensor("sample_weight", sample_weight)
     sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
     if _has_unknown_rank(sample_weight):  # (B, 1) or (B, T)
         sample_weight = ops.reshape(sample_weight, (ops.shape(real)[0], -1))
