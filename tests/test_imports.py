@@ -28,6 +28,7 @@ OURS = {
     "files": set(),
     "layers": {"layers"},
     "layers.quantization": set(),
+    "layers.lora": {"layers.quantization"},
     "layers.axes": set(),
     "layers.initializers": set(),
     "layers.shapes": set(),
@@ -55,6 +56,7 @@ OURS = {
     },
     "layers.scaled_dot": {"layers.attention", "layers.masks", "layers.shapes"},
     "layers.additive": {
+        "layers.lora",
         "autodiff",
         "layers.attention",
         "layers.explicit",
@@ -66,9 +68,10 @@ OURS = {
     "layers.notes": set(),
     "layers.packing": {"autodiff", "compiled", "layers.notes"},
     "layers.normalization": {"autodiff", "compiled"},
-    "layers.logits": {"layers.notes", "layers.quantization"},
+    "layers.logits": {"layers.lora", "layers.notes", "layers.quantization"},
     "layers.counting": {"layers.shapes"},
     "layers.positions": {
+        "layers.lora",
         "compiled",
         "layers.counting",
         "layers.dropping",
@@ -85,6 +88,7 @@ OURS = {
         "layers.shapes",
     },
     "layers.projections": {
+        "layers.lora",
         "compiled",
         "layers.initializers",
         "layers.quantization",
@@ -105,6 +109,7 @@ OURS = {
         "layers.shapes",
     },
     "layers.feed_forward": {
+        "layers.lora",
         "compiled",
         "layers.dropping",
         "layers.initializers",
@@ -118,6 +123,7 @@ OURS = {
         "layers.shapes",
     },
     "layers.recurrent_decoder": {
+        "layers.lora",
         "layers.additive",
         "layers.masks",
         "layers.recurrent",
@@ -198,7 +204,7 @@ OURS = {
         "models.stacks",
     },
     "models.encoder": {"layers", "models.stacks"},
-    "training": {"training"},
+    "training": {"layers.lora", "training"},
     "training.average": {"training.snapshot"},
     "training.consistency": {"autodiff", "compiled"},
     "training.crossentropy": {"autodiff", "compiled", "training.consistency"},
@@ -224,6 +230,7 @@ OURS = {
     "text.phrases": set(),
     "text.parallel": set(),
     "text.corpora": {"text.parallel", "text.phrases"},
+    "text.language": {"text.batching", "text.tokenizers"},
     "text.batching": {"text.tokenizers"},
     "translator": {"decoding", "models", "translator_file"},
     "translator_file": {"files"},

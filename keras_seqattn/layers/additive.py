@@ -16,6 +16,7 @@ from keras import ops
 from keras_seqattn import arguments, autodiff
 from keras_seqattn.layers import explicit, grid, masks
 from keras_seqattn.layers.attention import check_options, checked
+from keras_seqattn.layers.lora import Dense
 from keras_seqattn.layers.quantization import dtype_config
 from keras_seqattn.layers.scaled_dot import AttentionLayer
 
@@ -326,9 +327,7 @@ class AdditiveAttention(AttentionLayer):
         self.vector = self.add_weight((self.units,), name="vector")
 
     def _dense(self, name, input_shape, use_bias):
-        dense = keras.layers.Dense(
-            self.units, use_bias=use_bias, name=name, dtype=self.dtype_policy
-        )
+        dense = Dense(self.units, use_bias=use_bias, name=name, dtype=self.dtype_policy)
         dense.build(input_shape)
         return dense
 

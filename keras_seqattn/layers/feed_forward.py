@@ -6,6 +6,7 @@ from keras import ops
 from keras_seqattn import arguments, compiled
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.initializers import copied
+from keras_seqattn.layers.lora import Dense
 from keras_seqattn.layers.quantization import dtype_config
 from keras_seqattn.layers.shapes import check_rank
 
@@ -76,7 +77,7 @@ class FeedForward(keras.layers.Layer):
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def _dense(self, units, name):
-        return keras.layers.Dense(
+        return Dense(
             units,
             kernel_initializer=copied(self.kernel_initializer),
             bias_initializer=copied(self.bias_initializer),

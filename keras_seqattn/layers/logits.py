@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.layers.lora import KeepsLora
 from keras_seqattn.layers.notes import Notes
 from keras_seqattn.layers.quantization import QuantizedAsParent
 
@@ -122,7 +123,7 @@ def _outside_of_gradient(logits):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class TokenLogits(QuantizedAsParent, keras.layers.Dense):
+class TokenLogits(KeepsLora, QuantizedAsParent, keras.layers.Dense):
     """Scores every token of a vocabulary: logits = x . kernel, without bias.
 
     While training it notes on the logits what they are the product of, which

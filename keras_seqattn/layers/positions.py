@@ -14,6 +14,7 @@ from keras_seqattn import arguments, compiled
 from keras_seqattn.layers.counting import positions_of
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.logits import remember_factors
+from keras_seqattn.layers.lora import KeepsLora
 from keras_seqattn.layers.quantization import QuantizedAsParent, unquantized
 from keras_seqattn.layers.shapes import check_rank
 
@@ -227,7 +228,9 @@ class LearnedPositions(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
+class PositionalEmbedding(
+    KeepsLora, QuantizedAsParent, keras.layers.ReversibleEmbedding
+):
     """Embeds token ids with their positions; in reverse, gives tied logits.
 
     Forward: dropout(table[token] * sqrt(model_dim) + position). In reverse:
@@ -281,6 +284,8 @@ class PositionalEmbedding(QuantizedAsParent, keras.layers.ReversibleEmbedding):
     Reference:
         Vaswani et al. 2017, sections 3.4 and 3.5; Press and Wolf 2017. Differs: none.
     """
+
+    adapted_weight = "embeddings"
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_seqattn import arguments, compiled
 from keras_seqattn.layers.initializers import copied
+from keras_seqattn.layers.lora import KeepsLora
 from keras_seqattn.layers.quantization import (
     QuantizedAsParent,
     dtype_config,
@@ -191,7 +192,7 @@ class HeadProjections(keras.layers.Layer):
         }
 
 
-class _Projection(QuantizedAsParent, keras.layers.EinsumDense):
+class _Projection(KeepsLora, QuantizedAsParent, keras.layers.EinsumDense):
     """Projects the vectors of all places in one matrix product.
 
     Of an einsum that keeps an axis for the batch, TensorFlow computes the gradient of

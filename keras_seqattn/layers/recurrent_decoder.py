@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.layers import additive
+from keras_seqattn.layers.lora import Dense
 from keras_seqattn.layers.masks import bool_mask, input_masks
 from keras_seqattn.layers.recurrent import RecurrentStack
 from keras_seqattn.layers.shapes import check_batch, check_rank
@@ -104,9 +105,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         self.output_dense = dense("output", joined_shape, self.units, use_bias=False)
 
     def _dense(self, name, input_shape, units, activation="tanh", use_bias=True):
-        dense = keras.layers.Dense(
-            units, activation, use_bias, name=name, dtype=self.dtype_policy
-        )
+        dense = Dense(units, activation, use_bias, name=name, dtype=self.dtype_policy)
         dense.build(input_shape)
         return dense
 

@@ -6,6 +6,7 @@ Shapes: D model_dim, V vocabulary.
 from keras_seqattn import arguments
 from keras_seqattn.layers import PositionalEmbedding, TokenLogits
 from keras_seqattn.layers.blocks import attention_config, attention_from_config
+from keras_seqattn.layers.lora import enable_lora
 from keras_seqattn.layers.quantization import dtype_config, quantize_composites
 from keras_seqattn.layers.residual import make_norm
 
@@ -123,7 +124,9 @@ class Configured:
     def get_config(self):
         """Gives the constructor's arguments."""
         options = attention_config(self._options)
-        return {"name": self.name, "dtype": dtype_config(self), **options}
+        config = {"name": self.name, "dtype": dtype_config(self), **options}
+        lora = getattr(self, "lora_options", None)
+        return config if lora is None else {**config, "lora": dict(lora)}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -131,7 +134,11 @@ class Configured:
         if "attention" in config:
             attention = attention_from_config(config["attention"])
             config = {**config, "attention": attention}
-        return cls(**config)
+        lora = config.get("lora")
+        model = cls(**{name: config[name] for name in config if name != "lora"})
+        if lora is not None:
+            enable_lora(model, **lora)
+        return model
 
 
 def checked_options(model, options, given):

@@ -2,6 +2,7 @@
 
 from keras_seqattn.text.batching import translation_batches
 from keras_seqattn.text.corpora import load_parallel
+from keras_seqattn.text.language import language_batches
 from keras_seqattn.text.parallel import read_parallel, read_tsv
 from keras_seqattn.text.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from keras_seqattn.text.wordpiece import WordPieceTokenizer
@@ -10,6 +11,7 @@ __all__ = [
     "ByteTokenizer",
     "SentencePieceTokenizer",
     "WordPieceTokenizer",
+    "language_batches",
     "load_parallel",
     "read_parallel",
     "read_tsv",

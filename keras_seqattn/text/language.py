@@ -1,0 +1,67 @@
+"""Batches of lines for `fit` of a language model."""
+
+from keras_seqattn.text.batching import translation_batches
+from keras_seqattn.text.tokenizers import check_lines
+
+
+def language_batches(
+    lines,
+    tokenizer,
+    batch_tokens=4096,
+    bucket_lengths=(16, 32, 64),
+    shuffle=True,
+    seed=0,
+    sampling=0.0,
+    rows_multiple=1,
+):
+    """Makes batches for training and evaluating a `LanguageModel`.
+
+    Each element is `(start + x, x + end)`, int32, padded with 0: at every position the
+    label is the token that comes next. Buckets, order and sampling are those of
+    `translation_batches`.
+
+    Args:
+        lines: List of strings, each a text of its own.
+        tokenizer: Tokenizer of the lines.
+        batch_tokens: Positions in a batch, padding included.
+        bucket_lengths: Increasing lengths of the buckets.
+        shuffle: Whether to shuffle; else bucket by bucket, in the given order.
+        seed: Integer seed of the shuffling.
+        sampling: Strength of subword sampling (see the tokenizer), 0 for none.
+        rows_multiple: Number that divides the rows of every batch.
+
+    Returns:
+        A `tf.data.Dataset` of known cardinality, with the attributes `shapes`,
+        `skipped` and `target_tokens` of that of `translation_batches`.
+
+    Raises:
+        ValueError: If `lines` is no list of strings or empty, if no line fits, or if
+            the numbers given do not describe batches.
+
+    Example:
+        >>> from keras_seqattn.text import ByteTokenizer
+        >>> for inputs, labels in language_batches(
+        ...     ["one", "two"], ByteTokenizer(), batch_tokens=64
+        ... ):
+        ...     print(inputs.numpy()[0, :5].tolist(), labels.numpy()[0, :5].tolist())
+        [1, 120, 123, 115, 0] [120, 123, 115, 2, 0]
+    """
+    lines = list(check_lines(lines))
+    if not lines:
+        raise ValueError("`lines` must hold strings. Received: lines=[].")
+    # A translation of each line into itself, of which the source is dropped.
+    pairs = translation_batches(
+        lines,
+        lines,
+        tokenizer,
+        batch_tokens=batch_tokens,
+        bucket_lengths=bucket_lengths,
+        shuffle=shuffle,
+        seed=seed,
+        sampling=sampling,
+        rows_multiple=rows_multiple,
+    )
+    dataset = pairs.map(lambda inputs, labels: (inputs["target_ids"], labels))
+    for name in ("shapes", "skipped", "target_tokens"):
+        setattr(dataset, name, getattr(pairs, name))
+    return dataset

@@ -1,0 +1,150 @@
+"""LoRA over a whole model: what trains, what is saved, and that it goes on."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_seqattn as ks
+from tests.layers.weights import randomize
+
+IDS = np.array([[5, 3, 2, 0], [4, 6, 2, 0]], "int32")
+JIT = keras.backend.backend() == "jax"
+PROGRAM = """
+import json, sys, keras, numpy as np, keras_seqattn
+model = keras.models.load_model(sys.argv[1])
+ids = np.array(json.loads(sys.argv[2]))
+print(json.dumps([float(model.train_on_batch(ids, ids)) for _ in range(2)]))
+"""
+
+
+def made(**options):
+    model = ks.models.LanguageModel(
+        11,
+        model_dim=8,
+        num_heads=2,
+        num_layers=1,
+        intermediate_dim=12,
+        dropout=0.0,
+        **options,
+    )
+    randomize(model, np.random.default_rng(0))
+    return model
+
+
+def compiled(model):
+    model.compile(
+        keras.optimizers.Adam(0.01), ks.training.MaskedCrossentropy(), jit_compile=JIT
+    )
+    return model
+
+
+def values(model):
+    return {
+        w.path: np.array(keras.ops.convert_to_numpy(w.value)) for w in model.weights
+    }
+
+
+def arrays(model):
+    return list(values(model).values())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_factors_alone_are_trained(tied):
+    model = made(tie_embeddings=tied)
+    before = keras.ops.convert_to_numpy(model(IDS))
+    count = ks.training.enable_lora(model, rank=2, alpha=4)
+    assert count == sum(np.prod(w.shape) for w in model.trainable_weights)
+    assert all("lora" in w.path for w in model.trainable_weights)
+    # query, key, value, output, hidden, output, embedding, and logits of their own
+    assert len(model.trainable_weights) == 2 * (7 + (not tied))
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(model(IDS)), before, atol=1e-5
+    )
+    old = values(model)
+    for _ in range(2):  # in the first step B alone moves, since it was zero
+        compiled(model).train_on_batch(IDS, IDS)
+    changed = {path for path, x in values(model).items() if (x != old[path]).any()}
+    assert changed == {w.path for w in model.trainable_weights}
+
+
+def test_targets_and_norms():
+    model = made()
+    targets = ["attention/(query|value)"]
+    count = ks.training.enable_lora(model, 2, targets=targets, train_norms=True)
+    assert count == 2 * 40 + 3 * 16
+    kinds = {"lora" if "lora" in w.path else "norm" for w in model.trainable_weights}
+    assert kinds == {"lora", "norm"}
+    assert sum("lora" in w.path for w in model.trainable_weights) == 4
+
+
+def test_model_and_optimizer_are_saved_and_go_on(tmp_path):
+    """In this process on every backend, in a fresh one on torch."""
+    model = made(tie_embeddings=False)
+    ks.training.enable_lora(model, rank=2, alpha=4)
+    compiled(model)
+    for _ in range(2):
+        model.train_on_batch(IDS, IDS)
+    path = tmp_path / "lora.keras"
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    for name, *pair in zip(values(model), *map(arrays, (model, loaded)), strict=True):
+        np.testing.assert_array_equal(*pair, err_msg=name)
+    prompts = IDS[:, :2]
+    found = [m.generate(prompts, max_length=4).scores for m in (model, loaded)]
+    np.testing.assert_array_equal(*found)
+    expected = [float(model.train_on_batch(IDS, IDS)) for _ in range(2)]
+    assert len(set(expected)) == 2
+    if keras.backend.backend() == "torch":
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, path, json.dumps(IDS.tolist())],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        again = json.loads(done.stdout.splitlines()[-1])
+    else:
+        again = [float(loaded.train_on_batch(IDS, IDS)) for _ in range(2)]
+    np.testing.assert_array_equal(again, expected)
+
+
+@pytest.mark.backends("torch")
+def test_weights_go_to_a_model_with_lora_or_without(tmp_path):
+    model = made(tie_embeddings=False)
+    ks.training.enable_lora(model, rank=2)
+    compiled(model).train_on_batch(IDS, IDS)
+    model.save_weights(tmp_path / "w.weights.h5")
+    plain, adapted = made(tie_embeddings=False), made(tie_embeddings=False)
+    ks.training.enable_lora(adapted, rank=2)
+    expected = keras.ops.convert_to_numpy(model(IDS))
+    for other in (plain, adapted):
+        other.load_weights(tmp_path / "w.weights.h5")
+        found = keras.ops.convert_to_numpy(other(IDS))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 0}, "`rank` must be a positive integer.*rank=0"),
+        ({"rank": 2, "alpha": 0.0}, "`alpha` must be .*alpha=0.0"),
+        ({"rank": 2, "targets": "query"}, "`targets` must be a list.*'query'"),
+        ({"rank": 2, "targets": ["none"]}, "`targets` must match.*none"),
+        ({"rank": 2, "train_norms": 1}, "`train_norms` must be .*train_norms=1"),
+    ],
+)
+@pytest.mark.backends("torch")
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ks.training.enable_lora(made(), **arguments)
+
+
+@pytest.mark.backends("torch")
+def test_lora_is_enabled_once():
+    model = made()
+    ks.training.enable_lora(model, 2)
+    with pytest.raises(ValueError, match="`model` must be without LoRA.*language"):
+        ks.training.enable_lora(model, 2)
