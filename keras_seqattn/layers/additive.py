@@ -177,13 +177,13 @@ def attend(query, key, value, vector, *, return_scores, **options):
 
 def _all_sums(query, key, vector):
     """Gives vector . tanh(query + key), `(B, H, T, S)`, with all sums at once."""
-    groups, (_, target, heads, _) = key.shape[2], ops.shape(query)
+    groups, (batch, target, heads, _) = key.shape[2], ops.shape(query)
     source = ops.shape(key)[1]
     rows = grid.split(query, target, 1, groups)[0]  # (B, G, R * T, U)
     columns = grid.split(key, source, 1, groups)[0]  # (B, G, S, U)
     factors = _tall(vector, groups, target)
     scores = ops.einsum("bgtsu,gtu->bgts", _tanh(rows, columns), factors)
-    return ops.reshape(scores, (-1, heads, target, source))
+    return ops.reshape(scores, (batch, heads, target, source))
 
 
 def _sums_in_blocks(query, key, vector):

@@ -369,9 +369,9 @@ def dot_scores(query, key, scale=1.0):
     query, key = (explicit.widened(x) for x in (query, key))
     query, key = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key))
     groups, source = key.shape[1], ops.shape(key)[2]
-    _, heads, target, key_dim = ops.shape(query)
+    batch, heads, target, key_dim = ops.shape(query)
     query = ops.reshape(
-        _scaled(query, scale), (-1, groups, heads // groups * target, key_dim)
+        _scaled(query, scale), (batch, groups, heads // groups * target, key_dim)
     )
     scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, G, R T, S)
-    return ops.reshape(scores, (-1, heads, target, source))
+    return ops.reshape(scores, (batch, heads, target, source))

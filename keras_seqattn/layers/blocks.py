@@ -122,6 +122,8 @@ class Block(keras.layers.Layer):
         """Gives the `Packing` of `x`; None where padding is computed like the rest."""
         if not (training and self.skip_padding and self._takes_rows) or mask is None:
             return None
+        if 0 in x.shape[:2]:  # No padding, and no row to copy.
+            return None
         return packing_of(mask) if compiled.allows_any_shape(x) else None
 
     def _packed(self, x, packing):

@@ -253,7 +253,7 @@ class _Weighing:
     def _see(self, row, column, query, peak, total, output):
         """Takes one more block of keys into the online softmax."""
         scores = self._scores(row, column, query)
-        highest = ops.maximum(peak, ops.max(scores, axis=-2, keepdims=True))
+        highest = ops.maximum(peak, _highest(scores))
         weights, fading = ops.exp(scores - highest), ops.exp(peak - highest)
         total = total * fading + ops.sum(weights, axis=-2, keepdims=True)
         weights = weights * self._grid.kept(row, column, weights)
@@ -300,3 +300,8 @@ def _product(left, right):
     dtype = right.dtype if is_wide else left.dtype
     product = ops.matmul(ops.cast(left, dtype), ops.cast(right, dtype))
     return ops.cast(product, "float32")
+
+
+def _highest(scores):
+    """Returns the largest score of each query; of an empty batch, nothing."""
+    return ops.max(scores, axis=-2, keepdims=True, initial=MASKED_SCORE)

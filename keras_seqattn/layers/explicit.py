@@ -127,9 +127,10 @@ def weighted_sum(weights, value, mask=None, dropout=0.0, seed=None):
     if dropout > 0.0:
         weights = drop(weights, dropout, seed)
     groups, value_dim = value.shape[2:]
-    _, heads, target, source = ops.shape(weights)
-    weights = ops.reshape(weights, (-1, groups, heads // groups * target, source))
+    # Each size by itself: of a tensor without elements, -1 could be any.
+    batch, heads, target, source = ops.shape(weights)
+    weights = ops.reshape(weights, (batch, groups, heads // groups * target, source))
     output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, G, R T, V)
-    output = ops.reshape(output, (-1, heads, target, value_dim))
+    output = ops.reshape(output, (batch, heads, target, value_dim))
     output = zero_empty_rows(output, mask, heads_last=False)
     return ops.transpose(output, (0, 2, 1, 3))

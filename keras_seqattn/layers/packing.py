@@ -63,7 +63,7 @@ class Packing:
         real = ops.cast(ops.reshape(mask, (-1,)), "int32")  # (P,)
         index = ops.arange(math.prod(self._sizes), dtype="int32")
         until = ops.cumsum(real)
-        count = until[-1]
+        count = ops.sum(real)
         # All real places come first, then the others.
         rows = ops.where(real > 0, until - 1, count + index - until)
         places = ops.scatter_update(index, rows[:, None], index)

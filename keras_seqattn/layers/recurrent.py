@@ -10,7 +10,7 @@ from keras_seqattn import arguments
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.masks import bool_mask
 from keras_seqattn.layers.quantization import dtype_config
-from keras_seqattn.layers.shapes import check_batch, check_rank
+from keras_seqattn.layers.shapes import check_batch, check_not_empty, check_rank
 
 CELLS = ("gru", "simple")
 
@@ -155,7 +155,8 @@ class RecurrentEncoder(RecurrentStack):
         has the backward one, which ends on the first position.
 
     Raises:
-        ValueError: If a size is not a positive integer, or `cell` is unknown.
+        ValueError: If a size is not a positive integer, `cell` is unknown, or `x` has
+            no position.
 
     Example:
         >>> import numpy as np
@@ -204,6 +205,7 @@ class RecurrentEncoder(RecurrentStack):
     def call(self, x, mask=None, training=None):
         """Encodes `x`."""
         check_rank("x", x, "(batch, length, width)")
+        check_not_empty("x", x)
         mask = bool_mask("mask", mask)
         for recurrence in self.recurrences:
             x, *states = recurrence(x, mask=mask)

@@ -12,7 +12,7 @@ from keras_seqattn.layers import additive
 from keras_seqattn.layers.lora import Dense
 from keras_seqattn.layers.masks import bool_mask, input_masks
 from keras_seqattn.layers.recurrent import RecurrentStack
-from keras_seqattn.layers.shapes import check_batch, check_rank
+from keras_seqattn.layers.shapes import check_batch, check_not_empty, check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -121,6 +121,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
     ):
         """Decodes a whole target."""
         _check_shapes(target, source, state)
+        check_not_empty("target", target)
         target_mask = bool_mask("target_mask", target_mask)
         source_mask = bool_mask("source_mask", source_mask)
         hidden, first = target, self.initial_cache(state)

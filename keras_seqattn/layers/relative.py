@@ -307,7 +307,10 @@ def positions_in_attention(positions, dtype=None):
 def _behind(target_length, source_length, offset):
     """Gives how far a query stands behind a key, for all `(T + S - 1,)` distances."""
     farthest = target_length - 1 + offset
-    return farthest - ops.arange(target_length + source_length - 1, dtype="int32")
+    distances = target_length + source_length - 1
+    if isinstance(distances, int):
+        distances = max(distances, 0)  # Of two empty sequences there is none.
+    return farthest - ops.arange(distances, dtype="int32")
 
 
 def _bucket_table(size, max_distance):

@@ -61,5 +61,26 @@ def check_batch(**inputs):
         )
 
 
+def check_not_empty(name, x):
+    """Raises an error if a sequence has no position, which no recurrence can read.
+
+    Args:
+        name: Name of the argument.
+        x: Tensor `(B, L, ...)`.
+
+    Raises:
+        ValueError: If L is 0.
+
+    Example:
+        >>> import numpy as np
+        >>> check_not_empty("x", np.ones((0, 3, 8)))
+    """
+    if x.shape[1] == 0:
+        raise ValueError(
+            f"`{name}` must have at least one position. "
+            f"Received: {name}.shape={_shape(x)}."
+        )
+
+
 def _shape(x):
     return tuple(getattr(x, "shape", x))

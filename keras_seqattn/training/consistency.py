@@ -49,6 +49,8 @@ def find_pairs(labels, weights, length):
         >>> ops.convert_to_numpy(pairs.weights).tolist()
         [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     """
+    if isinstance(length, int):
+        length = max(length, 1)  # Of rows without tokens there are no pairs.
     total = ops.shape(labels)[0]
     paired = total // (2 * length) * (2 * length)  # An odd last row is left out.
     twice = (-1, 2, length)
@@ -128,6 +130,8 @@ def paired_divergence(logits, pairs, rows):
         0.3808
     """
     size, vocabulary_size = ops.shape(logits)
+    if isinstance(size, int) and size == 0:  # There is no block to look at.
+        return ops.sum(ops.cast(logits, "float32"))
     paired = pairs.weights != 0
     index = ops.arange(size, dtype="int32")
     rest = pairs.count + index - ops.cumsum(ops.cast(paired, "int32"))

@@ -118,7 +118,9 @@ def _losses(labels, logits):
         The crossentropies, and the labels' logits, `(N,)`; exp(logits - peak) `(N, V)`,
         the sums of these and the peaks `(N, 1)`.
     """
-    peak = ops.amax(logits, axis=-1, keepdims=True)  # (N, 1)
+    # Of no tokens there is none, which Keras's `amax` refuses on TensorFlow.
+    lowest = -float("inf")
+    peak = ops.max(logits, axis=-1, keepdims=True, initial=lowest)  # (N, 1)
     exponentials = ops.exp(logits - peak)  # (N, V)
     total = ops.sum(exponentials, axis=-1, keepdims=True)  # (N, 1)
     chosen = _chosen(labels, logits)  # (N, 1)

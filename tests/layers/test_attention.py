@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_seqattn import layers
 from tests import oracle
+from tests.differentiate import values_and_gradients
 from tests.evaluate import evaluated, examples, numpy
 from tests.pairs import each_case, each_variant, every_pair, named
 
@@ -238,6 +239,24 @@ def test_float16_does_not_overflow(kernel):
     np.testing.assert_allclose(numpy(output), 40.0, rtol=1e-3)
     scores = layers.attention_scores(x, x)
     np.testing.assert_allclose(numpy(scores), 1 / 3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_large_numbers_at_masked_keys_reach_no_row_and_no_gradient(rng, kernel):
+    """What is promised of masked places: any finite number, but neither NaN nor inf."""
+    query, key, value, *_ = draw(rng)
+    mask = np.arange(S).reshape(1, 1, 1, S) < S - 2
+
+    def attend(*inputs):
+        return layers.dot_product_attention(*inputs, mask=mask, implementation=kernel)
+
+    expected, gradients = values_and_gradients(attend, (query, key, value))
+    key, value = key.copy(), value.copy()
+    key[:, -2:], value[:, -2:] = 1e12, -1e12
+    given, given_gradients = values_and_gradients(attend, (query, key, value))
+    np.testing.assert_allclose(given, expected, atol=1e-6)
+    for x, y in zip(given_gradients, gradients, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
 
 
 LARGE_BIASES = {
