@@ -103,6 +103,10 @@ def test_embeddings_and_logits_take_what_is_empty(batch, length):
 @pytest.mark.parametrize(("batch", "length"), EMPTY)
 def test_losses_and_metrics_of_no_tokens_are_finite(batch, length):
     labels, logits = np.zeros((batch, length), "int32"), zeros(batch, length, 11)
+    factored = layers.TokenLogits(11)(ones(batch, length, 8), training=True)
+    assert not ops.convert_to_numpy(
+        training.MaskedCrossentropy()(labels, factored)
+    ).any()
     for options in (
         {},
         {"label_smoothing": 0.1},

@@ -53,7 +53,8 @@ def remember_factors(logits, hidden, kernel):
         (2, 4)
     """
     symbolic = isinstance(logits, keras.KerasTensor)
-    if not symbolic and keras.backend.backend() != "torch":
+    is_empty = 0 in logits.shape  # What is computed a block at a time needs a row.
+    if not symbolic and not is_empty and keras.backend.backend() != "torch":
         _FACTORS.write(logits, Factors(hidden, kernel))
     return logits
 
