@@ -7,6 +7,7 @@ does not take a loop that ends when its data say so.
 
 import contextlib
 import contextvars
+import functools
 import os
 import threading
 import time
@@ -139,8 +140,11 @@ _COMPILES_FOR_CORES = {
 def _compile_tensorflow(function, variables):
     import tensorflow as tf
 
+    # TensorFlow counts how often it traces a function, whichever model that serves, and
+    # warns; a partial is a function of its own.
+    own = functools.partial(function)
     # A step is written in `keras.ops`: there is no Python for AutoGraph to convert.
-    return tf.function(function, jit_compile=True, autograph=False)
+    return tf.function(own, jit_compile=True, autograph=False)
 
 
 def _compile_jax(function, variables):

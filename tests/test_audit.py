@@ -131,6 +131,14 @@ def test_a_model_of_keras_s_layers_passes(policy):
 
 
 @pytest.mark.skipif(bool(slow_on_jax), reason="a loop in Python, compiled in pieces")
+@pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("error:The structure of `inputs`")
+def test_inputs_by_name_fit_a_model_of_another_structure():
+    one = keras.Input((None, 2), name="a")
+    given = {"a": np.ones((2, 3, 2), "float32")}
+    assert audit.check_causality(keras.Model(one, 2 * one), given, which="a").ok
+
+
 def test_a_recurrent_model_passes():
     model = embedded(keras.layers.GRU(D, return_sequences=True), mask_zero=True)
     assert audit.check_causality(model, IDS, num_draws=1, training=False).ok

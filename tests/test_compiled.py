@@ -1,3 +1,4 @@
+import logging
 import os
 import threading
 
@@ -23,6 +24,24 @@ def test_nested_arrays_go_in_and_come_out():
     assert isinstance(result["sum"], np.ndarray)
     np.testing.assert_array_equal(result["sum"], [3.0, 3.0, 3.0])
     np.testing.assert_array_equal(result["both"][0], [1.0, 1.0, 1.0])
+
+
+@pytest.mark.backends("tensorflow")
+def test_programs_of_one_function_are_no_retracing(caplog):
+    """TensorFlow warns where it traces the same code again and again."""
+
+    class Doubler:
+        def double(self, x):
+            return x * 2
+
+    tensorflow = logging.getLogger("tensorflow")
+    tensorflow.addHandler(caplog.handler)
+    try:
+        for _ in range(8):
+            CompiledFunction(Doubler().double)(np.ones(2, "float32"))
+    finally:
+        tensorflow.removeHandler(caplog.handler)
+    assert not caplog.records
 
 
 def test_one_program_serves_one_signature():

@@ -151,7 +151,12 @@ class Passes:
         )
 
     def _packed(self, arrays):
-        return tree.pack_sequence_as(self._structure, list(arrays.values()))
+        packed = tree.pack_sequence_as(self._structure, list(arrays.values()))
+        declared = [x.name for x in getattr(self.model, "inputs", None) or ()]
+        if not isinstance(packed, dict) or not declared or set(declared) - set(packed):
+            return packed
+        # A functional model of one tensor, or of a list, warns of a dict by name.
+        return tree.map_structure(lambda tensor: packed[tensor.name], self.model.input)
 
 
 @contextlib.contextmanager
