@@ -1,5 +1,6 @@
 """Batches of lines for `fit` of a language model."""
 
+from keras_seqattn import arguments
 from keras_seqattn.text.batching import translation_batches
 from keras_seqattn.text.tokenizers import check_lines
 
@@ -46,6 +47,8 @@ def language_batches(
         ...     print(inputs.numpy()[0, :5].tolist(), labels.numpy()[0, :5].tolist())
         [1, 120, 123, 115, 0] [120, 123, 115, 2, 0]
     """
+    arguments.offers("tokenizer", tokenizer, ("tokenize",), "a tokenizer")
+    arguments.instance("lines", lines, list | tuple, "a list of strings")
     lines = list(check_lines(lines))
     if not lines:
         raise ValueError("`lines` must hold strings. Received: lines=[].")
