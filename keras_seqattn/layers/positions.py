@@ -361,7 +361,7 @@ class PositionalEmbedding(
             Float tensor `(B, W, D)` in the compute dtype.
         """
         width, place = token_ids.shape[1], {"start": index}
-        if len(ops.shape(index)) == 1:
+        if len(getattr(index, "shape", ())) == 1:
             place = {"positions": ops.repeat(index, width)[:, None]}  # (B W, 1)
         x = self(ops.reshape(token_ids, (-1, 1)), **place)
         return ops.reshape(x, (-1, width, self.model_dim))
