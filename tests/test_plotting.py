@@ -132,5 +132,5 @@ def test_an_unknown_column_is_an_error(csv_path):
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"pip install 'keras_seqattn\[plot\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[plot\]'"):
         plotting.learning_curves({"loss": [1.0]})

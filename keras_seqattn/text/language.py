@@ -42,10 +42,10 @@ def language_batches(
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
         >>> for inputs, labels in language_batches(
-        ...     ["one", "two"], ByteTokenizer(), batch_tokens=64
+        ...     ["one", "two"], ByteTokenizer(), batch_tokens=64, shuffle=False
         ... ):
         ...     print(inputs.numpy()[0, :5].tolist(), labels.numpy()[0, :5].tolist())
-        [1, 120, 123, 115, 0] [120, 123, 115, 2, 0]
+        [1, 115, 114, 105, 0] [115, 114, 105, 2, 0]
     """
     arguments.offers("tokenizer", tokenizer, ("tokenize",), "a tokenizer")
     arguments.instance("lines", lines, list | tuple, "a list of strings")
