@@ -153,6 +153,14 @@ def test_long_lines_are_searched_few_at_once(unlimited, echo):
         assert max(len(batch) for batch, _ in echo) > 32
 
 
+@pytest.mark.parametrize("count", [20, 100])
+def test_short_lines_do_not_wait_for_a_far_longer_one(unlimited, echo, count):
+    lines = ["x" * 1000, *["x" * 9] * count]
+    assert unlimited(lines) == lines
+    longest = max(batch.shape[1] for batch, _ in echo)
+    assert [len(batch) for batch, _ in echo if batch.shape[1] == longest] == [1]
+
+
 @pytest.mark.parametrize("value", [1, 25, 2.0, True])
 def test_a_limit_out_of_range(translator, value):
     message = rf"`max_source_length` must be .*\[2, 24\].*max_source_length={value}\."

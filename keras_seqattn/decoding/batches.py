@@ -23,6 +23,8 @@ SHARES = (16, 32)
 # at most so many blocks of them: this bounds their memory.
 BLOCK_TOKENS = 512
 QUEUE_BLOCKS = 16
+# Sentences of a quarter of the length are not searched beside longer ones than this.
+LONG = 128
 # Most tokens of a line of text where neither the model nor the caller has a limit.
 MOST_TOKENS = 1024
 # Most positions of one program: its rows times their beams times the tokens of a source
@@ -111,6 +113,23 @@ def planned(count, width=1, can_queue=False):
         # take half of the time.
         size = 2
     return Plan(size, can_queue and 1 < threads and threads * most < count, width)
+
+
+def is_far(length, longer):
+    """Returns whether sentences would waste most of the time in a longer batch.
+
+    Args:
+        length: The length that they are padded to by themselves.
+        longer: The length of the batch.
+
+    Returns:
+        A bool; False in batches of at most `LONG` tokens, which few programs serve.
+
+    Example:
+        >>> is_far(16, 64), is_far(64, 1024), is_far(512, 1024)
+        (False, True, False)
+    """
+    return longer > LONG and longer >= 4 * length
 
 
 def source_limit(model):

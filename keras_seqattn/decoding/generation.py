@@ -16,6 +16,7 @@ from keras_seqattn import arguments, compiled
 from keras_seqattn.decoding.batches import (
     SHORTEST,
     in_batches,
+    is_far,
     lengthened,
     padded,
     padded_length,
@@ -188,7 +189,7 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
     left = [[] for _ in threads]
     yield from together(
         _queued(
-            functools.partial(searched, to_the_end=False),
+            searched,
             plan,
             {length: some[k :: len(threads)] for length, some in groups.items()},
             longest,
@@ -217,17 +218,20 @@ def _fitting(plan, places, length):
         Slices of `places`.
     """
     while places:
-        size = plan.fitted(length(places[0])).size
-        yield places[:size]
-        places = places[size:]
+        longest = length(places[0])
+        most = places[: plan.fitted(longest).size]
+        batch = [place for place in most if not is_far(length(place), longest)]
+        yield batch
+        places = places[len(batch) :]
 
 
 def _queued(searched, plan, groups, longest, left):
     """Searches the sentences of one thread, those of each padded length in a queue.
 
     Args:
-        searched: Function of places and their padded length: gives the places of what
-            was searched to the end, what was found there, and the other places.
+        searched: Function of places, their padded length, and whether to search all of
+            them to the end: returns the places of what was searched to the end, what
+            was found there, and the other places.
         plan: The `Plan`.
         groups: Dict of the places by padded length.
         longest: A padded length above these.
@@ -245,7 +249,8 @@ def _queued(searched, plan, groups, longest, left):
             left += waiting
             continue
         for batch in in_batches(waiting, plan.fitted(length).most(length)):
-            batch, found, others = searched(batch, length)
+            to_the_end = is_far(length, longer)
+            batch, found, others = searched(batch, length, to_the_end)
             left += others
             if batch:
                 yield batch, found

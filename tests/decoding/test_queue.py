@@ -204,9 +204,9 @@ def test_few_sentences_queue_with_longer_ones():
     """The last two of each queue are not searched to the end."""
     searched, left = [], []
 
-    def search(batch, length):
+    def search(batch, length, to_the_end):
         searched.append((length, batch))
-        return batch[:-2], None, batch[-2:]
+        return (batch, None, []) if to_the_end else (batch[:-2], None, batch[-2:])
 
     short, few, long = list(range(200)), list(range(200, 210)), list(range(210, 400))
     groups = {32: long, 16: short, 24: few}
@@ -215,6 +215,11 @@ def test_few_sentences_queue_with_longer_ones():
     assert [batch for batch, _ in found] == [short[:-2], short[-2:] + few + long[:-2]]
     assert searched == [(16, short), (32, short[-2:] + few + long)]
     assert left == long[-2:]
+    # None waits for far longer ones.
+    left.clear()
+    found = generation._queued(search, plan, {16: short}, 1024, left)
+    assert [batch for batch, _ in found] == [short]
+    assert left == []
 
 
 def test_a_single_row_is_two_on_tensorflow():
