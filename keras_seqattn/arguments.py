@@ -389,13 +389,10 @@ def index(name, value, least=None):
     """
     if isinstance(value, numbers.Integral):
         return integer(name, value, least)
-    # JAX's symbolic lengths have no dtype; they count as Python's integers do.
-    dtype = str(getattr(value, "dtype", "int"))
-    if "int" not in dtype or not hasattr(
-        type(value), "__index__" if dtype == "int" else "shape"
-    ):
-        integer(name, value, least)
-    return value
+    # JAX's symbolic lengths are integers of which only the program knows the value.
+    symbolic = hasattr(type(value), "__jax_array__")
+    tensor = "int" in str(getattr(value, "dtype", None)) and hasattr(value, "shape")
+    return value if symbolic or tensor else integer(name, value, least)
 
 
 def scalar(name, value, optional=False):

@@ -316,7 +316,7 @@ def test_wrong_data_is_an_error(tmp_path):
         tuning.tune_translation(("one", "two"), conftest.LINES, directory=tmp_path)
     with pytest.raises(ValueError, match="Received: a dataset, with .*'val_bleu'"):
         tuning.tune_translation(
-            object(), object(), objective="val_bleu", directory=tmp_path
+            range(2), range(2), objective="val_bleu", directory=tmp_path
         )
     with pytest.raises(ValueError, match="must be the folder of a study.*nowhere"):
         tuning.Study(tmp_path / "nowhere")
