@@ -1,7 +1,5 @@
 """A training that goes on where it was stopped, as if it had not been."""
 
-import copy
-import gc
 import json
 import os
 import pathlib
@@ -13,12 +11,12 @@ import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.files import reading, release_lock, take_lock
-from keras_seqattn.training.snapshot import (
-    array_of,
-    is_plain,
-    read_snapshot,
-    write_snapshot,
+from keras_seqattn.training.callback_states import (
+    CallbackStates,
+    split,
+    standing_before,
 )
+from keras_seqattn.training.snapshot import array_of, read_snapshot, write_snapshot
 
 # What the file holds, and what to do where it does not: see `files.reading`.
 _SAVED = (
@@ -45,7 +43,8 @@ class Resume(keras.callbacks.Callback):
     so that the `History` that `fit` returns is whole, and the state of the callbacks
     of the same `fit`, such as `EarlyStopping`, `ReduceLROnPlateau`, `ModelCheckpoint`,
     `SwapEMAWeights` and `CheckpointAverage`: what they have changed of their numbers,
-    strings and arrays, and of lists and dicts of these, since the training began.
+    strings and arrays, and of lists and dicts of these, since the training began. A
+    warning names what else of them has changed, such as a set or a tensor.
     The file is written aside and renamed: a kill while it is written costs nothing
     more. Only the last one is kept, and stays when the training has ended.
 
@@ -73,6 +72,8 @@ class Resume(keras.callbacks.Callback):
             with `text.translation_batches`. As many passes are begun, and left, as
             epochs are behind, so that a resumed epoch gets its own. None: each pass is
             the same, or drawn from the random numbers named above.
+        callbacks: List of those callbacks before this one in the same `fit` whose state
+            is kept; a warning names any that changes and is not among them. None: all.
         every: Number of batches after which to save within an epoch too, or None. A
             resumed epoch passes over the batches that are behind; its metrics of
             training are those of the others.
@@ -82,8 +83,9 @@ class Resume(keras.callbacks.Callback):
     Raises:
         ValueError: If an argument is not as above; when the training begins, if another
             process or thread uses the directory, if it is that of another model or
-            optimizer, if the model was not built, or if a callback that acts at an
-            epoch's end stands after this one.
+            optimizer, if the model was not built, if one of `callbacks` does not stand
+            before this one in `fit`, or if a callback that acts at an epoch's end
+            stands after it.
 
     Example:
         >>> import tempfile
@@ -99,7 +101,7 @@ class Resume(keras.callbacks.Callback):
         [0, 1, 2]
     """
 
-    def __init__(self, directory, data=None, every=None, files=()):
+    def __init__(self, directory, data=None, callbacks=None, every=None, files=()):
         super().__init__()
         if data is not None and (not hasattr(data, "__iter__") or iter(data) is data):
             raise ValueError(
@@ -107,14 +109,17 @@ class Resume(keras.callbacks.Callback):
                 f"`tf.data.Dataset`. Received: data={data!r}."
             )
         arguments.path("directory", directory)
+        wanted = "a list of callbacks"
+        arguments.sequence("callbacks", callbacks, wanted, _callback, optional=True)
         arguments.sequence("files", files, "a list of paths", arguments.path)
         self.directory = pathlib.Path(directory)
         self.data = data
+        self.callbacks = None if callbacks is None else list(callbacks)
         self.every = every
         if isinstance(files, str | os.PathLike):
             arguments.refuse("files", files, "a list of paths")
         self.files = list(files)
-        self._callbacks, self._appended, self._saved = [], [], None
+        self._parts, self._appended, self._saved = ([], []), [], None
         if every is not None:
             arguments.positive_integer("every", every)
             # Keras calls the callbacks in a thread where none has this method.
@@ -132,10 +137,14 @@ class Resume(keras.callbacks.Callback):
     def set_params(self, params):
         """Takes the directory and cuts files, before a callback opens them."""
         super().set_params(params)
-        before = _standing_before(self)
-        loggers = [x for x in before if isinstance(x, keras.callbacks.CSVLogger)]
+        parts = split(standing_before(self), self.callbacks)
+        loggers = [
+            callback
+            for callback in (*parts[0], *parts[1])
+            if isinstance(callback, keras.callbacks.CSVLogger)
+        ]
         # A logger's state is its file.
-        self._callbacks = [x for x in before if x not in loggers]
+        self._parts = [[x for x in part if x not in loggers] for part in parts]
         files = [*(x.filename for x in loggers), *self.files]
         self._appended = [pathlib.Path(file).absolute() for file in files]
         self._open()
@@ -198,7 +207,7 @@ class Resume(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         """Brings back what was saved, if anything was."""
-        self._begun = [copy.deepcopy(_plain(callback)) for callback in self._callbacks]
+        self._states = CallbackStates(*self._parts)
         self._skipped, self._records = 0, []
         if self._saved is None:
             self._seed = random.randrange(2**32)
@@ -222,14 +231,7 @@ class Resume(keras.callbacks.Callback):
         for variables, values in zip(_variables(model), saved["values"], strict=True):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
-        waiting = list(self._callbacks)
-        for name, state in saved["callbacks"]:
-            # One that is no longer there needs none; one that is new begins anew.
-            for callback in waiting:
-                if type(callback).__name__ == name:
-                    vars(callback).update(state)
-                    waiting.remove(callback)
-                    break
+        self._states.restore(saved["callbacks"])
         self._seed, self._records = saved["seed"], saved["records"]
         self._skipped = saved["batch"]
 
@@ -295,10 +297,6 @@ class Resume(keras.callbacks.Callback):
     def _save(self, epoch, batch):
         model = self.model
         values = [[array_of(x) for x in variables] for variables in _variables(model)]
-        states = [
-            [type(callback).__name__, _changed(callback, begun)]
-            for callback, begun in zip(self._callbacks, self._begun, strict=True)
-        ]
         write_snapshot(
             self.path,
             {
@@ -309,7 +307,7 @@ class Resume(keras.callbacks.Callback):
                 "stopped": bool(model.stop_training),
                 "records": self._records,
                 "values": values,
-                "callbacks": states,
+                "callbacks": self._states.changed(),
                 "files": self._sizes(),
             },
         )
@@ -337,36 +335,8 @@ def _variables(model):
     return [model.variables, model.optimizer.variables]
 
 
-def _standing_before(callback):
-    """Lists the callbacks of the same `fit` that stand before one.
-
-    Keras tells a callback nothing of its list; the list is an object in memory.
-    """
-    for thing in gc.get_objects():
-        if not issubclass(type(thing), keras.callbacks.CallbackList):
-            continue
-        # Of a callback that is used again, an earlier list may still be there.
-        if thing.params is callback.params and callback in thing.callbacks:
-            place = thing.callbacks.index(callback)
-            _check_last(thing.callbacks[place + 1 :])
-            return thing.callbacks[:place]
-    return []
-
-
-def _check_last(after):
-    """Raises where a callback that acts at an epoch's end stands after `Resume`."""
-    own = keras.callbacks.History, keras.callbacks.ProgbarLogger
-    default = keras.callbacks.Callback.on_epoch_end
-    late = [
-        type(callback).__name__
-        for callback in after
-        if type(callback).on_epoch_end is not default and not isinstance(callback, own)
-    ]
-    if late:
-        raise ValueError(
-            "`callbacks` of `fit` must end with `Resume`, which saves what the others "
-            f"have done. Received: {' and '.join(late)} after it."
-        )
+def _callback(name, value):
+    return arguments.instance(name, value, keras.callbacks.Callback, "a callback")
 
 
 def _training(model):
@@ -401,35 +371,3 @@ def _without_names(config):
         for key, value in config.items()
         if key != "name" and not (key == "learning_rate" and isinstance(value, float))
     }
-
-
-def _plain(callback):
-    """Gives those attributes of a callback that can be saved, without Keras's own."""
-    return {
-        name: value
-        for name, value in vars(callback).items()
-        if name != "params" and is_plain(value)
-    }
-
-
-def _changed(callback, begun):
-    """Gives the attributes that are no longer as when the training began."""
-    return {
-        name: value
-        for name, value in _plain(callback).items()
-        if name not in begun or not _is_same(begun[name], value)
-    }
-
-
-def _is_same(left, right):
-    """Whether two plain values are equal, arrays in them too."""
-    both = (left, right)
-    if any(isinstance(x, np.ndarray) for x in both):
-        return left is right or np.array_equal(left, right)
-    if all(isinstance(x, list | tuple) for x in both):
-        return len(left) == len(right) and all(map(_is_same, left, right))
-    if all(isinstance(x, dict) for x in both):
-        return left.keys() == right.keys() and all(
-            _is_same(value, right[key]) for key, value in left.items()
-        )
-    return left == right

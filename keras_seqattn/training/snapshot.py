@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-from keras import ops
 
 from keras_seqattn.files import mapping, reading, replacing
 
@@ -16,7 +15,7 @@ def write_snapshot(path, values):
     Args:
         path: `pathlib.Path` of the file, that ends in ".npz".
         values: Nested dicts, lists and tuples of NumPy arrays, numbers, strings, bools
-            and None. A tuple is read as a list.
+            and None.
 
     Example:
         >>> import pathlib, tempfile
@@ -66,7 +65,8 @@ def array_of(variable):
         >>> array_of(keras.Variable([0.5], dtype="bfloat16"))
         array([0.5], dtype=float32)
     """
-    value = np.array(ops.convert_to_numpy(variable.value))
+    # Not `ops.convert_to_numpy`, which cannot read a variable of several replicas.
+    value = np.array(variable.numpy())
     return value.astype("float32") if value.dtype.kind == "V" else value
 
 
@@ -98,7 +98,8 @@ def _encoded(value, arrays):
         pairs = [[_encoded(x, arrays) for x in pair] for pair in value.items()]
         return {"dict": pairs}
     if isinstance(value, list | tuple):
-        return [_encoded(x, arrays) for x in value]
+        items = [_encoded(x, arrays) for x in value]
+        return {"tuple": items} if isinstance(value, tuple) else items
     if isinstance(value, np.ndarray):
         name = f"array_{len(arrays)}"
         arrays[name] = value
@@ -114,4 +115,6 @@ def _decoded(value, arrays):
         return value
     if "array" in value:
         return arrays[value["array"]]
+    if "tuple" in value:
+        return tuple(_decoded(x, arrays) for x in value["tuple"])
     return {_decoded(key, arrays): _decoded(x, arrays) for key, x in value["dict"]}

@@ -32,6 +32,16 @@ def two_devices():
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
 
 
+def make_two_devices():
+    """Parts TensorFlow's device in two; JAX's is, by what its flags say."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        twice = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, twice)
+
+
 def train(scope, rows_multiple):
     """Returns the losses of an epoch, and the weights after it."""
     batches = text.translation_batches(
@@ -62,12 +72,7 @@ def train(scope, rows_multiple):
 
 
 if __name__ == "__main__":
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        (cpu,) = tf.config.list_physical_devices("CPU")
-        twice = [tf.config.LogicalDeviceConfiguration()] * 2
-        tf.config.set_logical_device_configuration(cpu, twice)
+    make_two_devices()
     rows_multiple = int(sys.argv[1])
     scopes = contextlib.nullcontext(), two_devices()
     print(json.dumps([train(scope, rows_multiple) for scope in scopes]))

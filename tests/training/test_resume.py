@@ -1,5 +1,6 @@
 """A resumed training is the uninterrupted one, to the bit."""
 
+import json
 import os
 import pathlib
 import platform
@@ -61,7 +62,12 @@ def make_model(width=4, learning_rate=0.01):
 def batches():
     """Six batches an epoch."""
     return translation_batches(
-        LINES, LINES, ByteTokenizer(), batch_tokens=64, bucket_lengths=(16,)
+        LINES,
+        LINES,
+        ByteTokenizer(),
+        batch_tokens=64,
+        bucket_lengths=(16,),
+        rows_multiple=2,
     )
 
 
@@ -78,7 +84,7 @@ def assert_same(left, right):
 def fit(directory, *others, epochs=EPOCHS, every=None, interrupt=None):
     """Trains as a script would: all anew, but for what is in the directory."""
     model, data = make_model(), batches()
-    callbacks = [*others, Resume(directory, data, every)]
+    callbacks = [*others, Resume(directory, data, every=every)]
     if interrupt:
         callbacks.append(interrupt)
     history = model.fit(
@@ -206,6 +212,102 @@ def test_state_goes_to_the_callback_of_its_class(tmp_path):
     fit(tmp_path / "run", epochs=2)  # Without them, too.
 
 
+def fit_chosen(directory, kept, others=(), late=(), **options):
+    """Keeps the state of some callbacks alone."""
+    model, data = make_model(), batches()
+    resume = Resume(directory, data, kept)
+    callbacks = [*kept, *others, resume, *late]
+    model.fit(data, shuffle=False, callbacks=callbacks, verbose=0, **options)
+
+
+@pytest.mark.backends("torch")
+def test_the_state_of_chosen_callbacks_is_kept(tmp_path):
+    def stopper():
+        return keras.callbacks.EarlyStopping("loss", mode="max", patience=9)
+
+    first, again, constant = stopper(), stopper(), keras.callbacks.TerminateOnNaN()
+    fit_chosen(tmp_path, [first], [constant], epochs=2)
+    fit_chosen(tmp_path, [again], [constant], epochs=2)
+    assert again.wait == first.wait == 1
+
+
+@pytest.mark.backends("torch")
+def test_a_callback_whose_state_is_not_kept_is_named(tmp_path):
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    stopper = keras.callbacks.EarlyStopping("loss", mode="min")
+    fix = "Add it, or leave `callbacks` None"
+    message = f"not list SwapEMAWeights, whose _ema_weights_in_model changed.*{fix}"
+    with pytest.warns(UserWarning, match=message) as warned:
+        fit_chosen(tmp_path / "swap", [stopper], [swap], epochs=2)
+    assert sum("Resume" in str(x.message) for x in warned) == 1
+    with pytest.warns(UserWarning, match="not list EarlyStopping, whose .*best"):
+        fit_chosen(tmp_path / "stop", [], [stopper], epochs=1)
+
+
+@pytest.mark.backends("torch")
+def test_chosen_callbacks_stand_before(tmp_path):
+    late = keras.callbacks.LambdaCallback()
+    model, data = make_model(), batches()
+    callbacks = [Resume(tmp_path, data, [late]), late]
+    message = r"stand before `Resume` in the same `fit`.*=\['LambdaCallback'\]"
+    with pytest.raises(ValueError, match=message):
+        model.fit(data, shuffle=False, callbacks=callbacks, verbose=0)
+    callbacks.pop()
+    with pytest.raises(ValueError, match=message):
+        model.fit(data, shuffle=False, callbacks=callbacks, verbose=0)
+
+
+class Collector(keras.callbacks.Callback):
+    """Changes, at each epoch's end, one attribute of a kind."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.constant = kind, {"a"}
+        self.value = {
+            "set": set(),
+            "tensor": ops.zeros(2),
+            "variable": keras.Variable([0.0, 0.0]),
+            "array": np.array(ops.zeros(2), "O"),
+            "list": [{}, set()],
+            "numbers": {"all": [0]},
+        }[kind]
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.weights = self.model.weights  # What `Resume` saves is not lost.
+        if self.kind == "set":
+            self.value.add(epoch)
+        elif self.kind == "variable":
+            self.value.assign_add([1.0, 1.0])
+        elif self.kind == "list":
+            self.value[1].add(epoch)
+        elif self.kind == "numbers":
+            self.value["all"].append(epoch)
+        else:
+            self.value += 1
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("tensor"),
+        *(
+            pytest.param(kind, marks=pytest.mark.backends("torch"))
+            for kind in ("set", "variable", "array", "list")
+        ),
+    ],
+)
+def test_state_that_cannot_be_kept_is_named(kind, tmp_path):
+    message = "does not save `value` of Collector, which has changed.*Received: value"
+    with pytest.warns(UserWarning, match=message) as warned:
+        fit(tmp_path, Collector(kind), epochs=2)
+    assert sum("Resume" in str(x.message) for x in warned) == 1
+
+
+@pytest.mark.backends("torch")
+def test_state_that_is_kept_is_not_named(tmp_path):
+    fit(tmp_path, Collector("numbers"), epochs=2)
+
+
 def rows(path):
     lines = path.read_text().splitlines()
     return [line.split(",")[0] for line in lines]
@@ -259,6 +361,15 @@ def test_a_callback_of_an_epochs_end_stands_before(tmp_path):
     late = keras.callbacks.CSVLogger(tmp_path / "history.csv")
     with pytest.raises(ValueError, match="end with `Resume`.* Received: CSVLogger"):
         model.fit(data, shuffle=False, callbacks=[Resume(tmp_path, data), late])
+
+
+@pytest.mark.backends("tensorflow", "jax")
+def test_replicas_resume_as_one_device_does(tmp_path):
+    command = [sys.executable, "-m", "tests.training.replicas", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    whole, cut = json.loads(done.stdout.splitlines()[-1])
+    assert cut == whole
 
 
 @pytest.mark.backends("torch")
@@ -337,6 +448,10 @@ def test_bad_arguments(tmp_path):
         Resume(tmp_path, every=0)
     with pytest.raises(ValueError, match="anew for each epoch.*Received: data=<gener"):
         Resume(tmp_path, data=(x for x in "ab"))
+    with pytest.raises(ValueError, match="`callbacks` must be a list of callb.*='all'"):
+        Resume(tmp_path, callbacks="all")
+    with pytest.raises(ValueError, match="`callbacks` must be a list of callb.*5"):
+        Resume(tmp_path, None, [5])
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     callback = Resume(tmp_path)
@@ -349,10 +464,14 @@ def test_bad_arguments(tmp_path):
 
 SCRIPT = """
 import pathlib, sys
-import numpy as np
+import keras, numpy as np
 from tests.training.test_resume import fit, state
 folder = pathlib.Path(sys.argv[1])
-model, _ = fit(folder, epochs=60, every=2)
+others = [
+    keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+    keras.callbacks.CSVLogger(folder / "history.csv", append=True),
+]
+model, _ = fit(folder, *others, epochs=60, every=2)
 np.savez(folder / "end.npz", *state(model))
 """
 
@@ -387,3 +506,5 @@ def test_kills_at_any_time_change_nothing(tmp_path):
     assert kills == 4
     whole, cut = (np.load(tmp_path / run / "end.npz") for run in RUNS)
     assert_same(whole.values(), cut.values())
+    for run in RUNS:
+        assert rows(tmp_path / run / "history.csv") == ["epoch", *map(str, range(60))]

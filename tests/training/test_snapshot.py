@@ -15,6 +15,7 @@ pytestmark = pytest.mark.backends("torch")
 
 VALUES = {
     "numbers": [1, 2.5, -float("inf"), True, None, "text \u00e9"],
+    (1, "b"): (2, [3, (4,)]),
     3: {"array": np.arange(6, dtype="int32").reshape(2, 3)},
     "dict": {"": np.float32(0.1), "empty": {}, "bytes": np.zeros((0, 2), "uint8")},
 }
@@ -28,6 +29,7 @@ def test_values_come_back(tmp_path):
     assert list(found) == list(VALUES)
     assert found["numbers"] == VALUES["numbers"]
     np.testing.assert_array_equal(found[3]["array"], VALUES[3]["array"], strict=True)
+    assert found[1, "b"] == (2, [3, (4,)])
     assert found["dict"][""] == float(np.float32(0.1))
     assert found["dict"]["bytes"].shape == (0, 2)
     assert os.listdir(tmp_path) == ["state.npz"]

@@ -1,0 +1,211 @@
+"""The states of the callbacks of one `fit`: which they are, and what has changed."""
+
+import collections
+import copy
+import gc
+import warnings
+
+import keras
+import numpy as np
+
+from keras_seqattn import arguments
+from keras_seqattn.training.snapshot import array_of, is_plain
+
+
+class CallbackStates:
+    """The states of callbacks, as changed since this was made.
+
+    Args:
+        kept: List of the callbacks whose state is to be saved.
+        others: List of those whose state is not; a warning names one that changes.
+    """
+
+    def __init__(self, kept, others=()):
+        self.kept, self.others = kept, others
+        self._begun = [copy.deepcopy(_plain(callback)) for callback in kept]
+        self._lost = [_unsaved(callback) for callback in kept]
+        self._others = [
+            {**copy.deepcopy(_plain(callback)), **_unsaved(callback)}
+            for callback in others
+        ]
+        self._warned = set()
+
+    def changed(self):
+        """Lists the class of each callback that is kept and what of it has changed."""
+        self._warn()
+        return [
+            [type(callback).__name__, _changed(_plain(callback), begun)]
+            for callback, begun in zip(self.kept, self._begun, strict=True)
+        ]
+
+    def restore(self, saved):
+        """Puts what `changed` listed into the callbacks of the same classes."""
+        waiting = list(self.kept)
+        for name, state in saved:
+            # One that is no longer there needs none; one that is new begins anew.
+            for callback in waiting:
+                if type(callback).__name__ == name:
+                    vars(callback).update(state)
+                    waiting.remove(callback)
+                    break
+
+    def _warn(self):
+        """Warns, once for each attribute or callback, of state that is not saved."""
+        for callback, begun in zip(self.kept, self._lost, strict=True):
+            for name in _changed(_unsaved(callback), begun):
+                self._warn_once(
+                    (callback, name),
+                    f"`Resume` does not save `{name}` of {type(callback).__name__}, "
+                    "which has changed: a resumed training may differ. Keep it in "
+                    "numbers, strings, NumPy arrays, or lists and dicts of these. "
+                    f"Received: {name} of type {type(vars(callback)[name]).__name__}.",
+                )
+        for callback, begun in zip(self.others, self._others, strict=True):
+            state = {**_plain(callback), **_unsaved(callback)}
+            if names := list(_changed(state, begun)):
+                self._warn_once(
+                    (callback, None),
+                    f"`callbacks` of `Resume` does not list {type(callback).__name__}, "
+                    f"whose {', '.join(names)} changed: a resumed training may differ. "
+                    "Add it, or leave `callbacks` None to keep the state of all.",
+                )
+
+    def _warn_once(self, key, message):
+        place = tuple(map(id, key))
+        if place not in self._warned:
+            self._warned.add(place)
+            warnings.warn(message, stacklevel=2)
+
+
+def standing_before(callback):
+    """Lists the callbacks of the same `fit` that stand before one.
+
+    Keras tells a callback nothing of its list; the list is an object in memory.
+
+    Args:
+        callback: A callback whose parameters are set.
+
+    Returns:
+        A list, empty where no `fit` is known.
+
+    Raises:
+        ValueError: If a callback that acts at an epoch's end stands after it.
+    """
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), keras.callbacks.CallbackList):
+            continue
+        # Of a callback that is used again, an earlier list may still be there.
+        if thing.params is callback.params and callback in thing.callbacks:
+            place = thing.callbacks.index(callback)
+            _check_last(thing.callbacks[place + 1 :])
+            return thing.callbacks[:place]
+    return []
+
+
+def _check_last(after):
+    """Raises where a callback that acts at an epoch's end stands after `Resume`."""
+    own = keras.callbacks.History, keras.callbacks.ProgbarLogger
+    default = keras.callbacks.Callback.on_epoch_end
+    late = [
+        type(callback).__name__
+        for callback in after
+        if type(callback).on_epoch_end is not default and not isinstance(callback, own)
+    ]
+    if late:
+        raise ValueError(
+            "`callbacks` of `fit` must end with `Resume`, which saves what the others "
+            f"have done. Received: {' and '.join(late)} after it."
+        )
+
+
+def split(before, chosen):
+    """Parts the callbacks before `Resume` in those to keep and the others.
+
+    Args:
+        before: List of the callbacks that stand before it in `fit`.
+        chosen: Those of them to keep; None: all.
+
+    Returns:
+        Two lists.
+
+    Raises:
+        ValueError: If `chosen` has one that is not in `before`.
+    """
+    if chosen is None:
+        return before, []
+    places = set(map(id, before))
+    if strange := [x for x in chosen if id(x) not in places]:
+        names = [type(x).__name__ for x in strange]
+        wanted = "callbacks that stand before `Resume` in the same `fit`"
+        arguments.refuse("callbacks", names, wanted)
+    places = set(map(id, chosen))
+    others = [x for x in before if id(x) not in places]
+    return [x for x in before if id(x) in places], others
+
+
+def _plain(callback):
+    """Returns the attributes of a callback that can be saved, without Keras's own."""
+    return {
+        name: value
+        for name, value in vars(callback).items()
+        if name != "params" and is_plain(value)
+    }
+
+
+def _unsaved(callback):
+    """Returns copies of the data in the attributes that cannot be saved."""
+    model = callback.model
+    variables = [] if model is None else model.variables
+    if getattr(model, "optimizer", None) is not None:
+        variables = [*variables, *model.optimizer.variables]
+    saved = set(map(id, variables))
+    data = {
+        name: _data(value, saved)
+        for name, value in vars(callback).items()
+        if not is_plain(value)
+    }
+    return {name: value for name, value in data.items() if value is not None}
+
+
+def _data(value, saved):
+    """Copies the data in a value; None in place of what is no data, or saved."""
+    if id(value) in saved or isinstance(value, keras.KerasTensor):
+        return None
+    if isinstance(value, keras.Variable):
+        return array_of(value)
+    if keras.ops.is_tensor(value):
+        try:
+            return np.array(keras.ops.convert_to_numpy(value))
+        except RuntimeError:  # JAX has deleted what a step was given.
+            return None
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple | collections.deque):
+        items = [_data(x, saved) for x in value]
+        return None if all(x is None for x in items) else items
+    if isinstance(value, set | frozenset | bytes | bytearray | np.ndarray):
+        return copy.deepcopy(value)
+    return value if is_plain(value) else None
+
+
+def _changed(state, begun):
+    """Returns the attributes that are no longer as when the training began."""
+    return {
+        name: value
+        for name, value in state.items()
+        if name not in begun or not _is_same(begun[name], value)
+    }
+
+
+def _is_same(left, right):
+    """Whether two plain values are equal, arrays in them too."""
+    both = (left, right)
+    if any(isinstance(x, np.ndarray) for x in both):
+        return left is right or np.array_equal(left, right)
+    if all(isinstance(x, list | tuple) for x in both):
+        return len(left) == len(right) and all(map(_is_same, left, right))
+    if all(isinstance(x, dict) for x in both):
+        return left.keys() == right.keys() and all(
+            _is_same(value, right[key]) for key, value in left.items()
+        )
+    return left == right
