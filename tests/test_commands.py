@@ -142,6 +142,8 @@ def run(command, folder):
         command, cwd=folder, env=environment(), capture_output=True, text=True
     )
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr}"
+    for warning in ("UserWarning", "RuntimeWarning", "retracing"):
+        assert warning not in done.stderr, done.stderr
     return done.stdout
 
 

@@ -23,7 +23,10 @@ def run(document, section=""):
         exec(compile("\n" * line + block, str(document), "exec"), names)
 
 
+# What a reader sees must not warn, whoever warns: most warnings come from Keras.
 @pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:The use of `x.T`")  # Keras's own, on torch
 @pytest.mark.parametrize("document", WITH_PYTHON, ids=str)
 def test_python_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
