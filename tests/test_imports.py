@@ -22,7 +22,10 @@ PACKAGE = ROOT.name
 OURS = {
     "": {"layers", "models", "decoding", "training", "version"},
     "version": set(),
-    "arguments": set(),
+    "arguments": {"arguments"},
+    "arguments.errors": set(),
+    "arguments.objects": set(),
+    "arguments.scalars": set(),
     "autodiff": set(),
     "compiled": set(),
     "files": set(),

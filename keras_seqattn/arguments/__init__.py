@@ -1,0 +1,60 @@
+"""Checks of public arguments, in one wording for the whole library.
+
+Every check returns the value as plain Python (NumPy's numbers become Python's, so that
+configurations are JSON) and raises a `ValueError` that names the argument, says what it
+must be and what it was. A bool is never a number. With `optional=True` None is allowed.
+"""
+
+from keras_seqattn.arguments.errors import (
+    known,
+    names_of,
+    refuse,
+)
+from keras_seqattn.arguments.objects import (
+    choice,
+    function,
+    instance,
+    interpreted,
+    keras_object,
+    offers,
+    path,
+    sequence,
+    strings,
+    tensor,
+    text,
+)
+from keras_seqattn.arguments.scalars import (
+    boolean,
+    fraction,
+    index,
+    integer,
+    number,
+    positive_integer,
+    scalar,
+    seed,
+)
+
+__all__ = [
+    "boolean",
+    "choice",
+    "fraction",
+    "function",
+    "index",
+    "instance",
+    "integer",
+    "interpreted",
+    "keras_object",
+    "known",
+    "names_of",
+    "number",
+    "offers",
+    "path",
+    "positive_integer",
+    "refuse",
+    "scalar",
+    "seed",
+    "sequence",
+    "strings",
+    "tensor",
+    "text",
+]
