@@ -164,6 +164,7 @@ class Translator:
             prefix = _checked_lines("prefix", prefix, len(lines))
         arguments.positive_integer("num_hypotheses", num_hypotheses)
         search = _with_hypotheses(self._checked_search(search), num_hypotheses)
+        arguments.boolean("verbose", verbose)
         return self._translate(lines, search, prefix, verbose, first=0)
 
     def _translate(self, lines, search, prefix, verbose, first):
@@ -216,6 +217,7 @@ class Translator:
             wanted = "a list of strings, an open file or a generator of them"
             arguments.refuse("lines", lines, wanted)
         search = unscored(self._checked_search(search))
+        arguments.boolean("verbose", verbose)
         return self._stream(iter(lines), search, verbose)
 
     def _stream(self, lines, search, verbose):
@@ -359,6 +361,7 @@ class Translator:
         Raises:
             ValueError: If `path` does not end in ".keras".
         """
+        arguments.path("path", path)
         translator_file.write(self, path)
 
     @classmethod
@@ -421,11 +424,7 @@ class Translator:
 
 def _checked_lines(name, lines, length=None, first=0):
     """Returns a list of strings without the line breaks at their ends."""
-    if not isinstance(lines, list | tuple):
-        raise ValueError(
-            f"`{name}` must be a list of strings; pass one line as [line]. "
-            f"Received: {name}={lines!r}."
-        )
+    lines = arguments.sequence(name, lines, "a list of strings; pass one as [line]")
     if length is not None and len(lines) != length:
         raise ValueError(
             f"`{name}` must have {length} lines, as many as there are sources. "

@@ -126,6 +126,20 @@ def unlimited():
     return ks.Translator(make_model(max_length=None), ks.text.ByteTokenizer())
 
 
+def test_lines_may_be_an_array(translator, echo):
+    assert translator(np.array(["ab", "c"])) == ["ab", "c"]
+    for lines in ("ab", 3, {"ab": 1}, np.array([["ab"]])):
+        with pytest.raises(ValueError, match="`lines` must be a list of strings; pass"):
+            translator(lines)
+
+
+def test_labels_forgotten_are_named(translator):
+    translator.model.compile("adam", ks.training.MaskedCrossentropy())
+    ids = np.ones((2, 3), "int32")
+    with pytest.raises(ValueError, match="`y_true` must be the labels.*`y`"):
+        translator.model.fit({"source_ids": ids, "target_ids": ids}, verbose=0)
+
+
 def test_no_limit_no_warning(unlimited, echo):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

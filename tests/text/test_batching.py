@@ -308,7 +308,7 @@ def test_bad_corpus(lines, message):
             {"batch_tokens": 95, "rows_multiple": 3, "repeat_batch": 2},
             r"at least 96, to hold 6 rows of the longest bucket.*batch_tokens=95",
         ),
-        ({"sampling": -1.0}, r"`sampling` must be at least 0.*sampling=-1.0"),
+        ({"sampling": -1.0}, r"`sampling` must be a number in .*sampling=-1.0"),
         ({"sampling": 0.1}, r"`sampling` must be 0 for bytes.*sampling=0.1"),
     ],
 )

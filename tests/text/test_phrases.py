@@ -124,5 +124,5 @@ def test_without_babel_it_says_what_to_install(monkeypatch):
     phrases._rendered.cache_clear()
     phrases.phrase_splits.cache_clear()
     monkeypatch.setitem(sys.modules, "babel", None)
-    with pytest.raises(ImportError, match=r'pip install "keras_seqattn\[corpora\]"'):
+    with pytest.raises(ImportError, match=r'pip install "\.\[corpora\]"'):
         load_parallel("phrases", "en", "de")
