@@ -48,9 +48,9 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_setup(item):
     import keras
 
-    for marker in item.iter_markers("backends"):
-        if keras.backend.backend() not in marker.args:
-            pytest.skip(f"once, on {' and '.join(marker.args)}, is enough")
+    marker = item.get_closest_marker("backends")  # A test's own goes before its file's.
+    if marker and keras.backend.backend() not in marker.args:
+        pytest.skip(f"once, on {' and '.join(marker.args)}, is enough")
 
 
 def pytest_report_header():
