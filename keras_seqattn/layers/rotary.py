@@ -109,7 +109,7 @@ class RotaryPositions(keras.layers.Layer):
     def _rotated(self, x, start, positions, sequence, feature):
         """Rotates along two axes, which are not negative."""
         _check_width(x.shape[feature])
-        half = x.shape[feature] // 2
+        half = int(x.shape[feature]) // 2  # a tensor where torch traces a program
         rate = (self.base ** (-np.arange(half) / half)).astype("float32")
         positions = positions_of(x, start, positions, axis=sequence)
         positions = ops.cast(positions, "float32") / self.scaling

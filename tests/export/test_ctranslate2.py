@@ -240,6 +240,55 @@ def test_the_documented_arguments_find_the_same(tmp_path, search, options):
     )
 
 
+def test_the_documented_end_tokens_stop_as_stop_ids_do(tmp_path):
+    stop_ids = tuple(range(4 + 60, 4 + 120))
+    translator = make_translator(ks.decoding.Greedy(stop_ids=stop_ids))
+    engine = engine_of(translator, tmp_path)
+    lines = ["x", "two dogs", "a man in a blue shirt"]
+    ends = [*pieces(range(60, 120)), "</s>"]
+    found = [
+        engine.translate_batch(
+            [pieces(line.encode())],
+            beam_size=1,
+            length_penalty=0,
+            min_decoding_length=0,
+            max_decoding_length=min(2 * (len(line) + 1) + 10, MAX_LENGTH),
+            return_scores=True,
+            end_token=ends,
+        )[0]
+        for line in lines
+    ]
+    ours = [best for (best,) in translator.translate(lines)]
+    texts = [
+        bytes(int(piece[3:5], 16) for piece in one.hypotheses[0]).decode(
+            errors="replace"
+        )
+        for one in found
+    ]
+    assert [text for text, _ in ours] == texts
+    np.testing.assert_allclose(
+        [score for _, score in ours], [one.scores[0] for one in found], rtol=0.02
+    )
+    translator.search = ks.decoding.Greedy()
+    assert translator(lines) != texts
+
+
+def test_only_without_a_least_length_is_a_translation_empty(tmp_path):
+    translator = make_translator(tie_embeddings=False)
+    model = translator.model
+    model.get_layer("decoder_norm").set_weights([np.zeros(16), np.ones(16)])
+    (kernel,) = model.get_layer("output").get_weights()
+    kernel[:, model.end_id] = 10.0  # the end token wins at once
+    model.get_layer("output").set_weights([kernel])
+    assert translator(["two dogs"]) == [""]
+    engine = engine_of(translator, tmp_path)
+    batch = [pieces(b"two dogs")]
+    (empty,) = engine.translate_batch(batch, beam_size=1, min_decoding_length=0)
+    (one,) = engine.translate_batch(batch, beam_size=1)
+    assert empty.hypotheses == [[]]
+    assert len(one.hypotheses[0]) == 1
+
+
 def test_int8_is_smaller_and_close(tmp_path):
     # Without noise: with it attention is so sharp that it follows every rounding.
     translator = make_translator(scale=0.0, model_dim=64, intermediate_dim=128)

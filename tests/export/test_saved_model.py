@@ -94,8 +94,7 @@ def test_a_fresh_process_serves_the_same_translations(tmp_path):
 
 @tensorflow_only
 def test_lines_that_are_empty_or_too_long(tmp_path):
-    search = ks.decoding.BeamSearch(2, stop_ids=tuple(range(100, 110)))
-    translator = make_translator(search, decoder_layers=1)
+    translator = make_translator(ks.decoding.BeamSearch(2), decoder_layers=1)
     lines = ["", "x" * 23, " \u3000\x1f\t", "x" * 24, "x" * 99, "x", "é"]
     found = served(translator, lines, tmp_path, batch_size=2)["serving_default"]
     with pytest.warns(UserWarning, match="2 of 7 lines"):
@@ -107,6 +106,20 @@ def test_lines_that_are_empty_or_too_long(tmp_path):
     scores = [pairs[i][1] for i in filled]
     np.testing.assert_allclose(found["scores"][filled], scores, atol=1e-4)
     assert found["scores"][[0, 2]].tolist() == [0.0, 0.0]
+
+
+@tensorflow_only
+def test_stop_tokens_end_its_texts_too(tmp_path):
+    search = ks.decoding.BeamSearch(2, stop_ids=tuple(range(64, 124)))
+    translator = make_translator(search, max_length=16)
+    lines = ["x", "two dogs", "a man"]
+    found = served(translator, lines, tmp_path, batch_size=2)["serving_default"]
+    expected = [best for (best,) in translator.translate(lines)]
+    assert decoded(found["translations"]) == [text for text, _ in expected]
+    scores = [score for _, score in expected]
+    np.testing.assert_allclose(found["scores"], scores, atol=1e-4)
+    translator.search = ks.decoding.BeamSearch(2)
+    assert translator(lines) != [text for text, _ in expected]
 
 
 @pytest.mark.slow

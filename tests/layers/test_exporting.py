@@ -91,3 +91,25 @@ def test_torch_exports_attention_to_onnx(kind, tmp_path):
     for given in (inputs, cut(inputs)):
         (output,) = session.run(None, {name: given})
         np.testing.assert_allclose(output, expected(model, given), atol=1e-5)
+
+
+@quiet
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("kind", ["block", "language", "encoder", "translation"])
+def test_torch_exports_models_of_given_sizes_to_onnx(kind, tmp_path):
+    """Of any size: not while Keras's own `LayerNormalization` fails there."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model, inputs = MODELS[kind]()
+    model(inputs)
+    signature = keras.tree.map_structure(
+        lambda x: keras.InputSpec(shape=x.shape, dtype=str(x.dtype)), inputs
+    )
+    path = tmp_path / "model.onnx"
+    model.export(path, format="onnx", verbose=False, input_signature=[signature])
+    session = onnxruntime.InferenceSession(path)
+    # A dict's arrays come in the order of their names.
+    names = [x.name for x in session.get_inputs()]
+    arrays = keras.tree.flatten(inputs)
+    given = dict(zip(names, arrays, strict=True))
+    (output,) = session.run(None, given)
+    np.testing.assert_allclose(output, expected(model, inputs), atol=1e-5)

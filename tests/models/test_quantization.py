@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn.decoding import generate
+from keras_seqattn.layers import PositionalEmbedding
 from keras_seqattn.models import (
     EncoderModel,
     LanguageModel,
@@ -108,3 +109,20 @@ def test_filters_choose_the_embedding(filters):
     }
     assert modes == {"embedding": "int8"}
     model.quantize("int8", filters="nothing has this name")
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_a_model_of_ones_own_quantizes_its_embedding_by_a_call():
+    """As `docs/questions.md` says: Keras's `Model.quantize` leaves it as it is."""
+    token_ids = keras.Input((None,), dtype="int32")
+    embedding = PositionalEmbedding(200, 16)
+    model = keras.Model(token_ids, keras.layers.Dense(3)(embedding(token_ids)))
+    expected, before = outputs(model, IDS), num_bytes(model)
+    model.quantize("int8")
+    assert floats_beyond_vectors(model) == [embedding.embeddings.path]
+    embedding.quantize("int8")
+    assert floats_beyond_vectors(model) == []
+    assert num_bytes(model) < 0.45 * before
+    error = np.abs(outputs(model, IDS) - expected).mean() / np.abs(expected).mean()
+    assert 0.0 < error < 0.05
