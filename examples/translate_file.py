@@ -224,4 +224,7 @@ def search_of(beam):
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nStopped. The same command goes on after the last block written.")

@@ -30,8 +30,9 @@ import keras_seqattn as ks
 def main():
     args = arguments()
     recipe = ks.recipes.RECIPES[args.preset]
-    if args.epochs:
-        recipe = dataclasses.replace(recipe, epochs=args.epochs)
+    given = {name: getattr(args, name) for name in ("epochs", "vocabulary_size")}
+    given = {name: value for name, value in given.items() if value}
+    recipe = dataclasses.replace(recipe, **given)
     keras.utils.set_random_seed(args.seed)
     ks.training.keep_freed_memory()
     claim(args, recipe)
@@ -63,6 +64,8 @@ def arguments():
     add("--test", nargs="+", metavar="FILE", help="the same, scored at the end")
     add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
+    add("--columns", nargs=2, type=int, metavar="N", help="of a TSV; the first is 0")
+    add("--vocabulary-size", type=int, help="tokens; default: the preset's")
     add("--epochs", type=int, help="default: the preset's")
     add("--minutes", type=float, default=float("inf"), help="most minutes of training")
     add("--devices", type=int, default=1, help="that share each batch (JAX); 1")
@@ -103,13 +106,14 @@ def claim(args, recipe):
     if args.train:
         contents = [pathlib.Path(path).read_bytes() for path in args.train + args.val]
         digests = [hashlib.sha256(content).hexdigest() for content in contents]
-        run = {"files": digests, "seed": args.seed}
+        run = {"files": digests, "columns": args.columns, "seed": args.seed}
     if args.devices > 1:
         run["devices"] = args.devices
     run = json.dumps({**run, "recipe": dataclasses.asdict(recipe)}, indent=2)
     args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / "run.json"
-    if path.exists() and path.read_text() != run:
+    begun = any(other.name != path.name for other in args.output.iterdir())
+    if begun and path.exists() and path.read_text() != run:
         sys.exit(
             "`--output` must be a new folder, or that of the same command. "
             f"Received: --output={args.output}, of another run: see {path}."
@@ -133,7 +137,7 @@ def on_devices(count):
 
 def load(args, split):
     if args.train:
-        return read(getattr(args, split), clean=split == "train")
+        return read(getattr(args, split), args.columns, clean=split == "train")
     if (args.corpus, split) == ("multi30k", "test"):
         split = "test_2016_flickr"
     return ks.text.load_parallel(
@@ -141,10 +145,16 @@ def load(args, split):
     )
 
 
-def read(paths, clean):
+def read(paths, columns, clean):
     """Reads a TSV file, or two files; what is left out of it is told."""
-    reader = ks.text.read_tsv if len(paths) == 1 else ks.text.read_parallel
-    pairs = reader(*paths, skip_empty=True, skip_duplicates=clean, skip_malformed=clean)
+    options = {"skip_empty": True, "skip_duplicates": clean, "skip_malformed": clean}
+    try:
+        if len(paths) == 1:
+            pairs = ks.text.read_tsv(*paths, columns=columns, **options)
+        else:
+            pairs = ks.text.read_parallel(*paths, **options)
+    except ValueError as error:
+        sys.exit(f"{error}\nOf a TSV with other than two columns choose --columns.")
     print(f"{' and '.join(paths)}: {pairs.report}")
     return pairs
 
@@ -153,9 +163,12 @@ def train(args, recipe):
     """Trains by the recipe, from the backup if there is one; returns a translator."""
     sources, targets = load(args, "train")
     # The same lines give the same tokenizer, so a resumed run finds its own again.
-    tokenizer = ks.text.SentencePieceTokenizer.train(
-        [*sources, *targets], recipe.vocabulary_size
-    )
+    try:
+        tokenizer = ks.text.SentencePieceTokenizer.train(
+            [*sources, *targets], recipe.vocabulary_size
+        )
+    except ValueError as error:  # The text is too small for the preset's.
+        sys.exit(f"{error} Choose another with --vocabulary-size.")
     sizes = {
         "batch_tokens": recipe.batch_tokens,
         "bucket_lengths": recipe.bucket_lengths,
@@ -267,4 +280,7 @@ def evaluate(args, translator):
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nStopped. The same command goes on after the last finished epoch.")

@@ -263,3 +263,16 @@ def test_the_smoke_preset_learns(tmp_path):
     done = subprocess.run(options, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert assert_finished(tmp_path, done.stdout)["exact_match_percent"] > 50
+
+
+def test_a_corpus_that_needs_an_option_names_it(example, tmp_path):
+    three = tmp_path / "three.tsv"
+    three.write_text("".join(f"{i}\t{i} red dogs\t{i} rote Hunde\n" for i in range(40)))
+    files = ("--train", three, "--val", three, "--output", tmp_path / "out")
+    with pytest.raises(SystemExit, match="0 pairs of 40 lines(.|\n)*--columns"):
+        example.run(*files)
+    columns = ("--columns", 1, 2, "--epochs", 1)
+    with pytest.raises(SystemExit, match="Received: vocabulary_size=9999.*-size"):
+        example.run(*files, *columns, "--vocabulary-size", 9999)
+    example.run(*files, *columns, "--vocabulary-size", 290)
+    assert (tmp_path / "out" / "translator.keras").exists()

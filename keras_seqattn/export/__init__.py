@@ -31,7 +31,9 @@ its own defaults. It finds the tokens and scores of a `Translator` with these ar
 - `repetition_penalty` and `no_repeat_ngram_size`: as in the search.
 - `end_token`: with `stop_ids`, the texts of these and of the end token.
 
-A line that is empty has to be left out, and translates to "".
+Its sources are the pieces into which SentencePiece cuts a line by `source.spm`, without
+an end token, which the engine adds by itself; `target.spm` joins what it returns. A
+line that is empty has to be left out, and translates to "".
 """
 
 from keras_seqattn.export.artifact import export_translator

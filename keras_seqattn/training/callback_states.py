@@ -80,16 +80,14 @@ class CallbackStates:
 def standing_before(callback):
     """Lists the callbacks of the same `fit` that stand before one.
 
-    Keras tells a callback nothing of its list; the list is an object in memory.
+    Keras tells a callback nothing of its list; the list is an object in memory. A
+    warning names those that act at an epoch's end and stand after it.
 
     Args:
         callback: A callback whose parameters are set.
 
     Returns:
         A list, empty where no `fit` is known.
-
-    Raises:
-        ValueError: If a callback that acts at an epoch's end stands after it.
     """
     for thing in gc.get_objects():
         if not issubclass(type(thing), keras.callbacks.CallbackList):
@@ -97,13 +95,13 @@ def standing_before(callback):
         # Of a callback that is used again, an earlier list may still be there.
         if thing.params is callback.params and callback in thing.callbacks:
             place = thing.callbacks.index(callback)
-            _check_last(thing.callbacks[place + 1 :])
+            _warn_of_late(thing.callbacks[place + 1 :])
             return thing.callbacks[:place]
     return []
 
 
-def _check_last(after):
-    """Raises where a callback that acts at an epoch's end stands after `Resume`."""
+def _warn_of_late(after):
+    """Warns where a callback that acts at an epoch's end stands after `Resume`."""
     own = keras.callbacks.History, keras.callbacks.ProgbarLogger
     default = keras.callbacks.Callback.on_epoch_end
     late = [
@@ -112,9 +110,10 @@ def _check_last(after):
         if type(callback).on_epoch_end is not default and not isinstance(callback, own)
     ]
     if late:
-        raise ValueError(
-            "`callbacks` of `fit` must end with `Resume`, which saves what the others "
-            f"have done. Received: {' and '.join(late)} after it."
+        warnings.warn(
+            "`callbacks` of `fit` should end with `Resume`, which saves what others "
+            f"have done. Received: {' and '.join(late)} after it.",
+            stacklevel=2,
         )
 
 

@@ -83,9 +83,8 @@ class Resume(keras.callbacks.Callback):
     Raises:
         ValueError: If an argument is not as above; when the training begins, if another
             process or thread uses the directory, if it is that of another model or
-            optimizer, if the model was not built, if one of `callbacks` does not stand
-            before this one in `fit`, or if a callback that acts at an epoch's end
-            stands after it.
+            optimizer, if the model was not built, or if one of `callbacks` does not
+            stand before this one in `fit`.
 
     Example:
         >>> import tempfile
