@@ -56,6 +56,7 @@ def floats_beyond_vectors(model):
     ]
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize("kind", MODELS)
 def test_all_tables_and_kernels_are_int8(kind, tmp_path):
@@ -76,6 +77,7 @@ def test_all_tables_and_kernels_are_int8(kind, tmp_path):
     np.testing.assert_allclose(outputs(loaded, inputs), output, atol=1e-5)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize("tie_embeddings", [True, False])
 def test_a_search_sees_the_quantized_table(tie_embeddings):

@@ -363,6 +363,7 @@ def test_a_callback_of_an_epochs_end_that_stands_after_is_named(tmp_path):
         model.fit(data, shuffle=False, callbacks=[Resume(tmp_path, data), late])
 
 
+@pytest.mark.slow_on("jax")
 @pytest.mark.backends("tensorflow", "jax")
 def test_replicas_resume_as_one_device_does(tmp_path):
     command = [sys.executable, "-m", "tests.training.replicas", tmp_path]
