@@ -18,6 +18,7 @@ ROOMS = (
     "training",
     "text",
     "translator",
+    "text_generator",
     "tuning",
     "export",
     "plotting",

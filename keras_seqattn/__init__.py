@@ -23,7 +23,10 @@ from keras_seqattn.version import __version__
 
 _LAZY_MODULES = ("audit", "export", "plotting", "recipes", "text", "tuning")
 
+_LAZY_CLASSES = {"TextGenerator": "text_generator", "Translator": "translator"}
+
 __all__ = [
+    "TextGenerator",
     "Translator",
     "__version__",
     "decoding",
@@ -35,8 +38,9 @@ __all__ = [
 
 
 def __getattr__(name):
-    if name == "Translator":
-        return importlib.import_module("keras_seqattn.translator").Translator
+    if name in _LAZY_CLASSES:
+        module = importlib.import_module(f"keras_seqattn.{_LAZY_CLASSES[name]}")
+        return getattr(module, name)
     if name in _LAZY_MODULES:
         return importlib.import_module(f"keras_seqattn.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

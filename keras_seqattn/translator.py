@@ -1,7 +1,6 @@
 """`Translator`: strings in, strings out, and one file that holds all it takes."""
 
 import collections.abc
-import dataclasses
 import itertools
 import warnings
 from typing import NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 
 from keras_seqattn import arguments, decoding, translator_file
 from keras_seqattn.decoding import batches, generation
+from keras_seqattn.decoding.beam import with_hypotheses
 from keras_seqattn.decoding.methods import checked_search, unscored
 
 # Lines that `stream` holds at once: enough that lines of about one length meet.
@@ -163,7 +163,7 @@ class Translator:
         if prefix is not None:
             prefix = _checked_lines("prefix", prefix, len(lines))
         arguments.positive_integer("num_hypotheses", num_hypotheses)
-        search = _with_hypotheses(self._checked_search(search), num_hypotheses)
+        search = with_hypotheses(self._checked_search(search), num_hypotheses)
         arguments.boolean("verbose", verbose)
         return self._translate(lines, search, prefix, verbose, first=0)
 
@@ -362,7 +362,7 @@ class Translator:
             ValueError: If `path` does not end in ".keras".
         """
         arguments.path("path", path)
-        translator_file.write(self, path)
+        translator_file.write(self, path, translator_file.TranslatorFile)
 
     @classmethod
     def load(cls, path):
@@ -378,7 +378,7 @@ class Translator:
             ValueError: If there is no such file, it holds something else, or is
                 damaged.
         """
-        return translator_file.read(cls, path)
+        return translator_file.read(cls, path, translator_file.TranslatorFile)
 
     def _checked_search(self, search):
         """Returns the search of a call, the translator's own for None."""
@@ -431,19 +431,6 @@ def _checked_lines(name, lines, length=None, first=0):
             f"Received: {name} of {len(lines)} lines."
         )
     return [line.rstrip("\r\n") for line in arguments.strings(name, lines, first)]
-
-
-def _with_hypotheses(search, count):
-    """Gives a search that finds a number of hypotheses a sentence."""
-    if count == 1:
-        return search
-    if type(search) is decoding.Greedy:
-        options = search.get_config()
-        options.pop("scored", None)  # as a beam search always is
-        search = decoding.BeamSearch(width=max(4, count), **options)
-    if isinstance(search, decoding.BeamSearch):
-        search = dataclasses.replace(search, width=max(search.width, count))
-    return dataclasses.replace(search, num_hypotheses=count)
 
 
 def _pieces(tokenizer, ids):

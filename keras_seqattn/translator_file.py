@@ -1,49 +1,46 @@
-"""A translator's file: model, tokenizers and search as one object of Keras."""
+"""One file for model, tokenizers and search, as one object of Keras."""
 
 import keras
 
+from keras_seqattn import arguments
 from keras_seqattn.files import reading, replacing
 
-_PARTS = (
-    "model",
-    "source_tokenizer",
-    "target_tokenizer",
-    "search",
-    "max_source_length",
-)
 
+def write(whole, path, kind):
+    """Writes a file of all parts; a kill leaves the file that was there.
 
-def write(translator, path):
-    """Writes a translator's file; a kill leaves the file that was there.
+    The optimizer stays behind.
 
     Args:
-        translator: The `Translator`.
+        whole: The `Translator` or `TextGenerator`, with the parts as attributes.
         path: Path of the file, that ends in ".keras".
+        kind: The class of the file, with the names of the parts.
 
     Raises:
         ValueError: If `path` does not end in ".keras".
     """
     if not str(path).endswith(".keras"):
         raise ValueError(f'`path` must end in ".keras". Received: path={str(path)!r}.')
-    parts = {name: getattr(translator, name) for name in _PARTS}
-    if translator.target_tokenizer is translator.source_tokenizer:
-        parts["target_tokenizer"] = None
-    model = translator.model
+    parts = {name: getattr(whole, name) for name in kind.parts}
+    if parts.get("target_tokenizer") is parts.get("source_tokenizer"):
+        parts.pop("target_tokenizer", None)
+    model = whole.model
     optimizer = getattr(model, "optimizer", None)
     try:
         model.optimizer = None
         with replacing(path) as unfinished:
-            TranslatorFile(**parts).save(unfinished)
+            kind(**parts).save(unfinished)
     finally:
         model.optimizer = optimizer
 
 
-def read(cls, path):
-    """Reads a translator's file.
+def read(cls, path, kind):
+    """Reads what `write` wrote.
 
     Args:
-        cls: The class, `Translator`.
+        cls: The class, `Translator` or `TextGenerator`.
         path: Path of the file.
+        kind: The class of the file.
 
     Returns:
         An instance of `cls`.
@@ -51,34 +48,27 @@ def read(cls, path):
     Raises:
         ValueError: If there is no such file, it holds something else, or is damaged.
     """
+    arguments.path("path", path)
     import keras_seqattn.text  # noqa: F401, registers the tokenizers
 
-    with reading(path, "that `Translator.save` wrote", "save or copy it again"):
-        parts = keras.saving.load_model(path)
-        if not isinstance(parts, TranslatorFile):
-            raise TypeError(f"it holds a {type(parts).__name__}")
-        return cls(**{name: getattr(parts, name) for name in _PARTS})
+    with reading(path, f"that `{cls.__name__}.save` wrote", "save or copy it again"):
+        file = keras.saving.load_model(path)
+        if not isinstance(file, kind):
+            raise TypeError(f"it holds a {type(file).__name__}")
+        return cls(**{name: getattr(file, name) for name in kind.parts})
 
 
-@keras.saving.register_keras_serializable(package="keras_seqattn")
-class TranslatorFile(keras.Model):
-    """What a translator's file holds, as the one object that Keras saves and loads."""
+class _File(keras.Model):
+    """Parts, of which one is the model, as the one object that Keras saves and loads.
 
-    def __init__(
-        self,
-        model,
-        source_tokenizer,
-        target_tokenizer=None,
-        search=None,
-        max_source_length=None,
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        self.model = model
-        self.source_tokenizer = source_tokenizer
-        self.target_tokenizer = target_tokenizer
-        self.search = search
-        self.max_source_length = max_source_length
+    A subclass names its `parts`, the arguments of its constructor.
+    """
+
+    parts = ()
+
+    def _keep(self, **parts):
+        for name, part in parts.items():
+            setattr(self, name, part)
         self.built = True
 
     def call(self, inputs):
@@ -89,7 +79,7 @@ class TranslatorFile(keras.Model):
         """Returns the constructor's arguments, as JSON can hold them."""
         config = {
             part: keras.saving.serialize_keras_object(getattr(self, part))
-            for part in _PARTS
+            for part in self.parts
         }
         config["model"].pop("compile_config", None)
         return {"name": self.name, **config}
@@ -103,3 +93,45 @@ class TranslatorFile(keras.Model):
                 for name, value in config.items()
             }
         )
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class TranslatorFile(_File):
+    """What a translator's file holds."""
+
+    parts = (
+        "model",
+        "source_tokenizer",
+        "target_tokenizer",
+        "search",
+        "max_source_length",
+    )
+
+    def __init__(
+        self,
+        model,
+        source_tokenizer,
+        target_tokenizer=None,
+        search=None,
+        max_source_length=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self._keep(
+            model=model,
+            source_tokenizer=source_tokenizer,
+            target_tokenizer=target_tokenizer,
+            search=search,
+            max_source_length=max_source_length,
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class TextGeneratorFile(_File):
+    """What a text generator's file holds."""
+
+    parts = ("model", "tokenizer", "search")
+
+    def __init__(self, model, tokenizer, search=None, **kwargs):
+        super().__init__(**kwargs)
+        self._keep(model=model, tokenizer=tokenizer, search=search)

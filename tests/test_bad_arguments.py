@@ -169,6 +169,14 @@ def translator():
     return ks.Translator(model(), ks.text.ByteTokenizer())
 
 
+@functools.cache
+def generator():
+    model = ks.models.LanguageModel(
+        260, model_dim=8, num_heads=2, num_layers=1, intermediate_dim=12
+    )
+    return ks.TextGenerator(model, ks.text.ByteTokenizer())
+
+
 def step(token_ids, state, index):
     return keras.ops.one_hot(token_ids * 0 + 2, 8), state
 
@@ -181,6 +189,7 @@ def public():
         for name in getattr(ks, room).__all__
     }
     named["Translator"] = ks.Translator
+    named["TextGenerator"] = ks.TextGenerator
     return {name: value for name, value in named.items() if name not in MADE_BY_US}
 
 
@@ -279,6 +288,7 @@ def calls():
         },
         "export.export_translator": {"translator": translator(), "path": "exported"},
         "Translator": {"model": model(), "source_tokenizer": byte},
+        "TextGenerator": {"model": generator().model, "tokenizer": byte},
     }
     targets = public()
     for name, cases in CASES.items():
@@ -305,6 +315,18 @@ def calls():
         "Translator.export": (ours.export, {"path": "exported"}),
         "Translator.save": (ours.save, {"path": "saved.keras"}),
         "Translator.load": (ks.Translator.load, {"path": "saved.keras"}),
+        "TextGenerator.__call__": (generator(), {"prompts": lines, "max_length": 2}),
+        "TextGenerator.generate": (
+            generator().generate,
+            {"prompts": lines, "max_length": 2},
+        ),
+        "TextGenerator.stream": (
+            lambda **given: list(generator().stream(**given)),
+            {"prompt": "one", "max_length": 2},
+        ),
+        "TextGenerator.score": (generator().score, {"lines": lines}),
+        "TextGenerator.save": (generator().save, {"path": "generator.keras"}),
+        "TextGenerator.load": (ks.TextGenerator.load, {"path": "generator.keras"}),
         "models.LanguageModel.generate": (
             language.generate,
             {"prompt_ids": IDS, "max_length": 2},

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.decoding.methods import Search, written
+from keras_seqattn.decoding.methods import Greedy, Search, written
 from keras_seqattn.decoding.processors import FORBIDDEN
 from keras_seqattn.decoding.ranking import best_of_all, gathered, largest
 
@@ -268,3 +268,28 @@ def _best_live(candidates, ends, width):
 def _where_rows(rows, x, y):
     """Chooses between whole sentences."""
     return ops.where(ops.reshape(rows, (-1, *[1] * (len(x.shape) - 1))), x, y)
+
+
+def with_hypotheses(search, count):
+    """Returns a search that finds a number of hypotheses a sentence.
+
+    Args:
+        search: A search.
+        count: Number of hypotheses; 1 leaves the search as it is.
+
+    Returns:
+        A search; of a `Greedy` a `BeamSearch`, of at least 4 beams.
+
+    Example:
+        >>> with_hypotheses(BeamSearch(width=2), 3).width
+        3
+    """
+    if count == 1:
+        return search
+    if type(search) is Greedy:
+        options = search.get_config()
+        options.pop("scored", None)  # as a beam search always is
+        search = BeamSearch(width=max(4, count), **options)
+    if isinstance(search, BeamSearch):
+        search = dataclasses.replace(search, width=max(search.width, count))
+    return dataclasses.replace(search, num_hypotheses=count)

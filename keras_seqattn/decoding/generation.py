@@ -30,7 +30,7 @@ from keras_seqattn.decoding.ids import (
     checked_prefix,
 )
 from keras_seqattn.decoding.methods import checked_search
-from keras_seqattn.decoding.program import programs_of
+from keras_seqattn.decoding.program import programs_of, without_seed
 from keras_seqattn.decoding.search import streams
 from keras_seqattn.decoding.threads import in_threads, together
 
@@ -129,7 +129,9 @@ def decode(model, source_ids, search=None, max_length=None, prefix=None, plan=No
     return _hypotheses(model, given, token_ids[order], scores[order])
 
 
-def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0):
+def decode_lists(
+    model, lists, search=None, chosen=None, prefixes=None, first=0, max_length=None
+):
     """Decodes lists of token ids, those of about one length together, as is fastest.
 
     Where they queue, the shortest are searched first, and what is not over when no more
@@ -143,6 +145,7 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
         prefixes: List of as many lists of integers, the first tokens forced, or None.
         first: Place of the first list in all that is searched: a sample does not depend
             on those searched beside it.
+        max_length: Number of generated tokens at most, or None.
 
     Yields:
         Pairs: a list of places, and the `Hypotheses` of the sentences there.
@@ -161,22 +164,25 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
     numbers = streams(first + np.arange(len(lists)), search)
     plan = planned(len(places), search.width, _can_queue(model))
 
+    def fitted(length):
+        return plan.fitted(length, max_length and _room(model, length, max_length))
+
     def searched(batch, length=None, to_the_end=True):
         source_ids = padded([lists[place] for place in batch], model.pad_id)
         length = length or padded_length(model, source_ids.shape[1])
         prefix = None
         if prefixes is not None:
             prefix = padded([prefixes[place] for place in batch], model.pad_id)
-        given = _given(model, source_ids, length, numbers[batch], None, prefix)
-        own = plan.fitted(length)
-        programs = _programs(model, search, own, given)
+        given = _given(model, source_ids, length, numbers[batch], max_length, prefix)
+        own = fitted(length)
+        programs = _programs(model, search, own, given, max_length)
         token_ids, scores, ended = programs.run(given, own.most(length), to_the_end)
         found = _hypotheses(model, given, token_ids[ended], scores[ended])
         batch = np.asarray(batch)
         return batch[ended].tolist(), found, batch[~ended].tolist()
 
     if not plan.queued:
-        parts = _fitting(plan, places, lambda k: padded_length(model, len(lists[k])))
+        parts = _fitting(fitted, places, lambda k: padded_length(model, len(lists[k])))
         for batch, found, _ in _at_once(searched, parts):
             yield batch, found
         return
@@ -206,11 +212,32 @@ def decode_lists(model, lists, search=None, chosen=None, prefixes=None, first=0)
         yield batch, found
 
 
-def _fitting(plan, places, length):
+def settled(model, source_ids, search, max_length=None):
+    """Returns with what `decode` searches for one sentence, for a loop of one's own.
+
+    Args:
+        model: The model.
+        source_ids: Int32 array `(1, S)`.
+        search: The search.
+        max_length: Number of generated tokens at most, or None.
+
+    Returns:
+        Four: a dict of arrays `(1, ...)`, "source_ids", "limits" and "streams"; the
+        number of rows; the search, whose seed is in "streams"; and the number of
+        generated tokens that its state needs memory for.
+    """
+    length = padded_length(model, source_ids.shape[1])
+    numbers = streams(np.arange(1), search)
+    given = _given(model, source_ids, length, numbers, max_length)
+    room = max(int(given["limits"].max()), _room(model, length, max_length))
+    return given, planned(1).size, without_seed(search), room
+
+
+def _fitting(fitted, places, length):
     """Cuts places, the longest first, into batches that a program has the memory for.
 
     Args:
-        plan: The `Plan`.
+        fitted: Function of a padded length: the `Plan` for it.
         places: List of the places.
         length: Function of a place: the padded length of the sentence there.
 
@@ -219,7 +246,7 @@ def _fitting(plan, places, length):
     """
     while places:
         longest = length(places[0])
-        most = places[: plan.fitted(longest).size]
+        most = places[: fitted(longest).size]
         batch = [place for place in most if not is_far(length(place), longest)]
         yield batch
         places = places[len(batch) :]
@@ -313,11 +340,8 @@ def _at_once(function, batches):
 
 def _limits(model, source_ids, max_length):
     """Gives the most tokens of each sentence, int32 `(B,)`."""
-    if max_length is not None:
-        return np.full(len(source_ids), max_length, "int32")
-    lengths = (source_ids != model.pad_id).sum(axis=1)
-    most = _wanted(model, source_ids.shape[1])
-    return np.minimum(2 * lengths + 10, most).astype("int32")
+    lengths = (source_ids != model.pad_id).sum(axis=1).tolist()
+    return np.array([_wanted(model, n, max_length) for n in lengths], "int32")
 
 
 def _round_up(number, multiple):
@@ -361,9 +385,10 @@ def _check_max_length(model, source_length, max_length):
         )
 
 
-def _wanted(model, source_length):
-    """Gives the number of tokens where the caller names none."""
-    wanted, most = 2 * source_length + 10, _most_generated(model, source_length)
+def _wanted(model, source_length, max_length=None):
+    """Returns the number of tokens that the caller and the model allow."""
+    wanted = 2 * source_length + 10 if max_length is None else max_length
+    most = _most_generated(model, source_length)
     return wanted if most is None else min(wanted, most)
 
 

@@ -87,6 +87,18 @@ _PROGRAMS = weakref.WeakKeyDictionary()
 _MAKING = threading.Lock()
 
 
+def without_seed(search):
+    """Returns a search as programs know it: its seed travels as data.
+
+    Args:
+        search: The search.
+
+    Returns:
+        A search.
+    """
+    return dataclasses.replace(search, seed=None) if hasattr(search, "seed") else search
+
+
 def programs_of(model, search, size, first_room, room, tokens):
     """Gives the programs of a model for a search, made at the first call.
 
@@ -101,8 +113,7 @@ def programs_of(model, search, size, first_room, room, tokens):
     Returns:
         A `Programs`.
     """
-    if hasattr(search, "seed"):  # it travels as data
-        search = dataclasses.replace(search, seed=None)
+    search = without_seed(search)
     # `quantize` and `enable_lora` exchange variables: then the programs are others.
     variables = list(model.variables)
     key = (search, size, first_room, room, tokens, *map(id, variables))

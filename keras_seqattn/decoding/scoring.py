@@ -66,8 +66,33 @@ def scored(model, source_ids, target_ids):
             f"`target_ids` must have {len(source_ids)} rows, as many as `source_ids`. "
             f"Received: target_ids.shape={target_ids.shape}."
         )
+    return _scored(model, (source_ids, target_ids))
+
+
+def scored_texts(model, token_ids):
+    """Returns the log-probability of texts under a language model.
+
+    Args:
+        model: A model of token ids (B, T) that gives logits, with the attributes
+            `start_id` and `pad_id`.
+        token_ids: Int32 array `(B, T)`, without start, with the end, padded.
+
+    Returns:
+        Float32 array `(B,)`: the sum over the real tokens, in nats.
+
+    Example:
+        >>> from keras_seqattn.models import LanguageModel
+        >>> model = LanguageModel(50, model_dim=16, intermediate_dim=32)
+        >>> bool(scored_texts(model, np.array([[5, 7, 2]], "int32"))[0] < 0.0)
+        True
+    """
+    return _scored(model, (token_ids,))
+
+
+def _scored(model, sequences):
+    """Returns the score of the last of one or two arrays, given the one before."""
     sides = []
-    for token_ids in (source_ids, target_ids):
+    for token_ids in sequences:
         room = padded_length(model, token_ids.shape[1])
         sides.append(lengthened(model, token_ids, room))
     program = _program(model)
@@ -87,11 +112,12 @@ def _program(model):
     """Gives the model's program, made at the first call."""
     reference = weakref.ref(model)  # the dict must not keep its own key alive
 
-    def score(source_ids, target_ids):
-        model = reference()
+    def score(*sides):
+        model, target_ids = reference(), sides[-1]
         start = ops.full_like(target_ids[:, :1], model.start_id)
         read = ops.concatenate([start, target_ids[:, :-1]], axis=1)
-        logits = model({"source_ids": source_ids, "target_ids": read})
+        both = {"source_ids": sides[0], "target_ids": read}
+        logits = model(both if len(sides) == 2 else read)
         log_probs = ops.log_softmax(ops.cast(logits, "float32"))
         chosen = ops.take_along_axis(log_probs, target_ids[..., None], axis=-1)[..., 0]
         return ops.sum(ops.where(target_ids != model.pad_id, chosen, 0.0), axis=-1)

@@ -1,0 +1,261 @@
+"""`TextGenerator`: prompts in, continuations out, whole or piece by piece."""
+
+import numpy as np
+
+from keras_seqattn import arguments, translator_file
+from keras_seqattn.decoding import batches, generation
+from keras_seqattn.decoding.beam import with_hypotheses
+from keras_seqattn.decoding.methods import Greedy, checked_search, unscored
+from keras_seqattn.decoding.scoring import scored_texts
+from keras_seqattn.decoding.streaming import streamed
+
+# What the end of an unfinished text may be read as: U+FFFD are the first bytes of a
+# character, U+0010 the first half of what SentencePiece writes for U+2581 and itself.
+UNSETTLED = "\ufffd\x10"
+
+
+class TextGenerator:
+    """Continues strings with a language model, its tokenizer and a search.
+
+    A prompt is tokenised, begun with `model.start_id`, batched with prompts of about
+    its length, and continued; continuations come in the order of the prompts, without
+    them. An empty prompt is one too: the model begins a text. With its tokens, its
+    start and one token more a prompt must fit `model.max_length`, or 1,024 where the
+    model has none.
+
+    Args:
+        model: A `LanguageModel`.
+        tokenizer: The tokenizer of `keras_seqattn.text` that it was trained with.
+        search: A search of `keras_seqattn.decoding`; None: `Greedy()`.
+
+    Raises:
+        ValueError: If `model` is no language model, the vocabulary of `tokenizer` has
+            not the size of the model's, or `search` is none.
+
+    Example:
+    >>> from keras_seqattn.models import LanguageModel
+    >>> from keras_seqattn.text import ByteTokenizer
+    >>> tokenizer = ByteTokenizer()
+    >>> model = LanguageModel(
+    ...     tokenizer.vocabulary_size, model_dim=8, num_heads=2, num_layers=1,
+    ...     intermediate_dim=16,
+    ... )
+    >>> generator = TextGenerator(model, tokenizer)
+    >>> (text,) = generator(["Hello"], max_length=4)
+    >>> "".join(generator.stream("Hello", max_length=4)) == text
+    True
+    """
+
+    def __init__(self, model, tokenizer, search=None):
+        protocol = ("encode", "step", "most_generated", "vocabulary_size")
+        arguments.offers("model", model, protocol, "a language model")
+        offered = ("tokenize", "detokenize", "vocabulary_size")
+        arguments.offers("tokenizer", tokenizer, offered, "a tokenizer")
+        checked_search("search", search)
+        if tokenizer.vocabulary_size != model.vocabulary_size:
+            raise ValueError(
+                "`tokenizer` must be the one the model was trained with, of "
+                f"{model.vocabulary_size} entries. Received: "
+                f"tokenizer.vocabulary_size={tokenizer.vocabulary_size}."
+            )
+        self.model, self.tokenizer, self.search = model, tokenizer, search
+
+    def __call__(self, prompts, max_length=None, search=None):
+        """Continues prompts.
+
+        Args:
+            prompts: List of strings.
+            max_length: Number of generated tokens at most, end included; None: twice
+                the tokens of each prompt, start included, and 10. Where the model takes
+                fewer, that many.
+            search: Search for this call alone; None: the generator's own.
+
+        Returns:
+            List of strings, the continuation of each prompt without the prompt.
+
+        Raises:
+            ValueError: If `prompts` is not a list of strings or one is too long,
+                `max_length` is no positive integer, or `search` is none.
+        """
+        search = unscored(self._checked_search(search))
+        return [best[0][0] for best in self.generate(prompts, search, 1, max_length)]
+
+    def generate(self, prompts, search=None, num_hypotheses=1, max_length=None):
+        """Continues prompts, and scores the continuations.
+
+        Args:
+            prompts: List of strings.
+            search: Search for this call alone; None: the generator's own.
+            num_hypotheses: Number of continuations a prompt, best first. More than one
+                makes a greedy search a `BeamSearch` at least as wide.
+            max_length: Number of generated tokens at most, end included; None: twice
+                the tokens of each prompt, start included, and 10. Where the model takes
+                fewer, that many.
+
+        Returns:
+            For each prompt a list of pairs `(text, score)`, best first, the texts
+            without the prompt; the score is the search's: a log-probability (a number
+            of nats, at most 0), of a beam search divided by its length penalty.
+
+        Raises:
+            ValueError: If `prompts` is not a list of strings or one is too long,
+                `num_hypotheses` or `max_length` is no positive integer, or `search` is
+                none.
+        """
+        prompts = _checked_lines("prompts", prompts)
+        arguments.positive_integer("num_hypotheses", num_hypotheses)
+        arguments.positive_integer("max_length", max_length, optional=True)
+        search = with_hypotheses(self._checked_search(search), num_hypotheses)
+        if not prompts:
+            return []
+        lists, results = self._started("prompts", prompts), {}
+        for batch, found in generation.decode_lists(
+            self.model, lists, search, max_length=max_length
+        ):
+            for row, index in enumerate(batch):
+                results[index] = found.ranked(row)
+        # All at once: a call of the tokenizer costs as much as a hundred prompts.
+        sequences = [ids for pairs in results.values() for ids, _ in pairs]
+        texts = iter(self.tokenizer.detokenize(sequences))
+        continued = {
+            index: [(next(texts), score) for _, score in pairs]
+            for index, pairs in results.items()
+        }
+        return [continued[index] for index in range(len(prompts))]
+
+    def stream(self, prompt, max_length=None, search=None):
+        """Continues a prompt, piece by piece.
+
+        A piece holds what no later token changes: the bytes of a character come
+        together, and with them what had to wait. Each token is one run of a program
+        that is compiled once a search and length.
+
+        Args:
+            prompt: String.
+            max_length: Number of generated tokens at most, as of a call.
+            search: A `Greedy`, or a `Sample` of one hypothesis, for this call alone;
+                None: the generator's own.
+
+        Returns:
+            An iterator of strings that are not empty. Joined, they are what
+            `generator([prompt])[0]` is for the same search and seed.
+
+        Raises:
+            ValueError: If `prompt` is not a string or too long, `max_length` is no
+                positive integer, or `search` keeps more than one hypothesis, as every
+                `BeamSearch` does: which of them is best, only the end shows.
+        """
+        arguments.text("prompt", prompt)
+        arguments.positive_integer("max_length", max_length, optional=True)
+        search = self._checked_search(search)
+        if not isinstance(search, Greedy) or search.width > 1:
+            wanted = "a `Greedy`, or a `Sample` of one hypothesis, to stream"
+            arguments.refuse("search", search, wanted)
+        (ids,) = self._started("prompt", [*arguments.strings("prompt", [prompt])])
+        source_ids = np.array([ids], "int32")
+        found = streamed(self.model, source_ids, unscored(search), max_length)
+        return _pieces(self.tokenizer, found)
+
+    def score(self, lines):
+        """Returns the log-probability of texts.
+
+        Args:
+            lines: List of strings.
+
+        Returns:
+            Float32 array `(len(lines),)`: the sum over the tokens of each text, its end
+            included, in nats.
+
+        Raises:
+            ValueError: If `lines` is not a list of strings, or one is too long.
+        """
+        lines = _checked_lines("lines", lines)
+        texts = [[*ids[1:], self.model.end_id] for ids in self._started("lines", lines)]
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+        scores = np.zeros(len(texts), "float32")
+        for batch in batches.in_batches(order):
+            chosen = [texts[index] for index in batch]
+            token_ids = batches.padded(chosen, self.model.pad_id)
+            scores[batch] = scored_texts(self.model, token_ids)
+        return scores
+
+    def save(self, path):
+        """Writes model, tokenizer and search to one file.
+
+        The optimizer is left out. A kill leaves the file that was there.
+
+        Args:
+            path: Path of the file, that ends in ".keras".
+
+        Raises:
+            ValueError: If `path` does not end in ".keras".
+        """
+        arguments.path("path", path)
+        translator_file.write(self, path, translator_file.TextGeneratorFile)
+
+    @classmethod
+    def load(cls, path):
+        """Reads a text generator that `save` wrote.
+
+        Args:
+            path: Path of the file.
+
+        Returns:
+            A `TextGenerator`.
+
+        Raises:
+            ValueError: If there is no such file, it holds something else, or is
+                damaged.
+        """
+        return translator_file.read(cls, path, translator_file.TextGeneratorFile)
+
+    def _checked_search(self, search):
+        """Returns the search of a call, the generator's own for None."""
+        return checked_search("search", self.search if search is None else search)
+
+    def _started(self, name, lines):
+        """Tokenizes lines as they are trained with, the start before each."""
+        most = batches.source_limit(self.model) - 1
+        lists = [[self.model.start_id, *ids] for ids in self.tokenizer.tokenize(lines)]
+        for number, ids in enumerate(lists):
+            if len(ids) > most:
+                where = name if name == "prompt" else f"{name}[{number}]"
+                raise ValueError(
+                    f"`{where}` must have at most {most - 1} tokens. "
+                    f"Received: {where} of {len(ids) - 1} tokens."
+                )
+        return lists
+
+
+def _checked_lines(name, lines):
+    """Returns a list of strings."""
+    lines = arguments.sequence(name, lines, "a list of strings; pass one as [line]")
+    return list(arguments.strings(name, lines))
+
+
+def _pieces(tokenizer, ids):
+    """Yields the text of token ids as they come, each piece once it is settled.
+
+    Args:
+        tokenizer: The tokenizer.
+        ids: Iterable of integers.
+
+    Yields:
+        Strings that are not empty, which joined are the text of all.
+
+    Example:
+        >>> from keras_seqattn.text import ByteTokenizer
+        >>> tokenizer = ByteTokenizer()
+        >>> list(_pieces(tokenizer, tokenizer.tokenize(["a é!"])[0]))
+        ['a', ' ', 'é', '!']
+    """
+    known, told, text = [], 0, ""
+    for token in ids:
+        known.append(token)
+        (text,) = tokenizer.detokenize([known])
+        settled = text.rstrip(UNSETTLED)
+        if len(settled) > told:
+            yield settled[told:]
+            told = len(settled)
+    if len(text) > told:
+        yield text[told:]
