@@ -172,13 +172,23 @@ def test_a_command_runs(command, workplace):
         assert run(command, workplace) or "-c" in arguments
 
 
+def read_until(word, stream):
+    """Returns all that a process wrote up to the line with a word, or to its end."""
+    text = ""
+    for line in stream:
+        text += line
+        if word in line:
+            break
+    return text
+
+
 def serve_one_line(command, folder):
     """Starts the server, loads its page, and ends it as Ctrl-C does."""
     process = subprocess.Popen(
         command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True
     )
     try:
-        address = re.search(r"http://\S+", process.stdout.readline())[0]
+        address = re.search(r"Open (http://\S+)", read_until("Open", process.stdout))[1]
         with urllib.request.urlopen(address, timeout=60) as page:
             assert b"Translator" in page.read()
     finally:
