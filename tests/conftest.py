@@ -45,6 +45,15 @@ def pytest_collection_modifyitems(items):
                 item.add_marker("slow")
 
 
+def pytest_collection_finish():
+    """What is imported stays: no search for garbage goes through it again.
+
+    Keras searches for it at each weight that `quantize` replaces.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup(item):
     import keras
 

@@ -99,6 +99,11 @@ def each_variant(argument, variants, on_jax, on_tensorflow=None):
     )
 
 
+def slow(*values):
+    """Returns the values of a parameter for which its test is a slow one."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 def named(*values):
     """Returns a dict from what each value is written as to the value."""
     return {str(value): value for value in values}

@@ -18,6 +18,7 @@ from keras_seqattn.training.consistency import find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import projected_crossentropy
 from keras_seqattn.training.losses import MaskedCrossentropy
 from tests.differentiate import upstream_gradient, values_and_gradients
+from tests.pairs import slow
 
 BACKEND = keras.backend.backend()
 B, L, H, K, V = 2, 6, 2, 4, 5
@@ -277,10 +278,6 @@ def expected():
         return ops.convert_to_numpy(known[case])
 
     return compute
-
-
-def slow(*values):
-    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 @pytest.mark.parametrize("name", [*TOGETHER, *slow(*ALONE)])

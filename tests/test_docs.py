@@ -51,6 +51,7 @@ def tune_shortly(training, validation, max_seconds, **options):
 _tune_translation = tuning.tune_translation
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_a_model_composed_by_hand_decodes_on_every_backend():
     """The guide's example: its beams have the scores of a teacher-forced pass."""
     run("docs/guide.md", "Decode a model of your own")

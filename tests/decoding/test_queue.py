@@ -59,9 +59,7 @@ SEARCHES = {
 }
 
 
-@each_variant(
-    "search", SEARCHES, on_jax=["samples", "processors"], on_tensorflow=["patience"]
-)
+@each_variant("search", SEARCHES, on_jax=["samples"], on_tensorflow=["patience"])
 def test_a_queue_finds_what_a_batch_finds(rng, search):
     model = transformer()
     randomize(model, rng)
@@ -88,14 +86,14 @@ MODELS = {
 }
 
 
-@each_variant("make", MODELS, on_jax=["rotary", "windowed"], on_tensorflow=[])
+@each_variant("make", MODELS, on_jax=["rotary"], on_tensorflow=[])
 def test_any_model_s_sentences_queue(rng, make):
     model = make()
     randomize(model, rng)
     check_equal(*both_ways(model, sources(rng), decoding.Sample(seed=1)))
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("count", [1, 4, 5, COUNT])
 def test_a_queue_may_be_of_any_length(rng, count):
     """A few rows, which no smaller batch relieves at the end."""
@@ -175,7 +173,7 @@ def test_few_programs_serve_a_file_of_mixed_lengths(rng, monkeypatch):
         assert decoding.compile_report(model).num_programs <= 6
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("worthwhile", [0.0, 1.0, 1e3])
 def test_what_waits_once_more_is_found_once(rng, monkeypatch, worthwhile):
     """With the longer ones, in one thread or the other, or all in one queue."""

@@ -109,6 +109,7 @@ def test_lines_that_are_empty_or_too_long(tmp_path):
 
 
 @tensorflow_only
+@pytest.mark.slow_on("tensorflow")
 def test_stop_tokens_end_its_texts_too(tmp_path):
     search = ks.decoding.BeamSearch(2, stop_ids=tuple(range(64, 124)))
     translator = make_translator(search, max_length=16)

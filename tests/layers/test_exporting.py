@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers, models
+from tests.pairs import slow
 
 SIZES = {"model_dim": 16, "num_heads": 2, "intermediate_dim": 32}
 IDS = np.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8]], "int32")
@@ -53,6 +54,8 @@ MODELS = {
     "recurrent": lambda: of_ids(models.TranslationRNN(30, model_dim=16), BOTH),
 }
 
+LONG = ["translation", "recurrent"]
+
 
 def cut(inputs):
     """Returns one row, of three positions."""
@@ -65,7 +68,9 @@ def expected(model, inputs):
 
 @quiet
 @pytest.mark.backends("jax")
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in MODELS if kind not in LONG] + slow(*LONG)
+)
 def test_jax_exports_unknown_lengths(kind, tmp_path):
     tensorflow = pytest.importorskip("tensorflow")
     model, inputs = MODELS[kind]()

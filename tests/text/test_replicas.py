@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("tensorflow", "jax")
 def test_two_replicas_train_as_one_device():
     command = [sys.executable, "-m", "tests.text.replicas", "2"]
