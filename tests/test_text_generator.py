@@ -6,6 +6,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn import text_generator
+from tests.pairs import each_variant
 
 torch = pytest.mark.backends("torch")
 PROMPTS = ["one", "", "a longer prompt é", "two\n"]
@@ -73,8 +74,11 @@ def test_scores_are_of_the_whole_line(generator):
     assert generator.score([]).shape == (0,)
 
 
-@pytest.mark.parametrize(
-    "search", [None, ks.decoding.Sample(top_p=0.9, seed=3)], ids=["greedy", "sample"]
+@each_variant(
+    "search",
+    {"greedy": None, "sample": ks.decoding.Sample(top_p=0.9, seed=3)},
+    on_jax=["sample"],
+    on_tensorflow=["sample"],
 )
 def test_a_stream_is_the_call_piece_by_piece(generator, search):
     for prompt in ("one", ""):

@@ -66,7 +66,7 @@ def test_a_queue_finds_what_a_batch_finds(rng, search):
     check_equal(*both_ways(model, sources(rng), search))
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_what_outgrows_its_row_is_searched_with_more_room(rng):
     """The limits of short sentences end them before."""
     model, search = transformer(), decoding.Sample(seed=3, min_length=26)
@@ -162,6 +162,7 @@ def decode_all(model, lists, search):
     return [found[place] for place in range(len(lists))]
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_few_programs_serve_a_file_of_mixed_lengths(rng, monkeypatch):
     """One a length, one more for the longest, and none for another file."""
     monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 2)

@@ -97,7 +97,7 @@ def fit(directory, *others, epochs=EPOCHS, every=None, interrupt=None):
     "every",
     [
         pytest.param(None, marks=pytest.mark.backends("torch")),
-        pytest.param(2, marks=pytest.mark.slow_on("tensorflow")),
+        pytest.param(2, marks=pytest.mark.slow_on("tensorflow", "jax")),
     ],
 )
 def test_an_interrupted_training_ends_as_the_uninterrupted_one(every, tmp_path):
