@@ -1,6 +1,5 @@
 """`Translator`: strings in, strings out, and one file that holds all it takes."""
 
-import collections.abc
 import itertools
 import warnings
 from typing import NamedTuple
@@ -161,7 +160,7 @@ class Translator:
         """
         lines = _checked_lines("lines", lines)
         if prefix is not None:
-            prefix = _checked_lines("prefix", prefix, len(lines))
+            prefix = _checked_lines("prefix", prefix, lines=lines)
         arguments.positive_integer("num_hypotheses", num_hypotheses)
         search = with_hypotheses(self._checked_search(search), num_hypotheses)
         arguments.boolean("verbose", verbose)
@@ -210,12 +209,8 @@ class Translator:
             ValueError: If `lines` is a string or has no order, or `search` is none;
                 from the iterator, if something in `lines` is not a string.
         """
-        unordered = str | bytes | collections.abc.Mapping | collections.abc.Set
-        if isinstance(lines, unordered) or not isinstance(
-            lines, collections.abc.Iterable
-        ):
-            wanted = "a list of strings, an open file or a generator of them"
-            arguments.refuse("lines", lines, wanted)
+        wanted = "a list of strings, an open file or a generator of them"
+        arguments.ordered("lines", lines, wanted)
         search = unscored(self._checked_search(search))
         arguments.boolean("verbose", verbose)
         return self._stream(iter(lines), search, verbose)
@@ -249,7 +244,8 @@ class Translator:
             ValueError: If these are not lists of strings of one length.
         """
         sources = _checked_lines("sources", sources)
-        targets = _checked_lines("targets", targets, len(sources))
+        targets = _checked_lines("targets", targets, sources=sources)
+        arguments.boolean("verbose", verbose)
         source_ids = self._ended("sources", sources)
         pairs = list(zip(source_ids, self._ended("targets", targets), strict=True))
         order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
@@ -284,6 +280,8 @@ class Translator:
             ValueError: If `source` or `target` is not a string, or the model has no
                 attention of that kind.
         """
+        kinds = getattr(self.model, "attention_kinds", ("cross", "encoder", "decoder"))
+        arguments.choice("kind", kind, kinds)
         (source_ids,) = self._ended("source", _checked_lines("source", [source]))
         inputs = np.array([source_ids], "int32")
         if target is None:
@@ -324,7 +322,7 @@ class Translator:
         which makes them several times faster where the server has it.
 
         "ctranslate2": a folder for the CTranslate2 engine: a `TranslationTransformer`
-        and its SentencePiece models, without the search. Options: `quantization`
+        and its tokenizers' vocabularies, without the search. Options: `quantization`
         (None): "float32", "int8", "int8_float32", "int16" or "float16"; `max_length`,
         number of positions where they are added to the embedding, by default the
         model's own limit, and 1024 where it sets none.
@@ -422,14 +420,22 @@ class Translator:
         return token_ids
 
 
-def _checked_lines(name, lines, length=None, first=0):
-    """Returns a list of strings without the line breaks at their ends."""
-    lines = arguments.sequence(name, lines, "a list of strings; pass one as [line]")
-    if length is not None and len(lines) != length:
-        raise ValueError(
-            f"`{name}` must have {length} lines, as many as there are sources. "
-            f"Received: {name} of {len(lines)} lines."
-        )
+def _checked_lines(name, given, first=0, **partner):
+    """Returns a list of strings without the line breaks at their ends.
+
+    Args:
+        name: Name of the argument.
+        given: What the caller passed.
+        first: Number of the first line in all that the caller passed.
+        **partner: The list of as many lines, by the name of its argument, or nothing.
+    """
+    lines = arguments.sequence(name, given, "a list of strings; pass one as [line]")
+    for other, its in partner.items():
+        if len(lines) != len(its):
+            raise ValueError(
+                f"`{name}` must have as many lines as `{other}`, {len(its)}. "
+                f"Received: {name} of {len(lines)} lines."
+            )
     return [line.rstrip("\r\n") for line in arguments.strings(name, lines, first)]
 
 

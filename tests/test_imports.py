@@ -96,7 +96,7 @@ OURS = {
         "layers.initializers",
         "layers.quantization",
     },
-    "layers.cached": {"layers.distances", "layers.masks"},
+    "layers.cached": {"layers.distances", "layers.masks", "layers.shapes"},
     "layers.conversion": set(),
     "layers.multi_head": {
         "layers.additive",

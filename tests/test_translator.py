@@ -565,7 +565,11 @@ def test_a_translation_has_the_score_that_was_returned(translator):
 @pytest.mark.parametrize(
     ("sources", "targets", "message"),
     [
-        (["a"], ["b", "c"], "`targets` must have 1 lines.*2 lines"),
+        (
+            ["a"],
+            ["b", "c"],
+            "`targets` must .* as many lines as `sources`, 1.*2 lines",
+        ),
         ("a", ["b"], "`sources` must be a list of strings.*sources='a'"),
     ],
 )
@@ -575,7 +579,9 @@ def test_bad_pairs_to_score(translator, sources, targets, message):
 
 
 def test_bad_prefix(translator):
-    with pytest.raises(ValueError, match="`prefix` must have 2 lines.*1 lines"):
+    with pytest.raises(
+        ValueError, match="`prefix` .* as many lines as `lines`, 2.*1 lines"
+    ):
         translator.translate(["a", "b"], prefix=["c"])
 
 

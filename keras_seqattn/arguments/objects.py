@@ -1,5 +1,6 @@
 """Checks of strings, paths, lists, tensors, functions and objects."""
 
+import collections.abc
 import os
 
 import keras
@@ -115,6 +116,35 @@ def sequence(name, value, wanted, check=None, optional=False):
     except ValueError:
         refuse(name, value, wanted, optional)
     return tuple(items) if isinstance(value, tuple) else items
+
+
+def ordered(name, value, wanted):
+    """Returns `value` if its items can be read one after another, in an order.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        wanted: What the argument must be, in words, with its article.
+
+    Returns:
+        `value`.
+
+    Raises:
+        ValueError: If `value` cannot be iterated over, is a string, or is a dict or a
+            set.
+
+    Example:
+        >>> next(iter(ordered("lines", ["one"], "a list of strings")))
+        'one'
+    """
+    whole = str | bytes | collections.abc.Mapping | collections.abc.Set
+    try:
+        iter(value)
+    except TypeError:  # A scalar tensor has `__iter__`, and fails when it is called.
+        refuse(name, value, wanted)
+    if isinstance(value, whole):
+        refuse(name, value, wanted)
+    return value
 
 
 def function(name, value, optional=False):
@@ -298,8 +328,10 @@ def strings(name, lines, first=0):
     """
     for number, line in enumerate(lines, first):
         wanted = None
-        if not isinstance(line, str):
+        if isinstance(line, bytes):
             wanted = "strings only; decode bytes as UTF-8 first"
+        elif not isinstance(line, str):
+            wanted = "strings only"
         elif not _is_unicode(line):
             wanted = "valid Unicode, without lone surrogates"
         if wanted:

@@ -88,7 +88,8 @@ def check_padding_invariance(
         >>> check_padding_invariance(model, inputs, num_draws=1).ok
         True
     """
-    arguments.instance("masks", masks, dict, "a dict", optional=True)
+    wanted = "a dict from names of inputs to names of inputs"
+    arguments.instance("masks", masks, dict, wanted, optional=True)
     arguments.integer("extra", extra, 0)
     arguments.positive_integer("num_draws", num_draws)
     arguments.positive_integer("vocabulary_size", vocabulary_size, optional=True)
@@ -116,8 +117,8 @@ class _Probe:
 
     def __init__(self, passes, which, masks, pad_id, extra):
         self.passes, self.masks, self.pad_id, self.extra = passes, masks, pad_id, extra
-        for name, mark in masks.items():
-            passes.names([name, mark])
+        for name in (*masks, *masks.values()):
+            passes.check_name("masks", name)
         self.names = self._padded_names(which)
         self.real = {name: self._real(name, passes.arrays) for name in self.names}
         self.compared = []

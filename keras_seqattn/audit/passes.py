@@ -111,16 +111,24 @@ class Passes:
 
     def names(self, which):
         """Returns the list of names that `which`, a name or a list, stands for."""
+        wanted = "the name of an input, or a list of names"
+        names = [which] if isinstance(which, str) else which
+        names = list(arguments.sequence("which", names, wanted, arguments.text))
+        if not names:
+            arguments.refuse("which", which, wanted)
         if len(self.arrays) == 1:  # Whatever it is called.
             return list(self.arrays)
-        names = [which] if isinstance(which, str) else list(which)
         for name in names:
-            if name not in self.arrays:
-                raise ValueError(
-                    f"`which` must name an input, one of {sorted(self.arrays)}. "
-                    f"Received: which={name!r}."
-                )
+            self.check_name("which", name)
         return names
+
+    def check_name(self, argument, name):
+        """Raises an error, of that argument, if no input has a name."""
+        if not isinstance(name, str) or name not in self.arrays:
+            raise ValueError(
+                f"`{argument}` must name an input, one of {sorted(self.arrays)}. "
+                f"Received: {argument}={name!r}."
+            )
 
     def vocabulary_size(self, name, given=None):
         """Returns how many ids an integer input may hold."""
@@ -218,6 +226,13 @@ def _named_arrays(model, inputs):
     declared = [tensor.name for tensor in getattr(model, "inputs", None) or ()]
     if not isinstance(inputs, dict) and len(declared) == len(names):
         names = declared
+    if not leaves or len(leaves) < len(declared):
+        raise ValueError(
+            f"`inputs` must hold an array for each input of the model, "
+            f"{declared or 1}. Received: inputs with {names}."
+        )
+    for _, leaf in leaves:
+        arguments.tensor("inputs", leaf)
     arrays = [ops.convert_to_numpy(leaf) for _, leaf in leaves]
     for name, array in zip(names, arrays, strict=True):
         if array.ndim < 2 or 0 in array.shape:

@@ -4,6 +4,7 @@ import warnings
 
 import keras
 
+from keras_seqattn import arguments
 from keras_seqattn.export.artifact import needed_package
 
 # The axes of the inputs and of the output, under names that say what they are.
@@ -40,6 +41,7 @@ def prepare(translator, path, opset_version=None):
             float32, or `path` does not end in ".onnx".
         ImportError: If onnx or tf2onnx is not installed.
     """
+    arguments.positive_integer("opset_version", opset_version, optional=True)
     backend, model = keras.backend.backend(), translator.model
     if path.suffix != ".onnx":
         raise ValueError(f'`path` must end in ".onnx". Received: path={str(path)!r}.')

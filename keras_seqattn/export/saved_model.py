@@ -66,6 +66,10 @@ def prepare(translator, path, batch_size=16, max_length=None, jit_compile=False)
         ValueError: If the backend is not TensorFlow, a tokenizer cannot run in a
             graph, or an option is out of range.
     """
+    batch_size = arguments.positive_integer("batch_size", batch_size)
+    jit_compile = arguments.boolean("jit_compile", jit_compile)
+    own = translator.model.max_length
+    arguments.integer("max_length", max_length, least=2, most=own, optional=True)
     backend = keras.backend.backend()
     if backend != "tensorflow":
         raise ValueError(
@@ -81,10 +85,6 @@ def prepare(translator, path, batch_size=16, max_length=None, jit_compile=False)
                 "`ByteTokenizer`, which run in a graph. "
                 f"Received: {side}_tokenizer of class {type(tokenizer).__name__}."
             )
-    batch_size = arguments.positive_integer("batch_size", batch_size)
-    jit_compile = arguments.boolean("jit_compile", jit_compile)
-    own = translator.model.max_length
-    arguments.integer("max_length", max_length, least=2, most=own, optional=True)
     max_length = max_length or own or MAX_LENGTH
     graphs = _Graphs(translator, batch_size, max_length, jit_compile)
     archive = keras.export.ExportArchive()

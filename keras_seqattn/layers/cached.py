@@ -6,8 +6,10 @@ G key and value heads, K key_dim, V value_dim.
 
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.layers import masks
 from keras_seqattn.layers.distances import of_pairs
+from keras_seqattn.layers.shapes import check_rank
 
 
 class CachedSteps:
@@ -244,6 +246,9 @@ def initial_ancestry(batch_size, width, max_length):
         >>> [int(x) for x in initial_ancestry(1, 2, 3)[0, 1]]
         [1, 1, 1]
     """
+    arguments.index("batch_size", batch_size, 0)
+    arguments.index("width", width, 1)
+    arguments.index("max_length", max_length, 0)
     slots = ops.arange(width, dtype="int32")[None, :, None]
     return ops.broadcast_to(slots, (batch_size, width, max_length))
 
@@ -265,6 +270,8 @@ def mark_ancestry(ancestry, index):
         >>> [int(x) for x in mark_ancestry(ancestry, 1)[0, 1]]
         [0, 1, 0]
     """
+    check_rank("ancestry", arguments.tensor("ancestry", ancestry), "(batch, beams, L)")
+    arguments.index("index", index)
     batch_size, width, _ = ops.shape(ancestry)
     own = initial_ancestry(batch_size, width, 1)
     return ops.slice_update(ancestry, (0, 0, index % ancestry.shape[2]), own)

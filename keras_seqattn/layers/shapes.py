@@ -83,4 +83,4 @@ def check_not_empty(name, x):
 
 
 def _shape(x):
-    return tuple(getattr(x, "shape", x))
+    return tuple(x if isinstance(x, tuple | list) else getattr(x, "shape", ()))

@@ -78,6 +78,8 @@ class TranslationRNN(TranslationModel):
         `PositionalEmbedding`.
     """
 
+    attention_kinds = ("cross",)
+
     def __init__(
         self,
         source_vocabulary_size,

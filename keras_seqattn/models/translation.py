@@ -21,7 +21,12 @@ class TranslationModel(Configured, keras.Model):
         stacks: The `TranslationStacks` that compute.
         options: Dict of the constructor's arguments.
         **kwargs: `name`, `dtype`.
+
+    Attributes:
+        attention_kinds: What `attention_scores` can be asked for, a tuple of strings.
     """
+
+    attention_kinds = ("cross", "encoder", "decoder")
 
     def __init__(self, stacks, options, **kwargs):
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
@@ -122,7 +127,7 @@ class TranslationModel(Configured, keras.Model):
         Raises:
             ValueError: If the model has no attention of that kind.
         """
-        arguments.instance("kind", kind, str, "a string")
+        arguments.choice("kind", kind, self.attention_kinds)
         source_ids = id_tensor("source_ids", source_ids, self.pad_id)
         target_ids = id_tensor("target_ids", target_ids, self.pad_id)
         memory, scores = self._stacks.encode(source_ids, return_attention_scores=True)
@@ -130,11 +135,6 @@ class TranslationModel(Configured, keras.Model):
             target_ids, memory, return_attention_scores=True
         )
         scores = {**scores, **decoder_scores}
-        if kind not in scores:
-            raise ValueError(
-                f"`kind` must be one of {tuple(scores)}, which this model has. "
-                f"Received: kind={kind!r}."
-            )
         return ops.cast(ops.stack(scores[kind], axis=1), "float32")
 
     def score(self, source_ids, target_ids):

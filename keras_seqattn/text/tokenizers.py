@@ -40,13 +40,8 @@ LOSSLESS = {
 
 def check_lines(lines, argument="lines"):
     """Yields the lines one by one, each a string that UTF-8 can encode."""
-    if isinstance(lines, str | bytes):
-        raise ValueError(
-            f"`{argument}` must be a list of strings, not one string. "
-            f"Received: {argument}={lines!r}."
-        )
-    arguments.offers(argument, lines, ("__iter__",), "a list of strings")
-    yield from arguments.strings(argument, lines)
+    wanted = "a list of strings, not one string"
+    yield from arguments.strings(argument, arguments.ordered(argument, lines, wanted))
 
 
 class Tokenizer(keras.layers.Layer):
@@ -99,19 +94,31 @@ class Tokenizer(keras.layers.Layer):
             ValueError: If `ids` is no list of rows, or holds an id that the
                 vocabulary does not have.
         """
-        rows = [np.asarray(row) for row in ids]
-        for number, row in enumerate(rows):
-            if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+        wanted = "rows of integers, one row a string"
+        rows = []
+        for number, given in enumerate(arguments.ordered("ids", ids, wanted)):
+            row = _id_row(given)
+            if row is None:
                 raise ValueError(
-                    "`ids` must be rows of integers, one row a string. "
-                    f"Received: ids[{number}]={row.tolist()!r}."
+                    f"`ids` must be {wanted}. Received: ids[{number}]={given!r}."
                 )
             if row.size and not 0 <= row.min() <= row.max() < self.vocabulary_size:
                 raise ValueError(
                     f"`ids` must be at least 0 and below {self.vocabulary_size}, the "
                     f"vocabulary's size. Received: ids[{number}]={row.tolist()!r}."
                 )
+            rows.append(row)
         return self._decode([row.tolist() for row in rows])
+
+
+def _id_row(ids):
+    """Returns a row of token ids as an array `(L,)`, None if it is none."""
+    try:
+        row = np.asarray(ids)
+    except ValueError:  # Lists of unequal lengths.
+        return None
+    whole = row.ndim == 1 and (row.dtype.kind in "iu" or not row.size)
+    return row if whole else None
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -191,16 +198,8 @@ class SentencePieceTokenizer(Tokenizer):
                 `vocabulary_size` does not suit the text; the message names the
                 nearest that does.
         """
-        if model_type not in ("bpe", "unigram"):
-            raise ValueError(
-                '`model_type` must be "bpe" or "unigram". '
-                f"Received: model_type={model_type!r}."
-            )
-        if not isinstance(vocabulary_size, int) or vocabulary_size < 1:
-            raise ValueError(
-                "`vocabulary_size` must be a positive integer. "
-                f"Received: vocabulary_size={vocabulary_size!r}."
-            )
+        arguments.choice("model_type", model_type, ("bpe", "unigram"))
+        vocabulary_size = arguments.positive_integer("vocabulary_size", vocabulary_size)
         lines = list(check_lines(lines))
         if not any(lines):
             raise ValueError(

@@ -98,11 +98,7 @@ class WordPieceTokenizer(Tokenizer):
             ValueError: If `lines` holds no words or something other than strings, or
                 `vocabulary_size` does not hold the characters of the text.
         """
-        if not isinstance(vocabulary_size, int) or vocabulary_size < 1:
-            raise ValueError(
-                "`vocabulary_size` must be a positive integer. "
-                f"Received: vocabulary_size={vocabulary_size!r}."
-            )
+        vocabulary_size = arguments.positive_integer("vocabulary_size", vocabulary_size)
         lines = list(check_lines(lines))
         words = tensorflow_text.regex_split(lines, rf"\s+|{MARKS}", MARKS)
         counts = collections.Counter(

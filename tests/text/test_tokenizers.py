@@ -221,7 +221,7 @@ def test_bad_ids(tokenizer, ids, message):
         ({"vocabulary_size": 100}, r"must be at least \d+ for .*_size=100"),
         ({"vocabulary_size": 0}, r"must be a positive integer.*vocabulary_size=0"),
         ({"vocabulary_size": 9.5}, r"must be a positive integer.*_size=9.5"),
-        ({"model_type": "word"}, r'must be "bpe" or "unigram".*model_type=\'word\''),
+        ({"model_type": "word"}, r"one of \('bpe', 'unigram'\).*model_type='word'"),
     ],
 )
 def test_bad_training(arguments, message):

@@ -1,0 +1,295 @@
+"""Every public call, with arguments that are valid, for tests that change one."""
+
+import functools
+import importlib
+import inspect
+import pathlib
+
+import keras
+import keras_tuner
+import numpy as np
+
+import keras_seqattn as ks
+from tests.cases import CASES, HEADS, IDS
+
+ROOMS = ("layers", "models", "decoding", "training", "text", "tuning", "plotting")
+ROOMS += ("audit", "export")
+FORMATS = ("saved_model", "ctranslate2", "onnx")
+# Classes that hold a result, which the library makes and its users read.
+MADE_BY_US = {
+    "layers.DistanceBias",
+    "decoding.Hypotheses",
+    "decoding.CompileReport",
+    "tuning.AttentionChoices",
+    "audit.AuditReport",
+}
+
+
+class Ready(Exception):
+    """All arguments of a call that takes long were checked."""
+
+
+@functools.cache
+def model():
+    return ks.models.TranslationTransformer(
+        260,
+        model_dim=8,
+        num_heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        intermediate_dim=12,
+        max_length=6,
+    )
+
+
+@functools.cache
+def translator():
+    return ks.Translator(model(), ks.text.ByteTokenizer())
+
+
+@functools.cache
+def generator():
+    model = ks.models.LanguageModel(
+        260, model_dim=8, num_heads=2, num_layers=1, intermediate_dim=12
+    )
+    return ks.TextGenerator(model, ks.text.ByteTokenizer())
+
+
+def step(token_ids, state, index):
+    return keras.ops.one_hot(token_ids * 0 + 2, 8), state
+
+
+@functools.cache
+def adaptable():
+    return keras.Sequential([keras.Input((3, 8)), ks.layers.FeedForward(4)])
+
+
+@functools.wraps(ks.training.enable_lora)
+def adapted(model, **given):
+    """Adapts a new model each time, since none can be adapted twice."""
+    if model is adaptable():
+        model = adaptable.__wrapped__()
+    return ks.training.enable_lora(model, **given)
+
+
+def listed(stream):
+    """Returns a method that reads to its end what another yields."""
+
+    @functools.wraps(stream)
+    def to_its_end(**given):
+        return list(stream(**given))
+
+    return to_its_end
+
+
+def exporting(format):
+    """Returns what takes the options of a format, on a backend that may lack it."""
+    prepare = importlib.import_module(f"keras_seqattn.export.{format}").prepare
+    signature = inspect.signature(prepare)
+    options = list(signature.parameters.values())[2:]
+    place = {"path": pathlib.Path("x.onnx"), "translator": translator()}
+
+    @functools.wraps(prepare)
+    def prepared(**given):
+        try:
+            prepare(**place, **given)
+        except ValueError as error:
+            if "`format` must not be" in str(error):
+                raise Ready from error
+            raise
+
+    prepared.__signature__ = signature.replace(parameters=options)
+    return prepared
+
+
+def public():
+    """Maps the name of every public class, function and method to itself."""
+    named = {
+        f"{room}.{name}": getattr(getattr(ks, room), name)
+        for room in ROOMS
+        for name in getattr(ks, room).__all__
+    }
+    named["Translator"] = ks.Translator
+    named["TextGenerator"] = ks.TextGenerator
+    return {name: value for name, value in named.items() if name not in MADE_BY_US}
+
+
+@functools.cache
+def calls():
+    """Maps names to pairs: what is called, and a dict of valid arguments."""
+    heads = {"query": HEADS, "key": HEADS}
+    table = {"vector": np.ones((2, 8), "float32")}
+    lines = ["one", "two"]
+    corpus = {"sources": lines, "targets": lines}
+    byte = ks.text.ByteTokenizer()
+    sp = CASES["text.SentencePieceTokenizer"][0][0]()
+    ids = {"source_ids": IDS}
+    inputs = {"source_ids": IDS[:, :3], "target_ids": IDS[:, :3]}
+    weights = {"weights": np.full((2, 2), 0.5)}
+    tokens = {"source_tokens": ["a", "b"], "target_tokens": ["c", "d"]}
+    hp = keras_tuner.HyperParameters
+    written = {"path": "exported", "format": "ctranslate2", "overwrite": True}
+    exported = {"translator": translator(), **written}
+    found = {
+        "layers.additive_attention": {**heads, "value": HEADS, **table},
+        "layers.additive_scores": {**heads, **table},
+        "layers.attention_scores": heads,
+        "layers.dot_product_attention": {**heads, "value": HEADS},
+        "layers.causal_mask": {"target_length": 3},
+        "layers.window_mask": {"target_length": 3, "source_length": 3, "window": 2},
+        "layers.choose_implementation": {
+            "query_shape": (2, 4, 2, 8),
+            "key_shape": (2, 4, 2, 8),
+        },
+        "layers.combine_masks": {},
+        "layers.padding_mask": {"token_ids": IDS},
+        "layers.initial_ancestry": {"batch_size": 2, "width": 2, "max_length": 3},
+        "layers.mark_ancestry": {"ancestry": np.zeros((2, 2, 3), "int32"), "index": 1},
+        "layers.sinusoidal_table": {"length": 4, "dim": 8},
+        "layers.Residual": {"sublayer": keras.layers.Dense(8)},
+        "layers.RecurrentCell": {"units": 5},
+        "decoding.compile_report": {"model": model()},
+        "decoding.programs": {"model": model()},
+        "decoding.generate": {"model": model(), **ids, "max_length": 2},
+        "decoding.scored": {"model": model(), **ids, "target_ids": IDS},
+        "decoding.search": {
+            "step": step,
+            "state": {"beam": {}, "sentence": {}},
+            "batch_size": 2,
+            "max_length": 2,
+        },
+        "training.CheckpointAverage": {},
+        "training.Resume": {"directory": "folder"},
+        "training.TranslationScore": {
+            "sources": lines,
+            "references": lines,
+            "source_tokenizer": byte,
+        },
+        "training.enable_lora": {"model": adaptable(), "rank": 2},
+        "training.keep_freed_memory": {},
+        "text.SentencePieceTokenizer": {"model": sp._model},
+        "text.load_parallel": {"name": "phrases", "source": "en", "target": "de"},
+        "text.read_parallel": {"source_path": "lines.txt", "target_path": "lines.txt"},
+        "text.read_tsv": {"path": "pairs.tsv"},
+        "text.language_batches": {
+            "lines": ["one", "two"],
+            "tokenizer": byte,
+            "batch_tokens": 64,
+        },
+        "text.translation_batches": {
+            **corpus,
+            "source_tokenizer": byte,
+            "batch_tokens": 64,
+        },
+        "tuning.Configuration": {
+            "model": {"source_vocabulary_size": 11},
+            "learning_rate": 0.1,
+            "warmup_steps": 10,
+        },
+        "tuning.Range": {"low": 0.1, "high": 0.5},
+        "tuning.Study": {"directory": "study"},
+        "tuning.TranslationHyperModel": {},
+        "tuning.TranslationSpace": {},
+        "tuning.attention_choices": {"hp": hp(), "model_dim": 8},
+        "tuning.count_parameters": {"source_vocabulary_size": 50},
+        "tuning.decode_latency": {
+            "model": model(),
+            "source_length": 2,
+            "target_length": 2,
+        },
+        "tuning.tune_translation": {
+            "train": (lines, lines),
+            "validation": (lines, lines),
+        },
+        "plotting.attention_html": {**weights, **tokens},
+        "plotting.attention_map": {**weights, **tokens},
+        "plotting.learning_curves": {"history": {"loss": [2.0, 1.0]}},
+        "plotting.study": {"study": None},
+        "audit.check_causality": {"model": model(), "inputs": inputs, "num_draws": 1},
+        "audit.check_padding_invariance": {
+            "model": model(),
+            "inputs": inputs,
+            "num_draws": 1,
+            "extra": 1,
+        },
+        "export.export_translator": exported,
+        "Translator": {"model": model(), "source_tokenizer": byte},
+        "TextGenerator": {"model": generator().model, "tokenizer": byte},
+    }
+    targets = public()
+    for name, cases in CASES.items():
+        if name not in found:
+            make = cases[0][0]
+            bound = inspect.signature(make.func).bind(*make.args, **make.keywords)
+            given = dict(bound.arguments)
+            more = given.pop("kwargs", {})
+            found[name] = {**given, **more}
+    found = {name: (targets[name], given) for name, given in found.items()}
+    found["training.enable_lora"] = adapted, found["training.enable_lora"][1]
+    ours, language = translator(), CASES["models.LanguageModel"][0][0]()
+    masked, metric = ks.training.MaskedCrossentropy(), ks.training.MaskedAccuracy()
+    logits = np.zeros((2, 4, 11), "float32")
+    batch = {"y_true": IDS, "y_pred": logits}
+    methods = {
+        "Translator.__call__": (ours, {"lines": lines}),
+        "Translator.translate": (ours.translate, {"lines": lines}),
+        "Translator.stream": (listed(ours.stream), {"lines": lines}),
+        "Translator.score": (ours.score, {"sources": lines, "targets": lines}),
+        "Translator.attention": (ours.attention, {"source": "one"}),
+        "Translator.export": (ours.export, written),
+        **{
+            f"Translator.export.{format}": (exporting(format), {}) for format in FORMATS
+        },
+        "Translator.save": (ours.save, {"path": "saved.keras"}),
+        "Translator.load": (ks.Translator.load, {"path": "saved.keras"}),
+        "TextGenerator.__call__": (generator(), {"prompts": lines, "max_length": 2}),
+        "TextGenerator.generate": (
+            generator().generate,
+            {"prompts": lines, "max_length": 2},
+        ),
+        "TextGenerator.stream": (
+            listed(generator().stream),
+            {"prompt": "one", "max_length": 2},
+        ),
+        "TextGenerator.score": (generator().score, {"lines": lines}),
+        "TextGenerator.save": (generator().save, {"path": "generator.keras"}),
+        "TextGenerator.load": (ks.TextGenerator.load, {"path": "generator.keras"}),
+        "models.LanguageModel.generate": (
+            language.generate,
+            {"prompt_ids": IDS, "max_length": 2},
+        ),
+        "models.LanguageModel.recurrent": (language.recurrent, {"batch_size": 2}),
+        "models.LanguageModel.initial_memory": (
+            language.initial_memory,
+            {"batch_size": 2},
+        ),
+        "models.TranslationTransformer.generate": (
+            model().generate,
+            {**ids, "max_length": 2},
+        ),
+        "models.TranslationTransformer.score": (
+            model().score,
+            {**ids, "target_ids": IDS},
+        ),
+        "models.TranslationTransformer.attention_scores": (
+            model().attention_scores,
+            {**ids, "target_ids": IDS},
+        ),
+        "layers.MultiHeadAttention.from_keras": (
+            ks.layers.MultiHeadAttention.from_keras,
+            {"layer": keras.layers.MultiHeadAttention(2, 4)},
+        ),
+        "training.MaskedCrossentropy.__call__": (masked, batch),
+        "training.MaskedAccuracy.update_state": (metric.update_state, batch),
+        "text.Tokenizer.tokenize": (sp.tokenize, {"lines": lines}),
+        "text.Tokenizer.detokenize": (sp.detokenize, {"ids": [[3, 4]]}),
+        "text.SentencePieceTokenizer.train": (
+            ks.text.SentencePieceTokenizer.train,
+            {"lines": lines, "vocabulary_size": 265},
+        ),
+        "text.WordPieceTokenizer.train": (
+            ks.text.WordPieceTokenizer.train,
+            {"lines": lines},
+        ),
+    }
+    return found | methods
