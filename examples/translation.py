@@ -16,6 +16,7 @@ import csv
 import dataclasses
 import hashlib
 import json
+import math
 import pathlib
 import shutil
 import sys
@@ -65,8 +66,9 @@ def arguments():
     add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     add("--columns", nargs=2, type=int, metavar="N", help="of a TSV; the first is 0")
+    add("--header", action="store_true", help="a TSV's first line names the columns")
     add("--vocabulary-size", type=int, help="tokens; default: the preset's")
-    add("--epochs", type=int, help="default: the preset's")
+    add("--epochs", type=int, help="default: the preset's; more of a small file")
     add("--minutes", type=float, default=float("inf"), help="most minutes of training")
     add("--devices", type=int, default=1, help="that share each batch (JAX); 1")
     add("--seed", type=int, default=0)
@@ -74,7 +76,8 @@ def arguments():
     args = parser.parse_args()
     check_files(parser, args)
     phrases = args.corpus == "phrases"
-    args.preset = args.preset or ("default" if phrases else "multi30k")
+    corpus = "own" if args.train else args.corpus
+    args.preset = args.preset or {"phrases": "default"}.get(corpus, corpus)
     # Multi30k's test part is for a model that is final: look at it once.
     has_test = args.test if args.train else phrases
     args.evaluate = args.evaluate or ("test" if has_test else "val")
@@ -106,7 +109,8 @@ def claim(args, recipe):
     if args.train:
         contents = [pathlib.Path(path).read_bytes() for path in args.train + args.val]
         digests = [hashlib.sha256(content).hexdigest() for content in contents]
-        run = {"files": digests, "columns": args.columns, "seed": args.seed}
+        run = {"files": digests, "columns": args.columns, "header": args.header}
+        run["seed"] = args.seed
     if args.devices > 1:
         run["devices"] = args.devices
     run = json.dumps({**run, "recipe": dataclasses.asdict(recipe)}, indent=2)
@@ -137,7 +141,7 @@ def on_devices(count):
 
 def load(args, split):
     if args.train:
-        return read(getattr(args, split), args.columns, clean=split == "train")
+        return read(getattr(args, split), args, clean=split == "train")
     if (args.corpus, split) == ("multi30k", "test"):
         split = "test_2016_flickr"
     return ks.text.load_parallel(
@@ -145,12 +149,13 @@ def load(args, split):
     )
 
 
-def read(paths, columns, clean):
+def read(paths, args, clean):
     """Reads a TSV file, or two files; what is left out of it is told."""
+    columns = {"columns": args.columns, "header": args.header}
     options = {"skip_empty": True, "skip_duplicates": clean, "skip_malformed": clean}
     try:
         if len(paths) == 1:
-            pairs = ks.text.read_tsv(*paths, columns=columns, **options)
+            pairs = ks.text.read_tsv(*paths, **columns, **options)
         else:
             pairs = ks.text.read_parallel(*paths, **options)
     except ValueError as error:
@@ -193,11 +198,16 @@ def train(args, recipe):
         metrics=[ks.training.Perplexity()],
     )
     print(f"{len(sources):,} pairs, {model.count_params():,} weights -> {args.output}")
+    epochs = recipe.epochs
+    if args.preset == "own" and not args.epochs:
+        # The rate rises in the first of so many steps: a small file is read again.
+        steps = 5 * recipe.warmup_steps
+        epochs = max(epochs, math.ceil(steps / int(training.cardinality())))
     history = args.output / "history.csv"
     model.fit(
         training,
         validation_data=validation,
-        epochs=recipe.epochs,
+        epochs=epochs,
         shuffle=False,  # The batches come shuffled.
         callbacks=[
             keras.callbacks.TerminateOnNaN(raise_error=True),

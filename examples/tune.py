@@ -64,6 +64,8 @@ def arguments():
     add("--train", nargs="+", metavar="FILE", help=files)
     add("--val", nargs="+", metavar="FILE", help="the same, that trials are scored on")
     add("--test", nargs="+", metavar="FILE", help="the same, for the best model; val")
+    add("--columns", nargs=2, type=int, metavar="N", help="of a TSV; the first is 0")
+    add("--header", action="store_true", help="a TSV's first line names the columns")
     add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
     add("--minutes", type=float, default=10.0, help="most minutes, all runs together")
     add("--epochs", type=int, default=9, help="most epochs of a trial; default: 9")
@@ -79,8 +81,8 @@ def arguments():
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     args = parser.parse_args()
     check_files(parser, args)
-    phrases = args.corpus == "phrases"
-    args.preset = args.preset or ("default" if phrases else "multi30k")
+    corpus = "own" if args.train else args.corpus
+    args.preset = args.preset or {"phrases": "default"}.get(corpus, corpus)
     name = f"tune-{args.corpus}-{args.source}-{args.target}"
     if args.train:
         name = f"tune-{pathlib.Path(args.train[0]).name.split('.')[0]}"
@@ -101,17 +103,21 @@ def check_files(parser, args):
         parser.error(f"`train` and `val` must come together. Received: {given}")
 
 
-def read(paths, clean):
+def read(paths, args, clean):
     """Reads a TSV file, or two files; what is left out of it is told."""
-    reader = ks.text.read_tsv if len(paths) == 1 else ks.text.read_parallel
-    pairs = reader(*paths, skip_empty=True, skip_duplicates=clean, skip_malformed=clean)
+    options = {"skip_empty": True, "skip_duplicates": clean, "skip_malformed": clean}
+    if len(paths) == 1:
+        columns = {"columns": args.columns, "header": args.header}
+        pairs = ks.text.read_tsv(*paths, **columns, **options)
+    else:
+        pairs = ks.text.read_parallel(*paths, **options)
     print(f"{' and '.join(paths)}: {pairs.report}")
     return pairs
 
 
 def load(args, split):
     if args.train:
-        return read(getattr(args, split) or args.val, clean=split == "train")
+        return read(getattr(args, split) or args.val, args, clean=split == "train")
     if (args.corpus, split) == ("multi30k", "test"):
         split = "test_2016_flickr"
     return ks.text.load_parallel(

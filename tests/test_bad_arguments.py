@@ -165,7 +165,7 @@ def ground(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         (folder / "lines.txt").write_text("one\ntwo\n")
-        (folder / "pairs.tsv").write_text("one\teins\n")
+        (folder / "pairs.tsv").write_text("one\teins\ntwo\tzwei\n")
 
         def ready(*_, **__):
             raise Ready

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -177,14 +178,16 @@ def test_defaults_follow_the_corpus(example, monkeypatch):
 def test_it_trains_on_files_of_one_s_own(example, monkeypatch, tmp_path, capsys):
     train, val = tmp_path / "mine.tsv", [tmp_path / "val.en", tmp_path / "val.de"]
     pairs = [f"{i} red dogs\t{i} rote Hunde\n" for i in range(40)]
-    train.write_text("\ufeff" + "".join(pairs) + "\nlone\n" + pairs[0], "utf-8")
+    header = "\ufeffEnglish\tGerman\n"
+    train.write_text(header + "".join(pairs) + "\nlone\n" + pairs[0], "utf-8")
     val[0].write_text("1 red dogs\n1 red dogs\n\n")
     val[1].write_text("1 rote Hunde\n1 rote Hunde\n\n")
     options = ("--train", train, "--val", *val, "--output", tmp_path / "out")
+    options += ("--header",)
     example.run(*options, "--epochs", 1)
     printed = capsys.readouterr().out
     assert (
-        "mine.tsv: 40 pairs of 43 lines; left out: 1 malformed (line 42), " in printed
+        "mine.tsv: 40 pairs of 44 lines; left out: 1 malformed (line 43), " in printed
     )
     assert (
         "val.de: 2 pairs of 3 lines; left out: 1 empty (line 3); kept: 1 dup" in printed
@@ -200,7 +203,20 @@ def test_it_trains_on_files_of_one_s_own(example, monkeypatch, tmp_path, capsys)
     with pytest.raises(SystemExit, match="`--output` must be .*Received: --output="):
         example.run(*options, "--epochs", 1)
     monkeypatch.setattr(sys, "argv", ["translation.py", *map(str, options[:5])])
-    assert example.arguments().output == pathlib.Path("runs/mine-default")
+    assert example.arguments().output == pathlib.Path("runs/mine-own")
+
+
+def test_a_small_file_is_read_again(example, monkeypatch, tmp_path, capsys):
+    """Until the learning rate has risen, and has fallen for four times as long."""
+    recipe = dataclasses.replace(ks.recipes.RECIPES["smoke"], warmup_steps=3)
+    monkeypatch.setitem(ks.recipes.RECIPES, "own", recipe)
+    train = tmp_path / "mine.tsv"
+    train.write_text("".join(f"{i} red dogs\t{i} rote Hunde\n" for i in range(40)))
+    files = ("--train", train, "--val", train)
+    example.run("--preset", "own", *files, "--output", tmp_path / "out")
+    printed = capsys.readouterr().out
+    steps = int(re.search(r"(\d+)/\1\b", printed)[1])
+    assert len(epochs(tmp_path / "out")) == -(-15 // steps)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.backends("tensorflow", "torch")
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_recipe_is_feasible(recipe):
-    assert recipe.corpus in ("phrases", "multi30k")
+    assert recipe.corpus in ("phrases", "multi30k", "own")
     model = recipe.make_model()
     assert type(model).__name__ == recipe.architecture
     assert model.source_vocabulary_size == recipe.vocabulary_size

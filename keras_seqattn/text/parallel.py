@@ -118,6 +118,7 @@ def read_tsv(
     skip_empty=False,
     skip_duplicates=False,
     skip_malformed=False,
+    header=False,
 ):
     r"""Reads a file of pairs in columns with a tab between them.
 
@@ -133,6 +134,7 @@ def read_tsv(
         skip_duplicates: Whether to leave out pairs that came before.
         skip_malformed: Whether to leave out lines that lack a column, have more than
             two where `columns` is None, or are not UTF-8, in place of an error.
+        header: Whether the first line names the columns, and is no pair.
 
     Returns:
         Two lists of strings, the sources and the targets, as a tuple with the
@@ -154,6 +156,7 @@ def read_tsv(
         '2 pairs of 3 lines; left out: 1 empty (line 2)'
     """
     arguments.path("path", path)
+    arguments.boolean("header", header)
     chosen = (0, 1) if columns is None else _check_columns(columns)
     if columns is None:
         needed = "must hold two columns with a tab between them; choose two of more by "
@@ -174,12 +177,13 @@ def read_tsv(
         return tuple(row[column] for column in chosen)
 
     return _collect(
-        _read_lines(path),
+        _read_lines(path)[int(header) :],
         row,
         repr(str(path)),
         skip_empty,
         skip_duplicates,
         skip_malformed,
+        first=1 + int(header),
     )
 
 
@@ -190,15 +194,18 @@ def _check_columns(columns):
     return tuple(arguments.integer("columns", column, least=0) for column in chosen)
 
 
-def _collect(lines, row, names, skip_empty, skip_duplicates, skip_malformed):
-    """Makes a `ParallelText` of the pairs that `row` returns for (number, line)."""
+def _collect(lines, row, names, skip_empty, skip_duplicates, skip_malformed, first=1):
+    """Makes a `ParallelText` of the pairs that `row` returns for (number, line).
+
+    The number of the first line is `first`.
+    """
     skips = {
         "malformed": arguments.boolean("skip_malformed", skip_malformed),
         "empty": arguments.boolean("skip_empty", skip_empty),
         "duplicate": arguments.boolean("skip_duplicates", skip_duplicates),
     }
-    found, pairs, seen, number = {kind: [] for kind in skips}, [], set(), 0
-    for number, line in enumerate(lines, start=1):
+    found, pairs, seen, number = {kind: [] for kind in skips}, [], set(), first - 1
+    for number, line in enumerate(lines, start=first):
         try:
             pair, kind = row(number, line), None
         except ValueError:

@@ -112,6 +112,15 @@ def test_tsv_takes_chosen_columns(tmp_path):
         read_tsv(path)
 
 
+def test_a_header_is_no_pair(tmp_path):
+    path = write(tmp_path / "pairs.tsv", "\ufeffen\tde\na\tA\nlone\n")
+    pairs = read_tsv(path, header=True, skip_malformed=True)
+    assert pairs == (["a"], ["A"])
+    assert pairs.report == "1 pairs of 3 lines; left out: 1 malformed (line 3)"
+    with pytest.raises(ValueError, match="hold pairs.*, 0 pairs of 1 lines"):
+        read_tsv(write(tmp_path / "header.tsv", "en\tde\n"), header=True)
+
+
 def test_parallel_files_leave_out_pairs(tmp_path):
     source = write(tmp_path / "a.txt", b"\xef\xbb\xbfa\nb\n\na\n\xff\nc\n")
     target = write(tmp_path / "b.txt", "A\nB\nC\nA\nx\n\n")
