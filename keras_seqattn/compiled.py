@@ -229,7 +229,7 @@ def allows_any_shape(x):
     return keras.backend.backend() == "tensorflow" and not is_compiled_by_xla(x)
 
 
-def known_values(x):
+def known_values(x, wait=True):
     """Returns the values of a tensor where they can be seen, as arguments are checked.
 
     They cannot in a program that is being made (a TensorFlow graph, `jax.jit`,
@@ -237,6 +237,8 @@ def known_values(x):
 
     Args:
         x: An array, a tensor or a `keras.KerasTensor`.
+        wait: Whether to wait for what an accelerator computes; else its values cannot
+            be seen either.
 
     Returns:
         A NumPy array, or None.
@@ -250,6 +252,8 @@ def known_values(x):
         return None
     if not keras.ops.is_tensor(x):
         return np.asarray(x)
+    if not wait and "cpu" not in str(getattr(x, "device", "cpu")).lower():
+        return None
     return _KNOWN_VALUES[keras.backend.backend()](x)
 
 

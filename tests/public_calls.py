@@ -102,6 +102,21 @@ def exporting(format):
     return prepared
 
 
+def layer_call(name):
+    """Returns the name of a layer's call, and the call with valid inputs."""
+    make, inputs = CASES[name][0]
+    layer = make()
+    layer(*inputs)
+    if name == "layers.RecurrentCell":  # What is made of it is Keras's `RNN`.
+        layer, inputs = layer.cell, (inputs[0][:, 0], [np.zeros((2, 5), "float32")])
+
+    @functools.wraps(layer.call)
+    def call(**given):
+        return layer(**given)
+
+    return f"{name}.call", (call, dict(zip(inspect.signature(call).parameters, inputs)))
+
+
 def public():
     """Maps the name of every public class, function and method to itself."""
     named = {
@@ -225,6 +240,7 @@ def calls():
             more = given.pop("kwargs", {})
             found[name] = {**given, **more}
     found = {name: (targets[name], given) for name, given in found.items()}
+    called = dict(layer_call(name) for name in CASES if name.startswith("layers."))
     found["training.enable_lora"] = adapted, found["training.enable_lora"][1]
     ours, language = translator(), CASES["models.LanguageModel"][0][0]()
     masked, metric = ks.training.MaskedCrossentropy(), ks.training.MaskedAccuracy()
@@ -292,4 +308,4 @@ def calls():
             {"lines": lines},
         ),
     }
-    return found | methods
+    return found | called | methods

@@ -61,6 +61,7 @@ EXEMPT = {
     "tuning.Study.corpus": "needs the folder of a study",
     "tuning.TranslationSpace": "None declares nothing; the model checks `positions`",
     "tuning.attention_choices": "None declares nothing",
+    "layers.MultiHeadAttention.call.packing": "what blocks pass each other",
     "plotting.attention_html.source_tokens": "the error names `weights`",
     "plotting.attention_html.target_tokens": "the error names `weights`",
     "plotting.attention_map.source_tokens": "the error names `weights`",
@@ -188,6 +189,12 @@ def outcome(function, given, argument, value):
     return None
 
 
+def is_clear(error, argument):
+    """Whether it names the argument, or is Keras's of a built layer's input shape."""
+    wanted = rf"`{argument}`|is incompatible with the layer: expected"
+    return type(error) is ValueError and bool(re.search(wanted, str(error)))
+
+
 def complaints(name):
     """What is wrong with the checks of one call, a line for each bad value."""
     function, given = calls()[name]
@@ -198,16 +205,16 @@ def complaints(name):
         refused = set(never(parameter, given))
         if not allows_none(function, parameter):
             refused |= {"None"}
+        if name.endswith(".call"):  # A flag may be 1 or 0, as in Keras.
+            refused -= {"0"}
         for label, value in VALUES.items():
             error = outcome(function, given, parameter.name, value)
             if isinstance(error, OSError) and type(value) is str:
                 continue
             if error is None and label in refused:
                 lines.append(f"{parameter.name}={label}: accepted")
-            elif error is not None and (
-                type(error) is not ValueError or f"`{parameter.name}`" not in str(error)
-            ):
-                first = f"{type(error).__name__}: {error}".splitlines()[0][:150]
+            elif error is not None and not is_clear(error, parameter.name):
+                first = f"{type(error).__name__}: {error}".replace("\n", " ")[:330]
                 lines.append(f"{parameter.name}={label}: {first}")
     return lines
 

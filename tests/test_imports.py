@@ -23,6 +23,11 @@ OURS = {
     "": {"layers", "models", "decoding", "training", "version"},
     "version": set(),
     "arguments": {"arguments"},
+    "arguments.checked": {
+        "arguments.errors",
+        "arguments.objects",
+        "arguments.scalars",
+    },
     "arguments.errors": set(),
     "arguments.objects": set(),
     "arguments.scalars": set(),
@@ -136,6 +141,7 @@ OURS = {
         "layers.dropping",
         "layers.normalization",
         "layers.quantization",
+        "layers.shapes",
     },
     "layers.checkpointing": set(),
     "layers.blocks": {

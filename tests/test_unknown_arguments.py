@@ -16,6 +16,28 @@ def test_an_unknown_keyword_is_refused(name):
         make(frobnicate=3)
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("layers.EncoderBlock", "drop_out", "dropout"),
+        ("layers.MultiHeadAttention", "atention_axes", "attention_axes"),
+        ("layers.PositionalEmbedding", "mask_zeros", "mask_zero"),
+        ("layers.TokenLogits", "nam", "name"),
+        ("text.WordPieceTokenizer", "vocab", "vocabulary"),
+        ("decoding.BeamSearch", "widht", "width"),
+        ("decoding.Greedy", "min_lenght", "min_length"),
+    ],
+)
+def test_layers_and_searches_name_the_nearest_argument(name, wrong, right):
+    owner = name.rpartition(".")[2]
+    with pytest.raises(
+        ValueError,
+        match=f"`{wrong}` must be an argument of `{owner}`. Received: {wrong}=3. "
+        f"Did you mean `{right}`?",
+    ):
+        CASES[name][0][0](**{wrong: 3})
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name[:7] == "models."])
 def test_a_model_names_the_nearest_argument(name):
     make, _ = CASES[name][0]

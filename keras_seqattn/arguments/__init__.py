@@ -5,6 +5,7 @@ configurations are JSON) and raises a `ValueError` that names the argument, says
 must be and what it was. A bool is never a number. With `optional=True` None is allowed.
 """
 
+from keras_seqattn.arguments.checked import Checked
 from keras_seqattn.arguments.errors import (
     known,
     names_of,
@@ -36,6 +37,7 @@ from keras_seqattn.arguments.scalars import (
 )
 
 __all__ = [
+    "Checked",
     "boolean",
     "choice",
     "fraction",

@@ -43,6 +43,12 @@ class Search:
     banned_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
     stop_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
 
+    def __new__(cls, *args, **kwargs):
+        """Refuses an argument that the search does not know."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        arguments.known(kwargs, names, cls.__name__)
+        return super().__new__(cls)
+
     def __post_init__(self):
         """Checks the arguments."""
         for name in ("banned_ids", "stop_ids"):

@@ -17,7 +17,7 @@ from keras_seqattn.layers.residual import EPSILON, NORMS, Residual
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
 
-class Block(keras.layers.Layer):
+class Block(arguments.Checked, keras.layers.Layer):
     """What the encoder's and the decoder's block share: options and sublayers.
 
     A chain of residual sublayers, the last of which is the feed-forward.

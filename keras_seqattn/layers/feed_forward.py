@@ -12,7 +12,7 @@ from keras_seqattn.layers.shapes import check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class FeedForward(keras.layers.Layer):
+class FeedForward(arguments.Checked, keras.layers.Layer):
     """Transforms each position by itself through a wider hidden layer.
 
     y = W_2 dropout(act(W_1 x + b_1)) + b_2; gated, the hidden layer is

@@ -124,7 +124,7 @@ def _outside_of_gradient(logits):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class TokenLogits(KeepsLora, QuantizedAsParent, keras.layers.Dense):
+class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.Dense):
     """Scores every token of a vocabulary: logits = x . kernel, without bias.
 
     While training it notes on the logits what they are the product of, which

@@ -8,6 +8,7 @@ computed in float32 whatever the compute dtype: in bfloat16 the sinusoids are of
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments, compiled
@@ -16,7 +17,7 @@ from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.logits import remember_factors
 from keras_seqattn.layers.lora import KeepsLora
 from keras_seqattn.layers.quantization import QuantizedAsParent, unquantized
-from keras_seqattn.layers.shapes import check_rank
+from keras_seqattn.layers.shapes import check_rank, check_width
 
 
 def sinusoidal_table(length, dim, base=10000.0, cosine_exponent="even", start=0):
@@ -65,7 +66,7 @@ def _sinusoids(positions, dim, base, cosine_exponent):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class SinusoidalPositions(keras.layers.Layer):
+class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
     """Adds sinusoidal positions to a sequence of vectors.
 
     y[b, p] = x[b, p] + sinusoidal_table[start + p]. Masks pass through.
@@ -130,7 +131,7 @@ class SinusoidalPositions(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class LearnedPositions(keras.layers.Layer):
+class LearnedPositions(arguments.Checked, keras.layers.Layer):
     """Adds a learned vector for each position.
 
     y[b, p] = x[b, p] + table[start + p]. Masks pass through.
@@ -206,6 +207,7 @@ class LearnedPositions(keras.layers.Layer):
         return ops.take(self.table, positions, axis=0)
 
     def _check_length(self, length, start):
+        arguments.integer("start", start, 0)
         if start + length > self.max_length:
             raise ValueError(
                 f"`x` must end before position max_length={self.max_length}; cut the "
@@ -229,7 +231,7 @@ class LearnedPositions(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class PositionalEmbedding(
-    KeepsLora, QuantizedAsParent, keras.layers.ReversibleEmbedding
+    arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.ReversibleEmbedding
 ):
     """Embeds token ids with their positions; in reverse, gives tied logits.
 
@@ -256,8 +258,8 @@ class PositionalEmbedding(
 
     Call arguments:
         inputs: Integer tensor `(B, L)` of ids in [0, V); in reverse a float
-            tensor `(..., D)`. An id outside is an error of the backend where it checks
-            (TensorFlow on a CPU), undefined where it does not (XLA).
+            tensor `(..., D)`. An id outside is an error where its value can be seen:
+            not in a compiled program nor on an accelerator, where it is undefined.
         start: Position of the first token, an integer or a scalar tensor. The tokens
             count on from there, so beams, which all stand at one position, go through
             `step`.
@@ -272,7 +274,8 @@ class PositionalEmbedding(
 
     Raises:
         ValueError: If a size is not positive, `positions` is unknown, learned
-            positions have no `max_length`, or shapes do not fit.
+            positions have no `max_length`, shapes do not fit, or an id is seen to be
+            outside the vocabulary or no integer.
 
     Example:
         >>> import numpy as np
@@ -326,7 +329,7 @@ class PositionalEmbedding(
 
     def call(self, inputs, start=0, reverse=False, training=None, positions=None):
         """Embeds `inputs`, or gives their logits."""
-        self._check_ids(inputs, reverse)
+        self._check_inputs(inputs, reverse)
         output = super().call(inputs, reverse=reverse)
         if not reverse:
             return self._finish(output, start, positions)
@@ -339,13 +342,28 @@ class PositionalEmbedding(
         self, inputs, start=0, reverse=False, training=None, positions=None
     ):
         """Does what `call` does, on the quantized table."""
-        self._check_ids(inputs, reverse)
+        self._check_inputs(inputs, reverse)
         output = super().quantized_call(inputs, reverse=reverse)
         return output if reverse else self._finish(output, start, positions)
 
-    def _check_ids(self, inputs, reverse):
-        if self.positions is not None and not reverse:
+    def _check_inputs(self, inputs, reverse):
+        if reverse:
+            check_width("inputs", inputs, self.model_dim, " for `reverse`")
+            return
+        if self.positions is not None:
             check_rank("inputs", inputs, "(batch, length)")
+        values = compiled.known_values(inputs, wait=False)
+        if values is None or not values.size:
+            return
+        # `keras.Sequential` makes floats of ids.
+        low, high = values.min(), values.max()
+        whole = values.dtype.kind in "iu" or (values == np.floor(values)).all()
+        if not whole or low < 0 or high >= self.vocabulary_size:
+            raise ValueError(
+                f"`inputs` must be integers in [0, {self.vocabulary_size}), the "
+                f"vocabulary. Received: inputs from {low} to {high} of dtype "
+                f"{values.dtype.name!r}."
+            )
 
     def step(self, token_ids, index):
         """Embeds one token of each beam, all beams of a sentence at one position.
@@ -415,7 +433,7 @@ class PositionalEmbedding(
         self, inputs, start=0, reverse=False, training=None, positions=None
     ):
         """Gives the symbolic output."""
-        self._check_ids(inputs, reverse)
+        self._check_inputs(inputs, reverse)
         return super().compute_output_spec(inputs, reverse=reverse)
 
     def get_config(self):

@@ -18,7 +18,7 @@ from keras_seqattn.layers.quantization import (
 )
 
 
-class HeadProjections(keras.layers.Layer):
+class HeadProjections(arguments.Checked, keras.layers.Layer):
     """Projects to heads and back, with the arguments and weights of Keras's layer.
 
     The order of the weights, and the names the parts have as attributes, are those of

@@ -10,13 +10,18 @@ from keras_seqattn import arguments
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.masks import bool_mask
 from keras_seqattn.layers.quantization import dtype_config
-from keras_seqattn.layers.shapes import check_batch, check_not_empty, check_rank
+from keras_seqattn.layers.shapes import (
+    check_batch,
+    check_not_empty,
+    check_rank,
+    check_width,
+)
 
 CELLS = ("gru", "simple")
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class RecurrentCell(keras.layers.Layer):
+class RecurrentCell(arguments.Checked, keras.layers.Layer):
     """Computes a hidden state from the input and the state before it.
 
     h[t] = g(W_h [x[t]; h[t-1]] + b_h), where the one kernel W_h = [W_hx W_hh] takes
@@ -67,6 +72,7 @@ class RecurrentCell(keras.layers.Layer):
     def call(self, inputs, states):
         """Computes the state after `inputs`."""
         check_rank("inputs", inputs, "(batch, width)")
+        check_width("inputs", inputs, self.kernel.shape[0] - self.units)
         check_batch(inputs=inputs, states=states[0])
         both = ops.concatenate([inputs, states[0]], axis=-1)  # (B, D + U)
         hidden = self.activation(ops.matmul(both, self.kernel) + self.bias)
@@ -81,7 +87,7 @@ class RecurrentCell(keras.layers.Layer):
         }
 
 
-class RecurrentStack(keras.layers.Layer):
+class RecurrentStack(arguments.Checked, keras.layers.Layer):
     """What encoder and decoder share: their options, and how a recurrence is made.
 
     Args:

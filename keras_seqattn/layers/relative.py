@@ -24,7 +24,7 @@ from keras_seqattn.layers.rotary import RotaryPositions
 from keras_seqattn.layers.shapes import check_rank
 
 
-class _Bias(keras.layers.Layer):
+class _Bias(arguments.Checked, keras.layers.Layer):
     """What biases share: they leave queries and keys as they are."""
 
     def __init__(self, **kwargs):

@@ -9,6 +9,7 @@ from keras_seqattn import arguments
 from keras_seqattn.layers.dropping import Dropout
 from keras_seqattn.layers.normalization import LayerNormalization
 from keras_seqattn.layers.quantization import dtype_config
+from keras_seqattn.layers.shapes import check_width
 
 EPSILON = 1e-5
 # Names of norms.
@@ -16,7 +17,7 @@ NORMS = ("layer", "rms")
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class Residual(keras.layers.Layer):
+class Residual(arguments.Checked, keras.layers.Layer):
     """Adds what a sublayer computes to its input, with norm and dropout around it.
 
     Pre-norm: y = x + dropout(sublayer(norm(x))); post-norm:
@@ -83,6 +84,7 @@ class Residual(keras.layers.Layer):
 
     def build(self, x_shape, *more_shapes):
         """Makes the norm, and the sublayer for `x` and what else it is called with."""
+        self._width = x_shape[-1]
         self.norm_layer.build(x_shape)
         self.skip_layer = keras.layers.Dropout(
             self.stochastic_depth,
@@ -95,6 +97,7 @@ class Residual(keras.layers.Layer):
 
     def enter(self, x):
         """Gives what the sublayer is to see of `x`: normalized when pre-norm."""
+        check_width("x", x, self._width)
         return self.norm_layer(x) if self.normalize_first else x
 
     def leave(self, x, output):

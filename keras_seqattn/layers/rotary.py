@@ -13,7 +13,7 @@ from keras_seqattn.layers.shapes import check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class RotaryPositions(keras.layers.Layer):
+class RotaryPositions(arguments.Checked, keras.layers.Layer):
     """Rotates queries and keys by their positions, so that products see distances.
 
     The pair (x[i], x[i + K / 2]) turns by the angle p * base^(-2i / K) at position

@@ -11,7 +11,7 @@ from keras_seqattn.layers import attention, masks
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
 
-class AttentionLayer(keras.layers.Layer):
+class AttentionLayer(arguments.Checked, keras.layers.Layer):
     """Holds what is the same for every score: masks, dropout, heads and shapes.
 
     A subclass scores: it defines

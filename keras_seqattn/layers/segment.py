@@ -36,7 +36,7 @@ def next_memory(memory, segment):
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class SegmentMemory(keras.layers.Layer):
+class SegmentMemory(arguments.Checked, keras.layers.Layer):
     """Holds the last vectors it was called with, and gives them at the next call.
 
     Row b of a batch goes on where row b of the batch before ended: texts are cut into
@@ -108,7 +108,10 @@ class SegmentMemory(keras.layers.Layer):
         # Copies: torch's `assign` writes into the very tensor that was read.
         held, held_mask = ops.copy(self.memory), ops.copy(self.memory_mask)
         if restart is not None:
-            going_on = ops.logical_not(bool_mask("restart", restart))
+            restart = bool_mask("restart", restart)
+            check_rank("restart", restart, "(batch,)")
+            check_batch(x=x, restart=restart)
+            going_on = ops.logical_not(restart)
             held_mask = ops.logical_and(held_mask, going_on[:, None])
         mask = bool_mask("mask", mask)
         if mask is None:

@@ -24,7 +24,7 @@ def check_rank(name, x, layout):
     if x is None:
         return
     shape = _shape(x)
-    wanted = layout.count(",") + 1
+    wanted = len([axis for axis in layout.strip("()").split(",") if axis])
     if "..." in layout:
         wanted -= 1
         fits, bound = len(shape) >= wanted, "at least "
@@ -58,6 +58,29 @@ def check_batch(**inputs):
         raise ValueError(
             f"{first} must have the batch size of {' and '.join(others)}. "
             f"Received: {received}."
+        )
+
+
+def check_width(name, x, width, when=""):
+    """Raises an error if vectors are not of the width that a layer was built for.
+
+    Args:
+        name: Name of the argument.
+        x: Tensor `(..., D)`.
+        width: Number D.
+        when: What the width holds for, in words, after a space.
+
+    Raises:
+        ValueError: If `x` is of another width.
+
+    Example:
+        >>> import numpy as np
+        >>> check_width("x", np.ones((2, 3, 8)), 8)
+    """
+    if x.shape[-1] not in (None, width):
+        raise ValueError(
+            f"`{name}` must have the width that the layer was built for{when}, "
+            f"{width}. Received: {name}.shape={_shape(x)}."
         )
 
 

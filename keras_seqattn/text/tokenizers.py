@@ -44,7 +44,7 @@ def check_lines(lines, argument="lines"):
     yield from arguments.strings(argument, arguments.ordered(argument, lines, wanted))
 
 
-class Tokenizer(keras.layers.Layer):
+class Tokenizer(arguments.Checked, keras.layers.Layer):
     """What every tokenizer has: special ids, checks, lists here and tensors there.
 
     A subclass gives `vocabulary_size`, `_encode(strings, sampling)`, a string tensor

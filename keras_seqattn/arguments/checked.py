@@ -1,0 +1,141 @@
+"""What every layer checks, before Keras takes its arguments apart."""
+
+import functools
+import inspect
+
+import numpy as np
+
+from keras_seqattn.arguments.errors import known, names_of, refuse
+from keras_seqattn.arguments.objects import tensor
+from keras_seqattn.arguments.scalars import index
+
+# Arguments of calls that are no tensors, by what they are.
+FLAGS = ("return_attention_scores", "use_causal_mask", "reverse", "training")
+PLACES = ("start", "offset", "index")
+OWN = ("packing",)
+# Tensors that may be lists of numbers; every mask may.
+LISTED = ("positions", "restart")
+# What Keras's layers take apart from the arguments in their signatures.
+OF_KERAS = ("input_shape", "input_dim")
+
+
+class Checked:
+    """A mixin, named before Keras's class, that checks constructor and call.
+
+    A keyword argument of the constructor that no class knows is refused with the
+    nearest name. In a call, what should be a tensor, a flag or a position is refused
+    by its name where it is something else, before Keras reads its shape.
+    """
+
+    def __init__(self, *args, **kwargs):
+        classes = type(self).__mro__
+        names = [name for cls in classes for name in names_of(cls.__init__)]
+        known(kwargs, (*names, *OF_KERAS), type(self).__name__)
+        super().__init__(*args, **kwargs)
+
+    def __call__(self, *args, **kwargs):
+        """Checks the arguments, and calls the layer."""
+        names, required = _call_names(type(self).call)
+        given = dict(zip(names, args, strict=False))
+        given |= {name: kwargs[name] for name in kwargs if name in names}
+        for name, value in given.items():
+            _check(name, value, name in required)
+        if any(name.endswith("mask") for name in given):
+            _check_masks(names[0], given)
+        return super().__call__(*args, **kwargs)
+
+
+@functools.cache
+def _call_names(call):
+    """Returns the names of a call's arguments, and of those without a default."""
+    names = names_of(call)[1:]
+    parameters = inspect.signature(call).parameters
+    empty = inspect.Parameter.empty
+    return names, {name for name in names if parameters[name].default is empty}
+
+
+def _check(name, value, required):
+    """Raises an error if one argument of a call is of the wrong kind."""
+    if name in FLAGS:
+        check_flag(name, value, optional=name == "training")
+    elif name in PLACES:
+        index(name, value)
+    elif name not in OWN and not _is_tensors(value):
+        is_list = isinstance(value, list | tuple | np.ndarray) or value is None
+        listed = name.endswith("mask") or name in LISTED
+        if not is_list or (value is None and required):
+            refuse(name, value, "a tensor or an array", optional=not required)
+        if value is not None and not listed:
+            refuse(name, value, "a tensor or an array", optional=not required)
+        tensor(name, value, optional=True)
+
+
+def _is_tensors(value):
+    """Whether a value is a tensor, an array of numbers, or a list of such."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_is_tensors, value))
+    of_numbers = not isinstance(value, np.ndarray) or value.dtype.kind in "biufcV"
+    return of_numbers and hasattr(value, "shape")
+
+
+def _check_masks(first, given):
+    """Raises an error if a mask does not fit its sequences `(B, L, D)`."""
+    if any(name in given for name in OWN):
+        return
+    target = given.get(first)
+    source = given.get("value", target)
+    key = given.get("key")
+    owners = {"mask": target, "key_mask": source if key is None else key}
+    for name, mask in given.items():
+        if mask is None or not name.endswith("mask"):
+            continue
+        if name == "attention_mask":
+            sizes = _sizes(target)[:2] + _sizes(source)[1:]
+            ranks, layout = (2, 3, 4), "(..., target, source)"
+        else:
+            sizes = _sizes(owners.get(name, given.get(name.removesuffix("_mask"))))
+            ranks, layout = (2,), "(batch, length)"
+        if sizes:
+            _check_fits(name, mask, sizes, ranks, layout)
+
+
+def _sizes(x):
+    """Returns batch size and length of a sequence of vectors; () of anything else."""
+    shape = getattr(x, "shape", ())
+    return tuple(shape[:2]) if len(shape) == 3 else ()
+
+
+def _check_fits(name, mask, sizes, ranks, layout):
+    shape = tuple(np.shape(mask) if isinstance(mask, list | tuple) else mask.shape)
+    # A mask of (target, source) alone is one for all.
+    wanted = sizes if len(shape) > 2 or len(ranks) == 1 else sizes[-len(shape) :]
+    have = (shape[0], *shape[-2:]) if len(shape) > 2 else shape
+    fits = len(shape) in ranks and all(
+        not (isinstance(one, int) and isinstance(other, int)) or one in (1, other)
+        for one, other in zip(have, wanted, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"`{name}` must be {layout} of the inputs, which are {sizes}. "
+            f"Received: {name}.shape={shape}."
+        )
+
+
+def check_flag(name, value, optional=False):
+    """Raises an error if a value is not True or False, 1 or 0, or a tensor of one.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: What the caller passed.
+        optional: Whether None is allowed.
+
+    Raises:
+        ValueError: If `value` is something else.
+
+    Example:
+        >>> check_flag("use_causal_mask", True)
+    """
+    is_scalar = hasattr(value, "dtype") and getattr(value, "shape", None) == ()
+    known = value is None if optional else False
+    if not (known or is_scalar or (isinstance(value, int) and value in (0, 1))):
+        refuse(name, value, "True or False", optional)
