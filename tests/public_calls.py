@@ -114,7 +114,8 @@ def layer_call(name):
     def call(**given):
         return layer(**given)
 
-    return f"{name}.call", (call, dict(zip(inspect.signature(call).parameters, inputs)))
+    names = list(inspect.signature(call).parameters)[: len(inputs)]
+    return f"{name}.call", (call, dict(zip(names, inputs, strict=True)))
 
 
 def public():

@@ -50,25 +50,12 @@ NEVER = {
 }
 # Arguments of which not every bad value is refused by name, and why.
 EXEMPT = {
-    "layers.choose_implementation.dtype": "None is Keras's float",
-    **{
-        f"training.{metric}.{argument}": "Keras's own, which it checks"
-        for metric in ("MaskedAccuracy", "Perplexity", "TokenCrossentropy")
-        for argument in ("name", "dtype")
-    },
-    "layers.combine_masks.masks": "takes any number of tensors",
+    "layers.MultiHeadAttention.call.packing": "what blocks pass each other",
     "tuning.Configuration.model": "the model checks what it holds",
     "tuning.Study.corpus": "needs the folder of a study",
     "tuning.TranslationSpace": "None declares nothing; the model checks `positions`",
     "tuning.attention_choices": "None declares nothing",
-    "layers.MultiHeadAttention.call.packing": "what blocks pass each other",
-    "plotting.attention_html.source_tokens": "the error names `weights`",
-    "plotting.attention_html.target_tokens": "the error names `weights`",
-    "plotting.attention_map.source_tokens": "the error names `weights`",
-    "plotting.attention_map.target_tokens": "the error names `weights`",
-    "plotting.learning_curves.history": "a dict of columns is taken as it is",
     "plotting.study": "needs the folder of a study",
-    "text.read_tsv.columns": "a file without these columns is an error of `path`",
 }
 # Of these Keras takes None for its own default.
 KERAS_OBJECTS = ("initializer", "activation")

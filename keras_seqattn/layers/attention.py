@@ -212,7 +212,7 @@ def choose_implementation(
         query_shape: Shape `(B, T, H, K)`.
         key_shape: Shape `(B, S, G, K)`.
         value_shape: Shape `(B, S, G, V)`; the key's when None.
-        dtype: Dtype of the query.
+        dtype: Dtype of the query; None: Keras's default of floats.
         mask: The mask, of which the shape alone counts, or None.
         bias: The bias, or None.
         causal: Whether the attention is causal.

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments, decoding
-from keras_seqattn.decoding.ids import id_array
+from keras_seqattn.decoding.ids import checked_ids
 from keras_seqattn.models import stacks
 from keras_seqattn.models.decoder import Decoder
 from keras_seqattn.models.inputs import id_tensor, tensors
@@ -173,7 +173,9 @@ class LanguageModel(stacks.Configured, keras.Model):
         return decoding.generate(self, prompt_ids, search, max_length)
 
     def _checked_prompts(self, prompt_ids):
-        prompt_ids = id_array("prompt_ids", prompt_ids, self.pad_id)
+        prompt_ids = checked_ids(
+            "prompt_ids", prompt_ids, self.vocabulary_size, self.pad_id
+        )
         most = self.most_generated(prompt_ids.shape[1])
         if most is not None and most < 1:
             raise ValueError(

@@ -176,7 +176,11 @@ def _columns(history):
     """Returns a dict from names to equally long lists, "epoch" from 1 among them."""
     history = getattr(history, "history", history)
     if isinstance(history, dict):
-        columns = {name: list(values) for name, values in history.items()}
+        wanted = "a dict from names to lists of numbers, one an epoch"
+        columns = {
+            name: list(arguments.sequence("history", values, wanted))
+            for name, values in history.items()
+        }
         columns.setdefault(
             "epoch", list(range(1, 1 + max(map(len, columns.values()), default=0)))
         )

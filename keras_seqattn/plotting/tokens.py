@@ -36,7 +36,7 @@ def panels_of(weights, source_tokens, target_tokens):
     if weights.ndim not in (2, 3, 4) or weights.shape[-2:] != shape or 0 in shape:
         raise ValueError(
             "`weights` must have the shape (T, S), (heads, T, S) or (layers, heads, "
-            f"T, S), with (T, S) = {shape} by the number of tokens. "
+            f"T, S), with (T, S) = {shape} by `target_tokens` and `source_tokens`. "
             f"Received: weights.shape={weights.shape}."
         )
     weights = weights.reshape((1,) * (4 - weights.ndim) + weights.shape)

@@ -162,7 +162,7 @@ def read_tsv(
         needed = "must hold two columns with a tab between them; choose two of more by "
         needed += "`columns`"
     else:
-        needed = f"must hold the columns {chosen}, from 0, with a tab between columns"
+        needed = f"must hold the `columns` {chosen}, from 0, with a tab between columns"
 
     def row(number, line):
         line = _decoded(line, path, number)

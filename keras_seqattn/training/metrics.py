@@ -14,6 +14,8 @@ class TokenMean(keras.metrics.Mean):
 
     def __init__(self, pad_id=0, name=None, dtype="float32"):
         arguments.text("name", name, optional=True)
+        policy = keras.dtype_policies.get
+        arguments.interpreted("dtype", dtype, policy, "the name of a dtype", True)
         super().__init__(name=name, dtype=dtype)
         self.pad_id = arguments.integer("pad_id", pad_id)
 
@@ -56,8 +58,8 @@ class TokenCrossentropy(TokenMean):
 
     Args:
         pad_id: Label of the positions that do not count.
-        name: Name in the logs.
-        dtype: Dtype of the sums.
+        name: Name in the logs; None: Keras's own.
+        dtype: Dtype of the sums; None: Keras's default of floats.
 
     Call arguments:
         y_true: Integer labels `(B, T)`, each `pad_id` or in [0, V).
@@ -102,8 +104,8 @@ class Perplexity(TokenCrossentropy):
 
     Args:
         pad_id: Label of the positions that do not count.
-        name: Name in the logs.
-        dtype: Dtype of the sums.
+        name: Name in the logs; None: Keras's own.
+        dtype: Dtype of the sums; None: Keras's default of floats.
 
     Call arguments:
         y_true: Integer labels `(B, T)`, each `pad_id` or in [0, V).
@@ -143,8 +145,8 @@ class MaskedAccuracy(TokenMean):
 
     Args:
         pad_id: Label of the positions that do not count.
-        name: Name in the logs.
-        dtype: Dtype of the sums.
+        name: Name in the logs; None: Keras's own.
+        dtype: Dtype of the sums; None: Keras's default of floats.
 
     Call arguments:
         y_true: Integer labels `(B, T)`, each `pad_id` or in [0, V).

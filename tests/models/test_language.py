@@ -488,7 +488,7 @@ def test_says_what_is_wrong(arguments, message):
         ([[3, 4], [0, 0]], r"at least one token a row.*prompt_ids\[1\]=\[0, 0\]"),
         ([[3, 0, 4]], r"padding at the end.*prompt_ids\[0\]=\[3, 0, 4\]"),
         ([[3, 11]], r"must be in \[0, 11\).*to 11"),
-        (np.zeros((2, 0), "int32"), r"at least one token a row.*prompt_ids\[0\]=\[\]"),
+        (np.zeros((2, 0), "int32"), r"`prompt_ids` must not be empty.*shape=\(2, 0\)"),
     ],
     ids=str,
 )
