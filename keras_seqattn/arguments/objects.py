@@ -272,7 +272,10 @@ def offers(name, value, attributes, wanted, optional=False):
     """
     if value is None and optional:
         return None
-    if not all(hasattr(value, attribute) for attribute in attributes):
+    missing = [f"`{x}`" for x in attributes if not hasattr(value, x)]
+    if 0 < len(missing) < len(attributes) or isinstance(value, keras.Layer):
+        wanted += f", with {', '.join(missing)}"
+    if missing:
         refuse(name, value, wanted, optional)
     return value
 

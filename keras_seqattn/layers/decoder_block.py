@@ -17,7 +17,7 @@ from keras_seqattn.layers.blocks import (
 from keras_seqattn.layers.checkpointing import checkpointed
 from keras_seqattn.layers.masks import bool_mask
 from keras_seqattn.layers.residual import EPSILON
-from keras_seqattn.layers.shapes import check_rank
+from keras_seqattn.layers.shapes import check_built, check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -228,6 +228,7 @@ class DecoderBlock(Block):
         Returns:
             A dict of tensors `(B, ...)`, zeros, for `state["sentence"]`.
         """
+        check_built(self)
         attention = self.attention_residual.sublayer
         return attention.initial_cache(batch_size, width, max_length)
 
@@ -240,6 +241,7 @@ class DecoderBlock(Block):
         Returns:
             A dict of tensors `(B, ...)`, for `state["sentence"]`.
         """
+        check_built(self)
         return self.cross_residual.sublayer.project_memory(source)
 
     def prefill(self, target, cache, width=1, **arguments):
@@ -254,6 +256,7 @@ class DecoderBlock(Block):
         Returns:
             What a call gives, and the cache with the T positions.
         """
+        check_built(self)
         residual = self.attention_residual
         entered = residual.enter(target)
         cache = residual.sublayer.fill_cache(entered, cache, width=width)
@@ -294,6 +297,7 @@ class DecoderBlock(Block):
         Raises:
             ValueError: If `ancestry` is None and there are several beams.
         """
+        check_built(self)
         residual = self.attention_residual
         given = {"mask": mask, "ancestry": ancestry}
         given = {name: value for name, value in given.items() if value is not None}

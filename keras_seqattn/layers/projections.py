@@ -16,6 +16,7 @@ from keras_seqattn.layers.quantization import (
     dtype_config,
     unquantized,
 )
+from keras_seqattn.layers.shapes import check_built
 
 
 class HeadProjections(arguments.Checked, keras.layers.Layer):
@@ -145,11 +146,13 @@ class HeadProjections(arguments.Checked, keras.layers.Layer):
 
     def project_query(self, query):
         """Gives the queries `(..., H, K)` of vectors `(..., D)`."""
+        check_built(self)
         queries = self.query_dense(query)
         return self.query_norm(queries) if self.qk_norm else queries
 
     def project_key(self, key):
         """Gives the keys `(..., G, K)` of vectors `(..., D)`."""
+        check_built(self)
         keys = self.key_dense(key)
         return self.key_norm(keys) if self.qk_norm else keys
 

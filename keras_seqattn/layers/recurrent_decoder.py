@@ -12,7 +12,12 @@ from keras_seqattn.layers import additive
 from keras_seqattn.layers.lora import Dense
 from keras_seqattn.layers.masks import bool_mask, input_masks
 from keras_seqattn.layers.recurrent import RecurrentStack
-from keras_seqattn.layers.shapes import check_batch, check_not_empty, check_rank
+from keras_seqattn.layers.shapes import (
+    check_batch,
+    check_built,
+    check_not_empty,
+    check_rank,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -161,6 +166,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         Returns:
             Float tensor `(B, W, N, U)`.
         """
+        check_built(self)
         first = self.state_dense(state)  # (B, N U)
         first = ops.reshape(first, (-1, 1, self.num_layers, self.units))
         return ops.repeat(first, width, axis=1)
@@ -175,6 +181,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             A dict of "key" `(B, S, 1, A)`, where A is `attention_units`, and "value"
             `(B, S, 1, E)`.
         """
+        check_built(self)
         return {
             "key": ops.expand_dims(self.key_dense(source), 2),
             "value": ops.expand_dims(source, 2),
@@ -196,6 +203,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             Float tensor `(B, W, U)`, and the states after this position; with
             `return_attention_scores` also the weights `(B, 1, W, S)`.
         """
+        check_built(self)
         width = target.shape[1]
         hidden = ops.reshape(target, (-1, target.shape[-1]))  # (B W, D)
         before = ops.reshape(cache, (-1, self.num_layers, self.units))

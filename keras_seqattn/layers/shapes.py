@@ -4,6 +4,28 @@ A size that is not known yet (None, or a tensor) fits.
 """
 
 
+def check_built(layer):
+    """Raises an error if a layer has no weights yet.
+
+    Args:
+        layer: A layer of which a method is called that no call of the layer precedes.
+
+    Raises:
+        ValueError: If the layer is not built.
+
+    Example:
+        >>> import keras
+        >>> check_built(keras.layers.Dense(3))
+        Traceback (most recent call last):
+        ValueError: A layer must be called or built before it takes a step. Received:...
+    """
+    if not layer.built:
+        raise ValueError(
+            "A layer must be called or built before it takes a step. Received: "
+            f"{type(layer).__name__} {layer.name!r}, not built."
+        )
+
+
 def check_rank(name, x, layout):
     """Raises an error if an input has too few or too many axes.
 

@@ -371,3 +371,13 @@ def test_the_last_sentences_go_on_in_a_smaller_program(
     check_reversed(decoding.generate(model, source_ids), source_ids)
     assert set(model.sizes) == sizes
     assert len(decoding.programs(model)) == 2
+
+
+@pytest.mark.backends("torch")
+def test_a_model_without_the_protocol_is_told_what_it_lacks():
+    model = keras.Sequential([keras.layers.Dense(3)])
+    message = (
+        "`model` must be .* with `encode`, `initial_state`, .* Received: model=<Seq"
+    )
+    with pytest.raises(ValueError, match=message):
+        decoding.generate(model, np.ones((2, 3), "int32"))

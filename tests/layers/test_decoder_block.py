@@ -130,3 +130,25 @@ def test_a_masked_column_of_the_cache_is_unseen(rng):
 
     output = evaluated(last_row, block)(x, mask)
     np.testing.assert_allclose(output[:, 0], expected, atol=1e-5)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda: layers.DecoderBlock(2, 16).initial_cache(2, 1, 5),
+        lambda: layers.DecoderBlock(2, 16).prefill(np.zeros((2, 3, 8)), None),
+        lambda: layers.DecoderBlock(2, 16).step(np.zeros((2, 1, 8)), None, 0),
+        lambda: layers.DecoderBlock(2, 16).project_memory(np.zeros((2, 3, 8))),
+        lambda: layers.MultiHeadAttention(2, 4).step(np.zeros((2, 1, 8)), None, 0),
+        lambda: layers.MultiHeadAttention(2, 4).step_memory(np.zeros((2, 1, 8)), None),
+        lambda: layers.AttentiveRecurrentDecoder(8).initial_cache(np.zeros((2, 8))),
+        lambda: layers.AttentiveRecurrentDecoder(8).project_memory(np.zeros((2, 3, 8))),
+        lambda: layers.AttentiveRecurrentDecoder(8).step(
+            np.zeros((2, 1, 8)), None, None
+        ),
+    ],
+)
+def test_a_step_before_any_call_is_refused(take):
+    with pytest.raises(ValueError, match="called or built .* Received: .*, not built"):
+        take()
