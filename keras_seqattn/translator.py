@@ -68,6 +68,12 @@ class Translator:
             most `model.max_length`; None: that, or 1,024 where the model has none. A
             translation has at most twice as many and 10.
 
+    Attributes:
+        model: The model, which `compile` and `fit` train further.
+        source_tokenizer: The source's tokenizer.
+        target_tokenizer: The target's tokenizer.
+        search: The search, or None for `Greedy()`; may be set.
+
     Raises:
         ValueError: If a tokenizer's vocabulary has not the size of the model's,
             `search` is none, or `max_source_length` is out of range.
