@@ -51,10 +51,17 @@ def read(cls, path, kind):
     arguments.path("path", path)
     import keras_seqattn.text  # noqa: F401, registers the tokenizers
 
-    with reading(path, f"that `{cls.__name__}.save` wrote", "save or copy it again"):
+    written = f"that `{cls.__name__}.save` wrote"
+    with reading(path, written, "save or copy it again"):
         file = keras.saving.load_model(path)
-        if not isinstance(file, kind):
-            raise TypeError(f"it holds a {type(file).__name__}")
+    if not isinstance(file, kind):
+        parts = " and ".join(f"`{name}`" for name in kind.parts[:2])
+        raise ValueError(
+            f"`path` must be a file {written}: with {parts}. Load another with "
+            f"`keras.saving.load_model`, and pass what it holds to `{cls.__name__}`. "
+            f"Received: path={str(path)!r}, which holds a {type(file).__name__}."
+        )
+    with reading(path, written, "save or copy it again"):
         return cls(**{name: getattr(file, name) for name in kind.parts})
 
 

@@ -118,6 +118,28 @@ def layer_call(name):
     return f"{name}.call", (call, dict(zip(names, inputs, strict=True)))
 
 
+def protocol():
+    """Returns the methods that a search calls, with what it calls them with."""
+    models = ("TranslationTransformer", "TranslationRNN", "LanguageModel")
+    found = {}
+    for name in models:
+        made = CASES[f"models.{name}"][0][0]()
+        memory = made.encode(IDS)
+        state = made.initial_state(memory, 3)
+        first = list(inspect.signature(made.encode).parameters)[0]
+        token_ids = np.full((2, 1), 3, "int32")
+        methods = {
+            "encode": {first: IDS},
+            "initial_state": {"memory": memory, "max_length": 3},
+            "step": {"token_ids": token_ids, "state": state, "index": 0},
+        }
+        if hasattr(made, "grow_state"):
+            methods["grow_state"] = {"state": state, "max_length": 5, "index": 1}
+        for method, given in methods.items():
+            found[f"models.{name}.{method}"] = getattr(made, method), given
+    return found
+
+
 def public():
     """Maps the name of every public class, function and method to itself."""
     named = {
@@ -309,4 +331,4 @@ def calls():
             {"lines": lines},
         ),
     }
-    return found | called | methods
+    return found | called | methods | protocol()

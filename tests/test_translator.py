@@ -370,7 +370,8 @@ WROTE = "`path` must be a file that `Translator.save` wrote, whole and unchanged
 def test_a_file_of_something_else_is_an_error(tmp_path):
     path = tmp_path / "other.keras"
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(path)
-    with pytest.raises(ValueError, match=f"{WROTE}.*other.keras.*Sequential"):
+    remedy = "Load another with `keras.saving.load_model`.*other.keras.*a Sequential"
+    with pytest.raises(ValueError, match=remedy):
         ks.Translator.load(path)
     message = f"{WROTE}.*missing.keras', which does not exist"
     with pytest.raises(ValueError, match=message):
@@ -576,6 +577,21 @@ def test_a_translation_has_the_score_that_was_returned(translator):
 def test_bad_pairs_to_score(translator, sources, targets, message):
     with pytest.raises(ValueError, match=message):
         translator.score(sources, targets)
+
+
+def test_what_attention_is_asked_for_is_checked_before_a_search(
+    translator, monkeypatch
+):
+    monkeypatch.setattr(ks.decoding, "generate", None)
+    with pytest.raises(ValueError, match="`kind` must be one of.*Received: kind='x'"):
+        translator.attention("a", kind="x")
+
+
+@pytest.mark.parametrize(("line", "remedy"), [(3, ""), (b"a", "; decode bytes")])
+def test_lines_are_strings(translator, line, remedy):
+    message = rf"`lines` must hold strings only{remedy}.*lines\[0\]={line!r}"
+    with pytest.raises(ValueError, match=message):
+        translator([line])
 
 
 def test_bad_prefix(translator):

@@ -2,8 +2,10 @@
 
 Where numbers stand for a bool mask they count as in Keras, 0 as False and 1 as True. A
 negative one belongs to a mask that is added to scores (0 and -1e9), of which 0 means
-"may attend": it is refused. Where the numbers cannot be seen, in a compiled program or
-a functional model, a mask of floats is refused, since it may be such a one.
+"may attend": it is refused. One of zeros alone cannot be told from a mask that hides
+everything, and counts as that, as in Keras. Where the numbers cannot be seen, in a
+compiled program or a functional model, a mask of floats is refused, since it may be one
+that is added.
 
 Shapes: B batch, L length, T target length, S source length.
 """

@@ -348,7 +348,7 @@ class PositionalEmbedding(
 
     def _check_inputs(self, inputs, reverse):
         if reverse:
-            check_width("inputs", inputs, self.model_dim, " for `reverse`")
+            check_width("inputs", inputs, self.model_dim, " with `reverse`")
             return
         if self.positions is not None:
             check_rank("inputs", inputs, "(batch, length)")

@@ -101,8 +101,8 @@ def check_width(name, x, width, when=""):
     """
     if x.shape[-1] not in (None, width):
         raise ValueError(
-            f"`{name}` must have the width that the layer was built for{when}, "
-            f"{width}. Received: {name}.shape={_shape(x)}."
+            f"`{name}` must have the width {width}, which the layer was built "
+            f"for{when}. Received: {name}.shape={_shape(x)}."
         )
 
 

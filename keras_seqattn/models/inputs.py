@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.decoding.ids import id_array
 
 
@@ -31,6 +32,74 @@ def id_tensor(name, token_ids, pad_id):
     if ops.is_tensor(token_ids) or isinstance(token_ids, keras.KerasTensor):
         return token_ids
     return ops.convert_to_tensor(id_array(name, token_ids, pad_id), "int32")
+
+
+def memory_of(memory):
+    """Returns what `encode` returned, with tensors in the place of NumPy's arrays.
+
+    Args:
+        memory: What the caller passed.
+
+    Returns:
+        A dict.
+
+    Raises:
+        ValueError: If it is no dict with "hidden" and "mask".
+
+    Example:
+        >>> x = np.ones((2, 3))
+        >>> sorted(memory_of({"hidden": x, "mask": x > 0}))
+        ['hidden', 'mask']
+    """
+    return _parts("memory", memory, ("hidden", "mask"), "encode")
+
+
+def state_of(state, index):
+    """Returns a state and its position, with tensors in the place of NumPy's arrays.
+
+    Args:
+        state: What the caller passed.
+        index: Number of steps taken, an integer or an int tensor.
+
+    Returns:
+        A dict, and `index`.
+
+    Raises:
+        ValueError: If `state` is no dict with "beam" and "sentence", or `index` is
+            neither an integer nor an int tensor.
+
+    Example:
+        >>> state_of({"beam": {}, "sentence": {}}, 1)
+        ({'beam': {}, 'sentence': {}}, 1)
+    """
+    index = tensors(arguments.index("index", index))
+    return _parts("state", state, ("beam", "sentence"), "initial_state"), index
+
+
+def _parts(name, value, keys, maker):
+    if not isinstance(value, dict) or not set(keys) <= set(value):
+        wanted = f"what `{maker}` returned, a dict with {' and '.join(map(repr, keys))}"
+        arguments.refuse(name, value, wanted)
+    return tensors(value)
+
+
+def check_sizes(max_length, width=1, coverage=False):
+    """Checks the sizes of a state.
+
+    Args:
+        max_length: Number of steps.
+        width: Number of beams.
+        coverage: Whether steps sum the attention.
+
+    Raises:
+        ValueError: If a number is no positive integer, or `coverage` no bool.
+
+    Example:
+        >>> check_sizes(5, width=2)
+    """
+    arguments.index("max_length", max_length, 1)
+    arguments.index("width", width, 1)
+    arguments.boolean("coverage", coverage)
 
 
 def tensors(structure):

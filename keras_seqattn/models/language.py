@@ -9,9 +9,16 @@ from keras import ops
 
 from keras_seqattn import arguments, decoding
 from keras_seqattn.decoding.ids import checked_ids
+from keras_seqattn.layers.shapes import check_not_empty
 from keras_seqattn.models import stacks
 from keras_seqattn.models.decoder import Decoder
-from keras_seqattn.models.inputs import id_tensor, tensors
+from keras_seqattn.models.inputs import (
+    check_sizes,
+    id_tensor,
+    memory_of,
+    state_of,
+    tensors,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -233,7 +240,8 @@ class LanguageModel(stacks.Configured, keras.Model):
             caches, and the last vector of each prompt, its mask and length `(B, ...)`,
             "shared": what is the same for all prompts}.
         """
-        return self._decoder.initial_state(tensors(memory), max_length, width)
+        check_sizes(max_length, width)
+        return self._decoder.initial_state(memory_of(memory), max_length, width)
 
     def step(self, token_ids, state, index):
         """Decodes one position; equals row P - 1 + `index` of the full pass.
@@ -248,7 +256,8 @@ class LanguageModel(stacks.Configured, keras.Model):
             Float32 logits `(B, W, V)` of the token after, and the state.
         """
         token_ids = id_tensor("token_ids", token_ids, self.pad_id)
-        return self._decoder.step(token_ids, *tensors((state, index)))
+        check_not_empty("token_ids", token_ids)
+        return self._decoder.step(token_ids, *state_of(state, index))
 
     def initial_memory(self, batch_size):
         """Makes the empty memory of `segment`.

@@ -11,6 +11,7 @@ from keras_seqattn.layers import (
     RecurrentEncoder,
     padding_mask,
 )
+from keras_seqattn.layers.shapes import check_not_empty
 from keras_seqattn.models.stacks import checked_options
 from keras_seqattn.models.translation import (
     TranslationModel,
@@ -139,6 +140,7 @@ class _Stacks(TranslationStacks):
         )
 
     def encode(self, source_ids, return_attention_scores=False):
+        check_not_empty("source_ids", source_ids)
         mask = padding_mask(source_ids, self.pad_id)
         hidden, state = self.encoder(self.source_embedding(source_ids), mask=mask)
         memory = {"hidden": hidden, "mask": mask, "state": state}

@@ -8,7 +8,13 @@ from keras import ops
 
 from keras_seqattn import arguments, decoding
 from keras_seqattn.layers import PositionalEmbedding
-from keras_seqattn.models.inputs import id_tensor, tensors
+from keras_seqattn.layers.shapes import check_batch, check_not_empty, check_rank
+from keras_seqattn.models.inputs import (
+    check_sizes,
+    id_tensor,
+    memory_of,
+    state_of,
+)
 from keras_seqattn.models.stacks import Configured, Logits
 
 
@@ -72,7 +78,8 @@ class TranslationModel(Configured, keras.Model):
             memory, shared by a sentence's beams, and the caches; "shared": what is the
             same for all sentences}.
         """
-        memory = tensors(memory)
+        check_sizes(max_length, width, coverage)
+        memory = memory_of(memory)
         return self._stacks.initial_state(memory, max_length, width, coverage)
 
     def grow_state(self, state, max_length, index):
@@ -87,7 +94,9 @@ class TranslationModel(Configured, keras.Model):
         Returns:
             A state like that of `initial_state`.
         """
-        return self._stacks.grow_state(tensors(state), max_length, index)
+        check_sizes(max_length)
+        state, index = state_of(state, index)
+        return self._stacks.grow_state(state, max_length, index)
 
     def step(self, token_ids, state, index, start=None):
         """Decodes one position; equals row `index` of the full pass.
@@ -104,7 +113,12 @@ class TranslationModel(Configured, keras.Model):
             Float32 logits `(B, W, V)` of the token after, and the state.
         """
         token_ids = id_tensor("token_ids", token_ids, self.pad_id)
-        state, index, start = tensors((state, index, start))
+        check_not_empty("token_ids", token_ids)
+        state, index = state_of(state, index)
+        if start is not None:
+            start = ops.convert_to_tensor(arguments.tensor("start", start))
+            check_rank("start", start, "(batch,)")
+            check_batch(token_ids=token_ids, start=start)
         return self._stacks.step(token_ids, state, index, start)
 
     def generate(self, source_ids, search=None, max_length=None, prefix=None):
@@ -130,6 +144,7 @@ class TranslationModel(Configured, keras.Model):
         arguments.choice("kind", kind, self.attention_kinds)
         source_ids = id_tensor("source_ids", source_ids, self.pad_id)
         target_ids = id_tensor("target_ids", target_ids, self.pad_id)
+        check_batch(source_ids=source_ids, target_ids=target_ids)
         memory, scores = self._stacks.encode(source_ids, return_attention_scores=True)
         _, decoder_scores = self._stacks.decode(
             target_ids, memory, return_attention_scores=True

@@ -139,6 +139,10 @@ def test_functions_refuse_a_mask_that_is_added_to_scores():
             function()
 
 
+def test_floats_that_are_all_zero_hide_everything_as_in_keras():
+    assert not ops.any(masks.combine_masks(np.zeros((2, 3), "float32")))
+
+
 @pytest.mark.backends("tensorflow", "jax")
 def test_floats_that_cannot_be_seen_are_no_mask():
     def combine(mask):

@@ -326,3 +326,31 @@ def test_all_beams_of_a_step_stand_at_one_position(positions, index):
 def test_embedding_says_what_is_wrong(arguments, message):
     with pytest.raises(ValueError, match=message):
         layers.PositionalEmbedding(**arguments)
+
+
+@pytest.mark.parametrize("ids", [[[-1]], [[9]], [[1.5]]], ids=str)
+def test_ids_that_are_seen_to_be_outside_are_refused(ids):
+    layer = layers.PositionalEmbedding(9, 4)
+    received = f"{ids[0][0]} to {ids[0][0]}"
+    message = (
+        rf"`inputs` must be integers in \[0, 9\).*Received: inputs from {received}"
+    )
+    with pytest.raises(ValueError, match=message):
+        layer(np.array(ids))
+    assert layer(np.array([[0.0, 8.0]])).shape == (1, 2, 4)  # as of `Sequential`
+    wrong = (
+        "`inputs` must have the width 4, which the layer was built for with `reverse`"
+    )
+    with pytest.raises(ValueError, match=wrong):
+        layer(np.ones((1, 2, 3), "float32"), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("mask", "shape"),
+    [("mask", (2, 4)), ("attention_mask", (2, 3, 4)), ("attention_mask", (3,))],
+)
+def test_a_mask_that_does_not_fit_is_named(mask, shape):
+    block = layers.EncoderBlock(2, 8)
+    message = rf"`{mask}` must be .* of the inputs.*Received: {mask}.shape=\({shape[0]}"
+    with pytest.raises(ValueError, match=message):
+        block(np.ones((2, 3, 4), "float32"), **{mask: np.ones(shape, bool)})

@@ -204,6 +204,9 @@ def test_bad_lines(tokenizer, lines, message):
         ([[5], [6.0]], r"`ids` must be rows of integers.* ids\[1\]=\[6.0\]"),
         ([["a"]], r"`ids` must be rows of integers.* ids\[0\]=\['a'\]"),
         ([[320]], r"`ids` must be at least 0 and below \d+.* ids\[0\]=\[320\]"),
+        (None, "`ids` must be rows of integers.*ids=None"),
+        (3, "`ids` must be rows of integers.*ids=3"),
+        ([[[5], [5, 6]]], r"`ids` must be rows of integers.* ids\[0\]=\[\[5\], "),
         ([[-1]], r"`ids` must be at least 0 and below \d+.* ids\[0\]=\[-1\]"),
     ],
 )
