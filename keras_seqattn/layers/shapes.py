@@ -128,4 +128,5 @@ def check_not_empty(name, x):
 
 
 def _shape(x):
-    return tuple(x if isinstance(x, tuple | list) else getattr(x, "shape", ()))
+    shape = getattr(x, "shape", x)
+    return () if isinstance(shape, bool | int | float) else tuple(shape)
