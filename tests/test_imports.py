@@ -100,6 +100,7 @@ OURS = {
         "compiled",
         "layers.initializers",
         "layers.quantization",
+        "layers.shapes",
     },
     "layers.cached": {"layers.distances", "layers.masks", "layers.shapes"},
     "layers.conversion": set(),

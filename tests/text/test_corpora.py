@@ -105,7 +105,7 @@ def test_tsv_takes_chosen_columns(tmp_path):
     path = write(tmp_path / "pairs.tsv", "1\ta\tA\n2\tb\tB\textra\n")
     assert read_tsv(path, columns=(2, 1)) == (["A", "B"], ["a", "b"])
     assert read_tsv(path, columns=[1, 0]).report == "2 pairs of 2 lines"
-    message = r"columns \(0, 3\), .*pairs.tsv', line 1, with 3: \['1', 'a', 'A'\]"
+    message = r"`columns` \(0, 3\), .*pairs.tsv', line 1, with 3: \['1', 'a', 'A'\]"
     with pytest.raises(ValueError, match=message):
         read_tsv(path, columns=(0, 3))
     with pytest.raises(ValueError, match="two columns .* by `columns`.*line 1, with 3"):
