@@ -254,9 +254,17 @@ def make_app(translator, **options):
 
     @app.post("/translate")
     def answer():
-        given = flask.request.get_json(force=True)
+        try:
+            given = flask.request.get_json(force=True)
+        except BadRequest:
+            raise BadRequest("`request` must be JSON in UTF-8.") from None
         if not isinstance(given, dict):
             raise BadRequest(f"`request` must be a JSON object. Received: {given!r}.")
+        if unknown := given.keys() - {"text", "beam"}:
+            raise BadRequest(
+                "`request` must hold `text`, and may hold `beam`. "
+                f"Received: {', '.join(sorted(unknown))}."
+            )
         text = checked("text", given.get("text"), translator.source_tokenizer)
         beam = checked_beam(given.get("beam", 4))
         width = next(width for width in WIDTHS if width >= beam)
