@@ -2,6 +2,7 @@
 
 import argparse
 import configparser
+import functools
 import gzip
 import os
 import pathlib
@@ -185,7 +186,13 @@ def read_until(word, stream):
 def serve_one_line(command, folder):
     """Starts the server, loads its page, and ends it as Ctrl-C does."""
     process = subprocess.Popen(
-        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True
+        command,
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        # What a shell runs in the background ignores Ctrl-C, and so would the server.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     try:
         address = re.search(r"Open (http://\S+)", read_until("Open", process.stdout))[1]
