@@ -10,7 +10,7 @@ import hypothesis
 import keras
 from keras import ops, tree
 
-from keras_seqattn.compiled import CompiledFunction
+from keras_seqattn.backend.compile import CompiledFunction
 
 
 def numpy(tensor):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn.autodiff import custom_gradient, gradients
-from keras_seqattn.layers.additive import additive_attention
-from keras_seqattn.layers.attention import dot_product_attention
-from keras_seqattn.layers.chunked import chunked_attention
-from keras_seqattn.layers.distances import DistanceBias
-from keras_seqattn.layers.normalization import LayerNormalization
-from keras_seqattn.layers.packing import packing_of
+from keras_seqattn.backend.autodiff import custom_gradient, gradients
+from keras_seqattn.layers.attention.additive import additive_attention
+from keras_seqattn.layers.attention.distances import DistanceBias
+from keras_seqattn.layers.attention.functional import dot_product_attention
+from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attention
+from keras_seqattn.layers.transformer.normalization import LayerNormalization
+from keras_seqattn.layers.transformer.packing import packing_of
 from keras_seqattn.training.consistency import find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import projected_crossentropy
 from keras_seqattn.training.losses import MaskedCrossentropy
@@ -262,7 +262,7 @@ SIBLINGS = ["projected", "chunked constant"]
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr("keras_seqattn.training.crossentropy.BLOCK_LOGITS", 1)
-    monkeypatch.setattr("keras_seqattn.layers.additive.AT_ONCE", 1)
+    monkeypatch.setattr("keras_seqattn.layers.attention.additive.AT_ONCE", 1)
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ def echo(monkeypatch):
         return token_ids, -1.0 * lengths, np.ones(len(source_ids), "bool")
 
     monkeypatch.setattr(ks.decoding.program.Programs, "run", run)
-    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 1)
+    monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 1)
     return batches
 
 

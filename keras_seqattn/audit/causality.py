@@ -6,7 +6,7 @@ Shapes: B batch, L length of the input.
 import numpy as np
 from keras import ops
 
-from keras_seqattn import arguments, autodiff
+from keras_seqattn import arguments
 from keras_seqattn.audit.passes import (
     MODES,
     AuditReport,
@@ -16,6 +16,7 @@ from keras_seqattn.audit.passes import (
     modes,
     padding_id,
 )
+from keras_seqattn.backend import autodiff
 
 
 def check_causality(

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from keras_seqattn import arguments, compiled
+from keras_seqattn import arguments
+from keras_seqattn.backend import random, tracing
 
 MODES = {False: "in inference", True: "in training"}
 # In units of the largest (or typical) output; see the text of `keras_seqattn.audit`.
@@ -170,7 +171,7 @@ class Passes:
 @contextlib.contextmanager
 def _same_draws():
     """In it each place draws the same numbers each time, whatever the others hold."""
-    with compiled.repeated_randomness(), compiled.fixed_shapes():
+    with random.repeated_randomness(), tracing.fixed_shapes():
         with keras.StatelessScope():
             yield
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_seqattn import compiled
+from keras_seqattn.backend import compile
 
 # What a program is compiled for: every batch is padded to one of these sizes, and every
 # source to a power of 2 of tokens, from the shortest on; one that queues also to three
@@ -84,7 +84,7 @@ class Plan(NamedTuple):
         if not self.queued:
             return list(in_batches(items, self.size))
         # As many for each of the programs at once, each from the first to the last.
-        threads = compiled.num_threads()
+        threads = compile.num_threads()
         count = -(-len(items) // (self.most(length) * threads)) * threads
         return [items[k::count] for k in range(min(count, len(items)))]
 
@@ -104,7 +104,7 @@ def planned(count, width=1, can_queue=False):
         >>> planned(3)
         Plan(size=4, queued=False, width=1)
     """
-    threads = compiled.num_threads()
+    threads = compile.num_threads()
     least, most = SHARES if threads > 1 else BATCH_SIZES[-1:] * 2
     share = min(max(-(-count // threads), least), most)
     size = next(size for size in BATCH_SIZES if size >= min(count, share))

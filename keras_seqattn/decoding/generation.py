@@ -12,7 +12,8 @@ import itertools
 
 import numpy as np
 
-from keras_seqattn import arguments, compiled
+from keras_seqattn import arguments
+from keras_seqattn.backend import compile
 from keras_seqattn.decoding.batches import (
     SHORTEST,
     in_batches,
@@ -191,7 +192,7 @@ def decode_lists(
         groups[padded_length(model, len(lists[place]), queued=True)].append(place)
     longest = max(groups)
     waiting = groups.pop(longest)
-    threads = range(compiled.num_threads())
+    threads = range(compile.num_threads())
     left = [[] for _ in threads]
     yield from together(
         _queued(
@@ -335,7 +336,7 @@ def _tokens(model):
 def _at_once(function, batches):
     """Gives what a function gives for each batch, as many at once as is fastest."""
     batches = list(batches)
-    return in_threads(function, batches, min(compiled.num_threads(), len(batches)))
+    return in_threads(function, batches, min(compile.num_threads(), len(batches)))
 
 
 def _limits(model, source_ids, max_length):

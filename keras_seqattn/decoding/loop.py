@@ -11,7 +11,7 @@ Shapes: B sentences, W beams, S source length, L room for generated tokens.
 import keras
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn.backend.ops import gather
 from keras_seqattn.decoding.ranking import gathered
 
 
@@ -116,7 +116,7 @@ def taken(carried, rows):
     """
 
     def take(tensors):
-        return keras.tree.map_structure(lambda x: compiled.gather(x, rows), tensors)
+        return keras.tree.map_structure(lambda x: gather(x, rows), tensors)
 
     state = carried["state"]
     return {

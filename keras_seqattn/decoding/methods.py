@@ -15,7 +15,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqattn import arguments, compiled
+from keras_seqattn import arguments
+from keras_seqattn.backend.ops import gather
 from keras_seqattn.decoding import processors
 from keras_seqattn.decoding.ranking import best_of_all
 
@@ -425,5 +426,5 @@ def picked(log_probs, token):
     beams = ops.arange(batch_size * width, dtype="int32")
     places = beams * vocabulary_size + ops.reshape(token, (-1,))
     return ops.reshape(
-        compiled.gather(ops.reshape(log_probs, (-1,)), places), (batch_size, width)
+        gather(ops.reshape(log_probs, (-1,)), places), (batch_size, width)
     )

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_seqattn import arguments, compiled
+from keras_seqattn import arguments
+from keras_seqattn.backend import compile
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.batches import filled, in_batches
 from keras_seqattn.decoding.queue import Queue
@@ -142,8 +143,8 @@ class Programs:
         # With how many left `start` stops; then they go on in as many rows.
         self._enough = SMALLER.get(size, 0)
         self._smaller = self._enough or size
-        self.start = compiled.CompiledFunction(self._start, variables, to_numpy=False)
-        self.resume = compiled.CompiledFunction(self._resume, variables, to_numpy=False)
+        self.start = compile.CompiledFunction(self._start, variables, to_numpy=False)
+        self.resume = compile.CompiledFunction(self._resume, variables, to_numpy=False)
 
     def run(self, given, most, to_the_end=True):
         """Searches at most `most` sentences.

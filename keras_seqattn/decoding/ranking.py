@@ -5,7 +5,7 @@ Shapes: B sentences, W beams, V vocabulary, C places of M, n blocks of size M.
 
 from keras import ops
 
-from keras_seqattn import compiled
+from keras_seqattn.backend.ops import gather
 from keras_seqattn.decoding.processors import FORBIDDEN
 
 # A vocabulary is searched for its best tokens in blocks, of a size that divides it
@@ -96,4 +96,4 @@ def gathered(x, places):
     batch_size, size = x.shape[:2]
     rows = ops.arange(batch_size, dtype="int32")[:, None] * size
     flat = ops.reshape(x, (batch_size * size, *x.shape[2:]))
-    return compiled.gather(flat, ops.cast(places, "int32") + rows)
+    return gather(flat, ops.cast(places, "int32") + rows)

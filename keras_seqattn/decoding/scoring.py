@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.compiled import CompiledFunction
+from keras_seqattn.backend.compile import CompiledFunction
 from keras_seqattn.decoding.batches import (
     BATCH_SIZES,
     filled,

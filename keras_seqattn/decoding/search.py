@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops, tree
 
 from keras_seqattn import arguments
-from keras_seqattn.compiled import CompiledFunction
+from keras_seqattn.backend.compile import CompiledFunction
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
 from keras_seqattn.decoding.ids import checked_prefix

@@ -8,7 +8,7 @@ import weakref
 
 from keras import ops
 
-from keras_seqattn.compiled import CompiledFunction
+from keras_seqattn.backend.compile import CompiledFunction
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.batches import filled
 from keras_seqattn.decoding.generation import settled

@@ -1,41 +1,41 @@
 """Serializable Keras layers for attention, positions and Transformer blocks."""
 
-from keras_seqattn.layers.additive import (
+from keras_seqattn.layers.attention.additive import (
     AdditiveAttention,
     additive_attention,
     additive_scores,
 )
-from keras_seqattn.layers.attention import (
+from keras_seqattn.layers.attention.distances import DistanceBias
+from keras_seqattn.layers.attention.functional import (
     attention_scores,
     choose_implementation,
     dot_product_attention,
 )
-from keras_seqattn.layers.blocks import EncoderBlock
-from keras_seqattn.layers.cached import initial_ancestry, mark_ancestry
-from keras_seqattn.layers.decoder_block import DecoderBlock
-from keras_seqattn.layers.distances import DistanceBias
-from keras_seqattn.layers.feed_forward import FeedForward
-from keras_seqattn.layers.logits import TokenLogits
-from keras_seqattn.layers.masks import (
+from keras_seqattn.layers.attention.kv_cache import initial_ancestry, mark_ancestry
+from keras_seqattn.layers.attention.masks import (
     causal_mask,
     combine_masks,
     padding_mask,
     window_mask,
 )
-from keras_seqattn.layers.multi_head import MultiHeadAttention
-from keras_seqattn.layers.positions import (
+from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
+from keras_seqattn.layers.attention.scaled_dot import ScaledDotProductAttention
+from keras_seqattn.layers.embedding.logits import TokenLogits
+from keras_seqattn.layers.embedding.positions import (
     LearnedPositions,
     PositionalEmbedding,
     SinusoidalPositions,
     sinusoidal_table,
 )
-from keras_seqattn.layers.recurrent import RecurrentCell, RecurrentEncoder
-from keras_seqattn.layers.recurrent_decoder import AttentiveRecurrentDecoder
-from keras_seqattn.layers.relative import AlibiBias, RelativeBias
-from keras_seqattn.layers.residual import Residual
-from keras_seqattn.layers.rotary import RotaryPositions
-from keras_seqattn.layers.scaled_dot import ScaledDotProductAttention
-from keras_seqattn.layers.segment import SegmentMemory
+from keras_seqattn.layers.embedding.relative import AlibiBias, RelativeBias
+from keras_seqattn.layers.embedding.rotary import RotaryPositions
+from keras_seqattn.layers.recurrent.attentive_decoder import AttentiveRecurrentDecoder
+from keras_seqattn.layers.recurrent.encoder import RecurrentCell, RecurrentEncoder
+from keras_seqattn.layers.recurrent.segment_memory import SegmentMemory
+from keras_seqattn.layers.transformer.decoder_block import DecoderBlock
+from keras_seqattn.layers.transformer.encoder_block import EncoderBlock
+from keras_seqattn.layers.transformer.feed_forward import FeedForward
+from keras_seqattn.layers.transformer.residual import Residual
 
 __all__ = [
     "AdditiveAttention",

@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.layers import DecoderBlock, SegmentMemory, padding_mask
-from keras_seqattn.layers.cached import initial_ancestry, mark_ancestry
-from keras_seqattn.layers.segment import next_memory
+from keras_seqattn.layers.attention.kv_cache import initial_ancestry, mark_ancestry
+from keras_seqattn.layers.recurrent.segment_memory import next_memory
 from keras_seqattn.models import stacks
 
 

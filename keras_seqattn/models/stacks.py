@@ -5,10 +5,13 @@ Shapes: D model_dim, V vocabulary.
 
 from keras_seqattn import arguments
 from keras_seqattn.layers import PositionalEmbedding, TokenLogits
-from keras_seqattn.layers.blocks import attention_config, attention_from_config
-from keras_seqattn.layers.lora import enable_lora
-from keras_seqattn.layers.quantization import dtype_config, quantize_composites
-from keras_seqattn.layers.residual import make_norm
+from keras_seqattn.layers.transformer.encoder_block import (
+    attention_config,
+    attention_from_config,
+)
+from keras_seqattn.layers.transformer.residual import make_norm
+from keras_seqattn.layers.weights.lora import enable_lora
+from keras_seqattn.layers.weights.quantization import dtype_config, quantize_composites
 
 # Names of positions that stand inside attention, not on the embedding.
 POSITIONS_IN_ATTENTION = ("rotary", "alibi", "relative")

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.layers import DecoderBlock, EncoderBlock, padding_mask
-from keras_seqattn.layers.cached import (
+from keras_seqattn.layers.attention.kv_cache import (
     grown,
     grown_cache,
     held_positions,

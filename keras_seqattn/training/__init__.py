@@ -1,6 +1,6 @@
 """What `compile` and `fit` take, and what a training wants of memory."""
 
-from keras_seqattn.layers.lora import enable_lora
+from keras_seqattn.layers.weights.lora import enable_lora
 from keras_seqattn.training.average import CheckpointAverage
 from keras_seqattn.training.losses import MaskedCrossentropy
 from keras_seqattn.training.memory import keep_freed_memory

@@ -6,7 +6,8 @@ Shapes: N tokens, D model_dim, V vocabulary, R rows of a block.
 import keras
 from keras import ops
 
-from keras_seqattn import autodiff, compiled
+from keras_seqattn.backend import autodiff, tracing
+from keras_seqattn.backend.ops import gather
 from keras_seqattn.training.consistency import divergence
 
 # Logits in a block, 8 MB: blocks of 40 MB took twice as long, since memory of that
@@ -84,7 +85,7 @@ def _slope(labels, exponentials, total, weights, label_smoothing):
     spread = label_smoothing / exponentials.shape[-1]
     scale = ops.expand_dims(weights, -1)
     slope = exponentials * (scale / total)
-    if compiled.is_compiled_by_xla(exponentials):
+    if tracing.is_compiled_by_xla(exponentials):
         # A part of the same loop, where for a scatter XLA would copy the tensor.
         columns = ops.arange(exponentials.shape[-1], dtype="int32")
         label = columns[None] == labels[:, None]
@@ -107,7 +108,7 @@ def _chosen(labels, logits):
         return ops.take_along_axis(logits, labels[:, None], axis=-1)
     # On TensorFlow `take_along_axis` copies the logits; these indices fit an int32.
     starts = ops.arange(size, dtype="int32") * vocabulary_size
-    chosen = compiled.gather(ops.reshape(logits, (-1,)), starts + labels)
+    chosen = gather(ops.reshape(logits, (-1,)), starts + labels)
     return ops.expand_dims(chosen, -1)
 
 
@@ -185,8 +186,8 @@ def projected_crossentropy(
                 ops.zeros(kernel.shape, "float32"),
             ),
         )
-        each = compiled.gather(each, blocks.place)
-        hidden_slope = compiled.gather(hidden_slope, blocks.place)
+        each = gather(each, blocks.place)
+        hidden_slope = gather(hidden_slope, blocks.place)
         if blocks.are_factored(kernel):
             inner, outer = blocks.target_slopes(hidden, transposed, mean)
             hidden_slope, kernel_slope = hidden_slope - inner, kernel_slope - outer
@@ -251,7 +252,7 @@ class _Blocks:
         """
         dtype = keras.backend.standardize_dtype(kernel.dtype)
         plain = dtype == "float32" and self._pairs is None
-        return plain and not compiled.is_compiled_by_xla(kernel)
+        return plain and not tracing.is_compiled_by_xla(kernel)
 
     def loss(self, start, hidden, kernel, mean):
         """Computes a block of rows.
@@ -263,12 +264,11 @@ class _Blocks:
         """
         tokens = ops.slice(self._order, (start,), (self.rows,))
         labels, weights, in_range = (
-            compiled.gather(x, tokens)
-            for x in (self._labels, self._weights, self._in_range)
+            gather(x, tokens) for x in (self._labels, self._weights, self._in_range)
         )
         last = start + ops.arange(self.rows, dtype="int32") >= self._count
         weights = ops.where(last, 0.0, weights)  # (R,)
-        vectors = compiled.gather(hidden, tokens)  # (R, D)
+        vectors = gather(hidden, tokens)  # (R, D)
         logits = ops.cast(ops.matmul(vectors, kernel), "float32")  # (R, V)
         each, chosen, exponentials, total, peak = _losses(labels, logits)
         losses = each
@@ -301,7 +301,7 @@ class _Blocks:
         weights = ops.where(self._in_range, self._weights, 0.0)[:, None]  # (N, 1)
         chosen = (1 - self._label_smoothing) * weights
         spread = self._label_smoothing * weights
-        inner = chosen * compiled.gather(transposed, self._labels)
+        inner = chosen * gather(transposed, self._labels)
         inner = inner + spread * ops.transpose(mean)
         outer = ops.segment_sum(chosen * hidden, self._labels, vocabulary_size)
         everywhere = ops.sum(spread * hidden, axis=0) / vocabulary_size  # (D,)

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.layers.logits import factors_of, remember_crossentropies
+from keras_seqattn.layers.embedding.logits import factors_of, remember_crossentropies
 from keras_seqattn.training.consistency import find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import (
     block_rows,

@@ -2,7 +2,8 @@
 
 import keras
 
-from keras_seqattn import arguments, compiled
+from keras_seqattn import arguments
+from keras_seqattn.backend.ops import adam_scalars, apply_adam, has_adam
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -46,12 +47,12 @@ class Adam(keras.optimizers.Adam):
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates one weight and its two moments."""
-        if self.amsgrad or not compiled.has_adam(variable):
+        if self.amsgrad or not has_adam(variable):
             super().update_step(gradient, variable, learning_rate)
             return
         index = self._get_variable_index(variable)
         if variable.dtype not in self._scalars:
-            self._scalars[variable.dtype] = compiled.adam_scalars(
+            self._scalars[variable.dtype] = adam_scalars(
                 variable.dtype,
                 learning_rate,
                 self.iterations + 1,
@@ -59,7 +60,7 @@ class Adam(keras.optimizers.Adam):
                 self.beta_2,
                 self.epsilon,
             )
-        compiled.apply_adam(
+        apply_adam(
             variable,
             self._momentums[index].value,
             self._velocities[index].value,

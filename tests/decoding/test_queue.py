@@ -165,7 +165,7 @@ def decode_all(model, lists, search):
 @pytest.mark.slow_on("tensorflow")
 def test_few_programs_serve_a_file_of_mixed_lengths(rng, monkeypatch):
     """One a length, one more for the longest, and none for another file."""
-    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 2)
+    monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
     model, search = transformer(), decoding.Sample(seed=0)
     randomize(model, rng)
     for count in (150, 90):
@@ -181,9 +181,9 @@ def test_what_waits_once_more_is_found_once(rng, monkeypatch, worthwhile):
     model, search = transformer(), decoding.Sample(seed=0)
     randomize(model, rng)
     lists = mixed_lists(rng, 150)
-    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 1)
+    monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 1)
     expected = decode_all(model, lists, search)
-    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 2)
+    monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
     monkeypatch.setattr(generation, "WORTHWHILE", worthwhile)
     ends, run = [], program.Programs.run
 
@@ -229,7 +229,7 @@ def test_a_single_row_is_two_on_tensorflow():
 
 
 def test_a_queue_is_dealt_out_to_all_threads(monkeypatch):
-    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: 2)
+    monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
     plan = batches.planned(100, can_queue=True)
     assert plan == batches.Plan(32, queued=True)
     parts = plan.cut(list(range(100)), 16)

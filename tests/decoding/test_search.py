@@ -231,7 +231,7 @@ def check_reversed(found, source_ids):
 @pytest.mark.parametrize(("threads", "size"), [(1, 64), (3, 32)])
 def test_generate_keeps_the_order_of_many_sentences(threads, size, rng, monkeypatch):
     """All are searched by programs of one size, several of them at once."""
-    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: threads)
+    monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: threads)
     source_ids, model = sources(70, 5, rng), Copier()
     assert decoding.batches.planned(70).size == size
     found = decoding.generate(model, source_ids)
@@ -355,7 +355,7 @@ def test_the_last_sentences_go_on_in_a_smaller_program(
     threads, sizes, rng, monkeypatch
 ):
     """Of 64 sentences 10 are long: the others end, and these are taken out."""
-    monkeypatch.setattr("keras_seqattn.compiled.num_threads", lambda: threads)
+    monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: threads)
     source_ids = np.zeros((64, 30), int)
     source_ids[:, :3] = rng.integers(3, V, size=(64, 3))
     source_ids[::7] = rng.integers(3, V, size=(10, 30))

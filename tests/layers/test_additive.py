@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers import additive
+from keras_seqattn.layers.attention import additive
 from tests import oracle
 from tests.differentiate import values_and_gradients
 from tests.evaluate import evaluated, examples

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers.checkpointing import checkpointed
+from keras_seqattn.layers.transformer.checkpointing import checkpointed
 
 BACKEND = keras.backend.backend()
 JIT = BACKEND == "jax"

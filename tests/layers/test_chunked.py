@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers import grid
-from keras_seqattn.layers.chunked import chunked_attention
+from keras_seqattn.layers.attention.kernels.chunked import grid
+from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attention
 from tests import oracle
 from tests.differentiate import upstream_gradient, values_and_gradients
 from tests.evaluate import examples

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn import compiled
-from keras_seqattn.layers import dropping
+from keras_seqattn.backend import compile, tracing
+from keras_seqattn.backend.ops import random_uint16
+from keras_seqattn.layers import dropout
 
 pytestmark = pytest.mark.backends("tensorflow", "jax")
 SHAPE = (64, 8, 128)
@@ -14,7 +15,7 @@ RATE = 0.25
 
 
 def hashes(seed, count=0):
-    numbers = dropping.hashes(SHAPE, ops.cast(np.array([seed, count]), "uint32"))
+    numbers = dropout.hashes(SHAPE, ops.cast(np.array([seed, count]), "uint32"))
     return ops.convert_to_numpy(numbers).astype("uint32")
 
 
@@ -48,7 +49,7 @@ def test_neighbours_are_dropped_independently(seed):
 @pytest.mark.parametrize("size", [(3, 5), SHAPE])
 def test_tensorflow_draws_fair_bits_of_any_number(size):
     seed = ops.array([7, 9], "uint32")
-    numbers = ops.convert_to_numpy(compiled.random_uint16(size, seed))
+    numbers = ops.convert_to_numpy(random_uint16(size, seed))
     assert numbers.shape == size and numbers.dtype == "uint16"
     bits = numbers[..., None] >> np.arange(16, dtype="uint16") & 1
     assert all(within_chance(bits[..., i], 0.5, 0.5) for i in range(16))
@@ -59,7 +60,7 @@ def test_tensorflow_draws_fair_bits_of_any_number(size):
 @pytest.mark.backends("jax")
 def test_only_tensorflow_draws_bits():
     with pytest.raises(NotImplementedError, match="Only TensorFlow draws bits here"):
-        compiled.random_uint16((2,), ops.array([7, 9], "uint32"))
+        random_uint16((2,), ops.array([7, 9], "uint32"))
 
 
 @pytest.mark.parametrize("other", [(0, 1), (1, 0), (2, 0), (1, 1), (2**31, 0)])
@@ -71,7 +72,7 @@ def test_seeds_are_independent(other):
 class AlwaysDropping(keras.layers.Layer):
     def __init__(self):
         super().__init__()
-        self.dropout = dropping.Dropout(RATE, seed=3)
+        self.dropout = dropout.Dropout(RATE, seed=3)
 
     def call(self, x):
         return self.dropout(x, training=True)
@@ -103,7 +104,7 @@ def test_gradient_is_zero_where_it_drops():
             return x * self.slope
 
     inputs = keras.Input(SHAPE[1:])
-    output = dropping.Dropout(RATE, seed=3)(Slope()(inputs))
+    output = dropout.Dropout(RATE, seed=3)(Slope()(inputs))
     model = keras.Model(inputs, output)
     model.compile(keras.optimizers.SGD(1.0), lambda _, y: ops.sum(y), jit_compile=True)
     x = np.ones((1, *SHAPE[1:]), "float32")
@@ -117,12 +118,12 @@ def test_knows_where_xla_compiles():
     told = []
 
     def tell(x):
-        told.append(compiled.is_compiled_by_xla(x))
+        told.append(tracing.is_compiled_by_xla(x))
         return x
 
-    compiled.CompiledFunction(tell)(np.ones(2, "float32"))
+    compile.CompiledFunction(tell)(np.ones(2, "float32"))
     assert told and all(told)
-    assert not compiled.is_compiled_by_xla(ops.ones(2))
+    assert not tracing.is_compiled_by_xla(ops.ones(2))
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.compiled import CompiledFunction
-from keras_seqattn.layers import masks
+from keras_seqattn.backend.compile import CompiledFunction
+from keras_seqattn.layers.attention import masks
 from tests import oracle
 from tests.evaluate import examples
 

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers import attention
+from keras_seqattn.layers.attention import functional
 from tests import oracle
 from tests.evaluate import evaluated, numpy
 from tests.layers.weights import attention_weights, randomize
@@ -273,7 +273,7 @@ def test_a_mask_of_heads_combines_with_masks_of_inputs(rng):
 OURS = {
     "num_key_value_heads": [None, 1, 2, 4],
     "scale": [None, 0.3],
-    "implementation": list(attention.IMPLEMENTATIONS),
+    "implementation": list(functional.IMPLEMENTATIONS),
     "value_dim": [None, 2],
     "use_gate": [False, True],
     "use_bias": [True, False],

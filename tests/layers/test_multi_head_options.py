@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers import attention
+from keras_seqattn.layers.attention import functional
 from tests.differentiate import values_and_gradients
 from tests.evaluate import evaluated, examples, numpy
 from tests.layers.multi_head_oracle import multi_head_attention
@@ -26,7 +26,7 @@ OPTIONS = {
     "score": ["scaled_dot", "dot", "additive"],
     "positions": [None, "rotary", "relative", "alibi"],
     "num_key_value_heads": [4, 2],
-    "implementation": list(attention.IMPLEMENTATIONS),
+    "implementation": list(functional.IMPLEMENTATIONS),
     "mask": [None, "padding", "causal", "window"],
     "qk_norm": [False, True],
     "use_gate": [False, True],

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn.layers.logits import Factors
-from keras_seqattn.layers.notes import Notes
-from keras_seqattn.layers.packing import Packing
+from keras_seqattn.layers.embedding.logits import Factors
+from keras_seqattn.layers.embedding.notes import Notes
+from keras_seqattn.layers.transformer.packing import Packing
 from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.training import MaskedCrossentropy, Perplexity
 

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers import packing
+from keras_seqattn.layers.transformer import packing
 from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.training import MaskedCrossentropy
 from tests.differentiate import upstream_gradient, value_and_gradient

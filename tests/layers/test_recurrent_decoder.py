@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.compiled import CompiledFunction
+from keras_seqattn.backend.compile import CompiledFunction
 from tests.layers import recurrent_oracle
 from tests.layers.weights import randomize
 from tests.pairs import each_case, every_pair

@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers.segment import next_memory
+from keras_seqattn.layers.recurrent.segment_memory import next_memory
 from tests.differentiate import value_and_gradient
 
 B, M, D = 2, 3, 2

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn.layers import PositionalEmbedding, TokenLogits
-from keras_seqattn.layers.logits import factors_of, remember_factors
+from keras_seqattn.layers.embedding.logits import factors_of, remember_factors
 from keras_seqattn.training import MaskedCrossentropy, Perplexity, crossentropy
 from keras_seqattn.training.crossentropy import projected_crossentropy
 from tests.differentiate import value_and_gradient

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_seqattn.compiled import CompiledFunction
+from keras_seqattn.backend.compile import CompiledFunction
 from keras_seqattn.training import MaskedCrossentropy, Perplexity, TokenCrossentropy
 from keras_seqattn.training.crossentropy import token_crossentropy
 from tests.differentiate import value_and_gradient

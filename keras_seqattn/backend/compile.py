@@ -1,0 +1,173 @@
+"""Compilation on the active backend.
+
+Keras has no public way to compile a function. Here a function of tensors becomes one
+XLA program per shape on TensorFlow and JAX, and runs eagerly on torch, whose compiler
+does not take a loop that ends when its data say so.
+"""
+
+import functools
+import os
+import threading
+import time
+
+import keras
+import numpy as np
+from keras import tree
+
+# Programs are traced one at a time: whoever needs the same one waits for it.
+_TRACING = threading.RLock()
+
+
+class CompiledFunction:
+    """Compiles a function of tensors once for each signature, and counts.
+
+    Variables are read at each call: weights that change are seen. Threads may share it.
+
+    `num_programs` and `compile_seconds` say what was compiled: the seconds are those of
+    each signature's first call, its run included.
+
+    Args:
+        function: A function of (nested) tensors, written in `keras.ops`.
+        variables: The Keras variables it reads; it must not assign them.
+        to_numpy: Whether to give NumPy arrays; False leaves the results where they
+            are, for another call to go on with.
+
+    Call arguments:
+        *args: (Nested) NumPy arrays, or tensors of the backend.
+
+    Returns:
+        What `function` gives, as (nested) NumPy arrays or tensors.
+
+    Example:
+        >>> import numpy as np
+        >>> double = CompiledFunction(lambda x: x * 2)
+        >>> double(np.ones(2, "float32")).tolist(), double.num_programs
+        ([2.0, 2.0], 1)
+    """
+
+    def __init__(self, function, variables=(), to_numpy=True):
+        self._function = function
+        self._variables = list(variables)
+        self._to_numpy = to_numpy
+        self._programs = {}
+        self.compile_seconds = 0.0
+
+    @property
+    def num_programs(self):
+        """The number of programs compiled so far: one for each signature."""
+        return len(self._programs)
+
+    def __call__(self, *args):
+        """Runs the program for the shapes of `args`."""
+        args = tree.map_structure(_tensor_or_array, args)
+        signature = tuple(map(_shape_and_dtype, tree.flatten(args)))
+        if signature not in self._programs:
+            with _TRACING:
+                if signature not in self._programs:
+                    return self._first_call(signature, args)
+        result = self._programs[signature](*args)
+        return _to_numpy(result) if self._to_numpy else result
+
+    def _first_call(self, signature, args):
+        compile_function = _COMPILERS[keras.backend.backend()]
+        program = compile_function(self._function, self._variables)
+        start = time.perf_counter()
+        result = program(*args)
+        arrays = _to_numpy(result)  # waits for the end
+        self.compile_seconds += time.perf_counter() - start
+        self._programs[signature] = program
+        return arrays if self._to_numpy else result
+
+
+def _tensor_or_array(x):
+    return x if keras.ops.is_tensor(x) else np.asarray(x)
+
+
+def _shape_and_dtype(x):
+    return tuple(x.shape), keras.backend.standardize_dtype(x.dtype)
+
+
+def _to_numpy(result):
+    return tree.map_structure(keras.ops.convert_to_numpy, result)
+
+
+def num_threads():
+    """Gives how many compiled programs are worth running at once, in threads.
+
+    One program's many small operations leave a processor's other cores waiting.
+
+    Returns:
+        The number of cores this process may use, where XLA compiles for them; 1 where
+        an accelerator computes, and on torch, whose threads Python runs in turn.
+
+    Example:
+        >>> num_threads() >= 1
+        True
+    """
+    return _cores() if _COMPILES_FOR_CORES[keras.backend.backend()]() else 1
+
+
+def _cores():
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _tensorflow_on_cores():
+    import tensorflow as tf
+
+    return all(
+        device.device_type == "CPU" for device in tf.config.get_visible_devices()
+    )
+
+
+def _jax_on_cores():
+    import jax
+
+    return jax.default_backend() == "cpu"
+
+
+_COMPILES_FOR_CORES = {
+    "tensorflow": _tensorflow_on_cores,
+    "jax": _jax_on_cores,
+    "torch": lambda: False,
+}
+
+
+def _compile_tensorflow(function, variables):
+    import tensorflow as tf
+
+    # TensorFlow counts how often it traces a function, whichever model that serves, and
+    # warns; a partial is a function of its own.
+    own = functools.partial(function)
+    # A step is written in `keras.ops`: there is no Python for AutoGraph to convert.
+    return tf.function(own, jit_compile=True, autograph=False)
+
+
+def _compile_jax(function, variables):
+    import jax
+
+    # The values travel as arguments: read inside, they would become constants.
+    def stateless(values, *args):
+        with keras.StatelessScope(zip(variables, values, strict=True)):
+            return function(*args)
+
+    program = jax.jit(stateless)
+    return lambda *args: program([variable.value for variable in variables], *args)
+
+
+def _compile_torch(function, variables):
+    import torch
+
+    @torch.no_grad()
+    def run(*args):
+        return function(*tree.map_structure(keras.ops.convert_to_tensor, args))
+
+    return run
+
+
+_COMPILERS = {
+    "tensorflow": _compile_tensorflow,
+    "jax": _compile_jax,
+    "torch": _compile_torch,
+}

@@ -1,0 +1,133 @@
+"""What kind of program a tensor belongs to, and what can be known of it there."""
+
+import contextlib
+import contextvars
+
+import keras
+import numpy as np
+
+_SHAPES_ARE_FIXED = contextvars.ContextVar("shapes_are_fixed", default=False)
+
+
+def is_compiled_by_xla(x):
+    """Tells whether a tensor is of a program that XLA will compile.
+
+    Args:
+        x: Tensor, of the program being traced or of none.
+
+    Returns:
+        A Python bool: True in all that JAX traces, and on TensorFlow in functions made
+        with `jit_compile=True`, `model.fit` of such a model included.
+
+    Example:
+        >>> from keras import ops
+        >>> is_compiled_by_xla(ops.ones(3))
+        False
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return isinstance(x, jax.core.Tracer)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+        from tensorflow.python.ops import control_flow_util
+
+        # TensorFlow has no public way to ask.
+        graph = tf.compat.v1.get_default_graph()
+        return control_flow_util.GraphOrParentsInXlaContext(graph)
+    return False
+
+
+def allows_any_shape(x):
+    """Tells whether shapes may hang on values in the program that a tensor is of.
+
+    Args:
+        x: Tensor, of the program being traced or of none.
+
+    Returns:
+        A Python bool: True on TensorFlow and torch, unless the program is compiled, or
+        within `fixed_shapes`.
+
+    Example:
+        >>> from keras import ops
+        >>> allows_any_shape(ops.ones(3)) == (keras.backend.backend() != "jax")
+        True
+    """
+    if _SHAPES_ARE_FIXED.get():
+        return False
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return not torch.compiler.is_compiling()
+    return keras.backend.backend() == "tensorflow" and not is_compiled_by_xla(x)
+
+
+def known_values(x, wait=True):
+    """Returns the values of a tensor where they can be seen, as arguments are checked.
+
+    They cannot in a program that is being made (a TensorFlow graph, `jax.jit`,
+    `torch.compile` or `torch.export`), nor in a functional model.
+
+    Args:
+        x: An array, a tensor or a `keras.KerasTensor`.
+        wait: Whether to wait for what an accelerator computes; else its values cannot
+            be seen either.
+
+    Returns:
+        A NumPy array, or None.
+
+    Example:
+        >>> import numpy as np
+        >>> known_values(np.array([1, 2])).tolist(), known_values(keras.Input((2,)))
+        ([1, 2], None)
+    """
+    if isinstance(x, keras.KerasTensor):
+        return None
+    if not keras.ops.is_tensor(x):
+        return np.asarray(x)
+    if not wait and "cpu" not in str(getattr(x, "device", "cpu")).lower():
+        return None
+    return _KNOWN_VALUES[keras.backend.backend()](x)
+
+
+def _known_values_tensorflow(x):
+    import tensorflow as tf
+
+    return tf.get_static_value(x)
+
+
+def _known_values_jax(x):
+    import jax
+
+    is_seen = not isinstance(x, jax.core.Tracer) and x.is_fully_addressable
+    return np.asarray(x) if is_seen else None
+
+
+def _known_values_torch(x):
+    import torch
+
+    is_seen = x.device.type != "meta" and not torch.compiler.is_compiling()
+    return keras.ops.convert_to_numpy(x) if is_seen else None
+
+
+_KNOWN_VALUES = {
+    "tensorflow": _known_values_tensorflow,
+    "jax": _known_values_jax,
+    "torch": _known_values_torch,
+}
+
+
+@contextlib.contextmanager
+def fixed_shapes():
+    """Has no shape hang on values: what is drawn at a place is so whatever the others.
+
+    Example:
+        >>> with fixed_shapes():
+        ...     allows_any_shape(np.ones(3))
+        False
+    """
+    token = _SHAPES_ARE_FIXED.set(True)
+    try:
+        yield
+    finally:
+        _SHAPES_ARE_FIXED.reset(token)

@@ -1,0 +1,1 @@
+"""Attention: functions, kernels and layers."""

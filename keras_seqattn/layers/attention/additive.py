@@ -1,0 +1,349 @@
+"""Additive attention: pure functions first, then the layer.
+
+The sums of a query with each key, before the tanh and the dot product, would take
+O(T S U) memory. Long sequences are summed block by block, and once more in the
+backward pass, so that O(T S) scores remain.
+
+Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
+R = H / G, U units, V value_dim; N blocks of t queries, M blocks of s keys.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.backend import autodiff
+from keras_seqattn.layers.attention import masks
+from keras_seqattn.layers.attention.functional import check_options, checked
+from keras_seqattn.layers.attention.kernels import explicit
+from keras_seqattn.layers.attention.kernels.chunked import grid
+from keras_seqattn.layers.attention.scaled_dot import AttentionLayer
+from keras_seqattn.layers.weights.lora import Dense
+from keras_seqattn.layers.weights.quantization import dtype_config
+
+# Numbers of a row of sums that may be in memory at once, for each sentence: 16 MB.
+AT_ONCE = 2**22
+
+
+def additive_attention(
+    query,
+    key,
+    value,
+    vector,
+    *,
+    mask=None,
+    bias=None,
+    causal=False,
+    window=None,
+    offset=0,
+    dropout=0.0,
+    seed=None,
+):
+    """Weighs values by additive scores of their keys.
+
+    output = softmax(vector . tanh(query + key) + bias) . value, with the contract of
+    `dot_product_attention`: a masked pair weighs nothing, a query that may attend to
+    nothing gives exactly zero, and the softmax is in float32.
+
+    Args:
+        query: Float tensor `(B, T, H, U)`, projected already.
+        key: Float tensor `(B, S, G, U)`, where H is a multiple of G.
+        value: Float tensor `(B, S, G, V)`.
+        vector: Float tensor `(H, U)`.
+        mask: As in `dot_product_attention`; so are the arguments after it.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`.
+        causal: Whether query i sees only keys j <= i + offset.
+        window: Positive integer: query i sees only keys |i + offset - j| < window.
+        offset: Position of the first query among the keys.
+        dropout: Fraction of the weights dropped, in [0, 1).
+        seed: Integer or `keras.random.SeedGenerator` of the dropout.
+
+    Returns:
+        Float tensor `(B, T, H, V)` in the dtype of `query`.
+
+    Raises:
+        ValueError: If shapes do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> q, k = np.ones((2, 3, 4, 8)), np.ones((2, 5, 4, 8))
+        >>> tuple(additive_attention(q, k, k, np.ones((4, 8))).shape)
+        (2, 3, 4, 8)
+
+    Reference:
+        Bahdanau et al. 2015, appendix A.1.2. Differs: empty rows are zero.
+    """
+    query, key, value = checked(query, key, value)
+    arguments.fraction("dropout", dropout)
+    arguments.seed("seed", seed)
+    scores = additive_scores(
+        query,
+        key,
+        vector,
+        mask=mask,
+        bias=bias,
+        causal=causal,
+        window=window,
+        offset=offset,
+    )
+    return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed)
+
+
+def additive_scores(
+    query,
+    key,
+    vector,
+    *,
+    mask=None,
+    bias=None,
+    causal=False,
+    window=None,
+    offset=0,
+):
+    """Computes the weights with which `additive_attention` sums the values.
+
+    Each row sums to 1, or is all zero where the query may attend to nothing.
+
+    Args:
+        query: Float tensor `(B, T, H, U)`.
+        key: Float tensor `(B, S, G, U)`.
+        vector: Float tensor `(H, U)`.
+        mask: As in `dot_product_attention`; so are the arguments after it.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`.
+        causal: Whether query i sees only keys j <= i + offset.
+        window: Positive integer, or None.
+        offset: Position of the first query among the keys.
+
+    Returns:
+        Float tensor `(B, H, T, S)` in the dtype of `query`.
+
+    Raises:
+        ValueError: If shapes do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> q, vector = np.ones((1, 2, 1, 8), "float32"), np.ones((1, 8), "float32")
+        >>> np.asarray(additive_scores(q, q, vector, causal=True))[0, 0].tolist()
+        [[1.0, 0.0], [0.5, 0.5]]
+    """
+    query, key, _ = checked(query, key, key)
+    check_options(query, key, mask, bias)
+    masks.check_band(causal, window, offset)
+    arguments.tensor("vector", vector)
+    vector = ops.convert_to_tensor(vector)
+    if tuple(vector.shape) != tuple(query.shape[2:]):
+        raise ValueError(
+            "`vector` must have the heads and the width of `query`. Received: "
+            f"vector.shape={tuple(vector.shape)}, query.shape={tuple(query.shape)}."
+        )
+    shapes = ops.shape(query), ops.shape(key)
+    mask = masks.pair_mask(*shapes, mask, causal, window, offset)
+    sizes = *shapes[0][1:], shapes[1][1]
+    # A length not yet known counts as short, as in `choose_implementation`.
+    is_long = all(isinstance(x, int) for x in sizes) and math.prod(sizes) > AT_ONCE
+    sums = _sums_in_blocks if is_long else _all_sums
+    scores = sums(*(ops.cast(x, "float32") for x in (query, key, vector)))
+    weights = explicit.softmax(scores, mask, bias, query.dtype)
+    return explicit.zero_empty_rows(weights, mask, heads_last=False)
+
+
+def attend(query, key, value, vector, *, return_scores, **options):
+    """Attends, and gives the weights too where they are asked for.
+
+    Args:
+        query: Float tensor `(B, T, H, U)`.
+        key: Float tensor `(B, S, G, U)`.
+        value: Float tensor `(B, S, G, V)`.
+        vector: Float tensor `(H, U)`.
+        return_scores: Whether the weights are wanted.
+        **options: The other arguments of `additive_attention`.
+
+    Returns:
+        The output `(B, T, H, V)`, and the weights `(B, H, T, S)` before dropout, or
+        None.
+
+    Example:
+        >>> import numpy as np
+        >>> x, vector = np.ones((1, 3, 2, 4)), np.ones((2, 4))
+        >>> _, scores = attend(x, x, x, vector, return_scores=True)
+        >>> tuple(scores.shape)
+        (1, 2, 3, 3)
+    """
+    if not return_scores:
+        return additive_attention(query, key, value, vector, **options), None
+    dropout, seed = options.pop("dropout", 0.0), options.pop("seed", None)
+    scores = additive_scores(query, key, vector, **options)
+    return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed), scores
+
+
+def _all_sums(query, key, vector):
+    """Gives vector . tanh(query + key), `(B, H, T, S)`, with all sums at once."""
+    groups, (batch, target, heads, _) = key.shape[2], ops.shape(query)
+    source = ops.shape(key)[1]
+    rows = grid.split(query, target, 1, groups)[0]  # (B, G, R * T, U)
+    columns = grid.split(key, source, 1, groups)[0]  # (B, G, S, U)
+    factors = _tall(vector, groups, target)
+    scores = ops.einsum("bgtsu,gtu->bgts", _tanh(rows, columns), factors)
+    return ops.reshape(scores, (batch, heads, target, source))
+
+
+def _sums_in_blocks(query, key, vector):
+    """Gives what `_all_sums` does, in O(T S) memory, the backward pass included."""
+    groups, (_, target, heads, units) = key.shape[2], ops.shape(query)
+    source, repeats = ops.shape(key)[1], heads // groups
+    rows, num_rows = grid.cut(target, _block_length(source, heads * units))
+    columns, num_columns = grid.cut(source, _block_length(target, heads * units))
+
+    @autodiff.custom_gradient
+    def sums(query, key, vector):
+        queries = grid.split(query, rows, num_rows, groups)  # (N, B, G, R * t, U)
+        all_queries = grid.split(query, target, 1, groups)[0]  # (B, G, R * T, U)
+        all_keys = grid.split(key, source, 1, groups)[0]  # (B, G, S, U)
+        factors = _tall(vector, groups, rows)
+
+        def score(_, block):
+            return (ops.einsum("bgtsu,gtu->bgts", _tanh(block, all_keys), factors),)
+
+        nothing = ops.zeros((*ops.shape(queries)[1:-1], source), "float32")
+        (scores,) = grid.stack(score, (queries,), (nothing,))
+        scores = grid.join(scores, rows, target)  # (B, T, H, S)
+
+        def query_and_vector_gradients(upstream):
+            by_rows = ops.transpose(upstream, (0, 2, 1, 3))  # (B, T, H, S)
+            by_rows = grid.split(by_rows, rows, num_rows, groups)
+
+            def row(_, block, upstream):
+                tanh = _tanh(block, all_keys)
+                slope = ops.einsum("bgts,bgtsu->bgtu", upstream, 1.0 - tanh * tanh)
+                return slope * factors, ops.einsum("bgts,bgtsu->gtu", upstream, tanh)
+
+            like = ops.zeros_like(queries[0]), ops.zeros_like(factors)
+            d_query, d_vector = grid.stack(row, (queries, by_rows), like)
+            d_vector = ops.reshape(d_vector, (-1, groups, repeats, rows, units))
+            d_vector = ops.reshape(ops.sum(d_vector, axis=(0, 3)), (heads, units))
+            return grid.join(d_query, rows, target), d_vector
+
+        def key_gradient(upstream):
+            upstream = ops.reshape(upstream, (-1, groups, repeats * target, source))
+            by_columns = ops.transpose(upstream, (0, 3, 1, 2))  # (B, S, G, R * T)
+            by_columns = grid.split(by_columns, columns, num_columns, groups)
+            keys = grid.split(key, columns, num_columns, groups)  # (M, B, G, s, U)
+            factors = _tall(vector, groups, target)[:, None]
+
+            def column(_, block, upstream):
+                tanh = _tanh(block, all_queries)
+                slope = (1.0 - tanh * tanh) * factors  # (B, G, s, R * T, U)
+                return (ops.einsum("bgst,bgstu->bgsu", upstream, slope),)
+
+            like = (ops.zeros_like(keys[0]),)
+            blocks = grid.stack(column, (keys, by_columns), like)[0]
+            return grid.join(blocks, columns, source)
+
+        def gradient(upstream):
+            d_query, d_vector = query_and_vector_gradients(upstream)
+            return d_query, key_gradient(upstream), d_vector
+
+        return ops.transpose(scores, (0, 2, 1, 3)), gradient
+
+    return sums(query, key, vector)
+
+
+def _tall(vector, groups, length):
+    """Repeats each head's vector for all its rows: `(G, R * length, U)`."""
+    heads, units = vector.shape
+    vector = ops.reshape(vector, (groups, heads // groups, 1, units))
+    vector = ops.broadcast_to(vector, (groups, heads // groups, length, units))
+    return ops.reshape(vector, (groups, heads // groups * length, units))
+
+
+def _tanh(left, right):
+    """Gives tanh of all sums of two blocks, `(B, G, rows, columns, U)`."""
+    return ops.tanh(left[:, :, :, None] + right[:, :, None])
+
+
+def _block_length(other, width):
+    """Gives how many rows of sums with a sequence of length `other` fit at once."""
+    return max(1, AT_ONCE // (other * width))
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class AdditiveAttention(AttentionLayer):
+    """Attends by the score of a small network instead of a dot product.
+
+    score = v . tanh(W_q query + W_k key), output = softmax(score) . value. Implicit
+    Keras masks and the masks given are combined: a masked key weighs nothing, and a
+    masked query, or one that may attend to nothing, gives exactly zero. The output has
+    the mask of `query`. Heads, where the inputs have them, share the weights.
+    Shapes: B batch, T target length, S source length, H heads, K key_dim, V value_dim.
+
+    Args:
+        units: Width of the sum of projections, a positive integer.
+        dropout: Fraction of the weights dropped while training, in [0, 1).
+        use_bias: Whether a bias is added to the sum.
+        seed: Integer seed of the dropout, or None.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        query: Float tensor `(B, T, K)` or `(B, T, H, K)`.
+        value: Float tensor `(B, S, V)` or `(B, S, H, V)`.
+        key: Float tensor like `value`, of any width; `value` when None.
+        query_mask: Bool tensor `(B, T)`.
+        value_mask: Bool tensor `(B, S)`.
+        key_mask: Bool tensor `(B, S)`.
+        attention_mask: Bool tensor `(B, T, S)` or one that broadcasts to
+            `(B, H, T, S)`.
+        return_attention_scores: Whether to return the weights too.
+        training: Whether to drop weights.
+        use_causal_mask: Whether query i sees only keys j <= i.
+
+    Returns:
+        Float tensor of the shape of `query` with the width of `value`, in the compute
+        dtype; with `return_attention_scores` also the weights, `(B, T, S)` or
+        `(B, H, T, S)`.
+
+    Raises:
+        ValueError: If `units` is not a positive integer, `dropout` is not in [0, 1), or
+            shapes do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.zeros((2, 5, 8), "float32")
+        >>> tuple(AdditiveAttention(16)(x, x).shape)
+        (2, 5, 8)
+
+    Reference:
+        Bahdanau et al. 2015, appendix A.1.2. Differs: empty rows are zero.
+    """
+
+    def __init__(self, units, dropout=0.0, use_bias=False, seed=None, **kwargs):
+        super().__init__(dropout=dropout, seed=seed, **kwargs)
+        self.units = arguments.positive_integer("units", units)
+        self.use_bias = arguments.boolean("use_bias", use_bias)
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        """Makes W_q, with the bias of the sum if there is one, W_k and v."""
+        key_shape = value_shape if key_shape is None else key_shape
+        self.query_dense = self._dense("query", query_shape, self.use_bias)
+        self.key_dense = self._dense("key", key_shape, use_bias=False)
+        self.vector = self.add_weight((self.units,), name="vector")
+
+    def _dense(self, name, input_shape, use_bias):
+        dense = Dense(self.units, use_bias=use_bias, name=name, dtype=self.dtype_policy)
+        dense.build(input_shape)
+        return dense
+
+    def _attend(self, query, key, value, **options):
+        vector = ops.broadcast_to(self.vector, (query.shape[2], self.units))
+        projected = self.query_dense(query), self.key_dense(key)
+        return attend(*projected, value, vector, **options)
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "dtype": dtype_config(self),
+            "units": self.units,
+            "use_bias": self.use_bias,
+        }

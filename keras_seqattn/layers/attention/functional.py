@@ -1,0 +1,378 @@
+"""Scaled dot-product attention as pure functions, and the choice of a kernel.
+
+Shapes: B batch, T target length, S source length, H query heads, G key and value heads
+(H is a multiple of G), R = H / G, K key_dim, V value_dim.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.layers.attention import distances, masks
+from keras_seqattn.layers.attention.kernels import explicit, fused
+from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attention
+from keras_seqattn.layers.shapes import check_batch, check_rank
+
+IMPLEMENTATIONS = ("auto", "explicit", "fused", "chunked")
+# From this number of pairs on, all their scores at once are slower than blocks of them.
+LONG = 2**23
+
+
+def dot_product_attention(
+    query,
+    key,
+    value,
+    *,
+    mask=None,
+    bias=None,
+    scale=None,
+    causal=False,
+    window=None,
+    offset=0,
+    dropout=0.0,
+    seed=None,
+    implementation="auto",
+):
+    """Weighs values by how well their keys fit each query.
+
+    output = softmax(scale * query . key^T + bias) . value, where a masked pair weighs
+    nothing and a query that may attend to nothing gives exactly zero. The softmax is
+    in float32; the query is scaled before the product, and scores of float16 are
+    computed in float32, so that they do not overflow. Every implementation gives the
+    same numbers.
+
+    What stands at masked pairs changes nothing, in rows and gradients, as long as it is
+    finite: NaN or infinity there may spread, since 0 * NaN is NaN. A length or a batch
+    of 0 is allowed; with no keys at all, each query gives zero.
+    Shapes: B batch, T target length, S source length, H heads, G key and value heads,
+    K key_dim, V value_dim.
+
+    Args:
+        query: Float tensor `(B, T, H, K)`.
+        key: Float tensor `(B, S, G, K)`, where H is a multiple of G: head h reads
+            group h // (H / G).
+        value: Float tensor `(B, S, G, V)`.
+        mask: Bool tensor that broadcasts to `(B, H, T, S)`, or `(B, T, S)` for all
+            heads; True = may attend.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`.
+        scale: Factor of the scores; None is 1 / sqrt(K), 1.0 leaves them unscaled.
+        causal: Whether query i sees only keys j <= i + offset.
+        window: Positive integer: query i sees only keys |i + offset - j| < window.
+        offset: Position of the first query among the keys.
+        dropout: Fraction of the weights dropped, in [0, 1). The function knows no
+            inference: pass 0 there.
+        seed: Integer or `keras.random.SeedGenerator` of the dropout.
+        implementation: "explicit" (O(T S) memory), "fused" (the backend's kernel; no
+            dropout), "chunked" (O(T + S) memory) or "auto": see
+            `choose_implementation`.
+
+    Returns:
+        Float tensor `(B, T, H, V)` in the dtype of `query`.
+
+    Raises:
+        ValueError: If ranks, head counts or mask do not fit, or `implementation` is
+            unknown or cannot do what is asked.
+
+    Example:
+        >>> import numpy as np
+        >>> q, k = np.zeros((2, 3, 4, 8), "float32"), np.zeros((2, 5, 4, 8), "float32")
+        >>> tuple(dot_product_attention(q, k, k).shape)
+        (2, 3, 4, 8)
+
+    Reference:
+        Vaswani et al. 2017, section 3.2.1. Differs: empty rows are zero.
+    """
+    query, key, value = checked(query, key, value)
+    check_options(query, key, mask, bias, scale)
+    masks.check_band(causal, window, offset)
+    arguments.fraction("dropout", dropout)
+    arguments.seed("seed", seed)
+    options = {"mask": mask, "causal": causal, "window": window, "offset": offset}
+    arguments.choice("implementation", implementation, IMPLEMENTATIONS)
+    if implementation == "auto":
+        shapes = query.shape, key.shape, value.shape
+        implementation = choose_implementation(
+            *shapes, dtype=query.dtype, bias=bias, dropout=dropout, **options
+        )
+    if implementation == "chunked":
+        options["mask"] = _pair_mask(query, key, mask)
+        query = _scaled(query, scale)
+        return chunked_attention(
+            query, key, value, bias=bias, dropout=dropout, seed=seed, **options
+        )
+    if implementation == "fused":
+        query, bias = _scaled(query, scale), distances.of_pairs(bias)
+        return fused.fused_attention(query, key, value, bias, dropout, **options)
+    mask = _pair_mask(query, key, **options)
+    weights = explicit.softmax(dot_scores(query, key, scale), mask, bias, query.dtype)
+    return explicit.weighted_sum(weights, value, mask, dropout, seed)
+
+
+def attention_scores(
+    query,
+    key,
+    *,
+    mask=None,
+    bias=None,
+    scale=None,
+    causal=False,
+    window=None,
+    offset=0,
+):
+    """Computes the weights with which `dot_product_attention` sums the values.
+
+    Each row sums to 1, or is all zero where the query may attend to nothing.
+
+    Args:
+        query: Float tensor `(B, T, H, K)`.
+        key: Float tensor `(B, S, G, K)`.
+        mask: As in `dot_product_attention`; so are the arguments after it.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`.
+        scale: Factor of the scores; None is 1 / sqrt(K).
+        causal: Whether query i sees only keys j <= i + offset.
+        window: Positive integer, or None.
+        offset: Position of the first query among the keys.
+
+    Returns:
+        Float tensor `(B, H, T, S)` in the dtype of `query`.
+
+    Raises:
+        ValueError: If ranks, head counts or mask do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> q = np.zeros((1, 2, 1, 8), "float32")
+        >>> np.asarray(attention_scores(q, q, causal=True))[0, 0].tolist()
+        [[1.0, 0.0], [0.5, 0.5]]
+    """
+    query, key, _ = checked(query, key, key)
+    check_options(query, key, mask, bias, scale)
+    masks.check_band(causal, window, offset)
+    mask = _pair_mask(query, key, mask, causal, window, offset)
+    weights = explicit.softmax(dot_scores(query, key, scale), mask, bias, query.dtype)
+    return explicit.zero_empty_rows(weights, mask, heads_last=False)
+
+
+def attend(query, key, value, *, return_scores, implementation, **options):
+    """Attends, and gives the weights too where they are asked for.
+
+    Args:
+        query: Float tensor `(B, T, H, K)`.
+        key: Float tensor `(B, S, G, K)`.
+        value: Float tensor `(B, S, G, V)`.
+        return_scores: Whether the weights are wanted; then they are explicit.
+        implementation: As in `dot_product_attention`.
+        **options: The other arguments of `dot_product_attention`.
+
+    Returns:
+        The output `(B, T, H, V)`, and the weights `(B, H, T, S)` before dropout, or
+        None.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.zeros((1, 3, 2, 4), "float32")
+        >>> _, scores = attend(x, x, x, return_scores=True, implementation="auto")
+        >>> tuple(scores.shape)
+        (1, 2, 3, 3)
+    """
+    if not return_scores:
+        output = dot_product_attention(
+            query, key, value, implementation=implementation, **options
+        )
+        return output, None
+    dropout, seed = options.pop("dropout", 0.0), options.pop("seed", None)
+    scores = attention_scores(query, key, **options)
+    return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed), scores
+
+
+def choose_implementation(
+    query_shape,
+    key_shape,
+    value_shape=None,
+    *,
+    dtype="float32",
+    mask=None,
+    bias=None,
+    causal=False,
+    window=None,
+    offset=0,
+    dropout=0.0,
+    device=None,
+):
+    """Picks the implementation that `implementation="auto"` stands for.
+
+    Short is what has less than 2**23 pairs, or a length not yet known. It is
+    fused where the backend has a kernel (JAX, torch) that gives the same numbers:
+    without dropout, and on JAX with values as wide as the keys, not in float16, for
+    which its kernel has no gradient on a CPU. Else it is explicit.
+    Long is chunked, which takes O(T + S) memory and skips what a window hides, unless
+    a fused kernel does as well: torch's, or JAX's on a GPU in bfloat16, where
+    nothing but a padding mask, or `causal` alone, hides keys.
+
+    Args:
+        query_shape: Shape `(B, T, H, K)`.
+        key_shape: Shape `(B, S, G, K)`.
+        value_shape: Shape `(B, S, G, V)`; the key's when None.
+        dtype: Dtype of the query; None: Keras's default of floats.
+        mask: The mask, of which the shape alone counts, or None.
+        bias: The bias, or None.
+        causal: Whether the attention is causal.
+        window: The window, or None.
+        offset: Position of the first query among the keys.
+        dropout: Fraction of the weights dropped in this call.
+        device: "cpu", "gpu" or "tpu"; where it counts, None is looked up.
+
+    Returns:
+        "explicit", "fused" or "chunked".
+
+    Example:
+        >>> choose_implementation((1, 8, 2, 4), (1, 8, 2, 4), dropout=0.1)
+        'explicit'
+        >>> choose_implementation((1, 8192, 2, 4), (1, 8192, 2, 4), window=64)
+        'chunked'
+    """
+    _check_shapes(query_shape, key_shape, value_shape)
+    masks.check_band(causal, window, offset)
+    arguments.tensor("mask", mask, optional=True)
+    distances.checked_bias(bias)
+    arguments.fraction("dropout", dropout)
+    arguments.choice("device", device, ("cpu", "gpu", "tpu"), optional=True)
+    backend = keras.backend.backend()
+    dtype = arguments.interpreted(
+        "dtype", dtype, keras.backend.standardize_dtype, "the name of a dtype"
+    )
+    same_width = value_shape is None or value_shape[-1] == key_shape[-1]
+    fits_jax = same_width and dtype != "float16"
+    has_kernel = backend == "torch" or (backend == "jax" and fits_jax)
+    has_kernel = has_kernel and dropout == 0.0
+    lengths = query_shape[1], key_shape[1]
+    # Unknown is None, a tensor, or what a program that is exported has for a size.
+    are_known = all(isinstance(length, int) for length in lengths)
+    if not are_known or lengths[0] * lengths[1] < LONG:
+        return "fused" if has_kernel else "explicit"
+    is_padding = mask is None or (len(mask.shape) == 4 and mask.shape[2] == 1)
+    few_pairs = is_padding and not causal and window is None and bias is None
+    few_pairs = few_pairs or fused.is_plain_causal(mask, bias, causal, window, offset)
+    if has_kernel and few_pairs and _is_thrifty(backend, dtype, device):
+        return "fused"
+    return "chunked"
+
+
+def _check_shapes(query_shape, key_shape, value_shape):
+    shapes = {"query_shape": query_shape, "key_shape": key_shape}
+    shapes |= {} if value_shape is None else {"value_shape": value_shape}
+    for name, shape in shapes.items():
+        sized = hasattr(shape, "__len__") and not isinstance(shape, str | dict)
+        if not sized or len(shape) != 4:
+            arguments.refuse(name, shape, "a shape (batch, length, heads, width)")
+
+
+def check_options(query, key, mask, bias, scale=None):
+    """Checks what changes the scores of query and key.
+
+    Args:
+        query: Float tensor `(B, T, H, K)`.
+        key: Float tensor `(B, S, G, K)`.
+        mask: What `dot_product_attention` was given.
+        bias: The same.
+        scale: The same.
+
+    Raises:
+        ValueError: If `mask` or `bias` is no tensor that fits, or `scale` no number.
+
+    Example:
+        >>> check_options(ops.ones((1, 3, 2, 4)), ops.ones((1, 5, 2, 4)), None, None)
+    """
+    arguments.tensor("mask", mask, optional=True)
+    arguments.scalar("scale", scale, optional=True)
+    sizes = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
+    distances.checked_bias(bias, sizes)
+
+
+def _is_thrifty(backend, dtype, device):
+    """Whether the backend's kernel has not all scores in memory at once."""
+    if backend == "torch":
+        return True
+    return dtype == "bfloat16" and (device or fused.device_kind()) == "gpu"
+
+
+def checked(query, key, value):
+    """Converts query, key and value to tensors, and sees that they fit each other.
+
+    Args:
+        query: Array `(B, T, H, K)`.
+        key: Array `(B, S, G, K)`.
+        value: Array `(B, S, G, V)`.
+
+    Returns:
+        The three as tensors.
+
+    Raises:
+        ValueError: If their shapes do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.ones((1, 3, 2, 4))
+        >>> [tuple(tensor.shape) for tensor in checked(x, x, x)]
+        [(1, 3, 2, 4), (1, 3, 2, 4), (1, 3, 2, 4)]
+    """
+    given = {"query": query, "key": key, "value": value}
+    for name, tensor in given.items():
+        arguments.tensor(name, tensor)
+    query, key, value = map(ops.convert_to_tensor, given.values())
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        check_rank(name, tensor, "(batch, length, heads, width)")
+    check_batch(query=query, key=key, value=value)
+    if query.shape[2] % key.shape[2] or key.shape[2] != value.shape[2]:
+        raise ValueError(
+            "`query` must have a multiple of the heads of `key` and `value`, which "
+            f"must be equal. Received: query.shape={tuple(query.shape)}, "
+            f"key.shape={tuple(key.shape)}, value.shape={tuple(value.shape)}."
+        )
+    # Compared, not put in a set: when torch exports a model, sizes are tensors.
+    lengths = key.shape[1], value.shape[1]
+    unequal = None not in lengths and lengths[0] != lengths[1]
+    if query.shape[3] != key.shape[3] or unequal:
+        raise ValueError(
+            "`key` must have the width of `query` and the length of `value`. "
+            f"Received: query.shape={tuple(query.shape)}, "
+            f"key.shape={tuple(key.shape)}, value.shape={tuple(value.shape)}."
+        )
+    return query, key, value
+
+
+def _scaled(query, scale):
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return query * ops.cast(scale, query.dtype)
+
+
+def _pair_mask(query, key, mask, causal=False, window=None, offset=0):
+    shapes = ops.shape(query), ops.shape(key)
+    return masks.pair_mask(*shapes, mask, causal, window, offset)
+
+
+def dot_scores(query, key, scale=1.0):
+    """Multiplies each query of a group's heads with each of its keys.
+
+    Args:
+        query: Float tensor `(B, T, H, K)`.
+        key: Float tensor `(B, S, G, K)`.
+        scale: Factor of the scores; None is 1 / sqrt(K).
+
+    Returns:
+        Float tensor `(B, H, T, S)`.
+
+    Example:
+        >>> tuple(dot_scores(ops.ones((1, 3, 4, 8)), ops.ones((1, 5, 2, 8))).shape)
+        (1, 4, 3, 5)
+    """
+    # Transposed once, and their gradients once: an einsum does so in each product.
+    query, key = (explicit.widened(x) for x in (query, key))
+    query, key = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key))
+    groups, source = key.shape[1], ops.shape(key)[2]
+    batch, heads, target, key_dim = ops.shape(query)
+    query = ops.reshape(
+        _scaled(query, scale), (batch, groups, heads // groups * target, key_dim)
+    )
+    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, G, R T, S)
+    return ops.reshape(scores, (batch, heads, target, source))

@@ -1,0 +1,1 @@
+"""The kernels of attention: ways to compute the same numbers."""

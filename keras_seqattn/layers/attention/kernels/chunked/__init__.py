@@ -1,0 +1,1 @@
+"""Attention a block at a time, in O(T + S) memory."""

@@ -1,0 +1,128 @@
+"""The attention kernels of JAX and torch, under the contract of ours.
+
+Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
+K key_dim, V value_dim.
+"""
+
+import functools
+
+import keras
+from keras import ops
+
+from keras_seqattn.layers.attention import masks
+from keras_seqattn.layers.attention.kernels import explicit
+
+LOWEST_FLOAT16 = -65504.0
+
+
+def fused_attention(query, key, value, bias=None, dropout=0.0, **options):
+    """Computes `dot_product_attention` with the kernel of the backend.
+
+    Args:
+        query: Float tensor `(B, T, H, K)`, scaled already.
+        key: Float tensor `(B, S, G, K)`.
+        value: Float tensor `(B, S, G, V)`.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or None.
+        dropout: Must be 0.
+        **options: `mask`, `causal`, `window` and `offset` as in
+            `dot_product_attention`.
+
+    Returns:
+        Float tensor `(B, T, H, V)`.
+
+    Raises:
+        ValueError: If `dropout` is not 0.
+
+    Example:
+        >>> x = ops.ones((1, 3, 2, 4))
+        >>> tuple(fused_attention(x, x, x, causal=True).shape)
+        (1, 3, 2, 4)
+    """
+    if dropout > 0.0:
+        raise ValueError(
+            "`dropout` must be 0 in the fused implementation; take 'auto', 'explicit' "
+            f"or 'chunked'. Received: dropout={dropout!r}."
+        )
+    repeats = query.shape[2] // key.shape[2]
+    if repeats > 1:
+        key, value = (ops.repeat(x, repeats, axis=2) for x in (key, value))
+    is_causal = is_plain_causal(bias=bias, **options)
+    shapes = ops.shape(query), ops.shape(key)
+    pairs = mask = None if is_causal else masks.pair_mask(*shapes, **options)
+    dtype = keras.backend.standardize_dtype(query.dtype)
+    if not _takes_float16():
+        query, key, value = (explicit.widened(x) for x in (query, key, value))
+    if bias is not None and dtype == "float16":
+        bias, mask = _float16_bias(mask, ops.cast(bias, "float32")), None
+    elif bias is not None:
+        bias = ops.cast(bias, dtype)
+        if mask is not None:  # torch's kernel takes one of the two.
+            bias, mask = ops.where(mask, bias, explicit.MASKED_SCORE), None
+    # JAX's kernel wants one width; zeros change no product.
+    value_dim, width = value.shape[-1], max(key.shape[-1], value.shape[-1])
+    query, key, value = (_widened(x, width) for x in (query, key, value))
+    output = ops.dot_product_attention(
+        query, key, value, bias=bias, mask=mask, scale=1.0, is_causal=is_causal
+    )
+    output = ops.cast(output[..., :value_dim], dtype)
+    return explicit.zero_empty_rows(output, pairs, heads_last=True)
+
+
+@functools.cache
+def _takes_float16():
+    """Whether the kernel keeps scores of float16 in float32.
+
+    What Keras has on TensorFlow does not; JAX's does not compile on a CPU, nor has a
+    gradient there.
+    """
+    backend = keras.backend.backend()
+    return backend == "torch" or (backend == "jax" and device_kind() == "gpu")
+
+
+@functools.cache
+def device_kind():
+    """Returns the kind of the first device: "cpu", "gpu" or "tpu"."""
+    return keras.distribution.list_devices()[0].partition(":")[0]
+
+
+def is_plain_causal(mask=None, bias=None, causal=False, window=None, offset=0):
+    """Tells whether the causal flag of a backend's kernel says all there is to say.
+
+    Args:
+        mask: The mask, or None.
+        bias: The bias, or None.
+        causal: Whether the attention is causal.
+        window: The window, or None.
+        offset: Position of the first query among the keys.
+
+    Returns:
+        A bool.
+
+    Example:
+        >>> is_plain_causal(causal=True), is_plain_causal(causal=True, window=4)
+        (True, False)
+    """
+    is_aligned = isinstance(offset, int) and offset == 0
+    return causal and is_aligned and mask is None and bias is None and window is None
+
+
+def _float16_bias(mask, bias):
+    """Returns a bias of the same weights that float16 holds, with the mask in it.
+
+    A row's weights stay as they are when a number is taken from all its scores: here
+    the largest bias that counts, so that what is out of range is far from it.
+    """
+    allowed = bias
+    if mask is not None:
+        allowed = ops.where(mask, bias, explicit.MASKED_SCORE)
+    peak = ops.stop_gradient(ops.max(allowed, axis=-1, keepdims=True))
+    bias = ops.clip(allowed - peak, LOWEST_FLOAT16, 0.0)
+    if mask is not None:  # An empty row keeps its zeros, of which no NaN comes.
+        hidden = ops.logical_and(ops.logical_not(mask), peak > explicit.MASKED_SCORE)
+        bias = ops.where(hidden, -float("inf"), bias)
+    return ops.cast(bias, "float16")
+
+
+def _widened(x, width):
+    missing = width - x.shape[-1]
+    return ops.pad(x, ((0, 0), (0, 0), (0, 0), (0, missing))) if missing else x

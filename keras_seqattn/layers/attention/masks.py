@@ -1,0 +1,316 @@
+"""Boolean attention masks: pure functions, True = may attend.
+
+Where numbers stand for a bool mask they count as in Keras, 0 as False and 1 as True. A
+negative one belongs to a mask that is added to scores (0 and -1e9), of which 0 means
+"may attend": it is refused. One of zeros alone cannot be told from a mask that hides
+everything, and counts as that, as in Keras. Where the numbers cannot be seen, in a
+compiled program or a functional model, a mask of floats is refused, since it may be one
+that is added.
+
+Shapes: B batch, L length, T target length, S source length.
+"""
+
+import functools
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.backend import tracing
+
+
+def padding_mask(token_ids, pad_id=0):
+    """Marks the real tokens of a padded batch.
+
+    Args:
+        token_ids: Integer tensor `(B, L)`.
+        pad_id: The id that fills the end of a short sentence.
+
+    Returns:
+        Bool tensor `(B, L)`, True where a real token stands.
+
+    Example:
+        >>> import numpy as np
+        >>> np.asarray(padding_mask(np.array([[5, 7, 0]]))).tolist()
+        [[True, True, False]]
+    """
+    arguments.tensor("token_ids", token_ids)
+    return ops.not_equal(token_ids, arguments.integer("pad_id", pad_id))
+
+
+def causal_mask(target_length, source_length=None, offset=0):
+    """Lets each query see the keys up to its own position.
+
+    Query i may attend to key j where j <= i + offset.
+
+    Args:
+        target_length: Number of queries T, an integer or a scalar tensor.
+        source_length: Number of keys S; T when None.
+        offset: Position of the first query among the keys; a scalar tensor
+            in cached decoding. 0 is the alignment of Keras.
+
+    Returns:
+        Bool tensor `(T, S)`.
+
+    Example:
+        >>> import numpy as np
+        >>> np.asarray(causal_mask(2, 3)).astype(int).tolist()
+        [[1, 0, 0], [1, 1, 0]]
+    """
+    return _distance(target_length, source_length, offset) >= 0
+
+
+def window_mask(target_length, source_length, window, offset=0):
+    """Lets each query see the keys nearer than `window`, on both sides.
+
+    Query i may attend to key j where |i + offset - j| < window: the band of
+    Keras's `sliding_window`. With `causal_mask` its past half remains.
+
+    Args:
+        target_length: Number of queries T, an integer or a scalar tensor.
+        source_length: Number of keys S; T when None.
+        window: Positive integer; 1 sees the own position alone.
+        offset: Position of the first query among the keys.
+
+    Returns:
+        Bool tensor `(T, S)`.
+
+    Raises:
+        ValueError: If `window` is not a positive integer.
+
+    Example:
+        >>> import numpy as np
+        >>> np.asarray(window_mask(3, 3, window=2)).astype(int).tolist()
+        [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+    """
+    arguments.positive_integer("window", window)
+    return ops.abs(_distance(target_length, source_length, offset)) < window
+
+
+def combine_masks(*masks):
+    """Allows what every given mask allows.
+
+    Args:
+        *masks: Bool tensors whose shapes broadcast, or ones and zeros; None stands
+            for "all allowed" and is passed over.
+
+    Returns:
+        Bool tensor of the broadcast shape, or None when nothing was given.
+
+    Raises:
+        ValueError: If a mask holds a negative number, or floats that cannot be seen.
+
+    Example:
+        >>> import numpy as np
+        >>> padding = np.array([[[True, False]]])
+        >>> np.asarray(combine_masks(padding, None, causal_mask(2))).tolist()
+        [[[True, False], [True, False]]]
+    """
+    given = [bool_mask("masks", mask) for mask in masks if mask is not None]
+    return functools.reduce(ops.logical_and, given) if given else None
+
+
+def input_masks(query_mask, value_mask, key_mask, attention_mask):
+    """Combines the masks of a layer's inputs with its attention mask.
+
+    Args:
+        query_mask: Bool tensor `(B, T)` or None.
+        value_mask: Bool tensor `(B, S)` or None.
+        key_mask: Bool tensor `(B, S)` or None.
+        attention_mask: Bool tensor `(..., T, S)` or None. Its axes between the batch
+            and the lengths are the heads'.
+
+    Returns:
+        Bool tensor that broadcasts to `(..., T, S)`, or None.
+
+    Raises:
+        ValueError: As `bool_mask`.
+
+    Example:
+        >>> import numpy as np
+        >>> mask = input_masks(None, np.array([[True, False]]), None, None)
+        >>> tuple(mask.shape)
+        (1, 1, 2)
+    """
+    attention_mask = bool_mask("attention_mask", attention_mask)
+    rank = 3 if attention_mask is None else len(attention_mask.shape)
+    return combine_masks(
+        _sequence_mask("query_mask", query_mask, -1, rank),
+        _sequence_mask("value_mask", value_mask, -2, rank),
+        _sequence_mask("key_mask", key_mask, -2, rank),
+        attention_mask,
+    )
+
+
+def _sequence_mask(name, mask, axis, rank):
+    """Gives a mask `(B, L)` the axis of the other sequence, and of the heads."""
+    mask = bool_mask(name, mask)
+    if mask is None:
+        return None
+    mask = ops.expand_dims(mask, axis)
+    for _ in range(rank - len(mask.shape)):
+        mask = ops.expand_dims(mask, -3)
+    return mask
+
+
+def bool_mask(name, mask):
+    """Returns a mask as a bool tensor.
+
+    Args:
+        name: Name of the argument, for the error.
+        mask: Bool tensor, ones and zeros, or None.
+
+    Returns:
+        Bool tensor, True where `mask` is positive, or None.
+
+    Raises:
+        ValueError: If a number is negative, or `mask` is of floats that cannot be seen.
+
+    Example:
+        >>> import numpy as np
+        >>> np.asarray(bool_mask("mask", np.array([1.0, 0.0]))).tolist()
+        [True, False]
+    """
+    if mask is None:
+        return None
+    arguments.tensor(name, mask)
+    given = mask  # An array can be seen; on JAX, a program's tensor of it cannot.
+    if not (ops.is_tensor(mask) or isinstance(mask, keras.KerasTensor)):
+        mask = ops.convert_to_tensor(mask)
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if dtype == "bool":
+        return mask
+    values = tracing.known_values(given)
+    if values is None and "float" in dtype:
+        raise ValueError(
+            f"`{name}` must be bool, True = may attend, where its values cannot be "
+            "seen: in a compiled program or a functional model. Pass "
+            f"`keras.ops.cast({name}, 'bool')` if it is of ones and zeros, and "
+            f"{_of_added(name)} Received: {name} of dtype {dtype!r}."
+        )
+    if values is not None and (values < 0).any():
+        raise ValueError(
+            f"`{name}` must be bool, or of ones and zeros: True or 1 = may attend. "
+            f"Pass {_of_added(name)} "
+            f"Received: {name} of dtype {dtype!r} with the value {values.min()}."
+        )
+    return ops.greater(mask, 0)
+
+
+def _of_added(name):
+    """Says what to pass in place of a mask that is added to scores."""
+    return (
+        f"`{name} == 0` if it is added to scores, 0 = may attend; numbers to be added "
+        "are the `bias` of `dot_product_attention`."
+    )
+
+
+def is_causal(use_causal_mask):
+    """Returns a layer's `use_causal_mask` as a bool; like Keras's it may be 0 or 1.
+
+    Args:
+        use_causal_mask: What the caller passed.
+
+    Returns:
+        A bool.
+
+    Raises:
+        ValueError: If it is something else.
+
+    Example:
+        >>> is_causal(True)
+        True
+    """
+    kinds = (int, np.bool_)
+    wanted = "True or False"
+    return bool(arguments.instance("use_causal_mask", use_causal_mask, kinds, wanted))
+
+
+def check_band(causal, window, offset):
+    """Checks the arguments that say which keys a query sees by its position.
+
+    Args:
+        causal: Whether query i sees only keys j <= i + offset.
+        window: Positive integer, or None.
+        offset: Position of the first query among the keys.
+
+    Raises:
+        ValueError: If one of them is something else.
+
+    Example:
+        >>> check_band(causal=True, window=None, offset=0)
+    """
+    arguments.boolean("causal", causal)
+    arguments.positive_integer("window", window, optional=True)
+    arguments.index("offset", offset)
+
+
+def pair_mask(query_shape, key_shape, mask, causal, window, offset):
+    """Combines all that forbids a pair of query and key.
+
+    Args:
+        query_shape: Shape `(B, T, H, K)`; a length may be a scalar tensor.
+        key_shape: Shape `(B, S, G, K)`.
+        mask: Bool tensor that broadcasts to `(B, H, T, S)`, or `(B, T, S)`, or None.
+        causal: Whether query i sees only keys j <= i + offset.
+        window: Positive integer, or None.
+        offset: Position of the first query among the keys.
+
+    Returns:
+        Bool tensor of rank 4 that broadcasts to `(B, H, T, S)`, or None when every
+        pair is allowed.
+
+    Raises:
+        ValueError: If `mask` is not bool or does not broadcast.
+
+    Example:
+        >>> shape = (2, 3, 4, 8)
+        >>> tuple(pair_mask(shape, shape, None, True, None, 0).shape)
+        (1, 1, 3, 3)
+    """
+    target, source = query_shape[1], key_shape[1]
+    band = combine_masks(
+        causal_mask(target, source, offset) if causal else None,
+        None if window is None else window_mask(target, source, window, offset),
+    )
+    if band is not None:
+        band = band[None, None]
+    if mask is None:
+        return band
+    full = (query_shape[0], query_shape[2], target, source)
+    return combine_masks(_rank_4_mask(ops.convert_to_tensor(mask), full), band)
+
+
+def _rank_4_mask(mask, full):
+    """Gives a mask of `(B, T, S)` or `(T, S)` the axes it lacks of `full`."""
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if dtype != "bool":
+        raise ValueError(
+            f"`mask` must be bool, True = may attend. Pass {_of_added('mask')} "
+            f"Received: mask of dtype {dtype!r}."
+        )
+    shape = tuple(mask.shape)
+    for _ in range(4 - len(shape)):
+        mask = ops.expand_dims(mask, -3 if len(mask.shape) > 1 else 0)
+    fits = len(shape) in (2, 3, 4) and all(
+        not (isinstance(have, int) and isinstance(want, int)) or have in (1, want)
+        for have, want in zip(mask.shape, full, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"`mask` must broadcast to (batch, heads, target, source) = {full}, or to "
+            f"(batch, target, source) for all heads. Received: mask.shape={shape}."
+        )
+    return mask
+
+
+def _distance(target_length, source_length, offset):
+    """Gives how far each query stands behind each key: i + offset - j."""
+    arguments.index("target_length", target_length, 0)
+    source_length = target_length if source_length is None else source_length
+    arguments.index("source_length", source_length, 0)
+    arguments.index("offset", offset)
+    rows = ops.arange(target_length, dtype="int32") + offset
+    columns = ops.arange(source_length, dtype="int32")
+    return rows[:, None] - columns[None, :]  # (T, S)

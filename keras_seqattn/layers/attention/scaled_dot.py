@@ -1,0 +1,199 @@
+"""Attention layers that take queries, keys and values as they are.
+
+Shapes: B batch, T target length, S source length, H heads, K key_dim, V value_dim.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.layers.attention import functional, masks
+from keras_seqattn.layers.shapes import check_batch, check_rank
+
+
+class AttentionLayer(arguments.Checked, keras.layers.Layer):
+    """Holds what is the same for every score: masks, dropout, heads and shapes.
+
+    A subclass scores: it defines
+    `_attend(query, key, value, *, return_scores, **options)` for tensors
+    `(B, L, H, K)`, which gives what `functional.attend` gives.
+
+    Args:
+        dropout: Fraction of the weights dropped while training, in [0, 1).
+        seed: Integer seed of the dropout, or None.
+    """
+
+    def __init__(self, dropout=0.0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.dropout = arguments.fraction("dropout", dropout)
+        self.seed = arguments.integer("seed", seed, optional=True)
+        self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
+        self.supports_masking = True
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+    ):
+        """Attends from each vector of `query` to those of `value`."""
+        check_inputs(query, value, key)
+        key = value if key is None else key
+        mask = masks.input_masks(query_mask, value_mask, key_mask, attention_mask)
+        one_head = len(query.shape) == 3
+        if one_head:
+            query, key, value = (ops.expand_dims(x, 2) for x in (query, key, value))
+        output, scores = self._attend(
+            query,
+            key,
+            value,
+            mask=mask,
+            causal=masks.is_causal(use_causal_mask),
+            dropout=self.dropout if training else 0.0,
+            seed=self.seed_generator,
+            return_scores=return_attention_scores,
+        )
+        if one_head:
+            output = ops.squeeze(output, 2)
+            scores = None if scores is None else ops.squeeze(scores, 1)
+        return (output, scores) if return_attention_scores else output
+
+    def compute_mask(self, query, mask=None):
+        """Passes the mask of `query` on to the output, none to the weights."""
+        return mask
+
+    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+        """Gives the shape of the output without the weights."""
+        return (*query_shape[:-1], value_shape[-1])
+
+    def compute_output_spec(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+    ):
+        """Gives the symbolic output, and the symbolic weights where asked for."""
+        check_inputs(query, value, key)
+        output = keras.KerasTensor(
+            self.compute_output_shape(query.shape, value.shape), self.compute_dtype
+        )
+        if not return_attention_scores:
+            return output
+        batch, target, *heads = query.shape[:-1]
+        shape = (batch, *heads, target, value.shape[1])
+        return output, keras.KerasTensor(shape, self.compute_dtype)
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {**super().get_config(), "dropout": self.dropout, "seed": self.seed}
+
+
+def check_inputs(query, value, key=None):
+    """Sees that inputs have axes for a length, for heads or none, and one batch size.
+
+    Args:
+        query: Tensor `(B, T, K)` or `(B, T, H, K)`, or its shape.
+        value: Tensor of the same rank, or its shape.
+        key: Tensor of the same rank, or its shape, or None.
+
+    Raises:
+        ValueError: If ranks or batch sizes do not fit.
+
+    Example:
+        >>> check_inputs((2, 5, 8), (2, 7, 8))
+    """
+    has_heads = len(getattr(query, "shape", query)) == 4
+    layout = f"(batch, length, {'heads, ' if has_heads else ''}width)"
+    for name, x in (("query", query), ("value", value), ("key", key)):
+        check_rank(name, x, layout)
+    check_batch(query=query, value=value, key=key)
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class ScaledDotProductAttention(AttentionLayer):
+    """Attends with queries, keys and values as they are, without projections.
+
+    output = softmax(scale * query . key^T) . value. Implicit Keras masks and the masks
+    given are combined: a masked key weighs nothing, and a masked query, or one that may
+    attend to nothing, gives exactly zero. The output has the mask of `query`.
+    Shapes: B batch, T target length, S source length, H heads, K key_dim, V value_dim.
+
+    Args:
+        scale: Factor of the scores; None is 1 / sqrt(K), 1.0 leaves them unscaled.
+        dropout: Fraction of the weights dropped while training, in [0, 1).
+        implementation: "auto", "explicit", "fused" or "chunked": see
+            `dot_product_attention`.
+        seed: Integer seed of the dropout, or None.
+
+    Call arguments:
+        query: Float tensor `(B, T, K)` or `(B, T, H, K)`.
+        value: Float tensor `(B, S, V)` or `(B, S, H, V)`.
+        key: Float tensor `(B, S, K)` or `(B, S, H, K)`; `value` when None.
+        query_mask: Bool tensor `(B, T)`.
+        value_mask: Bool tensor `(B, S)`.
+        key_mask: Bool tensor `(B, S)`.
+        attention_mask: Bool tensor `(B, T, S)` or one that broadcasts to
+            `(B, H, T, S)`.
+        return_attention_scores: Whether to return the weights too.
+        training: Whether to drop weights.
+        use_causal_mask: Whether query i sees only keys j <= i.
+
+    Returns:
+        Float tensor of the shape of `query` with the width of `value`, in the compute
+        dtype; with `return_attention_scores` also the weights, `(B, T, S)` or
+        `(B, H, T, S)`.
+
+    Raises:
+        ValueError: If `dropout` is not in [0, 1), or shapes do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.zeros((2, 5, 8), "float32")
+        >>> tuple(ScaledDotProductAttention()(x, x).shape)
+        (2, 5, 8)
+
+    Reference:
+        Vaswani et al. 2017, section 3.2.1. Differs: empty rows are zero.
+    """
+
+    def __init__(
+        self, scale=None, dropout=0.0, implementation="auto", seed=None, **kwargs
+    ):
+        super().__init__(dropout=dropout, seed=seed, **kwargs)
+        self.scale = arguments.number("scale", scale, optional=True)
+        self.implementation = arguments.choice(
+            "implementation", implementation, functional.IMPLEMENTATIONS
+        )
+        self.built = True
+
+    def _attend(self, query, key, value, **options):
+        return functional.attend(
+            query,
+            key,
+            value,
+            scale=self.scale,
+            implementation=self.implementation,
+            **options,
+        )
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "scale": self.scale,
+            "implementation": self.implementation,
+        }

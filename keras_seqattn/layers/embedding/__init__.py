@@ -1,0 +1,1 @@
+"""From token ids to vectors with positions, and from vectors to logits."""

@@ -1,0 +1,341 @@
+"""Positions inside attention: rotated queries and keys, and biases of the scores.
+
+A layer of this kind has three methods, which `MultiHeadAttention` calls:
+`build(query_shape)` for heads `(B, T, H, K)`; `rotate(x, start)`, which turns queries
+or keys that stand at `start`, `start + 1`, ...; and `bias(target_length,
+source_length, offset)`, which gives what is added to the scores: a tensor `(1, H, T,
+S)`, or a `DistanceBias`, with which long sequences never make the bias of all pairs, or
+None. Query i stands at i + offset, key j at j; only their distance may count, as it
+does for the layers here, for attention one position at a time forgets where it began.
+Shapes: B batch, L length, T target length, S source length, H heads, G key and value
+heads, K key_dim.
+"""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.backend.ops import gather
+from keras_seqattn.layers.attention.distances import DistanceBias
+from keras_seqattn.layers.embedding.rotary import RotaryPositions
+from keras_seqattn.layers.shapes import check_rank
+from keras_seqattn.layers.weights.quantization import unquantized
+
+
+class _Bias(arguments.Checked, keras.layers.Layer):
+    """What biases share: they leave queries and keys as they are."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def build(self, query_shape, key_shape=None):
+        """Takes the number of heads from the queries."""
+        check_rank("query", query_shape, "(batch, length, heads, width)")
+        self.num_heads = query_shape[2]
+
+    def call(self, query, key=None, offset=0):
+        """Gives the bias of the scores of `query` and `key`."""
+        for name, x in (("query", query), ("key", key)):
+            check_rank(name, x, "(batch, length, heads, width)")
+        if query.shape[2] != self.num_heads:
+            raise ValueError(
+                f"`query` must have the {self.num_heads} heads that the layer was "
+                f"built for. Received: query.shape={tuple(query.shape)}."
+            )
+        source = query if key is None else key
+        bias = self.bias(ops.shape(query)[1], ops.shape(source)[1], offset)
+        return ops.cast(bias.pairs(), self.compute_dtype)
+
+    def rotate(self, x, start=0):
+        """Gives `x` back."""
+        return x
+
+    def compute_mask(self, query, mask=None):
+        """Gives the bias no mask."""
+        return None
+
+    def compute_output_shape(self, query_shape, key_shape=None):
+        """Gives the shape of the bias."""
+        for name, shape in (("query", query_shape), ("key", key_shape)):
+            check_rank(name, shape, "(batch, length, heads, width)")
+        source = query_shape if key_shape is None else key_shape
+        return (1, query_shape[2], query_shape[1], source[1])
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class RelativeBias(_Bias):
+    """Learns a bias of the scores for each head and bucket of distances.
+
+    bias[h, i, j] = table[bucket(j - i), h]. Of the buckets that a direction has, half
+    stand for one distance each, the rest for ranges that grow geometrically up to
+    `max_distance`; the last one takes all that is farther. Both directions share
+    `num_buckets`, or the keys after a query fall into the bucket of distance 0.
+    Shapes: B batch, T target length, S source length, H heads, K key_dim.
+
+    Args:
+        num_buckets: Number of buckets, a positive integer: an even one from 4 on where
+            bidirectional, else one from 2 on.
+        max_distance: The distance from which on all share one bucket; more than the
+            distances that have a bucket each.
+        bidirectional: Whether keys before and after a query have buckets of their own.
+        initializer: Initializer of the table.
+
+    Call arguments:
+        query: Float tensor `(B, T, H, K)`, of which the shape alone counts.
+        key: Float tensor `(B, S, G, K)`; `query` when None.
+        offset: Position of the first query among the keys; a scalar tensor in cached
+            decoding.
+
+    Returns:
+        Float tensor `(1, H, T, S)` in the compute dtype, to be added to scores as
+        `dot_product_attention(query, key, value, bias=...)` does.
+
+    Raises:
+        ValueError: If `num_buckets` or `max_distance` does not fit, or the layer is
+            called with another number of heads than it was built for.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = RelativeBias()
+        >>> tuple(layer(np.zeros((2, 5, 4, 8)), np.zeros((2, 7, 4, 8))).shape)
+        (1, 4, 5, 7)
+
+    Reference:
+        Raffel et al. 2020, section 2.1. Differs: none; the bounds of the buckets are
+        computed in integers, so that no rounding moves them.
+    """
+
+    def __init__(
+        self,
+        num_buckets=32,
+        max_distance=128,
+        bidirectional=True,
+        initializer="random_normal",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_buckets = arguments.positive_integer("num_buckets", num_buckets)
+        self.max_distance = arguments.positive_integer("max_distance", max_distance)
+        self.bidirectional = arguments.boolean("bidirectional", bidirectional)
+        self.initializer = arguments.keras_object("initializer", initializer)
+        self._check_buckets()
+
+    def _check_buckets(self):
+        least, even = (
+            (4, "an even integer") if self.bidirectional else (2, "an integer")
+        )
+        if self.num_buckets < least or (self.bidirectional and self.num_buckets % 2):
+            raise ValueError(
+                f"`num_buckets` must be {even} from {least} on where "
+                f"bidirectional={self.bidirectional!r}. "
+                f"Received: num_buckets={self.num_buckets!r}."
+            )
+        exact = self._buckets_of_a_direction() // 2
+        if self.max_distance <= exact:
+            raise ValueError(
+                f"`max_distance` must be more than {exact}, the number of distances "
+                "with a bucket of their own. "
+                f"Received: max_distance={self.max_distance!r}."
+            )
+
+    def _buckets_of_a_direction(self):
+        return self.num_buckets // 2 if self.bidirectional else self.num_buckets
+
+    def build(self, query_shape, key_shape=None):
+        """Makes the table `(num_buckets, H)`."""
+        super().build(query_shape, key_shape)
+        self.table = self.add_weight(
+            name="table",
+            shape=(self.num_buckets, self.num_heads),
+            initializer=self.initializer,
+            autocast=False,  # In a cached step as in a whole pass: float32.
+        )
+
+    def bias(self, target_length, source_length, offset=0):
+        """Gives the bias of the scores of given lengths.
+
+        Args:
+            target_length: Number of queries T, an integer or a scalar tensor.
+            source_length: Number of keys S.
+            offset: Position of the first query, an integer or a scalar tensor.
+
+        Returns:
+            A `DistanceBias` in float32: a number for each distance.
+        """
+        behind = _behind(target_length, source_length, offset)
+        rows = gather(self.table, self.buckets(behind))  # (T + S - 1, H)
+        values = ops.cast(ops.transpose(rows), "float32")
+        return DistanceBias(values, target_length)
+
+    def buckets(self, behind):
+        """Gives the bucket of each distance.
+
+        Args:
+            behind: Int32 tensor: how far a query stands behind a key, negative where
+                the key comes first after it.
+
+        Returns:
+            Int32 tensor of the same shape.
+        """
+        size = self._buckets_of_a_direction()
+        distance = ops.abs(behind) if self.bidirectional else ops.maximum(behind, 0)
+        table = ops.convert_to_tensor(_bucket_table(size, self.max_distance), "int32")
+        bucket = gather(table, ops.minimum(distance, self.max_distance))
+        if not self.bidirectional:
+            return bucket
+        return bucket + ops.where(behind < 0, size, 0)
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_buckets": self.num_buckets,
+            "max_distance": self.max_distance,
+            "bidirectional": self.bidirectional,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class AlibiBias(_Bias):
+    """Takes from each score the distance of query and key, times the head's slope.
+
+    bias[h, i, j] = -slope[h] * |i - j|, on both sides alike, so that it serves without
+    a causal mask too. For H a power of two the slopes are 2^(-m (h + 1) / H) with m =
+    `alibi_bias_max`; otherwise those of the next lower power of two, and then every
+    second one of its double. Nothing is learned.
+    Shapes: B batch, T target length, S source length, H heads, K key_dim.
+
+    Args:
+        alibi_bias_max: Positive number m: the last slope is 2^-m, and a greater one
+            lets some heads look farther.
+        **kwargs: `name`, `dtype`.
+
+    Call arguments:
+        query: Float tensor `(B, T, H, K)`, of which the shape alone counts.
+        key: Float tensor `(B, S, G, K)`; `query` when None.
+        offset: Position of the first query among the keys; a scalar tensor in cached
+            decoding.
+
+    Returns:
+        Float tensor `(1, H, T, S)` in the compute dtype, to be added to scores as
+        `dot_product_attention(query, key, value, bias=...)` does.
+
+    Raises:
+        ValueError: If `alibi_bias_max` is not positive, or the layer is called with
+            another number of heads than it was built for.
+
+    Example:
+        >>> import numpy as np
+        >>> np.asarray(AlibiBias()(np.zeros((1, 3, 8, 4), "float32")))[0, 0].tolist()
+        [[-0.0, -0.5, -1.0], [-0.5, -0.0, -0.5], [-1.0, -0.5, -0.0]]
+
+    Reference:
+        Press et al. 2022, section 3; other head counts: the authors' code. Differs:
+        symmetric without a causal mask, which the paper leaves open.
+    """
+
+    def __init__(self, alibi_bias_max=8.0, **kwargs):
+        super().__init__(**kwargs)
+        self.alibi_bias_max = arguments.number(
+            "alibi_bias_max", alibi_bias_max, above=0.0
+        )
+
+    def bias(self, target_length, source_length, offset=0):
+        """Gives the bias of the scores of given lengths.
+
+        Args:
+            target_length: Number of queries T, an integer or a scalar tensor.
+            source_length: Number of keys S.
+            offset: Position of the first query, an integer or a scalar tensor.
+
+        Returns:
+            A `DistanceBias` in float32: a number for each distance.
+        """
+        distances = ops.abs(_behind(target_length, source_length, offset))
+        slopes = np.array(_slopes(self.num_heads, self.alibi_bias_max), "float32")[
+            :, None
+        ]
+        values = -ops.multiply(ops.cast(distances, "float32"), slopes)
+        return DistanceBias(values, target_length, learned=False)
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {**super().get_config(), "alibi_bias_max": self.alibi_bias_max}
+
+
+_LAYERS = {"rotary": RotaryPositions, "alibi": AlibiBias, "relative": RelativeBias}
+
+
+def positions_in_attention(positions, dtype=None):
+    """Makes the layer that a name stands for; a layer stands for itself.
+
+    Args:
+        positions: "rotary", "alibi", "relative", a layer with `rotate` and `bias`, the
+            serialized configuration of one, or None.
+        dtype: The dtype policy of a layer that is made.
+
+    Returns:
+        A layer, or None.
+
+    Raises:
+        ValueError: If `positions` is none of these.
+
+    Example:
+        >>> positions_in_attention("rotary").base
+        10000.0
+    """
+    if isinstance(positions, dict):
+        deserialize = keras.saving.deserialize_keras_object
+        wanted = "the configuration of a layer"
+        positions = arguments.interpreted("positions", positions, deserialize, wanted)
+    if isinstance(positions, str) and positions in _LAYERS:
+        return _LAYERS[positions](dtype=unquantized(keras.dtype_policies.get(dtype)))
+    if positions is None or (
+        hasattr(positions, "rotate") and hasattr(positions, "bias")
+    ):
+        return positions
+    raise ValueError(
+        f"`positions` must be one of {tuple(_LAYERS)}, None or a layer with the "
+        f"methods `rotate` and `bias`. Received: positions={positions!r}."
+    )
+
+
+def _behind(target_length, source_length, offset):
+    """Gives how far a query stands behind a key, for all `(T + S - 1,)` distances."""
+    farthest = target_length - 1 + offset
+    distances = target_length + source_length - 1
+    if isinstance(distances, int):
+        distances = max(distances, 0)  # Of two empty sequences there is none.
+    return farthest - ops.arange(distances, dtype="int32")
+
+
+def _bucket_table(size, max_distance):
+    """Gives the bucket of each distance up to `max_distance` in one direction.
+
+    Distance n has the bucket exact + floor(log(n / exact) / log(max_distance / exact) *
+    wide) from `exact` on, for `wide` = size - exact. In integers: the greatest k for
+    which max_distance^k * exact^(wide - k) <= n^wide.
+    """
+    exact = size // 2
+    wide = size - exact
+    bounds = [max_distance**k * exact ** (wide - k) for k in range(1, wide)]
+    table, reached = list(range(exact)), 0
+    for distance in range(exact, max_distance + 1):
+        while reached < len(bounds) and bounds[reached] <= distance**wide:
+            reached += 1
+        table.append(exact + reached)
+    return table
+
+
+def _slopes(num_heads, largest):
+    """Gives the slope of each head."""
+    power = 2 ** int(math.log2(num_heads))
+    slopes = [2.0 ** (-largest * (head + 1) / power) for head in range(power)]
+    if power == num_heads:
+        return slopes
+    return slopes + _slopes(2 * power, largest)[::2][: num_heads - power]

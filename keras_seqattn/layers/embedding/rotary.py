@@ -1,0 +1,147 @@
+"""Rotary positions: queries and keys turned by the angles of their positions.
+
+Shapes: B batch, L length, H heads, K key_dim.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.layers.embedding.counting import positions_of
+from keras_seqattn.layers.shapes import check_rank
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class RotaryPositions(arguments.Checked, keras.layers.Layer):
+    """Rotates queries and keys by their positions, so that products see distances.
+
+    The pair (x[i], x[i + K / 2]) turns by the angle p * base^(-2i / K) at position
+    p = (start + l) / scaling. Pairs lie across the two halves, as in GPT-NeoX and the
+    checkpoints of Hugging Face, not side by side (2i, 2i + 1) as in the paper: so
+    published weights fit, and CTranslate2 reads ours with `rotary_interleave=False`.
+    A permutation of the projections' columns turns one convention into the other.
+    Computed in float32. Masks pass through.
+    Shapes: B batch, L length, H heads, K key_dim.
+
+    Args:
+        base: The longest wavelength over 2 pi, a positive number.
+        scaling: Positive number by which positions are divided (position
+            interpolation): L tokens fill the range that L / scaling were trained on.
+        sequence_axis: Axis of L in a call of the layer, not the first. Inside
+            attention, heads are always `(B, L, H, K)`.
+        feature_axis: Axis of K in a call of the layer, not the first.
+
+    Call arguments:
+        x: Float tensor `(B, L, H, K)` of queries or keys, or of rank 3 or more with the
+            two axes elsewhere; K is even.
+        start: Position of the first vector; a scalar tensor in cached decoding.
+        positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
+            vector, as in packed or shifted sequences; in place of `start`.
+
+    Returns:
+        Float tensor of the shape of `x` in the compute dtype.
+
+    Raises:
+        ValueError: If `base` or `scaling` is not positive, K is odd, or axes or shapes
+            do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = RotaryPositions()
+        >>> x = np.array([1.0, 0.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
+        >>> [round(float(x), 4) for x in layer(x, start=1)[0, 0, 0]]
+        [0.5403, 0.0, 0.8415, 0.0]
+
+    Reference:
+        Su et al. 2021, section 3.2; scaling: Chen et al. 2023. Differs: the pairs.
+    """
+
+    def __init__(
+        self, base=10000.0, scaling=1.0, sequence_axis=1, feature_axis=-1, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.base = arguments.number("base", base, above=0.0)
+        self.scaling = arguments.number("scaling", scaling, above=0.0)
+        self.sequence_axis = arguments.integer("sequence_axis", sequence_axis)
+        self.feature_axis = arguments.integer("feature_axis", feature_axis)
+        self.supports_masking = True
+
+    def build(self, x_shape):
+        """Sees that the axes are there, and that the width of a head is even."""
+        check_rank("x", x_shape, "(batch, ..., length, width)")
+        _, feature = self._axes(len(x_shape))
+        _check_width(x_shape[feature])
+
+    def call(self, x, start=0, positions=None):
+        """Rotates `x`."""
+        check_rank("x", x, "(batch, ..., length, width)")
+        return self._rotated(x, start, positions, *self._axes(len(x.shape)))
+
+    def rotate(self, x, start=0):
+        """Rotates heads that stand at `start`, `start + 1`, ...
+
+        Args:
+            x: Float tensor `(B, L, H, K)`.
+            start: Position of the first vector, an integer or a scalar tensor.
+
+        Returns:
+            Float tensor `(B, L, H, K)` in the dtype of `x`.
+        """
+        return self._rotated(x, start, None, 1, 3)
+
+    def bias(self, target_length, source_length, offset=0):
+        """Gives None: the scores of what is rotated need no bias."""
+        return None
+
+    def _axes(self, rank):
+        """Returns the axes of length and width, counted from the first."""
+        axes = self.sequence_axis, self.feature_axis
+        found = {axis % rank for axis in axes if -rank <= axis < rank}
+        if len(found) < 2 or 0 in found:
+            raise ValueError(
+                "`sequence_axis` and `feature_axis` must be two axes of `x`, and not "
+                f"the first. Received: sequence_axis={axes[0]}, "
+                f"feature_axis={axes[1]}, x of rank {rank}."
+            )
+        return tuple(axis % rank for axis in axes)
+
+    def _rotated(self, x, start, positions, sequence, feature):
+        """Rotates along two axes, which are not negative."""
+        _check_width(x.shape[feature])
+        half = int(x.shape[feature]) // 2  # a tensor where torch traces a program
+        rate = (self.base ** (-np.arange(half) / half)).astype("float32")
+        positions = positions_of(x, start, positions, axis=sequence)
+        positions = ops.cast(positions, "float32") / self.scaling
+        along = [1] * len(x.shape)
+        *rows, along[sequence] = ops.shape(positions)
+        along[:1] = rows or [1]
+        shape = [half if axis == feature else 1 for axis in range(len(along))]
+        angles = ops.multiply(ops.reshape(positions, along), rate.reshape(shape))
+        cosine, sine = ops.cos(angles), ops.sin(angles)
+        left, right = ops.split(ops.cast(x, "float32"), 2, axis=feature)
+        turned = (left * cosine - right * sine, right * cosine + left * sine)
+        return ops.cast(ops.concatenate(turned, axis=feature), x.dtype)
+
+    def compute_output_shape(self, x_shape):
+        """Gives the shape of `x`, unchanged."""
+        check_rank("x", x_shape, "(batch, ..., length, width)")
+        return x_shape
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "base": self.base,
+            "scaling": self.scaling,
+            "sequence_axis": self.sequence_axis,
+            "feature_axis": self.feature_axis,
+        }
+
+
+def _check_width(width):
+    if width is not None and width % 2:
+        raise ValueError(
+            "`key_dim` must be even for rotary positions, which turn pairs. "
+            f"Received: key_dim={width!r}."
+        )

@@ -1,0 +1,1 @@
+"""Recurrent encoders, the attentive recurrent decoder, and the memory of segments."""

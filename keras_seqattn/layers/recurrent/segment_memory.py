@@ -1,0 +1,150 @@
+"""The memory that makes a decoder recurrent over the segments of a long text.
+
+Shapes: B batch, T length of a segment, M memory_length, D model_dim.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.layers.attention.masks import bool_mask
+from keras_seqattn.layers.shapes import check_batch, check_rank
+
+
+def next_memory(memory, segment):
+    """Keeps the last M rows of a memory and the segment after it, without gradient.
+
+    Args:
+        memory: Tensor `(B, M, ...)`: what stood before the segment.
+        segment: Tensor `(B, T, ...)`.
+
+    Returns:
+        Tensor `(B, M, ...)` in the dtype of `memory`.
+
+    Example:
+        >>> import numpy as np
+        >>> np.asarray(next_memory(np.array([[1, 2, 3]]), np.array([[4, 5]]))).tolist()
+        [[3, 4, 5]]
+
+    Reference:
+        Dai et al. 2019, section 3.2. Differs: none.
+    """
+    memory = ops.convert_to_tensor(memory)
+    segment = ops.cast(segment, memory.dtype)
+    joined = ops.concatenate([memory, segment], axis=1)  # (B, M + T, ...)
+    return ops.stop_gradient(joined[:, -memory.shape[1] :])
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class SegmentMemory(arguments.Checked, keras.layers.Layer):
+    """Holds the last vectors it was called with, and gives them at the next call.
+
+    Row b of a batch goes on where row b of the batch before ended: texts are cut into
+    segments, and each keeps its row. The memory begins empty, no gradient passes
+    through it, and it changes at every call, in training or not. It is two
+    non-trainable variables, so it works in `fit` on every backend, compiled or not,
+    for batches of the one size it is made for; it is saved with the weights.
+    Shapes: B batch, T length of a segment, M memory_length, D model_dim.
+
+    Args:
+        memory_length: Number of vectors kept M, a positive integer.
+        batch_size: Number of rows B, a positive integer.
+
+    Call arguments:
+        x: Float tensor `(B, T, D)`, the segment.
+        mask: Bool tensor `(B, T)`, True = a real token; else the mask on `x`.
+        restart: Bool tensor `(B,)`, True = the row begins another text: what it held
+            is forgotten.
+
+    Returns:
+        What was held before this call: the vectors `(B, M, D)` in the compute dtype,
+        and a bool tensor `(B, M)`, False where nothing is held yet or padding was.
+
+    Raises:
+        ValueError: If a size is not a positive integer, or `x` has another rank or
+            batch size.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = SegmentMemory(memory_length=2, batch_size=1)
+        >>> _ = layer(np.array([[[1.0], [2.0], [3.0]]]))
+        >>> held, mask = layer(np.array([[[4.0]]]))
+        >>> np.asarray(held)[0, :, 0].tolist(), np.asarray(mask).tolist()
+        ([2.0, 3.0], [[True, True]])
+
+    Reference:
+        Dai et al. 2019, section 3.2. Differs: none.
+    """
+
+    def __init__(self, memory_length, batch_size, **kwargs):
+        super().__init__(**kwargs)
+        self.memory_length = arguments.positive_integer("memory_length", memory_length)
+        self.batch_size = arguments.positive_integer("batch_size", batch_size)
+        self.supports_masking = True
+
+    def build(self, x_shape):
+        """Makes the variables, which hold nothing."""
+        check_rank("x", x_shape, "(batch, length, width)")
+        shape = (self.batch_size, self.memory_length)
+        self.memory = self.add_weight(
+            name="memory",
+            shape=(*shape, x_shape[-1]),
+            dtype=self.compute_dtype,
+            initializer="zeros",
+            trainable=False,
+        )
+        self.memory_mask = self.add_weight(
+            name="memory_mask",
+            shape=shape,
+            dtype="bool",
+            initializer="zeros",
+            trainable=False,
+        )
+
+    def call(self, x, mask=None, restart=None):
+        """Gives what is held, and holds the end of `x`."""
+        check_rank("x", x, "(batch, length, width)")
+        check_batch(x=x, memory=self.memory)
+        # Copies: torch's `assign` writes into the very tensor that was read.
+        held, held_mask = ops.copy(self.memory), ops.copy(self.memory_mask)
+        if restart is not None:
+            restart = bool_mask("restart", restart)
+            check_rank("restart", restart, "(batch,)")
+            check_batch(x=x, restart=restart)
+            going_on = ops.logical_not(restart)
+            held_mask = ops.logical_and(held_mask, going_on[:, None])
+        mask = bool_mask("mask", mask)
+        if mask is None:
+            mask = ops.ones(ops.shape(x)[:2], "bool")
+        real = ops.where(mask[..., None], x, ops.cast(0.0, x.dtype))
+        self.memory.assign(next_memory(held, real))
+        self.memory_mask.assign(next_memory(held_mask, mask))
+        return held, held_mask
+
+    def reset(self):
+        """Forgets all: every row begins another text."""
+        if self.built:
+            self.memory.assign(ops.zeros(self.memory.shape, self.memory.dtype))
+            self.memory_mask.assign(ops.zeros(self.memory_mask.shape, "bool"))
+
+    def compute_mask(self, x, mask=None):
+        """Gives no masks: the memory's is an output."""
+        return None
+
+    def compute_output_spec(self, x, mask=None, restart=None):
+        """Gives the symbolic memory and its mask."""
+        check_rank("x", x, "(batch, length, width)")
+        check_batch(x=x, memory=self.memory)
+        shape = (self.batch_size, self.memory_length)
+        return (
+            keras.KerasTensor((*shape, x.shape[-1]), self.compute_dtype),
+            keras.KerasTensor(shape, "bool"),
+        )
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "memory_length": self.memory_length,
+            "batch_size": self.batch_size,
+        }

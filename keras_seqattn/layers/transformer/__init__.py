@@ -1,0 +1,1 @@
+"""Transformer blocks and what they are made of."""

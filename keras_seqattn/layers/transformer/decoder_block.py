@@ -1,0 +1,361 @@
+"""The decoder's block: self-attention, attention to a source, feed-forward.
+
+Shapes: B batch, T target length, S source length, M length of the past, D model_dim,
+H heads, W beams, L cache length.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqattn.layers.attention.masks import bool_mask
+from keras_seqattn.layers.shapes import check_built, check_rank
+from keras_seqattn.layers.transformer.checkpointing import checkpointed
+from keras_seqattn.layers.transformer.encoder_block import (
+    Block,
+    attend,
+    attention_config,
+    check_sequences,
+    checked_attention,
+)
+from keras_seqattn.layers.transformer.residual import EPSILON
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class DecoderBlock(Block):
+    """Lets each target position attend to those before it, then to the source.
+
+    x = residual(causal self-attention), x = residual(cross-attention to the source),
+    y = residual(feed-forward). Called without a source it is a decoder-only block,
+    without the middle part. The target's mask goes on with the output.
+    Shapes: B batch, T target length, S source length, M length of the past, D
+    model_dim, H heads, W beams, L cache length.
+
+    Args:
+        num_heads: Number of attention heads H, a positive integer.
+        intermediate_dim: Width of the feed-forward's hidden layer.
+        key_dim: Width of a head; D / H when None, which must be whole.
+        dropout: Fraction of each sublayer's output dropped while training.
+        attention_dropout: Fraction of the attention weights dropped while training.
+        activation: Activation of the feed-forward.
+        gated: Whether the feed-forward is gated.
+        norm: "layer" or "rms".
+        normalize_first: Pre-norm (True) or post-norm (False).
+        attention: A dict of further `MultiHeadAttention` arguments for the
+            self-attention, or a layer that is called as one.
+        cross_attention: The same for the cross-attention.
+        activation_dropout: Fraction of the feed-forward's hidden layer dropped while
+            training.
+        stochastic_depth: Fraction of the samples that skip a sublayer while training,
+            drawn for each sublayer: see `Residual`.
+        gradient_checkpointing: Whether the block is computed again in the backward
+            pass, with the same dropout, and only its output is kept till then: less
+            memory for more time. Not for sublayers that change weights of theirs as
+            they are called, or add losses.
+        skip_padding: As in `EncoderBlock`, for the target (where it has no `past`) and
+            for the source, each with a mask.
+        kernel_initializer: Initializer of the kernels of attention and feed-forward.
+        bias_initializer: Initializer of their biases.
+        epsilon: Number added to the variance of each norm, positive.
+
+    Call arguments:
+        target: Float tensor `(B, T, D)`.
+        source: Float tensor `(B, S, D)`, or None.
+        mask: What Keras fills where there is no source; means `target_mask`.
+        target_mask: Bool tensor `(B, T)`; else the mask on `target`.
+        source_mask: Bool tensor `(B, S)`; else the mask on `source`.
+        return_attention_scores: Whether to return the weights too.
+        training: Whether to drop.
+        use_causal_mask: Whether position i of the target sees only j <= i.
+        past: Float tensor `(B, M, D)` of vectors that stood right before the target,
+            or None: the self-attention attends to them too, and positions count from
+            the first of them. Gradients reach it; `ops.stop_gradient` is the caller's.
+        past_mask: Bool tensor `(B, M)`, True = may be attended to.
+
+    Returns:
+        Float tensor `(B, T, D)` in the compute dtype; with `return_attention_scores`
+        also the weights of the self-attention `(B, H, T, M + T)`, and with a source
+        those of the cross-attention `(B, H, T, S)`.
+
+    Raises:
+        ValueError: If both `mask` and `target_mask` are given, `num_heads` does not
+            divide D and `key_dim` is None, or an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> block = DecoderBlock(num_heads=2, intermediate_dim=32)
+        >>> target, source = np.zeros((2, 5, 8)), np.zeros((2, 7, 8))
+        >>> tuple(block(target, source).shape)
+        (2, 5, 8)
+
+    Reference:
+        Vaswani et al. 2017, section 3.1; `past`: Dai et al. 2019, section 3.2.
+        Differs: none.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        intermediate_dim,
+        key_dim=None,
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation="relu",
+        gated=False,
+        norm="layer",
+        normalize_first=True,
+        attention=None,
+        cross_attention=None,
+        activation_dropout=0.0,
+        stochastic_depth=0.0,
+        gradient_checkpointing=False,
+        skip_padding=False,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        epsilon=EPSILON,
+        **kwargs,
+    ):
+        super().__init__(
+            num_heads,
+            intermediate_dim,
+            key_dim=key_dim,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            activation=activation,
+            gated=gated,
+            norm=norm,
+            normalize_first=normalize_first,
+            attention=attention,
+            activation_dropout=activation_dropout,
+            stochastic_depth=stochastic_depth,
+            gradient_checkpointing=gradient_checkpointing,
+            skip_padding=skip_padding,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            epsilon=epsilon,
+            **kwargs,
+        )
+        self.cross_attention = checked_attention("cross_attention", cross_attention)
+
+    def build(self, target_shape, source_shape=None):
+        """Makes the attentions and the feed-forward."""
+        for name, shape in (("target", target_shape), ("source", source_shape)):
+            check_rank(name, shape, "(batch, length, width)")
+        self.attention_residual = self._attention_residual(
+            self.attention, target_shape[-1], "self_attention"
+        )
+        self.attention_residual.build(target_shape, target_shape)
+        self.cross_residual = None
+        if source_shape is not None:
+            self.cross_residual = self._attention_residual(
+                self.cross_attention, target_shape[-1], "cross_attention"
+            )
+            self.cross_residual.build(target_shape, source_shape)
+        self.feed_forward_residual.build(target_shape)
+
+    def __call__(self, *args, **kwargs):
+        """Refuses two masks of the target; `call` cannot, since Keras fills one in."""
+        mask, target_mask = kwargs.get("mask"), kwargs.get("target_mask")
+        if mask is not None and target_mask is not None:
+            raise ValueError(
+                "`mask` must be None where `target_mask` is given: the two mean the "
+                f"same. Received: mask of shape {tuple(mask.shape)}, target_mask of "
+                f"shape {tuple(target_mask.shape)}."
+            )
+        return super().__call__(*args, **kwargs)
+
+    @checkpointed
+    def call(
+        self,
+        target,
+        source=None,
+        mask=None,
+        target_mask=None,
+        source_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=True,
+        past=None,
+        past_mask=None,
+    ):
+        """Decodes `target`, attending to `source`."""
+        check_sequences(target=target, source=source, past=past)
+        target_mask = bool_mask("target_mask", target_mask if mask is None else mask)
+        source_mask = bool_mask("source_mask", source_mask)
+        self._check_source(source)
+        packing = (
+            None if past is not None else self._packing(target, target_mask, training)
+        )
+        source_packing = self._packing(source, source_mask, training)
+        x, *scores = attend(
+            self.attention_residual,
+            self._packed(target, packing),
+            packing=(packing, packing),
+            query_mask=target_mask,
+            return_attention_scores=return_attention_scores,
+            use_causal_mask=use_causal_mask,
+            **_with_past(target, target_mask, past, past_mask),
+        )
+        if source is not None:
+            x, *cross_scores = attend(
+                self.cross_residual,
+                x,
+                self._packed(source, source_packing),
+                packing=(packing, source_packing),
+                query_mask=target_mask,
+                value_mask=source_mask,
+                return_attention_scores=return_attention_scores,
+            )
+            scores += cross_scores
+        x = self._unpacked(self.feed_forward_residual(x), packing)
+        return (x, *scores) if return_attention_scores else x
+
+    def _check_source(self, source):
+        if (source is None) != (self.cross_residual is None):
+            raise ValueError(
+                "`source` must be given in every call of a decoder block, or in none. "
+                f"Received: source={'None' if source is None else 'a tensor'} after a "
+                "first call that was the other."
+            )
+
+    def initial_cache(self, batch_size, width, max_length):
+        """Makes the empty cache of `step`: that of the self-attention.
+
+        Args:
+            batch_size: Number of sentences B, an integer or a scalar tensor.
+            width: Number of beams W a sentence.
+            max_length: Number of steps L the cache has room for.
+
+        Returns:
+            A dict of tensors `(B, ...)`, zeros, for `state["sentence"]`.
+        """
+        check_built(self)
+        attention = self.attention_residual.sublayer
+        return attention.initial_cache(batch_size, width, max_length)
+
+    def project_memory(self, source):
+        """Projects the source for the cross-attention, once for all steps and beams.
+
+        Args:
+            source: Float tensor `(B, S, D)`.
+
+        Returns:
+            A dict of tensors `(B, ...)`, for `state["sentence"]`.
+        """
+        check_built(self)
+        return self.cross_residual.sublayer.project_memory(source)
+
+    def prefill(self, target, cache, width=1, **arguments):
+        """Does what a call does, and leaves what `step` needs to go on from it.
+
+        Args:
+            target: Float tensor `(B, T, D)`, the first positions of every beam.
+            cache: What `initial_cache` gave.
+            width: Number of beams W a sentence.
+            **arguments: Those of a call.
+
+        Returns:
+            What a call gives, and the cache with the T positions.
+        """
+        check_built(self)
+        residual = self.attention_residual
+        entered = residual.enter(target)
+        cache = residual.sublayer.fill_cache(entered, cache, width=width)
+        return self(target, **arguments), cache
+
+    def step(
+        self,
+        target,
+        cache,
+        index,
+        memory=None,
+        source_mask=None,
+        mask=None,
+        ancestry=None,
+        return_attention_scores=False,
+    ):
+        """Decodes one new position of each beam.
+
+        Equals row `index` of a call on the whole sequence.
+
+        Args:
+            target: Float tensor `(B, W, D)`, the vector at `index` of each beam.
+            cache: What `initial_cache` or the step before gave.
+            index: The position, an integer or a scalar int32 tensor.
+            memory: What `project_memory` gave, or None without a source.
+            source_mask: Bool tensor `(B, S)`.
+            mask: Bool tensor `(B, L)`, True = a position of the cache that may be
+                attended to, where it is not all up to `index`.
+            ancestry: Int32 tensor `(B, W, L)`, the beam that wrote each position of a
+                beam's history, as `mark_ancestry` returns it for `index`; None for a
+                single beam.
+            return_attention_scores: Whether to return the weights on the memory too.
+
+        Returns:
+            Float tensor `(B, W, D)`, and the cache with this position; with
+            `return_attention_scores` also the weights `(B, H, W, S)`.
+
+        Raises:
+            ValueError: If `ancestry` is None and there are several beams.
+        """
+        check_built(self)
+        residual = self.attention_residual
+        given = {"mask": mask, "ancestry": ancestry}
+        given = {name: value for name, value in given.items() if value is not None}
+        attended, cache = residual.sublayer.step(
+            residual.enter(target), cache, index, **given
+        )
+        x, scores = residual.leave(target, attended), None
+        if memory is not None:
+            residual = self.cross_residual
+            attended = residual.sublayer.step_memory(
+                residual.enter(x),
+                memory,
+                source_mask,
+                index=index,
+                return_attention_scores=return_attention_scores,
+            )
+            if return_attention_scores:
+                attended, scores = attended
+            x = residual.leave(x, attended)
+        x = self.feed_forward_residual(x)
+        return (x, cache, scores) if return_attention_scores else (x, cache)
+
+    def compute_mask(self, target, mask=None):
+        """Passes the mask of `target` on to the output, none to the weights."""
+        return mask
+
+    def compute_output_spec(
+        self, target, source=None, return_attention_scores=False, past=None, **kwargs
+    ):
+        """Gives the symbolic output, and the symbolic weights where asked for."""
+        check_sequences(target=target, source=source, past=past)
+        self._check_source(source)
+        seen = target if past is None else ops.concatenate([past, target], axis=1)
+        attended = [(self.attention_residual, seen)]
+        if source is not None:
+            attended.append((self.cross_residual, source))
+        return self._output_spec(target, return_attention_scores, *attended)
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "cross_attention": attention_config(self.cross_attention),
+        }
+
+
+def _with_past(target, target_mask, past, past_mask):
+    """Gives the call arguments that let `target` attend to `past` and itself."""
+    if past is None:
+        return {"value_mask": target_mask}
+    mask = None
+    past_mask = bool_mask("past_mask", past_mask)
+    if past_mask is not None or target_mask is not None:
+        mask = ops.concatenate(
+            [_mask_or_all(past, past_mask), _mask_or_all(target, target_mask)], axis=1
+        )
+    return {"past": past, "value_mask": mask, "offset": ops.shape(past)[1]}
+
+
+def _mask_or_all(x, mask):
+    return ops.ones(ops.shape(x)[:2], "bool") if mask is None else mask

@@ -1,0 +1,424 @@
+"""What Transformer blocks share, and the encoder's block.
+
+Shapes: B batch, L length, D model_dim, H heads.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.backend import tracing
+from keras_seqattn.layers.attention.masks import bool_mask
+from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
+from keras_seqattn.layers.shapes import check_batch, check_rank
+from keras_seqattn.layers.transformer.checkpointing import checkpointed
+from keras_seqattn.layers.transformer.feed_forward import FeedForward
+from keras_seqattn.layers.transformer.packing import packing_of
+from keras_seqattn.layers.transformer.residual import EPSILON, NORMS, Residual
+from keras_seqattn.layers.weights.quantization import dtype_config
+
+
+class Block(arguments.Checked, keras.layers.Layer):
+    """What the encoder's and the decoder's block share: options and sublayers.
+
+    A chain of residual sublayers, the last of which is the feed-forward.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        intermediate_dim,
+        key_dim=None,
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation="relu",
+        gated=False,
+        norm="layer",
+        normalize_first=True,
+        attention=None,
+        activation_dropout=0.0,
+        stochastic_depth=0.0,
+        gradient_checkpointing=False,
+        skip_padding=False,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        epsilon=EPSILON,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = arguments.positive_integer("num_heads", num_heads)
+        self.intermediate_dim = arguments.positive_integer(
+            "intermediate_dim", intermediate_dim
+        )
+        self.key_dim = arguments.positive_integer("key_dim", key_dim, optional=True)
+        self.dropout = arguments.fraction("dropout", dropout)
+        self.attention_dropout = arguments.fraction(
+            "attention_dropout", attention_dropout
+        )
+        self.activation = arguments.keras_object("activation", activation)
+        self.gated = arguments.boolean("gated", gated)
+        self.norm = arguments.choice("norm", norm, NORMS)
+        self.normalize_first = arguments.boolean("normalize_first", normalize_first)
+        self.attention = checked_attention("attention", attention)
+        self.activation_dropout = arguments.fraction(
+            "activation_dropout", activation_dropout
+        )
+        self.stochastic_depth = stochastic_depth
+        self.gradient_checkpointing = arguments.boolean(
+            "gradient_checkpointing", gradient_checkpointing
+        )
+        self.skip_padding = arguments.boolean("skip_padding", skip_padding)
+        self.kernel_initializer = arguments.keras_object(
+            "kernel_initializer", kernel_initializer
+        )
+        self.bias_initializer = arguments.keras_object(
+            "bias_initializer", bias_initializer
+        )
+        self.epsilon = epsilon
+        self._takes_rows = stochastic_depth == 0.0
+        self.supports_masking = True
+        self.feed_forward_residual = self._residual(
+            FeedForward(
+                intermediate_dim,
+                activation=activation,
+                gated=gated,
+                dropout=activation_dropout,
+                kernel_initializer=self.kernel_initializer,
+                bias_initializer=self.bias_initializer,
+                name="feed_forward",
+                dtype=self.dtype_policy,
+            ),
+            "feed_forward_residual",
+        )
+
+    def _residual(self, sublayer, name):
+        return Residual(
+            sublayer,
+            dropout=self.dropout,
+            norm=self.norm,
+            normalize_first=self.normalize_first,
+            stochastic_depth=self.stochastic_depth,
+            epsilon=self.epsilon,
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def _attention_residual(self, attention, model_dim, name):
+        """Wraps the attention that options, or a layer, stand for."""
+        if not isinstance(attention, keras.layers.Layer):
+            options = {
+                "num_heads": self.num_heads,
+                "key_dim": self._width_of_head(model_dim),
+                "dropout": self.attention_dropout,
+                "kernel_initializer": self.kernel_initializer,
+                "bias_initializer": self.bias_initializer,
+                "name": name,
+                "dtype": self.dtype_policy,
+            }
+            attention = MultiHeadAttention(**{**options, **(attention or {})})
+        self._takes_rows &= type(attention).call is MultiHeadAttention.call
+        return self._residual(attention, f"{name}_residual")
+
+    def _packing(self, x, mask, training):
+        """Gives the `Packing` of `x`; None where padding is computed like the rest."""
+        if not (training and self.skip_padding and self._takes_rows) or mask is None:
+            return None
+        if 0 in x.shape[:2]:  # No padding, and no row to copy.
+            return None
+        return packing_of(mask) if tracing.allows_any_shape(x) else None
+
+    def _packed(self, x, packing):
+        """Gives the rows of `x`, or `x` where there is no packing."""
+        # What is computed twice has rows of its own each time.
+        share = not self.gradient_checkpointing
+        return x if packing is None else packing.pack(x, share)
+
+    def _unpacked(self, x, packing):
+        """Gives what rows stand for, or `x` where there is no packing."""
+        share = not self.gradient_checkpointing
+        return x if packing is None else packing.unpack(x, share)
+
+    def _width_of_head(self, model_dim):
+        if self.key_dim is not None:
+            return self.key_dim
+        if model_dim % self.num_heads:
+            raise ValueError(
+                "`num_heads` must divide the width of the input, or `key_dim` be "
+                f"given. Received: num_heads={self.num_heads!r} for width {model_dim}."
+            )
+        return model_dim // self.num_heads
+
+    def compute_output_shape(self, x_shape, source_shape=None):
+        """Gives the shape of the first input, unchanged."""
+        return x_shape
+
+    def _output_spec(self, x, return_attention_scores, *attended):
+        """Gives the symbolic output, and the weights of each residual's attention."""
+        output = keras.KerasTensor(x.shape, self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        scores = [
+            residual.sublayer.compute_output_spec(
+                x, source, return_attention_scores=True
+            )[1]
+            for residual, source in attended
+        ]
+        return output, *scores
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "dtype": dtype_config(self),
+            "num_heads": self.num_heads,
+            "intermediate_dim": self.intermediate_dim,
+            "key_dim": self.key_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "activation": keras.activations.serialize(self.activation),
+            "gated": self.gated,
+            "norm": self.norm,
+            "normalize_first": self.normalize_first,
+            "attention": attention_config(self.attention),
+            "activation_dropout": self.activation_dropout,
+            "stochastic_depth": self.stochastic_depth,
+            "gradient_checkpointing": self.gradient_checkpointing,
+            "skip_padding": self.skip_padding,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "epsilon": self.epsilon,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Makes the block, and the attention layers it was given from their config."""
+        made = {
+            name: attention_from_config(config[name])
+            for name in ("attention", "cross_attention")
+            if name in config
+        }
+        return cls(**{**config, **made})
+
+
+def check_sequences(**inputs):
+    """Raises an error if inputs are not sequences of vectors of one batch.
+
+    Args:
+        **inputs: Tensors or their shapes, by the names of the arguments, or None.
+
+    Raises:
+        ValueError: If one has another rank than 3, or another batch size.
+    """
+    for name, x in inputs.items():
+        check_rank(name, x, "(batch, length, width)")
+    check_batch(**inputs)
+
+
+def attend(
+    residual,
+    x,
+    source=None,
+    past=None,
+    packing=(None, None),
+    return_attention_scores=False,
+    **more,
+):
+    """Attends inside a residual.
+
+    Args:
+        residual: The `Residual` around an attention layer.
+        x: Float tensor `(B, T, D)` that attends.
+        source: What it attends to; itself when None.
+        past: Float tensor `(B, M, D)` of what stood before `x`, attended to as well.
+        packing: The `Packing` of `x` and of `source`, where they are rows, else None.
+        return_attention_scores: Whether to give the weights too.
+        **more: Arguments of the attention layer's call.
+
+    Returns:
+        A tuple: the float tensor `(B, T, D)`, and the weights where asked for.
+    """
+    hidden = residual.enter(x)
+    source = hidden if source is None else source
+    if past is not None:
+        source = ops.concatenate([residual.enter(past), source], axis=1)
+    if packing != (None, None):  # A layer of another class knows no rows.
+        more["packing"] = packing
+    attended = residual.sublayer(
+        hidden, source, return_attention_scores=return_attention_scores, **more
+    )
+    if not return_attention_scores:
+        return (residual.leave(x, attended),)
+    attended, scores = attended
+    return residual.leave(x, attended), scores
+
+
+def checked_attention(name, attention):
+    """Returns what stands for the attention of a block.
+
+    Args:
+        name: Name of the argument, for the error.
+        attention: A dict of `MultiHeadAttention` arguments, a layer or None.
+
+    Returns:
+        `attention`.
+
+    Raises:
+        ValueError: If it is something else.
+
+    Example:
+        >>> checked_attention("attention", {"use_gate": True})
+        {'use_gate': True}
+    """
+    kinds = (dict, keras.layers.Layer)
+    arguments.instance(name, attention, kinds, "a dict or a layer", optional=True)
+    if isinstance(attention, dict):
+        names = arguments.names_of(MultiHeadAttention)
+        arguments.known(attention, (*names, "name", "dtype", "trainable"), name)
+    return attention
+
+
+def attention_config(attention):
+    """Gives what stands for an attention, a dict of options or a layer, as a config.
+
+    Args:
+        attention: A layer, a dict of options that may hold layers, or None.
+
+    Returns:
+        The same with every object in its place serialized.
+    """
+    if isinstance(attention, dict):
+        return {name: attention_config(value) for name, value in attention.items()}
+    if hasattr(attention, "get_config"):
+        return keras.saving.serialize_keras_object(attention)
+    return attention
+
+
+def attention_from_config(config):
+    """Gives what `attention_config` was given.
+
+    A layer among the options is made here, not by each attention that takes it: what
+    is saved once for all must be loaded so.
+
+    Args:
+        config: What `attention_config` gave.
+
+    Returns:
+        A layer, a dict of options that may hold layers, or None.
+    """
+    if not isinstance(config, dict):
+        return config
+    if "class_name" in config:
+        return keras.saving.deserialize_keras_object(config)
+    return {name: attention_from_config(value) for name, value in config.items()}
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class EncoderBlock(Block):
+    """Lets each position attend to all, then transforms each by itself.
+
+    x = residual(self-attention), y = residual(feed-forward). Masked positions are not
+    attended to; the mask goes on with the output.
+    Shapes: B batch, L length, D model_dim, H heads.
+
+    Args:
+        num_heads: Number of attention heads H, a positive integer.
+        intermediate_dim: Width of the feed-forward's hidden layer.
+        key_dim: Width of a head; D / H when None, which must be whole.
+        dropout: Fraction of each sublayer's output dropped while training.
+        attention_dropout: Fraction of the attention weights dropped while training.
+        activation: Activation of the feed-forward.
+        gated: Whether the feed-forward is gated.
+        norm: "layer" or "rms".
+        normalize_first: Pre-norm (True) or post-norm (False).
+        attention: A dict of further `MultiHeadAttention` arguments, or a layer that is
+            called as one.
+        activation_dropout: Fraction of the feed-forward's hidden layer dropped while
+            training.
+        stochastic_depth: Fraction of the samples that skip a sublayer while training,
+            drawn for each sublayer: see `Residual`.
+        gradient_checkpointing: Whether the block is computed again in the backward
+            pass, with the same dropout, and only its output is kept till then: less
+            memory for more time. Not for sublayers that change weights of theirs as
+            they are called, or add losses.
+        skip_padding: Whether to compute, while training, only what the mask calls real,
+            where a program's shapes may hang on values: on TensorFlow and torch, not
+            compiled (XLA). At padding the output is then zero, or as without. Not
+            with stochastic depth, nor with an attention of another class.
+        kernel_initializer: Initializer of the kernels of attention and feed-forward.
+        bias_initializer: Initializer of their biases.
+        epsilon: Number added to the variance of each norm, positive.
+
+    Call arguments:
+        x: Float tensor `(B, L, D)`.
+        mask: Bool tensor `(B, L)`, True = a real token; else the mask on `x`.
+        attention_mask: Bool tensor `(B, L, L)` or `(B, H, L, L)`.
+        return_attention_scores: Whether to return the weights too.
+        training: Whether to drop.
+        use_causal_mask: Whether position i sees only j <= i: with it, a stack of these
+            blocks is a decoder-only Transformer, as one of `DecoderBlock`s that are
+            called without a source.
+
+    Returns:
+        Float tensor `(B, L, D)` in the compute dtype; with `return_attention_scores`
+        also the weights `(B, H, L, L)`.
+
+    Raises:
+        ValueError: If `num_heads` does not divide D and `key_dim` is None, or an
+            option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> block = EncoderBlock(num_heads=2, intermediate_dim=32)
+        >>> tuple(block(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 5, 8)
+
+    Reference:
+        Vaswani et al. 2017, section 3.1. Differs: none.
+    """
+
+    def build(self, x_shape):
+        """Makes the attention and the feed-forward."""
+        check_rank("x", x_shape, "(batch, length, width)")
+        self.attention_residual = self._attention_residual(
+            self.attention, x_shape[-1], "self_attention"
+        )
+        self.attention_residual.build(x_shape, x_shape)
+        self.feed_forward_residual.build(x_shape)
+
+    @checkpointed
+    def call(
+        self,
+        x,
+        mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+    ):
+        """Encodes `x`."""
+        check_sequences(x=x)
+        mask = bool_mask("mask", mask)
+        packing = self._packing(x, mask, training)
+        x, *scores = attend(
+            self.attention_residual,
+            self._packed(x, packing),
+            packing=(packing, packing),
+            query_mask=mask,
+            value_mask=mask,
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+            use_causal_mask=use_causal_mask,
+        )
+        x = self._unpacked(self.feed_forward_residual(x), packing)
+        return (x, *scores) if return_attention_scores else x
+
+    def compute_mask(self, x, mask=None):
+        """Passes the mask of `x` on to the output, none to the weights."""
+        return mask
+
+    def compute_output_spec(self, x, return_attention_scores=False, **kwargs):
+        """Gives the symbolic output, and the symbolic weights where asked for."""
+        check_sequences(x=x)
+        return self._output_spec(
+            x, return_attention_scores, (self.attention_residual, x)
+        )

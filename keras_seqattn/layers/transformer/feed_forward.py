@@ -1,0 +1,124 @@
+"""The position-wise feed-forward sublayer."""
+
+import keras
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.backend.ops import sizes
+from keras_seqattn.layers.dropout import Dropout
+from keras_seqattn.layers.shapes import check_rank
+from keras_seqattn.layers.weights.initializers import copied
+from keras_seqattn.layers.weights.lora import Dense
+from keras_seqattn.layers.weights.quantization import dtype_config
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class FeedForward(arguments.Checked, keras.layers.Layer):
+    """Transforms each position by itself through a wider hidden layer.
+
+    y = W_2 dropout(act(W_1 x + b_1)) + b_2; gated, the hidden layer is
+    act(W_1 x + b_1) * (W_g x + b_g). Masks pass through.
+    Shapes: D model_dim, F intermediate_dim.
+
+    Args:
+        intermediate_dim: Width F of the hidden layer, a positive integer.
+        activation: Name or function of the activation.
+        gated: Whether a linear branch multiplies the activated one ("silu" gives
+            SwiGLU, "gelu" GEGLU).
+        dropout: Fraction of the hidden layer dropped while training, in [0, 1).
+        kernel_initializer: Initializer of the kernels.
+        bias_initializer: Initializer of the biases.
+
+    Call arguments:
+        x: Float tensor `(..., D)`.
+
+    Returns:
+        Float tensor `(..., D)` in the compute dtype.
+
+    Raises:
+        ValueError: If `intermediate_dim` is not a positive integer.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = FeedForward(32)
+        >>> tuple(layer(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 5, 8)
+
+    Reference:
+        Vaswani et al. 2017, section 3.3; gated: Shazeer 2020. Differs: the gate has
+        a bias.
+    """
+
+    def __init__(
+        self,
+        intermediate_dim,
+        activation="relu",
+        gated=False,
+        dropout=0.0,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.intermediate_dim = arguments.positive_integer(
+            "intermediate_dim", intermediate_dim
+        )
+        self.activation = arguments.keras_object("activation", activation)
+        self.gated = arguments.boolean("gated", gated)
+        self.dropout = arguments.fraction("dropout", dropout)
+        self.kernel_initializer = arguments.keras_object(
+            "kernel_initializer", kernel_initializer
+        )
+        self.bias_initializer = arguments.keras_object(
+            "bias_initializer", bias_initializer
+        )
+        self.supports_masking = True
+        self.hidden_dense = self._dense(intermediate_dim, "hidden")
+        self.gate_dense = self._dense(intermediate_dim, "gate") if gated else None
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
+
+    def _dense(self, units, name):
+        return Dense(
+            units,
+            kernel_initializer=copied(self.kernel_initializer),
+            bias_initializer=copied(self.bias_initializer),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, x_shape):
+        """Makes the projections."""
+        check_rank("x", x_shape, "(batch, ..., width)")
+        self.hidden_dense.build(x_shape)
+        if self.gated:
+            self.gate_dense.build(x_shape)
+        self.output_dense = self._dense(x_shape[-1], "output")
+        self.output_dense.build((*x_shape[:-1], self.intermediate_dim))
+
+    def call(self, x):
+        """Transforms each position of `x`."""
+        check_rank("x", x, "(batch, ..., width)")
+        rows = ops.reshape(x, (-1, x.shape[-1]))  # a matrix, as a kernel is
+        hidden = self.activation(self.hidden_dense(rows))
+        if self.gated:
+            hidden = ops.multiply(hidden, self.gate_dense(rows))
+        rows = self.output_dense(self.dropout_layer(hidden))
+        return ops.reshape(rows, sizes(x))
+
+    def compute_output_shape(self, x_shape):
+        """Gives the shape of `x`, unchanged."""
+        check_rank("x", x_shape, "(batch, ..., width)")
+        return x_shape
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "dtype": dtype_config(self),
+            "intermediate_dim": self.intermediate_dim,
+            "activation": keras.activations.serialize(self.activation),
+            "gated": self.gated,
+            "dropout": self.dropout,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+        }

@@ -1,0 +1,158 @@
+"""The residual connection that every sublayer of a block stands in.
+
+Shapes: D model_dim.
+"""
+
+import keras
+
+from keras_seqattn import arguments
+from keras_seqattn.layers.dropout import Dropout
+from keras_seqattn.layers.shapes import check_width
+from keras_seqattn.layers.transformer.normalization import LayerNormalization
+from keras_seqattn.layers.weights.quantization import dtype_config
+
+EPSILON = 1e-5
+# Names of norms.
+NORMS = ("layer", "rms")
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class Residual(arguments.Checked, keras.layers.Layer):
+    """Adds what a sublayer computes to its input, with norm and dropout around it.
+
+    Pre-norm: y = x + dropout(sublayer(norm(x))); post-norm:
+    y = norm(x + dropout(sublayer(x))). Masks pass through. A sublayer that takes more
+    than `x` is called between `enter` and `leave`. While training, stochastic depth p
+    leaves the sublayer out of a sample with probability p, and multiplies what it gives
+    to the others by 1 / (1 - p), so that nothing is scaled at inference.
+
+    Args:
+        sublayer: The layer, which keeps the shape of its first input.
+        dropout: Fraction of the sublayer's output dropped while training, in [0, 1).
+        norm: "layer" or "rms".
+        normalize_first: Pre-norm (True) or post-norm (False).
+        stochastic_depth: Fraction of the samples that skip the sublayer while training,
+            in [0, 1).
+        epsilon: Number added to the norm's variance, positive.
+
+    Call arguments:
+        x: Float tensor `(B, ..., D)`.
+
+    Returns:
+        Float tensor of the shape of `x` in the compute dtype.
+
+    Raises:
+        ValueError: If `norm` is unknown, a fraction is not in [0, 1), or `epsilon` is
+            not positive.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = Residual(keras.layers.Dense(8), dropout=0.1)
+        >>> tuple(layer(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 5, 8)
+
+    Reference:
+        Vaswani et al. 2017, section 3.1; pre-norm: Xiong et al. 2020; RMS norm: Zhang
+        and Sennrich 2019; stochastic depth: Huang et al. 2016, who skip a layer in a
+        whole batch, as LayerDrop does (Fan et al. 2020), and scale at inference.
+        Differs: samples skip one by one, which has the same mean and less variance,
+        and is one program however many skip.
+    """
+
+    def __init__(
+        self,
+        sublayer,
+        dropout=0.0,
+        norm="layer",
+        normalize_first=True,
+        stochastic_depth=0.0,
+        epsilon=EPSILON,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.sublayer = arguments.instance(
+            "sublayer", sublayer, keras.layers.Layer, "a layer"
+        )
+        self.dropout = arguments.fraction("dropout", dropout)
+        self.norm = norm
+        self.normalize_first = arguments.boolean("normalize_first", normalize_first)
+        self.stochastic_depth = arguments.fraction("stochastic_depth", stochastic_depth)
+        self.epsilon = arguments.number("epsilon", epsilon, above=0.0)
+        self.supports_masking = True
+        self.norm_layer = make_norm(norm, epsilon, dtype=self.dtype_policy)
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
+
+    def build(self, x_shape, *more_shapes):
+        """Makes the norm, and the sublayer for `x` and what else it is called with."""
+        self._width = x_shape[-1]
+        self.norm_layer.build(x_shape)
+        self.skip_layer = keras.layers.Dropout(
+            self.stochastic_depth,
+            noise_shape=(None, *[1] * (len(x_shape) - 1)),
+            name="skip",
+            dtype=self.dtype_policy,
+        )
+        if not self.sublayer.built:
+            self.sublayer.build(x_shape, *more_shapes)
+
+    def enter(self, x):
+        """Gives what the sublayer is to see of `x`: normalized when pre-norm."""
+        check_width("x", x, self._width)
+        return self.norm_layer(x) if self.normalize_first else x
+
+    def leave(self, x, output):
+        """Adds the sublayer's output to `x`."""
+        x = x + self.skip_layer(self.dropout_layer(output))
+        return x if self.normalize_first else self.norm_layer(x)
+
+    def call(self, x):
+        """Computes the sublayer and adds it."""
+        return self.leave(x, self.sublayer(self.enter(x)))
+
+    def compute_output_shape(self, x_shape):
+        """Gives the shape of `x`, unchanged."""
+        return x_shape
+
+    def get_config(self):
+        """Gives the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "dtype": dtype_config(self),
+            "sublayer": keras.saving.serialize_keras_object(self.sublayer),
+            "dropout": self.dropout,
+            "norm": self.norm,
+            "normalize_first": self.normalize_first,
+            "stochastic_depth": self.stochastic_depth,
+            "epsilon": self.epsilon,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Makes the layer, and the sublayer from its own config."""
+        sublayer = keras.saving.deserialize_keras_object(config["sublayer"])
+        return cls(**{**config, "sublayer": sublayer})
+
+
+def make_norm(norm, epsilon=EPSILON, **kwargs):
+    """Makes the normalization a name stands for.
+
+    Args:
+        norm: "layer" or "rms".
+        epsilon: Number added to the variance.
+        **kwargs: `name`, `dtype`.
+
+    Returns:
+        A Keras layer.
+
+    Raises:
+        ValueError: If `norm` is unknown.
+
+    Example:
+        >>> make_norm("rms").__class__.__name__
+        'RMSNormalization'
+    """
+    if arguments.choice("norm", norm, NORMS) == "layer":
+        return LayerNormalization(epsilon=epsilon, **kwargs)
+    layer = keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)
+    layer.supports_masking = True  # else Keras warns that the mask ends here
+    return layer

@@ -1,0 +1,1 @@
+"""How weights begin, are adapted and are quantized."""

@@ -1,0 +1,189 @@
+"""LoRA: a model trained by few weights, in factors beside its kernels.
+
+Shapes: N width of a kernel's last axis, R rank.
+"""
+
+import math
+import re
+
+import keras
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.layers.weights.quantization import QuantizedAsParent
+
+
+class KeepsLora:
+    """A subclass of one of Keras's layers that is saved with its LoRA factors.
+
+    Keras saves the product of both added to the kernel, and zeros both when it loads,
+    after which no gradient reaches either. A mixin, named before the layer.
+    """
+
+    adapted_weight = "kernel"
+
+    def _factors(self):
+        name = self.adapted_weight
+        return [getattr(self, f"lora_{name}_{which}") for which in "ab"]
+
+    def save_own_variables(self, store):
+        """Saves the weights, and both factors beside them."""
+        if not self.lora_enabled or self.quantization_mode:
+            super().save_own_variables(store)
+            return
+        self.lora_enabled = False  # else the factors would be merged
+        try:
+            super().save_own_variables(store)
+        finally:
+            self.lora_enabled = True
+        store["lora_a"], store["lora_b"] = (x.value for x in self._factors())
+        store["lora_scale"] = ops.convert_to_tensor(
+            self.lora_alpha / self.lora_rank, "float32"
+        )
+
+    def load_own_variables(self, store):
+        """Loads the weights and the factors; merges these where LoRA is not enabled."""
+        if self.quantization_mode:
+            super().load_own_variables(store)
+            return
+        values = {name: store[name] for name in store.keys()}
+        saved = [values.pop(f"lora_{part}", None) for part in ("a", "b", "scale")]
+        before = self._factors()[0].numpy() if self.lora_enabled else None
+        super().load_own_variables(values)
+        a, b, scale = saved
+        if self.lora_enabled:
+            factors = self._factors()
+            factors[0].assign(before if a is None else a)
+            if b is not None:
+                factors[1].assign(b)
+        elif a is not None:
+            weight = getattr(self, self.adapted_weight)
+            product = ops.matmul(ops.array(a), ops.array(b)) * ops.array(scale)
+            weight.assign(ops.add(weight.value, ops.cast(product, weight.dtype)))
+
+
+class Dense(KeepsLora, QuantizedAsParent, keras.layers.Dense):
+    """Keras's layer, as a part of ours."""
+
+
+def enable_lora(model, rank, alpha=None, targets=None, train_norms=False):
+    """Freezes a model, and trains LoRA factors beside its kernels instead.
+
+    A kernel W `(..., N)` becomes W + alpha / rank * A B with A `(..., R)` random and B
+    `(R, N)` zero; in the projections of attention N is the width of a head. At first
+    the model computes what it did. The layers of this library that hold a kernel are
+    adapted: the projections of attention, the feed-forwards, tied embeddings and
+    logits. All other weights are frozen. Compile the model after the call, also where
+    it was compiled before.
+
+    `model.save` keeps the factors and the optimizer's state of the models of
+    `keras_seqattn.models`, and of any model the weights files and `Resume` do. A file
+    loaded into a model without LoRA has them merged into its kernels.
+    Shapes: N width of a kernel's last axis, R rank.
+
+    Args:
+        model: A built Keras model.
+        rank: Rank R of the factors, a positive integer.
+        alpha: Positive number, the scale of the factors times R; None: `rank`.
+        targets: Regular expressions, a list or a tuple of strings; layers are adapted
+            whose `path` one of them is found in, such as "attention/(query|value)".
+            None: all.
+        train_norms: Whether norms are trained too.
+
+    Returns:
+        The number of trainable weights, an integer.
+
+    Raises:
+        ValueError: If an argument is out of range, LoRA is enabled already, or no
+            layer is adapted.
+
+    Example:
+        >>> from keras_seqattn.models import LanguageModel
+        >>> model = LanguageModel(50, model_dim=16, num_layers=1, intermediate_dim=32)
+        >>> enable_lora(model, rank=2, targets=["attention/(query|value)"])
+        272
+
+    Reference:
+        Hu et al. 2022, section 4.1. Differs: kernels of several axes are factored
+        before the last one, and A is He uniform, as in Keras.
+    """
+    arguments.instance("model", model, keras.Model, "a built Keras model")
+    rank = arguments.positive_integer("rank", rank)
+    alpha = arguments.number("alpha", alpha, above=0.0, optional=True)
+    train_norms = arguments.boolean("train_norms", train_norms)
+    patterns = _patterns(targets)
+    layers = list(sublayers(model))
+    adapted = [
+        layer
+        for layer in layers
+        if isinstance(layer, KeepsLora)
+        and layer.built
+        and any(re.search(pattern, layer.path) for pattern in patterns)
+    ]
+    if not adapted:
+        raise ValueError(
+            "`targets` must match the path of a layer of this library that holds a "
+            f"kernel, in a built model. Received: targets={targets!r}."
+        )
+    if any(isinstance(layer, KeepsLora) and layer.lora_enabled for layer in layers):
+        raise ValueError(
+            "`model` must be without LoRA, which can be enabled once. "
+            f"Received: model={model.name!r}, where it is."
+        )
+    norms = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)
+    kept = {
+        id(variable)
+        for layer in layers
+        if train_norms and isinstance(layer, norms)
+        for variable in layer.weights
+    }
+    for variable in model.trainable_variables:
+        variable.trainable = id(variable) in kept
+    for layer in adapted:
+        layer.enable_lora(rank, lora_alpha=alpha)
+    model.lora_options = {
+        "rank": rank,
+        "alpha": alpha,
+        "targets": None if targets is None else patterns,
+        "train_norms": train_norms,
+    }
+    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
+
+
+def _patterns(targets):
+    if targets is None:
+        return [""]
+    if not isinstance(targets, list | tuple):
+        arguments.refuse("targets", targets, "a list of strings", optional=True)
+    return list(arguments.strings("targets", targets))
+
+
+def sublayers(layer):
+    """Yields every layer that a layer holds, itself first, each once.
+
+    Keras has no public way to reach layers within layers.
+
+    Args:
+        layer: A Keras layer or model.
+
+    Yields:
+        Layers.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> [type(found).__name__ for found in sublayers(model)][-1]
+        'Dense'
+    """
+    seen, waiting = set(), [layer]
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, keras.layers.Layer):
+            yield thing
+            waiting += vars(thing).values()
+        elif isinstance(thing, dict):
+            waiting += thing.values()
+        elif isinstance(thing, list | tuple):
+            waiting += thing

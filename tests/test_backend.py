@@ -1,0 +1,150 @@
+import logging
+import os
+import threading
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from keras_seqattn.backend.compile import CompiledFunction, num_threads
+from keras_seqattn.backend.ops import gather, sizes
+from keras_seqattn.backend.random import repeated_randomness
+
+from keras_seqattn.backend.autodiff import gradients
+from keras_seqattn.decoding.threads import in_threads
+
+
+def test_nested_arrays_go_in_and_come_out():
+    function = CompiledFunction(lambda x: {"sum": x["a"] + x["b"], "both": (x["a"],)})
+    result = function({"a": np.ones(3, "float32"), "b": np.full(3, 2.0, "float32")})
+    assert isinstance(result["sum"], np.ndarray)
+    np.testing.assert_array_equal(result["sum"], [3.0, 3.0, 3.0])
+    np.testing.assert_array_equal(result["both"][0], [1.0, 1.0, 1.0])
+
+
+@pytest.mark.backends("tensorflow")
+def test_programs_of_one_function_are_no_retracing(caplog):
+    """TensorFlow warns where it traces the same code again and again."""
+
+    class Doubler:
+        def double(self, x):
+            return x * 2
+
+    tensorflow = logging.getLogger("tensorflow")
+    tensorflow.addHandler(caplog.handler)
+    try:
+        for _ in range(8):
+            CompiledFunction(Doubler().double)(np.ones(2, "float32"))
+    finally:
+        tensorflow.removeHandler(caplog.handler)
+    assert not caplog.records
+
+
+def test_one_program_serves_one_signature():
+    function = CompiledFunction(lambda x: x * 2)
+    for shape in ((2,), (3,), (2,), (3,)):
+        function(np.ones(shape, "float32"))
+    assert function.num_programs == 2
+    function(np.ones(2, "int32"))
+    assert function.num_programs == 3
+    assert function.compile_seconds > 0.0
+
+
+def test_threads_share_a_program():
+    """They all come while none is there; one makes it, and the others wait."""
+    together, calls = threading.Barrier(4), []
+
+    def function(x):
+        calls.append(x)
+        return x * 2
+
+    compiled = CompiledFunction(function)
+
+    def double(number):
+        together.wait(timeout=60.0)
+        return compiled(np.full(2, number, "float32"))
+
+    found = list(in_threads(double, range(4), threads=4))
+    np.testing.assert_array_equal(found, [[0, 0], [2, 2], [4, 4], [6, 6]])
+    assert compiled.num_programs == 1
+    assert len(calls) == (4 if keras.backend.backend() == "torch" else 1)
+
+
+def test_programs_run_at_once_where_a_processor_computes_them():
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    wanted = 1 if keras.backend.backend() == "torch" else cores or os.cpu_count()
+    assert num_threads() == wanted
+
+
+def test_variables_that_change_are_seen():
+    variable = keras.Variable([1.0, 2.0])
+    function = CompiledFunction(lambda x: x + variable, [variable])
+    x = np.zeros(2, "float32")
+    np.testing.assert_array_equal(function(x), [1.0, 2.0])
+    variable.assign([5.0, 6.0])
+    np.testing.assert_array_equal(function(x), [5.0, 6.0])
+    assert function.num_programs == 1
+
+
+def test_it_is_traced_once_where_the_backend_compiles():
+    calls = []
+
+    def function(x):
+        calls.append(x)
+        return ops.sum(x)
+
+    compiled = CompiledFunction(function)
+    for value in (1.0, 2.0, 3.0):
+        assert compiled(np.full(4, value, "float32")) == 4.0 * value
+    assert len(calls) == (3 if keras.backend.backend() == "torch" else 1)
+
+
+def test_a_mistake_inside_shows_itself():
+    function = CompiledFunction(lambda x: ops.reshape(x, (3, 3)))
+    with pytest.raises(Exception, match="reshape|shape"):
+        function(np.zeros(4, "float32"))
+
+
+def test_randomness_repeats_and_goes_on_as_if_nothing_had_been():
+    def dropped(dropout):
+        return ops.convert_to_numpy(dropout(ops.ones(100), training=True))
+
+    keras.utils.set_random_seed(0)
+    expected = dropped(keras.layers.Dropout(0.5))
+    keras.utils.set_random_seed(0)
+    dropout = keras.layers.Dropout(0.5)
+    for seed in (1, 1, 2):
+        with keras.StatelessScope(), repeated_randomness(seed):
+            dropped(dropout)
+    np.testing.assert_array_equal(dropped(dropout), expected)
+    with keras.StatelessScope(), repeated_randomness():
+        first = dropped(dropout)
+    with keras.StatelessScope(), repeated_randomness():
+        np.testing.assert_array_equal(dropped(dropout), first)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 3, 2)])
+def test_gather_is_indexing(shape):
+    rng = np.random.default_rng(0)
+    x, indices = rng.normal(size=shape).astype("float32"), rng.integers(0, 5, (2, 4))
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(gather(x, indices.astype("int32"))), x[indices]
+    )
+
+
+def test_gather_adds_up_the_gradients_of_what_is_taken_twice():
+    indices = np.array([1, 1, 3], "int32")
+    slope = gradients(lambda x: ops.sum(gather(x, indices)), np.ones((4, 2), "float32"))
+    np.testing.assert_array_equal(slope, [[0, 0], [2, 2], [0, 0], [1, 1]])
+
+
+@pytest.mark.parametrize("length", [3, None])
+def test_sizes_are_what_reshape_takes(length):
+    def turned(x):
+        return ops.reshape(ops.reshape(x, (-1, 1)), sizes(x))
+
+    inputs = keras.Input((length, 2))
+    outputs = keras.layers.Lambda(turned, output_shape=(length, 2))(inputs)
+    x = np.arange(12, dtype="float32").reshape(2, 3, 2)
+    np.testing.assert_array_equal(keras.Model(inputs, outputs).predict(x, verbose=0), x)
+    assert sizes(ops.array(x)) == (2, 3, 2)
