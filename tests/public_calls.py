@@ -82,6 +82,11 @@ def listed(stream):
     return to_its_end
 
 
+@functools.wraps(ks.models.TranslationTransformer)
+def counted(**given):
+    return ks.tuning.count_parameters(**given)
+
+
 def exporting(format):
     """Returns what takes the options of a format, on a backend that may lack it."""
     prepare = importlib.import_module(f"keras_seqattn.export.{format}").prepare
@@ -140,16 +145,21 @@ def protocol():
     return found
 
 
-def public():
-    """Maps the name of every public class, function and method to itself."""
-    named = {
+def named():
+    """Maps the name of every public class and function to itself."""
+    found = {
         f"{room}.{name}": getattr(getattr(ks, room), name)
         for room in ROOMS
         for name in getattr(ks, room).__all__
     }
-    named["Translator"] = ks.Translator
-    named["TextGenerator"] = ks.TextGenerator
-    return {name: value for name, value in named.items() if name not in MADE_BY_US}
+    found["Translator"] = ks.Translator
+    found["TextGenerator"] = ks.TextGenerator
+    return found
+
+
+def public():
+    """Maps the name of every public class and function that a user calls to itself."""
+    return {name: value for name, value in named().items() if name not in MADE_BY_US}
 
 
 @functools.cache
@@ -225,7 +235,6 @@ def calls():
             "warmup_steps": 10,
         },
         "tuning.Range": {"low": 0.1, "high": 0.5},
-        "tuning.Study": {"directory": "study"},
         "tuning.TranslationHyperModel": {},
         "tuning.TranslationSpace": {},
         "tuning.attention_choices": {"hp": hp(), "model_dim": 8},
@@ -242,7 +251,6 @@ def calls():
         "plotting.attention_html": {**weights, **tokens},
         "plotting.attention_map": {**weights, **tokens},
         "plotting.learning_curves": {"history": {"loss": [2.0, 1.0]}},
-        "plotting.study": {"study": None},
         "audit.check_causality": {"model": model(), "inputs": inputs, "num_draws": 1},
         "audit.check_padding_invariance": {
             "model": model(),
@@ -264,7 +272,11 @@ def calls():
             found[name] = {**given, **more}
     found = {name: (targets[name], given) for name, given in found.items()}
     called = dict(layer_call(name) for name in CASES if name.startswith("layers."))
-    found["training.enable_lora"] = adapted, found["training.enable_lora"][1]
+    for name, stand_in in (
+        ("training.enable_lora", adapted),
+        ("tuning.count_parameters", counted),
+    ):
+        found[name] = stand_in, found[name][1]
     ours, language = translator(), CASES["models.LanguageModel"][0][0]()
     masked, metric = ks.training.MaskedCrossentropy(), ks.training.MaskedAccuracy()
     logits = np.zeros((2, 4, 11), "float32")

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+
+from keras_seqattn.backend.autodiff import gradients
 from keras_seqattn.backend.compile import CompiledFunction, num_threads
 from keras_seqattn.backend.ops import gather, sizes
 from keras_seqattn.backend.random import repeated_randomness
-
-from keras_seqattn.backend.autodiff import gradients
 from keras_seqattn.decoding.threads import in_threads
 
 

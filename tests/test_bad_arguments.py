@@ -6,15 +6,19 @@ a valid example) is of another type. What is not valid is a `ValueError` that na
 argument; what is valid goes through.
 """
 
+import functools
 import inspect
 import re
 
 import numpy as np
 import pytest
 
+from keras_seqattn.arguments.checked import FLAGS
 from keras_seqattn.audit import passes
 from keras_seqattn.tuning import latency, settings
-from tests.public_calls import Ready, calls, public
+from tests import public_calls
+from tests.public_calls import Ready, public
+from tests.public_methods import UNCHECKED, derived, methods
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -52,10 +56,9 @@ NEVER = {
 EXEMPT = {
     "layers.MultiHeadAttention.call.packing": "what blocks pass each other",
     "tuning.Configuration.model": "the model checks what it holds",
-    "tuning.Study.corpus": "needs the folder of a study",
     "tuning.TranslationSpace": "None declares nothing; the model checks `positions`",
     "tuning.attention_choices": "None declares nothing",
-    "plotting.study": "needs the folder of a study",
+    "tuning.Configuration.make_model.weights=string": "Keras says what files it reads",
 }
 # Of these Keras takes None for its own default.
 KERAS_OBJECTS = ("initializer", "activation")
@@ -115,6 +118,11 @@ SLOW = {
     "text.load_parallel",
     "text.translation_batches",
 }
+
+
+@functools.cache
+def calls():
+    return {**public_calls.calls(), **methods()}
 
 
 def documentation(function):
@@ -192,9 +200,11 @@ def complaints(name):
         refused = set(never(parameter, given))
         if not allows_none(function, parameter):
             refused |= {"None"}
-        if name.endswith(".call"):  # A flag may be 1 or 0, as in Keras.
-            refused -= {"0"}
+        if parameter.name in FLAGS and name.startswith(("layers.", "models.")):
+            refused -= {"0"}  # A flag may be 1 or 0, as in Keras.
         for label, value in VALUES.items():
+            if f"{name}.{parameter.name}={label}" in EXEMPT:
+                continue
             error = outcome(function, given, parameter.name, value)
             if isinstance(error, OSError) and type(value) is str:
                 continue
@@ -208,6 +218,15 @@ def complaints(name):
 
 def test_every_public_call_is_here():
     assert set(public()) <= set(calls())
+
+
+def test_every_public_method_is_here_or_says_why_not():
+    for names in derived().values():
+        assert len({*names} & set(UNCHECKED)) + bool({*names} & set(calls())) == 1, (
+            names
+        )
+    known = {name for names in derived().values() for name in names}
+    assert set(UNCHECKED) <= known
 
 
 @pytest.mark.filterwarnings("ignore")

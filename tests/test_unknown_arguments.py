@@ -2,7 +2,9 @@
 
 import pytest
 
+from tests import public_calls
 from tests.cases import CASES
+from tests.public_methods import methods
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -14,6 +16,15 @@ def test_an_unknown_keyword_is_refused(name):
         pytest.skip("made by a function of its own")
     with pytest.raises((ValueError, TypeError), match="frobnicate"):
         make(frobnicate=3)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted({**public_calls.calls(), **methods()}))
+def test_no_call_swallows_an_unknown_keyword(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    function, given = {**public_calls.calls(), **methods()}[name]
+    with pytest.raises((ValueError, TypeError), match="frobnicate"):
+        function(**given, frobnicate=3)
 
 
 @pytest.mark.parametrize(

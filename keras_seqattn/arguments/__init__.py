@@ -5,7 +5,7 @@ configurations are JSON) and raises a `ValueError` that names the argument, says
 must be and what it was. A bool is never a number. With `optional=True` None is allowed.
 """
 
-from keras_seqattn.arguments.checked import Checked
+from keras_seqattn.arguments.checked import Checked, check_flag
 from keras_seqattn.arguments.errors import (
     known,
     names_of,
@@ -39,6 +39,7 @@ from keras_seqattn.arguments.scalars import (
 __all__ = [
     "Checked",
     "boolean",
+    "check_flag",
     "choice",
     "fraction",
     "function",

@@ -7,6 +7,7 @@ import dataclasses
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
@@ -240,6 +241,8 @@ class BeamSearch(Search):
         Returns:
             The same, of penalties.
         """
+        if not hasattr(length, "shape"):
+            length = np.asarray(arguments.tensor("length", length), "float32")
         base = length if self.penalty == "length" else (5.0 + length) / 6.0
         return base**self.length_penalty
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_seqattn import arguments
+
 
 class Hypotheses(NamedTuple):
     """What a search found, best first: N hypotheses for each of B sentences.
@@ -41,6 +43,9 @@ class Hypotheses(NamedTuple):
         Returns:
             A list of token ids.
         """
+        batch_size, count = np.shape(self.token_ids)[:2]
+        arguments.integer("sentence", sentence, 0, batch_size - 1)
+        arguments.integer("rank", rank, 0, count - 1)
         return self.token_ids[sentence, rank, : self.lengths[sentence, rank]].tolist()
 
     def ranked(self, sentence):
@@ -52,6 +57,7 @@ class Hypotheses(NamedTuple):
         Returns:
             A list of pairs: a list of token ids, and the score.
         """
+        arguments.integer("sentence", sentence, 0, len(self.token_ids) - 1)
         scores = self.scores[sentence].tolist()
         return [
             (self.sequence(sentence, rank), score)

@@ -3,6 +3,8 @@
 A size that is not known yet (None, or a tensor) fits.
 """
 
+from keras_seqattn import arguments
+
 
 def check_built(layer):
     """Raises an error if a layer has no weights yet.
@@ -56,6 +58,37 @@ def check_rank(name, x, layout):
         raise ValueError(
             f"`{name}` must have rank {bound}{wanted}, {layout}. "
             f"Received: {name}.shape={shape}."
+        )
+
+
+def check_tensor(name, x, layout=None, width=None, integers=False):
+    """Raises an error if an argument of a method is not a tensor that fits.
+
+    Args:
+        name: Name of the argument.
+        x: What the caller passed.
+        layout: The axes, in words, as in `check_rank`; None for any.
+        width: Size of the last axis that the layer was built for, or None for any.
+        integers: Whether it must be of integers.
+
+    Raises:
+        ValueError: If `x` is no tensor, or has another rank, width or dtype.
+
+    Example:
+        >>> check_tensor("x", 3)
+        Traceback (most recent call last):
+        ValueError: `x` must be a tensor or an array. Received: x=3.
+    """
+    if not hasattr(x, "shape"):
+        arguments.refuse(name, x, "a tensor or an array")
+    arguments.tensor(name, x)
+    if layout is not None:
+        check_rank(name, x, layout)
+    if width is not None:
+        check_width(name, x, width)
+    if integers and "int" not in str(x.dtype):
+        raise ValueError(
+            f"`{name}` must be of integers. Received: {name} of dtype {x.dtype}."
         )
 
 

@@ -34,11 +34,12 @@ def id_tensor(name, token_ids, pad_id):
     return ops.convert_to_tensor(id_array(name, token_ids, pad_id), "int32")
 
 
-def memory_of(memory):
+def memory_of(memory, maker="encode"):
     """Returns what `encode` returned, with tensors in the place of NumPy's arrays.
 
     Args:
         memory: What the caller passed.
+        maker: Name of the method that makes it.
 
     Returns:
         A dict.
@@ -51,7 +52,7 @@ def memory_of(memory):
         >>> sorted(memory_of({"hidden": x, "mask": x > 0}))
         ['hidden', 'mask']
     """
-    return _parts("memory", memory, ("hidden", "mask"), "encode")
+    return _parts("memory", memory, ("hidden", "mask"), maker)
 
 
 def state_of(state, index):

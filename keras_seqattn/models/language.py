@@ -17,7 +17,6 @@ from keras_seqattn.models.inputs import (
     id_tensor,
     memory_of,
     state_of,
-    tensors,
 )
 
 
@@ -209,6 +208,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         Returns:
             An integer, or None for no limit.
         """
+        arguments.integer("prompt_length", prompt_length, 0)
         return None if self.max_length is None else self.max_length - prompt_length
 
     def encode(self, prompt_ids):
@@ -294,10 +294,12 @@ class LanguageModel(stacks.Configured, keras.Model):
             ValueError: If the model has no memory.
         """
         self._check_memory("segment")
+        arguments.check_flag("training", training, optional=True)
         token_ids = id_tensor("token_ids", token_ids, self.pad_id)
         if memory is None:
             memory = self._decoder.initial_memory(ops.shape(token_ids)[0])
-        return self._decoder.segment(token_ids, tensors(memory), training)
+        memory = memory_of(memory, "initial_memory")
+        return self._decoder.segment(token_ids, memory, training)
 
     def recurrent(self, batch_size):
         """Makes the model that carries its memory from batch to batch, for `fit`.

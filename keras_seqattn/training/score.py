@@ -94,6 +94,7 @@ class TranslationScore(keras.callbacks.Callback):
 
     def is_due(self, epoch):
         """Whether an epoch is scored, by its number from 0."""
+        arguments.integer("epoch", epoch, 0)
         last = self.params["epochs"] - 1
         return epoch % self.every == 0 or epoch == last
 

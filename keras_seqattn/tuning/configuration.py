@@ -7,6 +7,8 @@ import dataclasses
 import inspect
 
 from keras_seqattn import arguments, layers, models, training
+from keras_seqattn.layers.transformer.residual import NORMS
+from keras_seqattn.models.stacks import POSITIONS_IN_ATTENTION, checked_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Configuration:
             A `TranslationTransformer`, whose validation logs the loss, smoothed as in
             training, and `token_crossentropy` and `perplexity`, which are not smoothed.
         """
+        arguments.path("weights", weights, optional=True)
         model = models.TranslationTransformer(**self.model)
         if weights is not None:
             model.load_weights(weights)
@@ -89,14 +92,26 @@ def count_parameters(**options):
         What `count_params` of the model gives.
 
     Raises:
-        ValueError: If there is an option whose weights it cannot count.
+        ValueError: If an option is unknown or out of range, or has weights that cannot
+            be counted.
 
     Example:
         >>> count_parameters(source_vocabulary_size=100, model_dim=16, num_heads=2,
         ...                  encoder_layers=1, decoder_layers=1, intermediate_dim=32)
         7232
     """
-    given = {**_DEFAULTS, **options}
+    names = ("source_vocabulary_size", *_DEFAULTS)
+    given = {name: options.get(name, _DEFAULTS.get(name)) for name in names}
+    more = {name: value for name, value in options.items() if name not in given}
+    given = checked_options(models.TranslationTransformer, given, more)
+    arguments.choice("norm", given["norm"], NORMS)
+    names = ("sinusoidal", "learned", *POSITIONS_IN_ATTENTION)
+    arguments.choice("positions", given["positions"], names, optional=True)
+    if given["positions"] == "learned" and given["max_length"] is None:
+        raise ValueError(
+            "`max_length` must be given for learned positions. "
+            "Received: max_length=None."
+        )
     if given["attention"] is not None:
         raise ValueError(
             "`attention` must be None for its weights to be counted. "

@@ -89,7 +89,7 @@ def attention_choices(
         >>> attention_choices(keras_tuner.HyperParameters(), 96, num_layers=(2, 4))
         AttentionChoices(num_heads=2, key_dim=16, num_layers=2)
     """
-    arguments.offers("hp", hp, ("Choice", "Fixed"), "KerasTuner's `HyperParameters`")
+    _check_hp(hp)
     arguments.positive_integer("model_dim", model_dim)
     _check_values("num_heads", num_heads)
     _check_values("key_dim", key_dim)
@@ -186,6 +186,12 @@ class TranslationSpace:
         Raises:
             ValueError: If nothing says the vocabulary's size.
         """
+        _check_hp(hp)
+        for name, value in (
+            ("vocabulary_size", vocabulary_size),
+            ("target_vocabulary_size", target_vocabulary_size),
+        ):
+            arguments.positive_integer(name, value, optional=True)
         take = functools.partial(self._take, hp)
         size = take("vocabulary_size") or vocabulary_size
         if size is None:
@@ -242,6 +248,10 @@ _CHECKS = {
     **dict.fromkeys(("learning_rate", "post_norm_learning_rate"), _rate),
     "positions": arguments.text,  # checked by the model
 }
+
+
+def _check_hp(hp):
+    arguments.offers("hp", hp, ("Choice", "Fixed"), "KerasTuner's `HyperParameters`")
 
 
 def _check_values(name, values, check=arguments.positive_integer):

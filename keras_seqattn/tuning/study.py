@@ -5,6 +5,7 @@ import pathlib
 import keras_tuner
 
 from keras_seqattn import arguments
+from keras_seqattn.decoding.methods import checked_search
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.configuration import Configuration
 from keras_seqattn.tuning.objective import score_name
@@ -31,6 +32,8 @@ class Study:
 
     def __init__(self, directory, corpus=None):
         arguments.path("directory", directory)
+        wanted = "the `Corpus` of the study"
+        arguments.offers("corpus", corpus, ("batches",), wanted, optional=True)
         self.directory = pathlib.Path(directory)
         asked = records.read_json(self.directory / "study.json", keys=("objective",))
         if asked is None:
@@ -104,6 +107,7 @@ class Study:
         """
         from keras_seqattn.translator import Translator
 
+        checked_search("search", search)
         if not hasattr(self._corpus, "tokenizer"):
             raise ValueError(
                 "`corpus` must be given, of strings, to make a translator: call "
@@ -271,6 +275,7 @@ class Study:
         """
         from keras_seqattn import plotting
 
+        arguments.path("path", path, optional=True)
         figure = plotting.study(self)
         if path is not None:
             figure.savefig(path, dpi=150)

@@ -9,7 +9,13 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.distances import of_pairs
-from keras_seqattn.layers.shapes import check_rank
+from keras_seqattn.layers.attention.step_checks import (
+    BEAMS,
+    check_cache_sizes,
+    check_kept,
+    checked_mask,
+)
+from keras_seqattn.layers.shapes import check_built, check_rank, check_tensor
 
 
 class CachedSteps:
@@ -37,6 +43,7 @@ class CachedSteps:
         Returns:
             A dict of "key" `(B, G, K, L W)` and "value" `(B, G, L W, V)`, zeros.
         """
+        check_cache_sizes(batch_size, width, max_length)
         heads, room = (batch_size, self.num_key_value_heads), max_length * width
         return {
             "key": ops.zeros((*heads, self.key_dim, room), self.compute_dtype),
@@ -57,6 +64,10 @@ class CachedSteps:
         Returns:
             The cache with these positions.
         """
+        check_built(self)
+        check_kept("cache", cache, "initial_cache")
+        arguments.index("index", index, 0)
+        arguments.index("width", width, 1)
         entries = self.project_memory(value, start=index)
         entries = {
             "key": ops.repeat(entries["key"], width, axis=3),
@@ -87,7 +98,13 @@ class CachedSteps:
         Raises:
             ValueError: If `ancestry` is None and there are several beams.
         """
+        check_built(self)
+        check_tensor("query", query, BEAMS)
+        check_kept("cache", cache, "initial_cache")
+        arguments.index("index", index, 0)
         width = query.shape[1]
+        if ancestry is not None:
+            check_tensor("ancestry", ancestry, "(batch, beams, length)", integers=True)
         if ancestry is None and width != 1:
             raise ValueError(
                 "`ancestry` must be given for several beams, which a search reorders: "
@@ -113,12 +130,13 @@ class CachedSteps:
 
     def _history(self, width, length, index, mask, ancestry):
         """Marks what of the cache each beam may see, `(B or 1, 1, W or 1, L W)`."""
+        mask = checked_mask("mask", mask, length)
         held = held_positions(length, index)[None]  # (1, L)
         seen = held >= 0
         if self.sliding_window is not None:
             near = index - held < self.sliding_window
             seen = ops.logical_and(seen, near)
-        seen = masks.combine_masks(seen, masks.bool_mask("mask", mask))
+        seen = masks.combine_masks(seen, mask)
         if width == 1:
             return seen[:, None, None, :]
         slots = ops.arange(width, dtype="int32")
@@ -146,6 +164,11 @@ class CachedSteps:
         Returns:
             A dict of "key" `(B, G, K, S)` and "value" `(B, G, S, V)`.
         """
+        check_built(self)
+        check_tensor("value", value, "(batch, length, width)")
+        if key is not None:
+            check_tensor("key", key, "(batch, length, width)")
+        arguments.index("start", start)
         keys = self.project_key(value if key is None else key)
         return _kept(self._placed(keys, start), self.project_value(value))
 
@@ -172,8 +195,14 @@ class CachedSteps:
         Raises:
             ValueError: If `index` is needed and None.
         """
+        check_built(self)
+        check_tensor("query", query, BEAMS)
+        check_kept("memory", memory, "project_memory")
+        arguments.check_flag("return_attention_scores", return_attention_scores)
+        if index is not None:
+            arguments.index("index", index, 0)
         queries = self.project_query(query)  # (B, W, H, K)
-        mask = masks.bool_mask("mask", mask)
+        mask = checked_mask("mask", mask, memory["key"].shape[3])
         mask = masks.input_masks(None, mask, None, None)  # (B, 1, S)
         if self.positions is not None or self.sliding_window is not None:
             _check_given("index", index)
@@ -246,9 +275,7 @@ def initial_ancestry(batch_size, width, max_length):
         >>> [int(x) for x in initial_ancestry(1, 2, 3)[0, 1]]
         [1, 1, 1]
     """
-    arguments.index("batch_size", batch_size, 0)
-    arguments.index("width", width, 1)
-    arguments.index("max_length", max_length, 0)
+    check_cache_sizes(batch_size, width, max_length)
     slots = ops.arange(width, dtype="int32")[None, :, None]
     return ops.broadcast_to(slots, (batch_size, width, max_length))
 

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.backend.ops import sizes
-from keras_seqattn.layers.shapes import check_built
+from keras_seqattn.layers.shapes import check_built, check_tensor
 from keras_seqattn.layers.weights.initializers import copied
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import (
@@ -96,6 +96,8 @@ class HeadProjections(arguments.Checked, keras.layers.Layer):
         """Makes the projections for inputs of the given shapes."""
         key_shape = value_shape if key_shape is None else key_shape
         check_lengths(value_shape, key_shape)
+        shapes = (query_shape, value_shape, key_shape)
+        self._query_width, self._value_width, self._key_width = (x[-1] for x in shapes)
         heads, groups = self.num_heads, self.num_key_value_heads
         self.query_dense = self._dense("query", query_shape, (heads, self.key_dim))
         self.key_dense = self._dense("key", key_shape, (groups, self.key_dim))
@@ -148,21 +150,28 @@ class HeadProjections(arguments.Checked, keras.layers.Layer):
     def project_query(self, query):
         """Gives the queries `(..., H, K)` of vectors `(..., D)`."""
         check_built(self)
+        check_tensor("query", query, width=self._query_width)
         queries = self.query_dense(query)
         return self.query_norm(queries) if self.qk_norm else queries
 
     def project_key(self, key):
         """Gives the keys `(..., G, K)` of vectors `(..., D)`."""
         check_built(self)
+        check_tensor("key", key, width=self._key_width)
         keys = self.key_dense(key)
         return self.key_norm(keys) if self.qk_norm else keys
 
     def project_value(self, value):
         """Gives the values `(..., G, V)` of vectors `(..., D)`."""
+        check_built(self)
+        check_tensor("value", value, width=self._value_width)
         return self.value_dense(value)
 
     def project_output(self, query, heads):
         """Gates what the heads gave, `(..., H, V)`, and projects it back."""
+        check_built(self)
+        check_tensor("query", query, width=self._query_width)
+        check_tensor("heads", heads, "(batch, ..., heads, width)", self.value_dim)
         if self.use_gate:
             heads = ops.multiply(heads, self._gate_dense(query))
         return self.output_dense(heads)

@@ -16,7 +16,7 @@ from keras_seqattn.backend import tracing
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.embedding.counting import positions_of
 from keras_seqattn.layers.embedding.logits import remember_factors
-from keras_seqattn.layers.shapes import check_rank, check_width
+from keras_seqattn.layers.shapes import check_rank, check_tensor, check_width
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent, unquantized
 
@@ -379,6 +379,8 @@ class PositionalEmbedding(
         Returns:
             Float tensor `(B, W, D)` in the compute dtype.
         """
+        check_tensor("token_ids", token_ids, "(batch, beams)", integers=True)
+        arguments.index("index", index, 0)
         width, place = token_ids.shape[1], {"start": index}
         if len(getattr(index, "shape", ())) == 1:
             place = {"positions": ops.repeat(index, width)[:, None]}  # (B W, 1)
@@ -403,8 +405,10 @@ class PositionalEmbedding(
         Returns:
             Float tensor `(..., V)`.
         """
+        check_tensor("x", x, width=self.model_dim)
         if kernel is None:
             return self(x, reverse=True)
+        check_tensor("kernel", kernel, "(width, vocabulary)", self.vocabulary_size)
         rows = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), kernel)
         return ops.reshape(rows, (*ops.shape(x)[:-1], self.vocabulary_size))
 

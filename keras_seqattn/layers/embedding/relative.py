@@ -20,8 +20,9 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.backend.ops import gather
 from keras_seqattn.layers.attention.distances import DistanceBias
+from keras_seqattn.layers.attention.step_checks import check_lengths
 from keras_seqattn.layers.embedding.rotary import RotaryPositions
-from keras_seqattn.layers.shapes import check_rank
+from keras_seqattn.layers.shapes import check_built, check_rank, check_tensor
 from keras_seqattn.layers.weights.quantization import unquantized
 
 
@@ -52,6 +53,8 @@ class _Bias(arguments.Checked, keras.layers.Layer):
 
     def rotate(self, x, start=0):
         """Gives `x` back."""
+        check_tensor("x", x, "(batch, length, heads, width)")
+        arguments.index("start", start)
         return x
 
     def compute_mask(self, query, mask=None):
@@ -166,6 +169,8 @@ class RelativeBias(_Bias):
         Returns:
             A `DistanceBias` in float32: a number for each distance.
         """
+        check_built(self)
+        check_lengths(target_length, source_length, offset)
         behind = _behind(target_length, source_length, offset)
         rows = gather(self.table, self.buckets(behind))  # (T + S - 1, H)
         values = ops.cast(ops.transpose(rows), "float32")
@@ -181,6 +186,7 @@ class RelativeBias(_Bias):
         Returns:
             Int32 tensor of the same shape.
         """
+        check_tensor("behind", behind, integers=True)
         size = self._buckets_of_a_direction()
         distance = ops.abs(behind) if self.bidirectional else ops.maximum(behind, 0)
         table = ops.convert_to_tensor(_bucket_table(size, self.max_distance), "int32")
@@ -256,6 +262,8 @@ class AlibiBias(_Bias):
         Returns:
             A `DistanceBias` in float32: a number for each distance.
         """
+        check_built(self)
+        check_lengths(target_length, source_length, offset)
         distances = ops.abs(_behind(target_length, source_length, offset))
         slopes = np.array(_slopes(self.num_heads, self.alibi_bias_max), "float32")[
             :, None

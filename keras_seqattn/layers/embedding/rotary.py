@@ -8,8 +8,9 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.layers.attention.step_checks import check_lengths
 from keras_seqattn.layers.embedding.counting import positions_of
-from keras_seqattn.layers.shapes import check_rank
+from keras_seqattn.layers.shapes import check_rank, check_tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -88,10 +89,13 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         Returns:
             Float tensor `(B, L, H, K)` in the dtype of `x`.
         """
+        check_tensor("x", x, "(batch, length, heads, width)")
+        arguments.index("start", start)
         return self._rotated(x, start, None, 1, 3)
 
     def bias(self, target_length, source_length, offset=0):
         """Gives None: the scores of what is rotated need no bias."""
+        check_lengths(target_length, source_length, offset)
         return None
 
     def _axes(self, rank):

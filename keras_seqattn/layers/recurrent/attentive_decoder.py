@@ -10,12 +10,14 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.layers.attention import additive
 from keras_seqattn.layers.attention.masks import bool_mask, input_masks
+from keras_seqattn.layers.attention.step_checks import BEAMS, check_kept, checked_mask
 from keras_seqattn.layers.recurrent.encoder import RecurrentStack
 from keras_seqattn.layers.shapes import (
     check_batch,
     check_built,
     check_not_empty,
     check_rank,
+    check_tensor,
 )
 from keras_seqattn.layers.weights.lora import Dense
 
@@ -94,6 +96,8 @@ class AttentiveRecurrentDecoder(RecurrentStack):
     def build(self, target_shape, source_shape, state_shape):
         """Makes the stack, its first states, the attention and the output."""
         _check_ranks(target_shape, source_shape, state_shape)
+        shapes = (target_shape, source_shape, state_shape)
+        self._widths = tuple(shape[-1] for shape in shapes)
         width = self.attention_units or self.units
         hidden_shape = (*target_shape[:-1], self.units)
         joined_shape = (*target_shape[:-1], source_shape[-1] + self.units)
@@ -167,6 +171,8 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             Float tensor `(B, W, N, U)`.
         """
         check_built(self)
+        check_tensor("state", state, "(batch, width)", self._widths[2])
+        arguments.index("width", width, 1)
         first = self.state_dense(state)  # (B, N U)
         first = ops.reshape(first, (-1, 1, self.num_layers, self.units))
         return ops.repeat(first, width, axis=1)
@@ -182,6 +188,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             `(B, S, 1, E)`.
         """
         check_built(self)
+        check_tensor("source", source, "(batch, length, width)", self._widths[1])
         return {
             "key": ops.expand_dims(self.key_dense(source), 2),
             "value": ops.expand_dims(source, 2),
@@ -204,6 +211,10 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             `return_attention_scores` also the weights `(B, 1, W, S)`.
         """
         check_built(self)
+        check_tensor("target", target, BEAMS, self._widths[0])
+        check_tensor("cache", cache, "(batch, beams, layers, units)", self.units)
+        check_kept("memory", memory, "project_memory")
+        arguments.check_flag("return_attention_scores", return_attention_scores)
         width = target.shape[1]
         hidden = ops.reshape(target, (-1, target.shape[-1]))  # (B W, D)
         before = ops.reshape(cache, (-1, self.num_layers, self.units))
@@ -213,7 +224,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             states.append(hidden)
         hidden = ops.reshape(hidden, (-1, width, self.units))
         cache = ops.reshape(ops.stack(states, axis=1), (-1, *cache.shape[1:]))
-        source_mask = bool_mask("source_mask", source_mask)
+        source_mask = checked_mask("source_mask", source_mask, memory["key"].shape[1])
         mask = input_masks(None, source_mask, None, None)
         output, scores = self._attend(hidden, memory, mask, return_attention_scores)
         return (output, cache, scores) if return_attention_scores else (output, cache)

@@ -7,8 +7,11 @@ H heads, W beams, L cache length.
 import keras
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.layers.attention.masks import bool_mask
-from keras_seqattn.layers.shapes import check_built, check_rank
+from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
+from keras_seqattn.layers.attention.step_checks import BEAMS, check_kept, checked_mask
+from keras_seqattn.layers.shapes import check_built, check_rank, check_tensor
 from keras_seqattn.layers.transformer.checkpointing import checkpointed
 from keras_seqattn.layers.transformer.encoder_block import (
     Block,
@@ -217,6 +220,25 @@ class DecoderBlock(Block):
                 "first call that was the other."
             )
 
+    def _check_memory(self, memory):
+        if (memory is None) != (self.cross_residual is None):
+            raise ValueError(
+                "`memory` must be given in every step of a decoder block that attends "
+                "to a source, and to no other. Received: "
+                f"memory={'None' if memory is None else 'what is given'} for a block "
+                f"built with{'out' if self.cross_residual is None else ''} a source."
+            )
+
+    def _checked_source_mask(self, source_mask, memory):
+        """Names the mask as a caller of `step` does; its attention has another name."""
+        known = memory is not None and isinstance(
+            self.cross_residual.sublayer, MultiHeadAttention
+        )
+        if known:
+            check_kept("memory", memory, "project_memory")
+        length = memory["key"].shape[3] if known else None
+        return checked_mask("source_mask", source_mask, length)
+
     def initial_cache(self, batch_size, width, max_length):
         """Makes the empty cache of `step`: that of the self-attention.
 
@@ -242,25 +264,28 @@ class DecoderBlock(Block):
             A dict of tensors `(B, ...)`, for `state["sentence"]`.
         """
         check_built(self)
+        self._check_source(source)
+        check_tensor("source", source, "(batch, length, width)")
         return self.cross_residual.sublayer.project_memory(source)
 
-    def prefill(self, target, cache, width=1, **arguments):
+    def prefill(self, target, cache, width=1, **options):
         """Does what a call does, and leaves what `step` needs to go on from it.
 
         Args:
             target: Float tensor `(B, T, D)`, the first positions of every beam.
             cache: What `initial_cache` gave.
             width: Number of beams W a sentence.
-            **arguments: Those of a call.
+            **options: Those of a call.
 
         Returns:
             What a call gives, and the cache with the T positions.
         """
         check_built(self)
+        check_tensor("target", target, "(batch, length, width)")
         residual = self.attention_residual
         entered = residual.enter(target)
         cache = residual.sublayer.fill_cache(entered, cache, width=width)
-        return self(target, **arguments), cache
+        return self(target, **options), cache
 
     def step(
         self,
@@ -295,9 +320,14 @@ class DecoderBlock(Block):
             `return_attention_scores` also the weights `(B, H, W, S)`.
 
         Raises:
-            ValueError: If `ancestry` is None and there are several beams.
+            ValueError: If `ancestry` is None and there are several beams, or `memory`
+                is not given just where the block attends to a source.
         """
         check_built(self)
+        check_tensor("target", target, BEAMS)
+        self._check_memory(memory)
+        arguments.check_flag("return_attention_scores", return_attention_scores)
+        source_mask = self._checked_source_mask(source_mask, memory)
         residual = self.attention_residual
         given = {"mask": mask, "ancestry": ancestry}
         given = {name: value for name, value in given.items() if value is not None}

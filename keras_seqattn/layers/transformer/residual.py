@@ -4,10 +4,12 @@ Shapes: D model_dim.
 """
 
 import keras
+import numpy as np
+from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.layers.dropout import Dropout
-from keras_seqattn.layers.shapes import check_width
+from keras_seqattn.layers.shapes import check_built, check_tensor
 from keras_seqattn.layers.transformer.normalization import LayerNormalization
 from keras_seqattn.layers.weights.quantization import dtype_config
 
@@ -97,11 +99,17 @@ class Residual(arguments.Checked, keras.layers.Layer):
 
     def enter(self, x):
         """Gives what the sublayer is to see of `x`: normalized when pre-norm."""
-        check_width("x", x, self._width)
+        check_built(self)
+        check_tensor("x", x, width=self._width)
         return self.norm_layer(x) if self.normalize_first else x
 
     def leave(self, x, output):
         """Adds the sublayer's output to `x`."""
+        check_built(self)
+        check_tensor("x", x, width=self._width)
+        check_tensor("output", output, width=self._width)
+        if isinstance(x, np.ndarray):  # torch adds no tensor to an array
+            x = ops.convert_to_tensor(x, self.compute_dtype)
         x = x + self.skip_layer(self.dropout_layer(output))
         return x if self.normalize_first else self.norm_layer(x)
 
