@@ -523,3 +523,21 @@ def test_a_model_with_randomness_of_its_own_is_an_error():
 def test_says_what_padding_does_not_fit(make, inputs, options, message):
     with pytest.raises(ValueError, match=message):
         audit.check_padding_invariance(make(), inputs, **options)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[5, 0, 7]], "later (position 1 is padding), in"),
+        ([[5, 0, 7], [5, 6, 7]], "(position 1 is padding in 1 of 2 rows)"),
+        ([[5, 6, 0]], "(position 2 is padding)"),
+        ([[5, 6, 7]], "comes later, in inference."),
+    ],
+)
+def test_a_leak_at_padding_says_so(rows, said):
+    ids = keras.Input((3,), dtype="int32")
+    x = keras.layers.Embedding(11, 4)(ids)
+    leaky = ops.concatenate([x[:, :1], x[:, 1:2] + x[:, 2:], x[:, 2:]], axis=1)
+    report = audit.check_causality(keras.Model(ids, leaky), np.array(rows))
+    assert report.position == 1
+    assert said in report.message

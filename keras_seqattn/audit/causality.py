@@ -98,10 +98,11 @@ def check_causality(
             None if is_float(array) else passes.vocabulary_size(name, vocabulary_size)
         )
         others = [random_content(array, size, rng) for _ in range(num_draws)]
-        others.append(
-            np.full_like(array, 0 if size is None else padding_id(model, pad_id))
-        )
-        probes = [_Probe(passes, name, others, mode, rng) for mode in modes(training)]
+        pad = None if size is None else padding_id(model, pad_id)
+        others.append(np.full_like(array, pad or 0))
+        probes = [
+            _Probe(passes, name, others, mode, rng, pad) for mode in modes(training)
+        ]
         for cut in range(1, array.shape[1]):
             for probe in probes:
                 if probe.leaks(cut):
@@ -142,9 +143,9 @@ def random_content(array, vocabulary_size, rng):
 class _Probe:
     """Looks in one mode for what crosses a cut, from later input to earlier output."""
 
-    def __init__(self, passes, name, others, training, rng):
+    def __init__(self, passes, name, others, training, rng, pad=None):
         self.passes, self.name, self.others = passes, name, others
-        self.training = training
+        self.training, self.pad = training, pad
         self.array = passes.arrays[name]
         self.outputs = passes.repeatable(training)
         self.visible = False
@@ -188,11 +189,23 @@ class _Probe:
             slopes = self._slopes(cut)
             source = cut + int(slopes.argmax()) if slopes.any() else None
         where = f"positions from {cut} on" if source is None else f"position {source}"
+        padding = "".join(map(self._said_of_padding, (cut - 1, source)))
         message = (
             f"Output position {cut - 1} depends on {where} of {self.name!r}, which "
-            f"comes later, {MODES[self.training]}."
+            f"comes later{padding}, {MODES[self.training]}."
         )
         return AuditReport(False, cut - 1, self.name, message)
+
+    def _said_of_padding(self, position):
+        """Returns in brackets where a position is padding, or nothing."""
+        if position is None or self.array.dtype.kind not in "iu":
+            return ""
+        padded = (self.array[:, position] == self.pad).reshape(len(self.array), -1)
+        rows = padded.all(axis=1)
+        if not rows.any():
+            return ""
+        where = "" if rows.all() else f" in {rows.sum()} of {len(rows)} rows"
+        return f" (position {position} is padding{where})"
 
     def _changes(self, span, cut):
         """Whether other content of `span` changes an output before `cut`."""
