@@ -277,6 +277,19 @@ CASES = {
             (X,),
         ),
     ],
+    "layers.TransformerStack": [
+        (
+            lambda: layers.TransformerStack([layers.EncoderBlock(2, 12)], unpad=False),
+            (X,),
+        ),
+        (
+            lambda: layers.TransformerStack(
+                2 * [layers.DecoderBlock(2, 12)],
+                norm=keras.layers.LayerNormalization(),
+            ),
+            (X, Y),
+        ),
+    ],
     # All is padding, which leaves the memory as it was: what is saved after a use gives
     # what the use gave.
     "layers.SegmentMemory": [

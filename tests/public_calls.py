@@ -248,6 +248,7 @@ def calls():
             "train": (lines, lines),
             "validation": (lines, lines),
         },
+        "layers.TransformerStack": {"blocks": [ks.layers.EncoderBlock(2, 12)]},
         "plotting.attention_html": {**weights, **tokens},
         "plotting.attention_map": {**weights, **tokens},
         "plotting.learning_curves": {"history": {"loss": [2.0, 1.0]}},

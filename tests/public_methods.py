@@ -21,7 +21,17 @@ OURS, KERAS = "keras_seqattn", ("keras", "keras_tuner")
 # Public in name: what takes no argument of a user's, and why.
 LOOP = "the loop of a search calls it, at each step of the compiled program"
 HOOK = "`update_state` calls it, with what it has checked"
+TOKENS = "`TransformerStack` calls it, with what it has checked"
+STEPS = "each block checks what it is given of it"
 UNCHECKED = {
+    "layers.MultiHeadAttention.call_unpadded": TOKENS,
+    "layers.EncoderBlock.call_unpadded": TOKENS,
+    "layers.DecoderBlock.call_unpadded": TOKENS,
+    **{
+        f"layers.TransformerStack.{method}": STEPS
+        for method in ("initial_cache", "project_memory", "grow_cache", "step")
+    },
+    "layers.TransformerStack.finish": TOKENS,
     **{
         f"decoding.{search}.{method}": LOOP
         for search in ("BeamSearch", "Greedy")

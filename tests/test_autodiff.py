@@ -13,7 +13,7 @@ from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.functional import dot_product_attention
 from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attention
 from keras_seqattn.layers.transformer.normalization import LayerNormalization
-from keras_seqattn.layers.transformer.packing import packing_of
+from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.training.consistency import find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import projected_crossentropy
 from keras_seqattn.training.losses import MaskedCrossentropy
@@ -97,8 +97,8 @@ def normalized(x, gamma):
 
 
 def packed(x, mask):
-    packing = packing_of(mask)
-    return weighed(packing.unpack(ops.tanh(packing.pack(x, share=False)), share=False))
+    tokens = Unpadding(mask)
+    return weighed(tokens.pad(ops.tanh(tokens.unpad(x))))
 
 
 SEED = np.array([3, 4], {"jax": "uint32"}.get(BACKEND, "int32"))

@@ -54,7 +54,6 @@ NEVER = {
 }
 # Arguments of which not every bad value is refused by name, and why.
 EXEMPT = {
-    "layers.MultiHeadAttention.call.packing": "what blocks pass each other",
     "tuning.Configuration.model": "the model checks what it holds",
     "tuning.TranslationSpace": "None declares nothing; the model checks `positions`",
     "tuning.attention_choices": "None declares nothing",

@@ -58,14 +58,14 @@ def test_layers_take_what_is_empty(batch, target, source):
         ),
         layers.ScaledDotProductAttention(),
         layers.AdditiveAttention(6),
-        layers.DecoderBlock(2, 12, dropout=0.1, skip_padding=True),
+        layers.TransformerStack([layers.DecoderBlock(2, 12, dropout=0.1)]),
     ]
     for layer in made:
         layer(ones(2, 4, 8), ones(2, 5, 8))
 
     def call(x, y):
         masks = np.ones((batch, target), bool), np.ones((batch, source), bool)
-        names = ("query_mask", "value_mask"), ("target_mask", "source_mask")
+        names = ("query_mask", "value_mask"), ("x_mask", "memory_mask")
         return tuple(
             layer(
                 x,

@@ -12,7 +12,6 @@ from keras_seqattn.arguments.scalars import index
 # Arguments of calls that are no tensors, by what they are.
 FLAGS = ("return_attention_scores", "use_causal_mask", "reverse", "training")
 PLACES = ("start", "offset", "index")
-OWN = ("packing",)
 # Tensors that may be lists of numbers; every mask may.
 LISTED = ("positions", "restart")
 # What Keras's layers take apart from the arguments in their signatures.
@@ -60,7 +59,7 @@ def _check(name, value, required):
         check_flag(name, value, optional=name == "training")
     elif name in PLACES:
         index(name, value)
-    elif name not in OWN and not _is_tensors(value):
+    elif not _is_tensors(value):
         is_list = isinstance(value, list | tuple | np.ndarray) or value is None
         listed = name.endswith("mask") or name in LISTED
         if not is_list or (value is None and required):
@@ -80,8 +79,6 @@ def _is_tensors(value):
 
 def _check_masks(first, given):
     """Raises an error if a mask does not fit its sequences `(B, L, D)`."""
-    if any(name in given for name in OWN):
-        return
     target = given.get(first)
     source = given.get("value", target)
     key = given.get("key")

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops, tree
 
 from keras_seqattn import arguments
-from keras_seqattn.backend import random, tracing
+from keras_seqattn.backend import random
 
 MODES = {False: "in inference", True: "in training"}
 # In units of the largest (or typical) output; see the text of `keras_seqattn.audit`.
@@ -83,7 +83,7 @@ class Passes:
 
     def tensors(self, arrays, training):
         """Returns the outputs for `arrays`, flat, as tensors."""
-        with _same_draws():
+        with _same_draws(self.model):
             outputs = self.model(self._packed(arrays), training=training)
             return tree.flatten(self._select(outputs) if self._select else outputs)
 
@@ -103,7 +103,7 @@ class Passes:
         """Whether passes differ by what they draw from the seeds."""
         inputs = self._packed(self.arrays)
         # In one scope, the second pass draws other numbers.
-        with _same_draws():
+        with _same_draws(self.model):
             first, second = (
                 [_numpy(x) for x in tree.flatten(self.model(inputs, training=training))]
                 for _ in range(2)
@@ -169,11 +169,29 @@ class Passes:
 
 
 @contextlib.contextmanager
-def _same_draws():
-    """In it each place draws the same numbers each time, whatever the others hold."""
-    with random.repeated_randomness(), tracing.fixed_shapes():
+def _same_draws(model):
+    """In it each position draws the same numbers in every pass."""
+    with random.repeated_randomness(), _computing_padding(model):
         with keras.StatelessScope():
             yield
+
+
+@contextlib.contextmanager
+def _computing_padding(model):
+    """In it stacks compute padding too, on whose place dropout would depend."""
+    layers = [
+        operation
+        for layer in model._flatten_layers()
+        for operation in (layer, *getattr(layer, "operations", ()))
+    ]
+    stacks = [layer for layer in layers if getattr(layer, "unpad", False)]
+    for stack in stacks:
+        stack.unpad = False
+    try:
+        yield
+    finally:
+        for stack in stacks:
+            stack.unpad = True
 
 
 def modes(training):

@@ -1,12 +1,7 @@
 """What kind of program a tensor belongs to, and what can be known of it there."""
 
-import contextlib
-import contextvars
-
 import keras
 import numpy as np
-
-_SHAPES_ARE_FIXED = contextvars.ContextVar("shapes_are_fixed", default=False)
 
 
 def is_compiled_by_xla(x):
@@ -39,27 +34,31 @@ def is_compiled_by_xla(x):
 
 
 def allows_any_shape(x):
-    """Tells whether shapes may hang on values in the program that a tensor is of.
+    """Returns whether shapes may depend on values in the program a tensor belongs to.
+
+    They may on a CPU alone: an accelerator would make the host wait for each shape, and
+    no measurement says that it pays there.
 
     Args:
         x: Tensor, of the program being traced or of none.
 
     Returns:
-        A Python bool: True on TensorFlow and torch, unless the program is compiled, or
-        within `fixed_shapes`.
+        A Python bool: True on TensorFlow and torch, unless the program is compiled.
 
     Example:
         >>> from keras import ops
         >>> allows_any_shape(ops.ones(3)) == (keras.backend.backend() != "jax")
         True
     """
-    if _SHAPES_ARE_FIXED.get():
-        return False
     if keras.backend.backend() == "torch":
         import torch
 
-        return not torch.compiler.is_compiling()
-    return keras.backend.backend() == "tensorflow" and not is_compiled_by_xla(x)
+        return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    if keras.backend.backend() != "tensorflow" or is_compiled_by_xla(x):
+        return False
+    import tensorflow as tf
+
+    return not tf.config.get_visible_devices("GPU")
 
 
 def known_values(x, wait=True):
@@ -115,19 +114,3 @@ _KNOWN_VALUES = {
     "jax": _known_values_jax,
     "torch": _known_values_torch,
 }
-
-
-@contextlib.contextmanager
-def fixed_shapes():
-    """Has no shape hang on values: what is drawn at a place is so whatever the others.
-
-    Example:
-        >>> with fixed_shapes():
-        ...     allows_any_shape(np.ones(3))
-        False
-    """
-    token = _SHAPES_ARE_FIXED.set(True)
-    try:
-        yield
-    finally:
-        _SHAPES_ARE_FIXED.reset(token)

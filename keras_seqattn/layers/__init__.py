@@ -36,6 +36,7 @@ from keras_seqattn.layers.transformer.decoder_block import DecoderBlock
 from keras_seqattn.layers.transformer.encoder_block import EncoderBlock
 from keras_seqattn.layers.transformer.feed_forward import FeedForward
 from keras_seqattn.layers.transformer.residual import Residual
+from keras_seqattn.layers.transformer.stack import TransformerStack
 
 __all__ = [
     "AdditiveAttention",
@@ -57,6 +58,7 @@ __all__ = [
     "SegmentMemory",
     "SinusoidalPositions",
     "TokenLogits",
+    "TransformerStack",
     "additive_attention",
     "additive_scores",
     "attention_scores",

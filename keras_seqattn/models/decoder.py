@@ -31,29 +31,39 @@ class Decoder:
         self.embedding = stacks.make_embedding(
             options, "embedding", options["vocabulary_size"], dtype
         )
-        self.stack = stacks.Stack(
+        self.stack = stacks.make_stack(
             DecoderBlock, "decoder", options["num_layers"], options, dtype
         )
         self._project = stacks.Logits(self.embedding, options, dtype)
 
-    def logits(self, x, shared=None):
-        """Gives the logits `(..., V)` of what the last block gives."""
-        return self._project(self.stack.finish(x), shared)
+    def logits(self, token_ids, training=None):
+        """Returns the logits of whole texts."""
+        mask = padding_mask(token_ids, self.options["pad_id"])
+        x = self.embedding(token_ids, training=training)
+        return self._project(self.stack(x, mask=mask, training=training))
 
-    def read(self, token_ids, recall=None, training=None):
-        """Gives the logits of a pass.
+    def logits_after(self, token_ids, recall, training=None):
+        """Returns the logits of segments of texts.
 
-        `recall(name, x, mask)` gives what a block remembers and the mask of that, and
-        is told what enters the block.
+        Args:
+            token_ids: Int32 tensor `(B, T)`.
+            recall: Function of the name of a depth, what enters the block there, and
+                the mask of that: returns what the block remembers, and the mask of
+                that.
+            training: Whether to drop.
         """
         mask = padding_mask(token_ids, self.options["pad_id"])
         x = self.embedding(token_ids, training=training)
-        for name, block in self.stack:
-            past, past_mask = recall(name, x, mask) if recall else (None, None)
+        for name, block in zip(self._depths(), self.stack.blocks, strict=True):
+            past, past_mask = recall(name, x, mask)
             x = block(
                 x, target_mask=mask, past=past, past_mask=past_mask, training=training
             )
-        return self.logits(x)
+        return self._project(self.stack.finish(x))
+
+    def _depths(self):
+        """Returns a name for each depth, where one block may serve several."""
+        return [f"decoder_{depth}" for depth in range(len(self.stack.blocks))]
 
     def initial_memory(self, batch_size):
         """Makes a memory that holds nothing."""
@@ -61,7 +71,7 @@ class Decoder:
         vectors = ops.zeros(
             (*shape, self.options["model_dim"]), self.embedding.compute_dtype
         )
-        hidden = {name: vectors for name, _ in self.stack}
+        hidden = dict.fromkeys(self._depths(), vectors)
         return {"hidden": hidden, "mask": ops.zeros(shape, "bool")}
 
     def segment(self, token_ids, memory, training):
@@ -72,7 +82,7 @@ class Decoder:
             hidden[name] = next_memory(held[name], x)
             return ops.stop_gradient(held[name]), memory["mask"]
 
-        logits = self.read(token_ids, recall, training)
+        logits = self.logits_after(token_ids, recall, training)
         mask = padding_mask(token_ids, self.options["pad_id"])
         return logits, {"hidden": hidden, "mask": next_memory(memory["mask"], mask)}
 
@@ -83,7 +93,7 @@ class Decoder:
             name: SegmentMemory(
                 length, batch_size, name=f"{name}_memory", dtype=self.dtype
             )
-            for name, _ in self.stack
+            for name in self._depths()
         }
 
     def embed_prompts(self, prompt_ids):
@@ -100,13 +110,14 @@ class Decoder:
         """Reads the prompts, and gives the caches they leave."""
         x, mask = memory["hidden"], memory["mask"]
         batch_size, length = ops.shape(mask)[0], mask.shape[1]
-        caches = {}
+        caches = []
         # The first step writes the prompt's last column again, hence - 1.
         room = length - 1 + max_length
         last = x[:, -1]
-        for name, block in self.stack:
+        for block in self.stack.blocks:
             cache = block.initial_cache(batch_size, width, room)
-            x, caches[name] = block.prefill(x, cache, width, target_mask=mask)
+            x, cache = block.prefill(x, cache, width, target_mask=mask)
+            caches.append(cache)
         generated = ops.ones((batch_size, max_length - 1), "bool")
         sentence = {
             "last": last,
@@ -121,18 +132,17 @@ class Decoder:
 
     def step(self, token_ids, state, index):
         """Decodes one position of each beam."""
-        sentence, caches = state["sentence"], {}
+        sentence = state["sentence"]
         x = self._embed_step(token_ids, sentence, index)
         column = index + sentence["prompt_mask"].shape[1] - 1
         # The last of the prompt stands in the prompt's segment, and sees all of it.
         remembered = ops.logical_or(index == 0, self._remembered(sentence, column))
         mask = ops.logical_and(sentence["mask"], remembered)
         ancestry = mark_ancestry(state["beam"]["ancestry"], column)
-        for name, block in self.stack:
-            x, caches[name] = block.step(
-                x, sentence["caches"][name], column, mask=mask, ancestry=ancestry
-            )
-        logits = ops.cast(self.logits(x, state["shared"]), "float32")
+        x, caches = self.stack.step(
+            x, sentence["caches"], column, mask=mask, ancestry=ancestry
+        )
+        logits = ops.cast(self._project(x, state["shared"]), "float32")
         sentence = {**sentence, "caches": caches}
         return logits, {**state, "beam": {"ancestry": ancestry}, "sentence": sentence}
 

@@ -139,12 +139,11 @@ def _read(token_ids, options, dtype):
     """Makes the layers, and the logits they give."""
     size, num_classes = options["vocabulary_size"], options["num_classes"]
     embedding = stacks.make_embedding(options, "embedding", size, dtype)
-    stack = stacks.Stack(EncoderBlock, "encoder", options["num_layers"], options, dtype)
+    stack = stacks.make_stack(
+        EncoderBlock, "encoder", options["num_layers"], options, dtype
+    )
     mask = padding_mask(token_ids, options["pad_id"])
-    x = embedding(token_ids)
-    for _, block in stack:
-        x = block(x, mask=mask)
-    x = stack.finish(x)
+    x = stack(embedding(token_ids), mask=mask)
     if num_classes is not None:
         x = x[:, 0] if options["pooling"] == "first" else _mean(x, mask)
         x = keras.layers.Dropout(options["dropout"], dtype=dtype)(x)

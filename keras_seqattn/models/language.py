@@ -145,7 +145,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         options = stacks.checked_options(LanguageModel, options, kwargs)
         decoder = Decoder(options, kwargs.get("dtype"))
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
-        super().__init__(token_ids, decoder.read(token_ids), **kwargs)
+        super().__init__(token_ids, decoder.logits(token_ids), **kwargs)
         self.configure(options, kwargs.get("dtype"))
         self._decoder = decoder
         self.vocabulary_size = self.source_vocabulary_size = vocabulary_size
@@ -339,7 +339,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         def recall(name, x, mask):
             return memories[name](x, mask=mask, restart=restart)
 
-        logits = self._decoder.read(token_ids, recall)
+        logits = self._decoder.logits_after(token_ids, recall)
         model = keras.Model(token_ids, logits, name=f"recurrent_{self.name}")
         model.dtype_policy = self.dtype_policy  # `compile` scales the loss by it
         return model

@@ -4,7 +4,11 @@ Shapes: D model_dim, V vocabulary.
 """
 
 from keras_seqattn import arguments
-from keras_seqattn.layers import PositionalEmbedding, TokenLogits
+from keras_seqattn.layers import (
+    PositionalEmbedding,
+    TokenLogits,
+    TransformerStack,
+)
 from keras_seqattn.layers.transformer.encoder_block import (
     attention_config,
     attention_from_config,
@@ -100,6 +104,21 @@ class Configured:
         self._options = options
         if dtype is not None:
             self.dtype_policy = dtype
+
+    @property
+    def layers(self):
+        """The layers of the graph, of a stack its blocks and its norm.
+
+        So a file has the blocks' weights where they were before there were stacks, and
+        `get_layer` finds a block by its name.
+        """
+        return [
+            part
+            for layer in super().layers
+            for part in (
+                layer.parts if isinstance(layer, TransformerStack) else [layer]
+            )
+        ]
 
     def make_train_function(self, force=False):
         """Makes what `fit` runs, the optimizer's variables first.
@@ -266,55 +285,40 @@ class Logits:
         return {} if kernel is None else {"kernel": kernel}
 
 
-class Stack:
-    """Blocks one above the other, and the norm that pre-norm blocks need after them.
-
-    Iterating gives (name, block) from the lowest: names differ where weights are
-    shared, in which case one block stands at every depth.
+def make_stack(block, name, num_layers, options, dtype, **more):
+    """Makes the blocks of a model, and the norm that pre-norm blocks need after them.
 
     Args:
         block: Class of the blocks.
-        name: What the blocks' names begin with.
+        name: Name of the stack, with which those of the blocks begin.
         num_layers: Number of blocks.
         options: Dict of a model's constructor arguments.
         dtype: Dtype policy of the layers.
         **more: Further arguments of a block.
 
-    Attributes:
-        norm: The layer after the blocks, or None.
+    Returns:
+        A `TransformerStack`.
     """
-
-    def __init__(self, block, name, num_layers, options, dtype, **more):
-        given = {option: options[option] for option in BLOCK_OPTIONS} | more
-        if embedding_positions(options["positions"]) != options["positions"]:
-            inside = {"positions": options["positions"]}
-            given["attention"] = inside | (given["attention"] or {})
-        shared = options["share_layers"]
-        blocks = [
-            block(
-                **given,
-                stochastic_depth=options["stochastic_depth"]
-                * (1.0 if shared else (i + 1) / num_layers),
-                # What a model gives at padding is for nobody.
-                skip_padding=True,
-                name=f"{name}_{i}",
-                dtype=dtype,
-            )
-            for i in range(1 if shared else num_layers)
-        ]
-        self._names = [f"{name}_{i}" for i in range(num_layers)]
-        self._blocks = blocks * num_layers if shared else blocks
-        self.norm = None
-        if options["normalize_first"]:
-            self.norm = make_norm(options["norm"], name=f"{name}_norm", dtype=dtype)
-
-    def __iter__(self):
-        """Yields (name, block) from the lowest."""
-        return zip(self._names, self._blocks, strict=True)
-
-    def finish(self, x):
-        """Gives the output of the stack from that of its last block."""
-        return x if self.norm is None else self.norm(x)
+    given = {option: options[option] for option in BLOCK_OPTIONS} | more
+    if embedding_positions(options["positions"]) != options["positions"]:
+        inside = {"positions": options["positions"]}
+        given["attention"] = inside | (given["attention"] or {})
+    shared = options["share_layers"]
+    blocks = [
+        block(
+            **given,
+            stochastic_depth=options["stochastic_depth"]
+            * (1.0 if shared else (i + 1) / num_layers),
+            name=f"{name}_{i}",
+            dtype=dtype,
+        )
+        for i in range(1 if shared else num_layers)
+    ]
+    norm = None
+    if options["normalize_first"]:
+        norm = make_norm(options["norm"], name=f"{name}_norm", dtype=dtype)
+    blocks = blocks * num_layers if shared else blocks
+    return TransformerStack(blocks, norm, name=name, dtype=dtype)
 
 
 def cross_attention_options(options):

@@ -9,7 +9,6 @@ from keras import ops
 from keras_seqattn.layers import DecoderBlock, EncoderBlock, padding_mask
 from keras_seqattn.layers.attention.kv_cache import (
     grown,
-    grown_cache,
     held_positions,
     initial_ancestry,
     mark_ancestry,
@@ -166,10 +165,10 @@ class _Stacks(TranslationStacks):
             max_length=max_length,
             mask_zero=options["pad_id"] == 0,
         )
-        self.encoder = stacks.Stack(
+        self.encoder = stacks.make_stack(
             EncoderBlock, "encoder", options["encoder_layers"], options, dtype
         )
-        self.decoder = stacks.Stack(
+        self.decoder = stacks.make_stack(
             DecoderBlock,
             "decoder",
             options["decoder_layers"],
@@ -180,55 +179,43 @@ class _Stacks(TranslationStacks):
 
     def encode(self, source_ids, return_attention_scores=False):
         mask = padding_mask(source_ids, self.pad_id)
-        hidden, scores = self.source_embedding(source_ids), []
-        for _, block in self.encoder:
-            hidden = block(
-                hidden, mask=mask, return_attention_scores=return_attention_scores
-            )
-            if return_attention_scores:
-                hidden, weights = hidden
-                scores.append(weights)
-        memory = {"hidden": self.encoder.finish(hidden), "mask": mask}
-        return (memory, {"encoder": scores}) if return_attention_scores else memory
+        x = self.source_embedding(source_ids)
+        if not return_attention_scores:
+            return {"hidden": self.encoder(x, mask=mask), "mask": mask}
+        hidden, scores = self.encoder(x, mask=mask, return_attention_scores=True)
+        memory = {"hidden": hidden, "mask": mask}
+        return memory, {"encoder": [weights for (weights,) in scores]}
 
     def decode(self, target_ids, memory, return_attention_scores=False):
-        mask = padding_mask(target_ids, self.pad_id)
-        x = self.target_embedding(target_ids)
+        x = self.decoder(
+            self.target_embedding(target_ids),
+            memory["hidden"],
+            x_mask=padding_mask(target_ids, self.pad_id),
+            memory_mask=memory["mask"],
+            return_attention_scores=return_attention_scores,
+        )
         scores = {"decoder": [], "cross": []}
-        for _, block in self.decoder:
-            x = block(
-                x,
-                memory["hidden"],
-                target_mask=mask,
-                source_mask=memory["mask"],
-                return_attention_scores=return_attention_scores,
-            )
-            if return_attention_scores:
-                x, *both = x
-                for kind, weights in zip(scores, both, strict=True):
-                    scores[kind].append(weights)
-        return self.logits(self.decoder.finish(x)), scores
+        if return_attention_scores:
+            x, weights = x
+            scores = dict(zip(scores, zip(*weights, strict=True), strict=True))
+        return self.logits(x), scores
 
     def initial_state(self, memory, max_length, width, coverage=False):
         batch_size, length = ops.shape(memory["mask"])
-        caches, sentence = {}, {"mask": memory["mask"]}
         beam = {"ancestry": initial_ancestry(batch_size, width, max_length)}
         if coverage:
             beam["coverage"] = ops.zeros((batch_size, width, length), "float32")
-        for name, block in self.decoder:
-            caches[name] = block.initial_cache(batch_size, width, max_length)
-            # Under the block's own name: once where it stands at every depth.
-            if block.name not in sentence:
-                sentence[block.name] = block.project_memory(memory["hidden"])
-        sentence["caches"] = caches
+        sentence = {
+            "mask": memory["mask"],
+            "memory": self.decoder.project_memory(memory["hidden"]),
+            "caches": self.decoder.initial_cache(batch_size, width, max_length),
+        }
         return {"beam": beam, "sentence": sentence, "shared": self.logits.shared()}
 
     def grow_state(self, state, max_length, index):
         ancestry, sentence = state["beam"]["ancestry"], state["sentence"]
-        caches = {
-            name: grown_cache(cache, max_length, index, ancestry.shape[1])
-            for name, cache in sentence["caches"].items()
-        }
+        width = ancestry.shape[1]
+        caches = self.decoder.grow_cache(sentence["caches"], max_length, index, width)
         ancestry = grown(ancestry, 2, max_length, index)
         beam = {**state["beam"], "ancestry": ancestry}
         return {**state, "beam": beam, "sentence": {**sentence, "caches": caches}}
@@ -240,24 +227,20 @@ class _Stacks(TranslationStacks):
             position = index - start  # (B,)
             held = held_positions(beam["ancestry"].shape[2], index)
             mask = held >= start[:, None]  # (B, L)
-        x = self.target_embedding.step(token_ids, position)
         beam["ancestry"] = mark_ancestry(beam["ancestry"], index)
-        caches, scores = {}, []
-        for name, block in self.decoder:
-            x, caches[name], *attended = block.step(
-                x,
-                sentence["caches"][name],
-                index,
-                sentence[block.name],
-                sentence["mask"],
-                mask=mask,
-                ancestry=beam["ancestry"],
-                return_attention_scores="coverage" in beam,
-            )
-            scores += attended
+        x, caches, *scores = self.decoder.step(
+            self.target_embedding.step(token_ids, position),
+            sentence["caches"],
+            index,
+            sentence["memory"],
+            sentence["mask"],
+            mask=mask,
+            ancestry=beam["ancestry"],
+            return_attention_scores="coverage" in beam,
+        )
         if scores:
-            beam["coverage"] = beam["coverage"] + attention_given(scores)
-        logits = self.logits(self.decoder.finish(x), state["shared"])
+            beam["coverage"] = beam["coverage"] + attention_given(*scores)
+        logits = self.logits(x, state["shared"])
         sentence = {**sentence, "caches": caches}
         state = {**state, "beam": beam, "sentence": sentence}
         return ops.cast(logits, "float32"), state

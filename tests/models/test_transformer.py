@@ -303,7 +303,7 @@ def test_shared_layers_are_one(rng):
     assert shared.get_config()["share_layers"] is True
     memory = shared.encode(ops.convert_to_tensor(SOURCE, "int32"))
     sentence = shared.initial_state(memory, 4)["sentence"]
-    assert set(sentence) == {"mask", "decoder_0", "caches"}, "projected once"
+    assert len(sentence["memory"]) == 1, "projected once"
 
 
 @each_variant("positions", named("rotary", "alibi", "relative"), on_jax=[])

@@ -94,8 +94,6 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         use_causal_mask: Whether query i sees only keys j <= i + offset.
         offset: Position of the first query among the keys, an integer or a scalar
             tensor; the length of the memory where `value` is a memory and then `query`.
-        packing: What blocks give that skip padding: the `Packing` of `query`, and that
-            of `value` and `key`, where these are rows `(1, M, D)`; else None.
 
     Returns:
         Float tensor `(B, T, output_shape)` in the compute dtype; with
@@ -284,16 +282,71 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         training=None,
         use_causal_mask=False,
         offset=0,
-        packing=(None, None),
     ):
         """Attends from each vector of `query` to those of `value`."""
         self._check_scores_wanted(return_attention_scores)
-        _check_shapes(query, value, key, packing)
-        mask = masks.input_masks(query_mask, value_mask, key_mask, attention_mask)
+        _check_shapes(query, value, key)
+        output, scores = self._attend_by(
+            (self._folding, self._folding),
+            query,
+            value,
+            key,
+            mask=masks.input_masks(query_mask, value_mask, key_mask, attention_mask),
+            causal=masks.is_causal(use_causal_mask),
+            offset=offset,
+            dropout=self.dropout if training else 0.0,
+            return_scores=return_attention_scores,
+        )
+        return (output, scores) if return_attention_scores else output
+
+    def call_unpadded(
+        self, query, value, unpadding, value_unpadding, mask=None, use_causal_mask=False
+    ):
+        """Does what a call does while training, on the tokens of a batch alone.
+
+        Args:
+            query: Float tensor `(1, M, D)`, the tokens that `unpadding` takes.
+            value: Float tensor `(1, N, D)`, those that `value_unpadding` takes; or
+                `(B, S, D)`.
+            unpadding: An `Unpadding`.
+            value_unpadding: An `Unpadding`; None for a `value` with its padding.
+            mask: Bool tensor `(B, T, S)`, as `masks.input_masks` makes it, or None.
+            use_causal_mask: Whether query i sees only keys j <= i.
+
+        Returns:
+            Float tensor `(1, M, output_shape)`.
+        """
+        output, _ = self._attend_by(
+            (unpadding, value_unpadding or self._folding),
+            query,
+            value,
+            mask=mask,
+            causal=masks.is_causal(use_causal_mask),
+            dropout=self.dropout,
+        )
+        return output
+
+    def _attend_by(
+        self,
+        foldings,
+        query,
+        value,
+        key=None,
+        mask=None,
+        causal=False,
+        offset=0,
+        dropout=0.0,
+        return_scores=False,
+    ):
+        """Projects, attends and projects back; returns the output and weights or None.
+
+        `foldings` are the `Folding` or `Unpadding` of `query`, and that of `value`: how
+        their projections become `(B, L, H, K)`.
+        """
+        fold, value_fold = foldings
         queries = self.project_query(query)  # (B, T, H, K)
         keys = self.project_key(value if key is None else key)  # (B, S, G, K)
         values = self.project_value(value)  # (B, S, G, V)
-        fold, value_fold = (self._folding if p is None else p for p in packing)
         folded = fold.inputs(queries), value_fold.inputs(keys)
         output, scores = self._attend(
             self._placed(folded[0], offset),
@@ -301,17 +354,15 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
             value_fold.inputs(values),
             mask=fold.mask(mask, queries, keys),
             bias=self._bias(*(ops.shape(x)[1] for x in folded), offset),
-            causal=masks.is_causal(use_causal_mask),
+            causal=causal,
             window=self.sliding_window,
             offset=offset,
-            dropout=self.dropout if training else 0.0,
+            dropout=dropout,
             seed=self.seed_generator,
-            return_scores=return_attention_scores,
+            return_scores=return_scores,
         )
         output = self.project_output(query, fold.output(output, queries))
-        if return_attention_scores:
-            return output, fold.scores(scores, queries, keys)
-        return output
+        return output, fold.scores(scores, queries, keys) if return_scores else None
 
     def _check_scores_wanted(self, return_attention_scores):
         if self.flash_attention and return_attention_scores:
@@ -377,10 +428,9 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         training=None,
         use_causal_mask=False,
         offset=0,
-        packing=(None, None),
     ):
         """Gives the symbolic output, and the symbolic weights where asked for."""
-        _check_shapes(query, value, key, packing)
+        _check_shapes(query, value, key)
         key_shape = None if key is None else key.shape
         shape = self.compute_output_shape(query.shape, value.shape, key_shape)
         output = keras.KerasTensor(shape, self.compute_dtype)
@@ -406,11 +456,10 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         }
 
 
-def _check_shapes(query, value, key, packing):
+def _check_shapes(query, value, key):
     """Sees that tensors have a length each, and one batch size."""
     _check_ranks(query.shape, value.shape)
-    if packing == (None, None):  # Else each has its tokens in one row.
-        check_batch(query=query, value=value, key=key)
+    check_batch(query=query, value=value, key=key)
 
 
 def _check_ranks(query_shape, value_shape):

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.layers.attention.masks import bool_mask
+from keras_seqattn.layers.attention.masks import bool_mask, input_masks
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
 from keras_seqattn.layers.attention.step_checks import BEAMS, check_kept, checked_mask
 from keras_seqattn.layers.shapes import check_built, check_rank, check_tensor
@@ -16,6 +16,7 @@ from keras_seqattn.layers.transformer.checkpointing import checkpointed
 from keras_seqattn.layers.transformer.encoder_block import (
     Block,
     attend,
+    attend_unpadded,
     attention_config,
     check_sequences,
     checked_attention,
@@ -54,8 +55,6 @@ class DecoderBlock(Block):
             pass, with the same dropout, and only its output is kept till then: less
             memory for more time. Not for sublayers that change weights of theirs as
             they are called, or add losses.
-        skip_padding: As in `EncoderBlock`, for the target (where it has no `past`) and
-            for the source, each with a mask.
         kernel_initializer: Initializer of the kernels of attention and feed-forward.
         bias_initializer: Initializer of their biases.
         epsilon: Number added to the variance of each norm, positive.
@@ -111,7 +110,6 @@ class DecoderBlock(Block):
         activation_dropout=0.0,
         stochastic_depth=0.0,
         gradient_checkpointing=False,
-        skip_padding=False,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
         epsilon=EPSILON,
@@ -131,7 +129,6 @@ class DecoderBlock(Block):
             activation_dropout=activation_dropout,
             stochastic_depth=stochastic_depth,
             gradient_checkpointing=gradient_checkpointing,
-            skip_padding=skip_padding,
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             epsilon=epsilon,
@@ -185,14 +182,9 @@ class DecoderBlock(Block):
         target_mask = bool_mask("target_mask", target_mask if mask is None else mask)
         source_mask = bool_mask("source_mask", source_mask)
         self._check_source(source)
-        packing = (
-            None if past is not None else self._packing(target, target_mask, training)
-        )
-        source_packing = self._packing(source, source_mask, training)
         x, *scores = attend(
             self.attention_residual,
-            self._packed(target, packing),
-            packing=(packing, packing),
+            target,
             query_mask=target_mask,
             return_attention_scores=return_attention_scores,
             use_causal_mask=use_causal_mask,
@@ -202,15 +194,53 @@ class DecoderBlock(Block):
             x, *cross_scores = attend(
                 self.cross_residual,
                 x,
-                self._packed(source, source_packing),
-                packing=(packing, source_packing),
+                source,
                 query_mask=target_mask,
                 value_mask=source_mask,
                 return_attention_scores=return_attention_scores,
             )
             scores += cross_scores
-        x = self._unpacked(self.feed_forward_residual(x), packing)
+        x = self.feed_forward_residual(x)
         return (x, *scores) if return_attention_scores else x
+
+    def call_unpadded(
+        self, x, unpadding, mask, memory=None, memory_unpadding=None, memory_mask=None
+    ):
+        """Does what a call does while training, on the tokens of a batch alone.
+
+        Args:
+            x: Float tensor `(1, M, D)`, the tokens that `unpadding` takes.
+            unpadding: The `Unpadding` of `mask`.
+            mask: Bool tensor `(B, T)`.
+            memory: Float tensor `(1, N, D)`, the tokens that `memory_unpadding` takes,
+                or `(B, S, D)` where that is None; None without a source.
+            memory_unpadding: The `Unpadding` of `memory_mask`, or None.
+            memory_mask: Bool tensor `(B, S)`, or None.
+
+        Returns:
+            Float tensor `(1, M, D)`.
+        """
+        self._check_source(memory)
+        x = attend_unpadded(
+            self.attention_residual,
+            x,
+            unpadding,
+            mask=input_masks(mask, mask, None, None),
+            use_causal_mask=True,
+        )
+        if memory is not None:
+            x = attend_unpadded(
+                self.cross_residual,
+                x,
+                unpadding,
+                memory,
+                memory_unpadding,
+                mask=input_masks(mask, memory_mask, None, None),
+            )
+        return self.feed_forward_residual(x)
+
+    def _attention_residuals(self):
+        return self.attention_residual, self.cross_residual
 
     def _check_source(self, source):
         if (source is None) != (self.cross_residual is None):

@@ -7,13 +7,11 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.backend import tracing
-from keras_seqattn.layers.attention.masks import bool_mask
+from keras_seqattn.layers.attention.masks import bool_mask, input_masks
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
 from keras_seqattn.layers.shapes import check_batch, check_rank
 from keras_seqattn.layers.transformer.checkpointing import checkpointed
 from keras_seqattn.layers.transformer.feed_forward import FeedForward
-from keras_seqattn.layers.transformer.packing import packing_of
 from keras_seqattn.layers.transformer.residual import EPSILON, NORMS, Residual
 from keras_seqattn.layers.weights.quantization import dtype_config
 
@@ -39,7 +37,6 @@ class Block(arguments.Checked, keras.layers.Layer):
         activation_dropout=0.0,
         stochastic_depth=0.0,
         gradient_checkpointing=False,
-        skip_padding=False,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
         epsilon=EPSILON,
@@ -67,7 +64,6 @@ class Block(arguments.Checked, keras.layers.Layer):
         self.gradient_checkpointing = arguments.boolean(
             "gradient_checkpointing", gradient_checkpointing
         )
-        self.skip_padding = arguments.boolean("skip_padding", skip_padding)
         self.kernel_initializer = arguments.keras_object(
             "kernel_initializer", kernel_initializer
         )
@@ -75,7 +71,6 @@ class Block(arguments.Checked, keras.layers.Layer):
             "bias_initializer", bias_initializer
         )
         self.epsilon = epsilon
-        self._takes_rows = stochastic_depth == 0.0
         self.supports_masking = True
         self.feed_forward_residual = self._residual(
             FeedForward(
@@ -116,27 +111,23 @@ class Block(arguments.Checked, keras.layers.Layer):
                 "dtype": self.dtype_policy,
             }
             attention = MultiHeadAttention(**{**options, **(attention or {})})
-        self._takes_rows &= type(attention).call is MultiHeadAttention.call
         return self._residual(attention, f"{name}_residual")
 
-    def _packing(self, x, mask, training):
-        """Gives the `Packing` of `x`; None where padding is computed like the rest."""
-        if not (training and self.skip_padding and self._takes_rows) or mask is None:
-            return None
-        if 0 in x.shape[:2]:  # No padding, and no row to copy.
-            return None
-        return packing_of(mask) if tracing.allows_any_shape(x) else None
+    @property
+    def unpads(self):
+        """Whether `call_unpadded` does what a call does while training."""
+        attended = (
+            residual.sublayer
+            for residual in self._attention_residuals()
+            if residual is not None
+        )
+        plain = self.stochastic_depth == 0.0 and not self.gradient_checkpointing
+        return plain and all(
+            type(layer).call is MultiHeadAttention.call for layer in attended
+        )
 
-    def _packed(self, x, packing):
-        """Gives the rows of `x`, or `x` where there is no packing."""
-        # What is computed twice has rows of its own each time.
-        share = not self.gradient_checkpointing
-        return x if packing is None else packing.pack(x, share)
-
-    def _unpacked(self, x, packing):
-        """Gives what rows stand for, or `x` where there is no packing."""
-        share = not self.gradient_checkpointing
-        return x if packing is None else packing.unpack(x, share)
+    def _attention_residuals(self):
+        return (self.attention_residual,)
 
     def _width_of_head(self, model_dim):
         if self.key_dim is not None:
@@ -183,7 +174,6 @@ class Block(arguments.Checked, keras.layers.Layer):
             "activation_dropout": self.activation_dropout,
             "stochastic_depth": self.stochastic_depth,
             "gradient_checkpointing": self.gradient_checkpointing,
-            "skip_padding": self.skip_padding,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "epsilon": self.epsilon,
@@ -197,7 +187,9 @@ class Block(arguments.Checked, keras.layers.Layer):
             for name in ("attention", "cross_attention")
             if name in config
         }
-        return cls(**{**config, **made})
+        config = {**config, **made}
+        config.pop("skip_padding", None)  # of files before 0.2: `TransformerStack`
+        return cls(**config)
 
 
 def check_sequences(**inputs):
@@ -219,7 +211,6 @@ def attend(
     x,
     source=None,
     past=None,
-    packing=(None, None),
     return_attention_scores=False,
     **more,
 ):
@@ -230,7 +221,6 @@ def attend(
         x: Float tensor `(B, T, D)` that attends.
         source: What it attends to; itself when None.
         past: Float tensor `(B, M, D)` of what stood before `x`, attended to as well.
-        packing: The `Packing` of `x` and of `source`, where they are rows, else None.
         return_attention_scores: Whether to give the weights too.
         **more: Arguments of the attention layer's call.
 
@@ -241,8 +231,6 @@ def attend(
     source = hidden if source is None else source
     if past is not None:
         source = ops.concatenate([residual.enter(past), source], axis=1)
-    if packing != (None, None):  # A layer of another class knows no rows.
-        more["packing"] = packing
     attended = residual.sublayer(
         hidden, source, return_attention_scores=return_attention_scores, **more
     )
@@ -250,6 +238,31 @@ def attend(
         return (residual.leave(x, attended),)
     attended, scores = attended
     return residual.leave(x, attended), scores
+
+
+def attend_unpadded(
+    residual, x, unpadding, source=None, source_unpadding=None, **options
+):
+    """Attends inside a residual, on the tokens of a batch alone.
+
+    Args:
+        residual: The `Residual` around a `MultiHeadAttention`.
+        x: Float tensor `(1, M, D)` that attends, the tokens that `unpadding` takes.
+        unpadding: An `Unpadding`.
+        source: What it attends to, tokens or `(B, S, D)`; itself when None.
+        source_unpadding: The `Unpadding` of `source`; None where it has its padding.
+        **options: `mask` and `use_causal_mask` of `call_unpadded`.
+
+    Returns:
+        Float tensor `(1, M, D)`.
+    """
+    hidden = residual.enter(x)
+    if source is None:
+        source, source_unpadding = hidden, unpadding
+    attended = residual.sublayer.call_unpadded(
+        hidden, source, unpadding, source_unpadding, **options
+    )
+    return residual.leave(x, attended)
 
 
 def checked_attention(name, attention):
@@ -340,10 +353,6 @@ class EncoderBlock(Block):
             pass, with the same dropout, and only its output is kept till then: less
             memory for more time. Not for sublayers that change weights of theirs as
             they are called, or add losses.
-        skip_padding: Whether to compute, while training, only what the mask calls real,
-            where a program's shapes may hang on values: on TensorFlow and torch, not
-            compiled (XLA). At padding the output is then zero, or as without. Not
-            with stochastic depth, nor with an attention of another class.
         kernel_initializer: Initializer of the kernels of attention and feed-forward.
         bias_initializer: Initializer of their biases.
         epsilon: Number added to the variance of each norm, positive.
@@ -398,19 +407,41 @@ class EncoderBlock(Block):
         """Encodes `x`."""
         check_sequences(x=x)
         mask = bool_mask("mask", mask)
-        packing = self._packing(x, mask, training)
         x, *scores = attend(
             self.attention_residual,
-            self._packed(x, packing),
-            packing=(packing, packing),
+            x,
             query_mask=mask,
             value_mask=mask,
             attention_mask=attention_mask,
             return_attention_scores=return_attention_scores,
             use_causal_mask=use_causal_mask,
         )
-        x = self._unpacked(self.feed_forward_residual(x), packing)
+        x = self.feed_forward_residual(x)
         return (x, *scores) if return_attention_scores else x
+
+    def call_unpadded(
+        self, x, unpadding, mask, memory=None, memory_unpadding=None, memory_mask=None
+    ):
+        """Does what a call does while training, on the tokens of a batch alone.
+
+        Args:
+            x: Float tensor `(1, M, D)`, the tokens that `unpadding` takes.
+            unpadding: The `Unpadding` of `mask`.
+            mask: Bool tensor `(B, L)`.
+            memory: None; so are the other arguments, which are a decoder block's.
+            memory_unpadding: None.
+            memory_mask: None.
+
+        Returns:
+            Float tensor `(1, M, D)`.
+        """
+        x = attend_unpadded(
+            self.attention_residual,
+            x,
+            unpadding,
+            mask=input_masks(mask, mask, None, None),
+        )
+        return self.feed_forward_residual(x)
 
     def compute_mask(self, x, mask=None):
         """Passes the mask of `x` on to the output, none to the weights."""

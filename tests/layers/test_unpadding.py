@@ -1,4 +1,4 @@
-"""Padding that is skipped: the same numbers and gradients, of fewer vectors."""
+"""Stacks that leave out padding: the same numbers and gradients, of fewer vectors."""
 
 import keras
 import numpy as np
@@ -6,7 +6,8 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers.transformer import packing
+from keras_seqattn.layers.transformer import unpadding
+from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.training import MaskedCrossentropy
 from tests.differentiate import upstream_gradient, value_and_gradient
@@ -26,7 +27,7 @@ def mask_of(lengths):
 @pytest.fixture(autouse=True)
 def multiple(request, monkeypatch):
     value = getattr(request, "param", 3)
-    monkeypatch.setattr(packing, "MULTIPLE", value)
+    monkeypatch.setattr(unpadding, "MULTIPLE", value)
     return value
 
 
@@ -35,79 +36,63 @@ with_multiples = pytest.mark.parametrize("multiple", [1, 3, 128], indirect=True)
 
 @with_multiples
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_rows_are_the_real_places_and_as_few_others_as_make_them_round(
+def test_tokens_are_real_and_as_few_others_as_make_their_number_round(
     lengths, multiple
 ):
     mask = mask_of(lengths)
-    packed = packing.Packing(ops.convert_to_tensor(mask))
-    rows = ops.convert_to_numpy(packed.pack(ops.convert_to_tensor(X)))[0]
+    tokens = Unpadding(ops.convert_to_tensor(mask))
+    vectors = ops.convert_to_numpy(tokens.unpad(ops.convert_to_tensor(X)))[0]
     real = mask.sum()
-    assert len(rows) == min(-(-max(real, 1) // multiple) * multiple, B * L)
-    np.testing.assert_array_equal(rows[:real], X[mask])
-    assert len(np.unique(ops.convert_to_numpy(packed.places))) == len(rows)
+    assert len(vectors) == min(-(-max(real, 1) // multiple) * multiple, B * L)
+    np.testing.assert_array_equal(vectors[:real], X[mask])
+    assert len(np.unique(ops.convert_to_numpy(tokens.positions))) == len(vectors)
 
 
 @with_multiples
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_there_and_back(lengths):
     mask = mask_of(lengths)
-    packed = packing.Packing(ops.convert_to_tensor(mask))
-    back = packed.unpack(packed.pack(ops.convert_to_tensor(X)), share=False)
-    back = ops.convert_to_numpy(back)
-    has_row = np.isin(np.arange(B * L), ops.convert_to_numpy(packed.places))
-    has_row = has_row.reshape(B, L)
-    assert has_row[mask].all()
-    np.testing.assert_array_equal(back, np.where(has_row[..., None], X, 0.0))
+    tokens = Unpadding(ops.convert_to_tensor(mask))
+    back = ops.convert_to_numpy(tokens.pad(tokens.unpad(ops.convert_to_tensor(X))))
+    taken = np.isin(np.arange(B * L), ops.convert_to_numpy(tokens.positions))
+    taken = taken.reshape(B, L)
+    assert taken[mask].all()
+    np.testing.assert_array_equal(back, np.where(taken[..., None], X, 0.0))
 
     def function(x):
-        y = packed.unpack(packed.pack(x, share=False), share=False)
+        y = tokens.pad(tokens.unpad(x))
         return ops.sum(y * ops.convert_to_tensor(upstream_gradient(X.shape)))
 
     _, slope = value_and_gradient(function, X)
-    expected = np.where(has_row[..., None], upstream_gradient(X.shape), 0.0)
+    expected = np.where(taken[..., None], upstream_gradient(X.shape), 0.0)
     np.testing.assert_array_equal(slope, expected)
 
 
-def test_heads_go_to_their_places_and_back():
+def test_heads_go_to_their_positions_and_back():
     mask = mask_of("some")
-    packed = packing.Packing(ops.convert_to_tensor(mask))
+    tokens = Unpadding(ops.convert_to_tensor(mask))
     heads = X.reshape(B, L, 2, D // 2)
-    rows = packed.pack(ops.convert_to_tensor(X))
-    rows = ops.reshape(rows, (1, -1, 2, D // 2))
-    placed = ops.convert_to_numpy(packed.inputs(rows))
+    vectors = tokens.unpad(ops.convert_to_tensor(X))
+    vectors = ops.reshape(vectors, (1, -1, 2, D // 2))
+    placed = ops.convert_to_numpy(tokens.inputs(vectors))
     np.testing.assert_array_equal(placed[mask], heads[mask])
-    back = ops.convert_to_numpy(packed.output(ops.convert_to_tensor(placed), None))
-    np.testing.assert_array_equal(back, ops.convert_to_numpy(rows))
-
-
-def test_a_neighbour_is_given_the_rows_and_a_stranger_is_not():
-    mask = ops.convert_to_tensor(mask_of("some"))
-    packed = packing.packing_of(mask)
-    assert packing.packing_of(mask) is packed
-    rows = packed.pack(ops.convert_to_tensor(X))
-    x = packed.unpack(rows)
-    assert packed.pack(x) is rows
-    assert packed.pack(x, share=False) is not rows
-    other = packing.packing_of(ops.convert_to_tensor(mask_of("gap")))
-    assert other is not packed
-    assert other.pack(x) is not rows
+    back = ops.convert_to_numpy(tokens.output(ops.convert_to_tensor(placed), None))
+    np.testing.assert_array_equal(back, ops.convert_to_numpy(vectors))
 
 
 @with_multiples
 def test_padding_alone_gives_numbers_and_no_gradient(multiple):
     mask = mask_of("none")
-    value, slope = value_and_gradient(
-        lambda x: ops.sum(encoded(x, mask, skip_padding=True)), X
-    )
+    value, slope = value_and_gradient(lambda x: ops.sum(encoded(x, mask)), X)
     assert value == 0.0
     assert not slope.any()
 
 
 @pytest.mark.backends("tensorflow")
-def test_what_is_made_inside_of_a_function_is_not_used_outside():
+def test_stacks_work_in_branches_of_a_function():
     import tensorflow as tf
 
-    encode = layers.EncoderBlock(2, 6, skip_padding=True)
+    encode = layers.TransformerStack([layers.EncoderBlock(2, 6)])
     encode.build(X.shape)
 
     @tf.function(autograph=False)
@@ -138,28 +123,29 @@ OPTIONS = {
 }
 
 
-def encoded(x, mask, skip_padding, **options):
-    """Gives an encoder's and a decoder's output while training, of real places."""
+def encoded(x, mask, unpad=True, **options):
+    """Returns the output of an encoder and a decoder, of real positions."""
     keras.utils.set_random_seed(1)
-    options = {"skip_padding": skip_padding, **options}
-    encode = layers.EncoderBlock(2, 6, **options)
-    decode = layers.DecoderBlock(2, 6, **options)
-    for block in (encode, decode):
-        block.build(X.shape) if block is encode else block.build(X.shape, X.shape)
+    encode = layers.TransformerStack(
+        [layers.EncoderBlock(2, 6, **options)], unpad=unpad
+    )
+    block = layers.DecoderBlock(2, 6, **options)
+    norm = keras.layers.LayerNormalization()
+    decode = layers.TransformerStack([block, block], norm, unpad=unpad)
+    encode.build(X.shape), decode.build(X.shape, X.shape)
     reverse = np.ascontiguousarray(mask[::-1])
     mask, reverse = (ops.convert_to_tensor(m) for m in (mask, reverse))
     y = encode(x, mask=mask, training=True)
-    y = decode(x, y, target_mask=reverse, source_mask=mask, training=True)
-    y = decode(y, x, target_mask=reverse, source_mask=mask, training=True)
+    y = decode(x, y, x_mask=reverse, memory_mask=mask, training=True)
     return ops.where(reverse[..., None], y, 0.0)
 
 
 @pytest.mark.parametrize("options", every_pair(**OPTIONS))
-def test_blocks_give_the_same_and_have_the_same_gradient(options):
+def test_stacks_return_the_same_and_have_the_same_gradient(options):
     mask = mask_of("some")
 
-    def function(x, skip_padding):
-        y = encoded(x, mask, skip_padding, **options)
+    def function(x, unpad):
+        y = encoded(x, mask, unpad, **options)
         return ops.sum(y * ops.convert_to_tensor(upstream_gradient(X.shape)))
 
     expected, expected_slope = value_and_gradient(lambda x: function(x, False), X)
@@ -175,7 +161,7 @@ def test_what_stands_at_padding_is_not_read(multiple):
     x = np.where(mask[..., None], X, np.nan)
 
     def function(x):
-        return ops.sum(encoded(x, mask, skip_padding=True))
+        return ops.sum(encoded(x, mask))
 
     value, slope = value_and_gradient(function, x.astype("float32"))
     assert np.isfinite(value) == (multiple == 1)
@@ -183,7 +169,7 @@ def test_what_stands_at_padding_is_not_read(multiple):
         np.testing.assert_array_equal(slope != 0.0, np.repeat(mask[..., None], D, 2))
 
 
-def fitted(skip_padding, jit_compile, **options):
+def fitted(unpad, jit_compile, **options):
     """Trains a small model; returns the losses and the weights."""
     keras.utils.set_random_seed(2)
     model = TranslationTransformer(
@@ -195,10 +181,10 @@ def fitted(skip_padding, jit_compile, **options):
         intermediate_dim=12,
         **options,
     )
-    for block in model.layers:
-        if hasattr(block, "skip_padding"):
-            assert block.skip_padding
-            block.skip_padding = skip_padding
+    for layer in model.operations:
+        if isinstance(layer, layers.TransformerStack):
+            assert layer.unpad
+            layer.unpad = unpad
     model.compile(
         keras.optimizers.SGD(0.3), MaskedCrossentropy(), jit_compile=jit_compile
     )
@@ -231,13 +217,15 @@ def test_a_model_learns_the_same(jit_compile):
     assert losses[2] < losses[0]
 
 
-def test_an_attention_of_another_class_is_given_all_places():
+def test_an_attention_of_another_class_is_given_all_positions():
     class Plain(layers.MultiHeadAttention):
         def call(self, query, value, query_mask=None, value_mask=None, **options):
             assert query.shape[:2] == (B, L)
             return super().call(query, value, query_mask=query_mask)
 
-    block = layers.EncoderBlock(2, 6, attention=Plain(2, 4), skip_padding=True)
+    block = layers.EncoderBlock(2, 6, attention=Plain(2, 4))
     mask = ops.convert_to_tensor(mask_of("some"))
-    output = block(ops.convert_to_tensor(X), mask=mask, training=True)
+    output = layers.TransformerStack([block])(
+        ops.convert_to_tensor(X), mask=mask, training=True
+    )
     assert tuple(output.shape) == X.shape

@@ -1,0 +1,296 @@
+"""Transformer blocks one above the other.
+
+Shapes: B batch, T length, S length of the memory, M tokens, D model_dim, H heads, W
+beams, L cache length.
+"""
+
+import keras
+
+from keras_seqattn import arguments
+from keras_seqattn.backend import tracing
+from keras_seqattn.layers.attention.kv_cache import grown_cache
+from keras_seqattn.layers.attention.masks import bool_mask
+from keras_seqattn.layers.shapes import check_built, check_rank
+from keras_seqattn.layers.transformer.encoder_block import Block, check_sequences
+from keras_seqattn.layers.transformer.unpadding import Unpadding
+from keras_seqattn.layers.weights.quantization import dtype_config
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class TransformerStack(arguments.Checked, keras.layers.Layer):
+    """Applies Transformer blocks one above the other, then a norm.
+
+    While training it computes the real tokens alone where it can: below the first block
+    it takes the padding out of `x` and `memory`, above the last it puts zeros in its
+    place. It can where shapes may depend on values (TensorFlow and torch on a CPU, not
+    compiled by XLA), where there is a mask, and where all blocks are of this package,
+    with its attention, without stochastic depth and gradient checkpointing. Elsewhere
+    it calls the blocks one by one.
+    Shapes: B batch, T length, S length of the memory, D model_dim, H heads.
+
+    Args:
+        blocks: List of `EncoderBlock`s or of `DecoderBlock`s, the lowest first. One
+            that stands in it several times has the same weights at each depth.
+        norm: Layer applied to what the last block returns, as pre-norm blocks need
+            it, or None.
+        unpad: Whether to leave out padding while training, where that is possible.
+
+    Call arguments:
+        x: Float tensor `(B, T, D)`.
+        memory: Float tensor `(B, S, D)` that decoder blocks attend to, or None.
+        mask: What Keras fills where there is no memory; means `x_mask`.
+        x_mask: Bool tensor `(B, T)`, True = a real token; else the mask on `x`.
+        memory_mask: Bool tensor `(B, S)`; else the mask on `memory`.
+        return_attention_scores: Whether to return the weights of each block too.
+        training: Whether to drop.
+
+    Returns:
+        Float tensor `(B, T, D)` in the compute dtype, with the mask of `x`; with
+        `return_attention_scores` also a list with a tuple for each block: the weights
+        `(B, H, T, T)` of its self-attention and, with a memory, `(B, H, T, S)` of its
+        cross-attention.
+
+    Raises:
+        ValueError: If `blocks` is not a list of layers, or shapes do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_seqattn.layers import EncoderBlock
+        >>> stack = TransformerStack([EncoderBlock(2, 16) for _ in range(3)])
+        >>> tuple(stack(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 5, 8)
+
+    Reference:
+        Vaswani et al. 2017, section 3.1. Differs: none.
+    """
+
+    def __init__(self, blocks, norm=None, unpad=True, **kwargs):
+        super().__init__(**kwargs)
+        wanted = "a list of layers"
+        self.blocks = arguments.sequence("blocks", blocks, wanted, _layer)
+        if not self.blocks:
+            arguments.refuse("blocks", blocks, f"{wanted}, at least one")
+        self.norm = arguments.instance(
+            "norm", norm, keras.layers.Layer, "a layer", optional=True
+        )
+        self.unpad = arguments.boolean("unpad", unpad)
+        self.supports_masking = True
+
+    def build(self, x_shape, memory_shape=None):
+        """Builds the blocks and the norm."""
+        check_rank("x", x_shape, "(batch, length, width)")
+        shapes = (x_shape,) if memory_shape is None else (x_shape, memory_shape)
+        for block in self.blocks:
+            if not block.built:
+                block.build(*shapes)
+        if self.norm is not None and not self.norm.built:
+            self.norm.build(x_shape)
+
+    @property
+    def parts(self):
+        """The distinct blocks, the lowest first, and the norm."""
+        blocks = list({id(block): block for block in self.blocks}.values())
+        return blocks if self.norm is None else [*blocks, self.norm]
+
+    def call(
+        self,
+        x,
+        memory=None,
+        mask=None,
+        x_mask=None,
+        memory_mask=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        """Applies all blocks."""
+        check_sequences(x=x, memory=memory)
+        mask = bool_mask("x_mask", x_mask if mask is None else mask)
+        memory_mask = bool_mask("memory_mask", memory_mask)
+        if training and not return_attention_scores and self._unpads(x, mask):
+            return self._call_unpadded(x, mask, memory, memory_mask)
+        scores = []
+        for block in self.blocks:
+            x, *weights = self._apply(
+                block, x, mask, memory, memory_mask, return_attention_scores
+            )
+            scores.append(tuple(weights))
+        x = self.finish(x)
+        return (x, scores) if return_attention_scores else x
+
+    def _apply(self, block, x, mask, memory, memory_mask, return_scores):
+        """Calls one block; returns its output and what weights were asked for."""
+        options = {"return_attention_scores": return_scores} if return_scores else {}
+        if memory is None:
+            output = block(x, mask=mask, **options)
+        else:
+            masks = {"target_mask": mask, "source_mask": memory_mask}
+            output = block(x, memory, **masks, **options)
+        return output if return_scores else (output,)
+
+    def _unpads(self, x, mask):
+        """Whether padding can be left out here."""
+        if not self.unpad or mask is None or 0 in x.shape[:2]:
+            return False
+        can = all(isinstance(block, Block) and block.unpads for block in self.blocks)
+        return can and tracing.allows_any_shape(x)
+
+    def _call_unpadded(self, x, mask, memory, memory_mask):
+        """Does what a call does, on the tokens alone."""
+        unpadding = Unpadding(mask)
+        memory_unpadding = None
+        if memory_mask is not None and 0 not in memory.shape[:2]:
+            memory_unpadding = Unpadding(memory_mask)
+            memory = memory_unpadding.unpad(memory)  # (1, M, D)
+        x = unpadding.unpad(x)  # (1, M, D)
+        for block in self.blocks:
+            x = block.call_unpadded(
+                x, unpadding, mask, memory, memory_unpadding, memory_mask
+            )
+        return unpadding.pad(self.finish(x))
+
+    def finish(self, x):
+        """Applies the norm, if there is one, to what the last block returned."""
+        return x if self.norm is None else self.norm(x)
+
+    def initial_cache(self, batch_size, width, max_length):
+        """Makes the empty caches of `step`, one for each depth.
+
+        Args:
+            batch_size: Number of sentences B, an integer or a scalar tensor.
+            width: Number of beams W a sentence.
+            max_length: Number of steps L the caches have room for.
+
+        Returns:
+            A list of dicts of tensors `(B, ...)`, zeros.
+        """
+        check_built(self)
+        return [
+            block.initial_cache(batch_size, width, max_length) for block in self.blocks
+        ]
+
+    def project_memory(self, memory):
+        """Projects the memory for each block's cross-attention, once for all steps.
+
+        Args:
+            memory: Float tensor `(B, S, D)`.
+
+        Returns:
+            A list of dicts of tensors `(B, ...)`, one for each distinct block.
+        """
+        check_built(self)
+        return [block.project_memory(memory) for block in self._distinct()]
+
+    def grow_cache(self, caches, max_length, index, width):
+        """Makes room for more steps.
+
+        Args:
+            caches: What `initial_cache` or `step` returned.
+            max_length: Number of steps L they get room for.
+            index: Number of steps taken, an integer or a scalar int32 tensor.
+            width: Number of beams W a sentence.
+
+        Returns:
+            Caches like these.
+        """
+        arguments.index("max_length", max_length, 1)
+        arguments.index("index", index, 0)
+        return [grown_cache(cache, max_length, index, width) for cache in caches]
+
+    def step(
+        self,
+        x,
+        caches,
+        index,
+        memory=None,
+        memory_mask=None,
+        mask=None,
+        ancestry=None,
+        return_attention_scores=False,
+    ):
+        """Computes one new position of each beam; equals row `index` of a call.
+
+        Args:
+            x: Float tensor `(B, W, D)`, the vector at `index` of each beam.
+            caches: What `initial_cache` or the step before returned.
+            index: The position, an integer or a scalar int32 tensor.
+            memory: What `project_memory` returned, or None.
+            memory_mask: Bool tensor `(B, S)`.
+            mask: Bool tensor `(B, L)`: see `DecoderBlock.step`.
+            ancestry: Int32 tensor `(B, W, L)`: see `DecoderBlock.step`.
+            return_attention_scores: Whether to return the weights on the memory too.
+
+        Returns:
+            Float tensor `(B, W, D)`, and the caches with this position; with
+            `return_attention_scores` also a list of the weights `(B, H, W, S)` of each
+            block.
+        """
+        check_built(self)
+        distinct = [id(block) for block in self._distinct()]
+        kept, scores = [], []
+        for block, cache in zip(self.blocks, caches, strict=True):
+            own = None if memory is None else memory[distinct.index(id(block))]
+            options = {"mask": mask, "ancestry": ancestry}
+            if return_attention_scores:
+                options["return_attention_scores"] = True
+            x, cache, *weights = block.step(
+                x, cache, index, own, memory_mask, **options
+            )
+            kept.append(cache)
+            scores += weights
+        x = self.finish(x)
+        return (x, kept, scores) if return_attention_scores else (x, kept)
+
+    def _distinct(self):
+        return self.parts if self.norm is None else self.parts[:-1]
+
+    def compute_mask(self, x, mask=None):
+        """Passes the mask of `x` on to the output, none to the weights."""
+        return mask
+
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        """Returns the shape of `x`, unchanged."""
+        return x_shape
+
+    def compute_output_spec(
+        self, x, memory=None, return_attention_scores=False, **kwargs
+    ):
+        """Returns the symbolic output, and the symbolic weights where asked for."""
+        check_sequences(x=x, memory=memory)
+        output = keras.KerasTensor(x.shape, self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        given = (x,) if memory is None else (x, memory)
+        outputs = [
+            block.compute_output_spec(*given, return_attention_scores=True)
+            for block in self.blocks
+        ]
+        return output, [tuple(scores) for _, *scores in outputs]
+
+    def get_config(self):
+        """Returns the constructor's arguments; a block once, with all its depths."""
+        serialize = keras.saving.serialize_keras_object
+        distinct = self._distinct()
+        ids = [id(block) for block in distinct]
+        return {
+            **super().get_config(),
+            "dtype": dtype_config(self),
+            "blocks": [serialize(block) for block in distinct],
+            "depths": [ids.index(id(block)) for block in self.blocks],
+            "norm": None if self.norm is None else serialize(self.norm),
+            "unpad": self.unpad,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Makes the stack, its blocks and its norm."""
+        deserialize = keras.saving.deserialize_keras_object
+        config = dict(config)
+        blocks = [deserialize(block) for block in config["blocks"]]
+        config["blocks"] = [blocks[place] for place in config.pop("depths")]
+        if config["norm"] is not None:
+            config["norm"] = deserialize(config["norm"])
+        return cls(**config)
+
+
+def _layer(name, value):
+    return arguments.instance(name, value, keras.layers.Layer, "a layer")

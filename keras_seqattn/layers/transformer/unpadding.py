@@ -1,0 +1,137 @@
+"""Batches without their padding: the vectors of real tokens alone.
+
+What works on each vector by itself (projections, norms, dropout, the feed-forward)
+needs no padding. Attention is given its heads at their positions, `(B, L, ...)`, and
+what it returns becomes tokens again. The literature has the two ways as `unpad_input`
+and `pad_input`.
+
+Shapes: B batch, L length, P = B L positions, M tokens, D width, H heads, K width of a
+head.
+"""
+
+import math
+
+from keras import ops
+
+from keras_seqattn.backend import autodiff
+from keras_seqattn.backend.ops import gather
+
+# The number of tokens is a multiple of this one: a library prepares its matrix products
+# for each new shape.
+MULTIPLE = 128
+
+
+class Unpadding:
+    """Which positions of a batch hold a token, and the ways there and back.
+
+    Each real token is one of the M; some padding is too, to make their number round.
+    `inputs`, `output`, `mask` and `scores` are those of `axes.Folding`: what attention
+    does with heads before and after it attends.
+
+    Args:
+        mask: Bool tensor `(B, L)`, True = a real token.
+
+    Attributes:
+        positions: The position of each token, int32 `(M,)`.
+        tokens: The token at each position, int32 `(P,)`; M where there is none.
+
+    Example:
+        >>> unpadding = Unpadding(ops.ones((2, 3), "bool"))
+        >>> tuple(unpadding.unpad(ops.ones((2, 3, 8))).shape)
+        (1, 6, 8)
+    """
+
+    def __init__(self, mask):
+        self._sizes = ops.shape(mask)
+        real = ops.cast(ops.reshape(mask, (-1,)), "int32")  # (P,)
+        index = ops.arange(math.prod(self._sizes), dtype="int32")
+        until = ops.cumsum(real)
+        count = ops.sum(real)
+        # All real positions come first, then the padding.
+        tokens = ops.where(real > 0, until - 1, count + index - until)
+        positions = ops.scatter_update(index, tokens[:, None], index)
+        # A batch of padding alone has tokens too: attention copies some everywhere.
+        self.positions = positions[: -(-ops.maximum(count, 1) // MULTIPLE) * MULTIPLE]
+        self.tokens = ops.minimum(tokens, ops.shape(self.positions)[0])
+        self._by_heads = {}
+
+    def unpad(self, x):
+        """Returns the tokens `(1, M, D)` of vectors `(B, L, D)`."""
+        vectors = ops.reshape(x, (-1, x.shape[-1]))
+        moved = _moved(vectors, _take(self.positions), _take_or_zero(self.tokens))
+        return ops.expand_dims(moved, 0)
+
+    def pad(self, x):
+        """Returns tokens `(1, M, D)` at their positions `(B, L, D)`, and zeros else."""
+        vectors = _moved(
+            ops.squeeze(x, 0), _take_or_zero(self.tokens), _take(self.positions)
+        )
+        return ops.reshape(vectors, (*self._sizes, x.shape[-1]))
+
+    def inputs(self, x):
+        """Returns heads `(1, M, H, K)` at `(B, L, H, K)`, and copies of some else."""
+        heads, width = x.shape[2:]
+        positions, _, copied = self._of_heads(heads)
+        x = _moved(ops.reshape(x, (-1, width)), _take(copied), _take(positions))
+        batch_size, length = self._sizes
+        x = ops.reshape(x, (batch_size, heads, length, width))
+        # Where attention transposes it back, TensorFlow leaves both out.
+        return ops.transpose(x, (0, 2, 1, 3))  # (B, L, H, K)
+
+    def output(self, x, queries):
+        """Returns as tokens `(1, M, H, V)` what the heads gave, `(B, L, H, V)`."""
+        heads, width = x.shape[2:]
+        positions, tokens, _ = self._of_heads(heads)
+        x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))  # (B H L, V)
+        x = _moved(x, _take(positions), _take_or_zero(tokens))
+        return ops.reshape(x, (1, -1, heads, width))
+
+    def mask(self, mask, queries, keys):
+        """Returns the mask `(B, H, T, S)`, which is of positions already."""
+        return mask
+
+    def scores(self, x, queries, keys):
+        """Returns the weights `(B, H, T, S)`, which are of positions already."""
+        return x
+
+    def _of_heads(self, heads):
+        """Returns the positions and the tokens of each head's vectors, computed once.
+
+        Returns:
+            The positions of all tokens' heads `(M H,)`, and the tokens of all heads'
+            positions `(B H L,)`, twice: a position without a token has the index
+            behind the last, and in the second tensor the last.
+        """
+        if heads in self._by_heads:
+            return self._by_heads[heads]
+        batch_size, length = self._sizes
+        head = ops.arange(heads, dtype="int32")
+        sentence = self.positions // length * heads
+        positions = (sentence[:, None] + head) * length
+        positions = positions + (self.positions % length)[:, None]  # (M, H)
+        tokens = ops.reshape(self.tokens, (batch_size, 1, length))
+        none = ops.shape(self.positions)[0] * heads
+        tokens = ops.minimum(tokens * heads + head[:, None], none)  # (B, H, L)
+        positions, tokens = (ops.reshape(x, (-1,)) for x in (positions, tokens))
+        self._by_heads[heads] = positions, tokens, ops.minimum(tokens, none - 1)
+        return self._by_heads[heads]
+
+
+def _moved(x, move, back):
+    """Moves vectors; their gradient is moved back, and not added up."""
+    return autodiff.custom_gradient(lambda x: (move(x), back))(x)
+
+
+def _take(indices):
+    """Returns a function that takes vectors `(N, D)` by their indices."""
+    return lambda x: gather(x, indices)
+
+
+def _take_or_zero(indices):
+    """Returns a function that takes vectors `(N, D)`, and zeros by the index N."""
+
+    def take(x):
+        zero = ops.zeros((1, x.shape[-1]), x.dtype)
+        return gather(ops.concatenate([x, zero]), indices)
+
+    return take
