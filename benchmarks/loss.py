@@ -104,14 +104,14 @@ def losses():
     """Makes the three losses of labels, vectors and projection."""
     from keras import ops
 
-    from keras_seqattn.layers.embedding.logits import remember_factors
+    from keras_seqattn.layers.embedding.factors import keep_factors
     from keras_seqattn.training import MaskedCrossentropy
 
     loss = MaskedCrossentropy(label_smoothing=SMOOTHING)
 
     def factors(labels, hidden, kernel):
         logits = ops.matmul(hidden, kernel)
-        return loss(labels, remember_factors(logits, hidden, kernel))
+        return loss(labels, keep_factors(logits, hidden, kernel))
 
     def logits(labels, hidden, kernel):
         return loss(labels, ops.matmul(hidden, kernel))

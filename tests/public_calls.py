@@ -10,7 +10,7 @@ import keras_tuner
 import numpy as np
 
 import keras_seqattn as ks
-from tests.cases import CASES, HEADS, IDS
+from tests.cases import CASES, HEADS, IDS, X
 
 ROOMS = ("layers", "models", "decoding", "training", "text", "tuning", "plotting")
 ROOMS += ("audit", "export")
@@ -215,6 +215,11 @@ def calls():
         },
         "training.enable_lora": {"model": adaptable(), "rank": 2},
         "training.keep_freed_memory": {},
+        "training.linear_crossentropy": {
+            "hidden": X,
+            "kernel": np.ones((8, 11), "float32"),
+            "labels": IDS,
+        },
         "text.SentencePieceTokenizer": {"model": sp._model},
         "text.load_parallel": {"name": "phrases", "source": "en", "target": "de"},
         "text.read_parallel": {"source_path": "lines.txt", "target_path": "lines.txt"},

@@ -2,7 +2,7 @@
 
 from keras_seqattn.layers.weights.lora import enable_lora
 from keras_seqattn.training.average import CheckpointAverage
-from keras_seqattn.training.losses import MaskedCrossentropy
+from keras_seqattn.training.losses import MaskedCrossentropy, linear_crossentropy
 from keras_seqattn.training.memory import keep_freed_memory
 from keras_seqattn.training.metrics import (
     MaskedAccuracy,
@@ -27,4 +27,5 @@ __all__ = [
     "TranslationScore",
     "enable_lora",
     "keep_freed_memory",
+    "linear_crossentropy",
 ]

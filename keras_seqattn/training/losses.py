@@ -1,11 +1,13 @@
 """Losses over token ids, with padding that does not count."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.layers.embedding.logits import factors_of, remember_crossentropies
+from keras_seqattn.layers.embedding.factors import factors_of, keep_crossentropies
 from keras_seqattn.training.consistency import find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import (
     block_rows,
@@ -118,7 +120,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         if factors is not None:
             loss, each = self._projected(factors, labels, weights, pairs)
             if sample_weight is None:
-                remember_crossentropies(y_pred, y_true, self.pad_id, each)
+                keep_crossentropies(y_pred, y_true, self.pad_id, each)
         else:
             loss = super().__call__(labels, logits, weights)
             if pairs is not None:
@@ -167,6 +169,74 @@ class MaskedCrossentropy(keras.losses.Loss):
         }
 
 
+def linear_crossentropy(
+    hidden: Any,
+    kernel: Any,
+    labels: Any,
+    *,
+    sample_weight: Any = None,
+    label_smoothing: float = 0.0,
+    pad_id: int = 0,
+) -> Any:
+    """Computes the mean crossentropy over a vocabulary without holding the logits.
+
+    It is `MaskedCrossentropy` of the logits `hidden . kernel`, over the real tokens
+    alone: a block of tokens at a time, the gradient beside the loss, while the block's
+    logits are at hand. So memory is O((B T + V) D), not O(B T V).
+    Shapes: B batch, T target length, D model_dim, V vocabulary.
+
+    Args:
+        hidden: Float tensor `(B, T, D)`.
+        kernel: Float tensor `(D, V)` of the same dtype: `TokenLogits(...).kernel`, or
+            `PositionalEmbedding(...).logits_kernel()`.
+        labels: Integer tensor `(B, T)`, each `pad_id` or in [0, V).
+        sample_weight: Optional weights of the tokens, `(B, T)` or `(B,)`.
+        label_smoothing: Share of the target spread over the vocabulary, in [0, 1).
+        pad_id: Label of the positions that do not count.
+
+    Returns:
+        Float32 scalar; gradients reach `hidden` and `kernel`. NaN if a label is out of
+        range where its value cannot be seen.
+
+    Raises:
+        ValueError: If shapes do not fit, `label_smoothing` is out of its range, or a
+            label is seen to be.
+
+    Example:
+        >>> import numpy as np
+        >>> labels = np.array([[3, 1, 0]])
+        >>> hidden, kernel = np.ones((1, 3, 4), "float32"), np.zeros((4, 5), "float32")
+        >>> round(float(linear_crossentropy(hidden, kernel, labels)), 4)  # log 5
+        1.6094
+
+    Reference:
+        Wijmans et al. 2024, "Cut Your Losses". Differs: blocks of tokens with all of
+        the vocabulary, in place of blocks of both.
+    """
+    smoothing = arguments.number("label_smoothing", label_smoothing, least=0, below=1)
+    pad_id = arguments.integer("pad_id", pad_id)
+    hidden, kernel, labels = (
+        ops.convert_to_tensor(arguments.tensor(name, x))
+        for name, x in (("hidden", hidden), ("kernel", kernel), ("labels", labels))
+    )
+    fits = len(hidden.shape) == 3 and _fits(labels.shape, hidden.shape[:-1])
+    if not fits or not _fits(kernel.shape[:-1], hidden.shape[-1:]):
+        raise ValueError(
+            "`hidden` must have shape (B, T, D), `kernel` (D, V) and `labels` (B, T). "
+            f"Received: hidden.shape={tuple(hidden.shape)!r}, "
+            f"kernel.shape={tuple(kernel.shape)!r}, "
+            f"labels.shape={tuple(labels.shape)!r}."
+        )
+    _check_labels("labels", labels, kernel.shape[-1], pad_id)
+    labels = ops.cast(labels, "int32")
+    weights = ops.reshape(_token_weights(labels != pad_id, sample_weight), (-1,))
+    labels = ops.reshape(labels, (-1,))
+    if 0 in hidden.shape[:2]:
+        return ops.cast(ops.sum(hidden), "float32")
+    total, _ = projected_crossentropy(hidden, kernel, labels, weights, smoothing)
+    return ops.divide_no_nan(total, ops.sum(weights))
+
+
 class _Given(keras.losses.Loss):
     """Reduces losses that are computed already."""
 
@@ -203,7 +273,7 @@ def flatten_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
             f"Received: y_true.shape={tuple(y_true.shape)!r}, "
             f"y_pred.shape={tuple(y_pred.shape)!r}."
         )
-    _check_labels(y_true, y_pred.shape[-1], pad_id)
+    _check_labels("y_true", y_true, y_pred.shape[-1], pad_id)
     labels = ops.cast(y_true, "int32")
     # A reshaped tensor has lost the implicit mask, which Keras would apply again.
     return (
@@ -238,7 +308,7 @@ def _has_unknown_rank(x):
     return getattr(x.shape, "rank", 0) is None
 
 
-def _check_labels(labels, vocabulary_size, pad_id):
+def _check_labels(name, labels, vocabulary_size, pad_id):
     """Raises if a label is out of range, where labels can be read."""
     try:
         labels = np.asarray(labels)
@@ -249,8 +319,8 @@ def _check_labels(labels, vocabulary_size, pad_id):
     wrong = labels[~is_id & (labels != pad_id)]
     if wrong.size:
         raise ValueError(
-            f"`y_true` must hold token ids in [0, {vocabulary_size}), the logits' "
-            f"vocabulary, or `pad_id`={pad_id}. Received: y_true with {wrong[0]}."
+            f"`{name}` must hold token ids in [0, {vocabulary_size}), the logits' "
+            f"vocabulary, or `pad_id`={pad_id}. Received: {name} with {wrong[0]}."
         )
 
 

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.layers.embedding.logits import known_crossentropies
+from keras_seqattn.layers.embedding.factors import crossentropies_of
 from keras_seqattn.training.crossentropy import token_crossentropy
 from keras_seqattn.training.losses import flatten_tokens
 
@@ -89,8 +89,8 @@ class TokenCrossentropy(TokenMean):
         return token_crossentropy(labels, logits, self.pad_id)
 
     def known_values(self, y_true, y_pred):
-        """Returns what `MaskedCrossentropy` noted on the logits."""
-        return known_crossentropies(y_pred, y_true, self.pad_id)
+        """Returns what `MaskedCrossentropy` recorded with the logits."""
+        return crossentropies_of(y_pred, y_true, self.pad_id)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")

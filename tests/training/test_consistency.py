@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn.layers.embedding.logits import TokenLogits, remember_factors
+from keras_seqattn.layers.embedding.factors import keep_factors
+from keras_seqattn.layers.embedding.logits import TokenLogits
 from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import MaskedCrossentropy
 from tests.differentiate import values_and_gradients
@@ -71,7 +72,7 @@ def test_loss_and_gradients_are_the_float64_loop(labels, mode):
 
     def of_factors(hidden, kernel):
         logits = ops.matmul(hidden, kernel)
-        return of_logits(remember_factors(logits, hidden, kernel))
+        return of_logits(keep_factors(logits, hidden, kernel))
 
     value, slope = expected(labels, weights)
     got, (gradient,) = values_and_gradients(of_logits, [hidden @ KERNEL], mode)

@@ -6,8 +6,13 @@ import pytest
 from keras import ops
 
 from keras_seqattn.layers import PositionalEmbedding, TokenLogits
-from keras_seqattn.layers.embedding.logits import factors_of, remember_factors
-from keras_seqattn.training import MaskedCrossentropy, Perplexity, crossentropy
+from keras_seqattn.layers.embedding.factors import factors_of, keep_factors
+from keras_seqattn.training import (
+    MaskedCrossentropy,
+    Perplexity,
+    crossentropy,
+    linear_crossentropy,
+)
 from keras_seqattn.training.crossentropy import projected_crossentropy
 from tests.differentiate import value_and_gradient
 from tests.pairs import elsewhere
@@ -95,7 +100,7 @@ def test_nothing_but_padding_is_zero():
 
     def function(hidden):
         logits = ops.matmul(hidden, KERNEL)
-        return loss(labels, remember_factors(logits, hidden, KERNEL))
+        return loss(labels, keep_factors(logits, hidden, KERNEL))
 
     value, slope = value_and_gradient(function, HIDDEN)
     assert value == 0.0
@@ -111,13 +116,39 @@ def test_loss_of_factors_is_the_loss_of_logits(normalize_by, weights):
     def function(hidden, projected):
         logits = ops.matmul(hidden, KERNEL)
         if projected:
-            remember_factors(logits, hidden, ops.convert_to_tensor(KERNEL))
+            keep_factors(logits, hidden, ops.convert_to_tensor(KERNEL))
         return loss(LABELS, logits, weights)
 
     value, slope = value_and_gradient(lambda x: function(x, True), HIDDEN)
     expected, expected_slope = value_and_gradient(lambda x: function(x, False), HIDDEN)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     np.testing.assert_allclose(slope, expected_slope, atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS, np.array([1.0, 2.0, 0.5])])
+def test_linear_crossentropy_is_the_loss_of_logits(weights):
+    def linear(hidden):
+        return linear_crossentropy(
+            hidden, KERNEL, LABELS, sample_weight=weights, label_smoothing=0.1
+        )
+
+    def plain(hidden):
+        return MaskedCrossentropy(0.1)(LABELS, ops.matmul(hidden, KERNEL), weights)
+
+    value, slope = value_and_gradient(linear, HIDDEN)
+    expected, expected_slope = value_and_gradient(plain, HIDDEN)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(slope, expected_slope, atol=1e-6)
+    assert not ops.convert_to_numpy(linear_crossentropy(HIDDEN, KERNEL, 0 * LABELS))
+
+
+def test_linear_crossentropy_refuses_shapes_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"`kernel` \(D, V\).*kernel.shape=\(2, "):
+        linear_crossentropy(HIDDEN, KERNEL[:2], LABELS)
+    with pytest.raises(
+        ValueError, match="`labels` must hold .*labels with 99"
+    ):
+        linear_crossentropy(HIDDEN, KERNEL, LABELS * 0 + 99)
 
 
 def tied_layer():
