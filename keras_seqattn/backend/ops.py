@@ -50,6 +50,7 @@ def gather(x, indices):
         Tensor of the shape of `indices`, then that of a row of `x`.
 
     Example:
+        >>> import numpy as np
         >>> [int(x) for x in gather(np.array([5, 6]), np.array([1, 1]))]
         [6, 6]
     """
@@ -71,6 +72,7 @@ def sizes(x):
         operation, as scalar tensors do.
 
     Example:
+        >>> import numpy as np
         >>> sizes(np.ones((2, 3)))
         (2, 3)
     """
@@ -91,6 +93,7 @@ def has_adam(variable):
         not compile, which makes one pass of many operations by itself.
 
     Example:
+        >>> import numpy as np
         >>> has_adam(np.ones(3))
         False
     """

@@ -16,6 +16,7 @@ def repeated_randomness(seed=0):
         seed: Integer.
 
     Example:
+        >>> import numpy as np
         >>> with repeated_randomness():
         ...     x = keras.layers.Dropout(0.5)(np.ones(3), training=True)
     """

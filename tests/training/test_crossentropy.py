@@ -145,9 +145,7 @@ def test_linear_crossentropy_is_the_loss_of_logits(weights):
 def test_linear_crossentropy_refuses_shapes_that_do_not_fit():
     with pytest.raises(ValueError, match=r"`kernel` \(D, V\).*kernel.shape=\(2, "):
         linear_crossentropy(HIDDEN, KERNEL[:2], LABELS)
-    with pytest.raises(
-        ValueError, match="`labels` must hold .*labels with 99"
-    ):
+    with pytest.raises(ValueError, match="`labels` must hold .*labels with 99"):
         linear_crossentropy(HIDDEN, KERNEL, LABELS * 0 + 99)
 
 
