@@ -56,7 +56,8 @@ def load_translator(path, data_dir):
 def ours(path, data_dir):
     """Prepares our `Translator`; with random weights `generate`, for a fixed length."""
     from keras_seqattn import decoding
-    from keras_seqattn.decoding.batches import in_batches, padded
+    from keras_seqattn.decoding.hypotheses import padded
+    from keras_seqattn.scheduling.static import in_batches
 
     translator, lines = load_translator(path, data_dir), load_lines(data_dir)
     model = translator.model

@@ -133,8 +133,8 @@ def keras_hub(run):
     import tensorflow as tf
 
     from benchmarks.decoding_peers import KerasHubTranslation
-    from keras_seqattn.decoding.batches import filled, in_batches
     from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
+    from keras_seqattn.scheduling.static import filled, in_batches
 
     cached = KerasHubTranslation(run.shape)
     generate = tf.function(lambda ids: cached.generate(ids, 1, (END_ID,)))

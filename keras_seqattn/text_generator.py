@@ -3,11 +3,13 @@
 import numpy as np
 
 from keras_seqattn import arguments, translator_file
-from keras_seqattn.decoding import batches, generation
 from keras_seqattn.decoding.beam import with_hypotheses
+from keras_seqattn.decoding.hypotheses import padded
 from keras_seqattn.decoding.methods import Greedy, checked_search, unscored
-from keras_seqattn.decoding.scoring import scored_texts
-from keras_seqattn.decoding.streaming import streamed
+from keras_seqattn.scheduling.generation import decode_lists, source_limit
+from keras_seqattn.scheduling.scoring import scored_texts
+from keras_seqattn.scheduling.static import in_batches
+from keras_seqattn.scheduling.streaming import streamed
 
 # What the end of an unfinished text may be read as: U+FFFD are the first bytes of a
 # character, U+0010 the first half of what SentencePiece writes for U+2581 and itself.
@@ -109,7 +111,7 @@ class TextGenerator:
         if not prompts:
             return []
         lists, results = self._started("prompts", prompts), {}
-        for batch, found in generation.decode_lists(
+        for batch, found in decode_lists(
             self.model, lists, search, max_length=max_length
         ):
             for row, index in enumerate(batch):
@@ -173,9 +175,9 @@ class TextGenerator:
         texts = [[*ids[1:], self.model.end_id] for ids in self._started("lines", lines)]
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
         scores = np.zeros(len(texts), "float32")
-        for batch in batches.in_batches(order):
+        for batch in in_batches(order):
             chosen = [texts[index] for index in batch]
-            token_ids = batches.padded(chosen, self.model.pad_id)
+            token_ids = padded(chosen, self.model.pad_id)
             scores[batch] = scored_texts(self.model, token_ids)
         return scores
 
@@ -215,7 +217,7 @@ class TextGenerator:
 
     def _started(self, name, lines):
         """Tokenizes lines as they are trained with, the start before each."""
-        most = batches.source_limit(self.model) - 1
+        most = source_limit(self.model) - 1
         lists = [[self.model.start_id, *ids] for ids in self.tokenizer.tokenize(lines)]
         for number, ids in enumerate(lists):
             if len(ids) > most:

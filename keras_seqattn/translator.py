@@ -8,9 +8,11 @@ import keras
 import numpy as np
 
 from keras_seqattn import arguments, decoding, translator_file
-from keras_seqattn.decoding import batches, generation
 from keras_seqattn.decoding.beam import with_hypotheses
+from keras_seqattn.decoding.hypotheses import padded
 from keras_seqattn.decoding.methods import checked_search, unscored
+from keras_seqattn.scheduling.generation import decode_lists, source_limit
+from keras_seqattn.scheduling.static import in_batches
 
 # Lines that `stream` holds at once: enough that lines of about one length meet.
 LINES_IN_A_BLOCK = 4096
@@ -112,7 +114,7 @@ class Translator:
         self.search = search
         self.max_source_length = arguments.integer(
             "max_source_length", max_source_length, 2, model.max_length, optional=True
-        ) or batches.source_limit(model)
+        ) or source_limit(model)
         for side in ("source", "target"):
             tokenizer = getattr(self, f"{side}_tokenizer")
             size = getattr(model, f"{side}_vocabulary_size")
@@ -181,7 +183,7 @@ class Translator:
             keras.utils.Progbar(len(filled), unit_name="line") if verbose else None
         )
         results = {}
-        for batch, found in generation.decode_lists(
+        for batch, found in decode_lists(
             self.model, sources, search, filled, forced, first
         ):
             for row, index in enumerate(batch):
@@ -259,9 +261,9 @@ class Translator:
             keras.utils.Progbar(len(pairs), unit_name="pair") if verbose else None
         )
         scores, pad_id = np.zeros(len(pairs), "float32"), self.model.pad_id
-        for batch in batches.in_batches(order):
+        for batch in in_batches(order):
             source_ids, target_ids = (
-                batches.padded([pairs[index][side] for index in batch], pad_id)
+                padded([pairs[index][side] for index in batch], pad_id)
                 for side in (0, 1)
             )
             scores[batch] = self.model.score(source_ids, target_ids)

@@ -11,7 +11,7 @@ from keras_seqattn.backend.autodiff import gradients
 from keras_seqattn.backend.compile import CompiledFunction, num_threads
 from keras_seqattn.backend.ops import gather, sizes
 from keras_seqattn.backend.random import repeated_randomness
-from keras_seqattn.decoding.threads import in_threads
+from keras_seqattn.scheduling.threads import in_threads
 
 
 def test_nested_arrays_go_in_and_come_out():

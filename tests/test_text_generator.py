@@ -6,6 +6,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn import text_generator
+from keras_seqattn.scheduling.streaming import streamed
 from tests.pairs import each_variant
 
 torch = pytest.mark.backends("torch")
@@ -89,16 +90,12 @@ def test_a_stream_is_the_call_piece_by_piece(generator, search):
 
 
 @torch
-def test_a_stream_makes_two_programs_whatever_its_length(generator, monkeypatch):
-    programs, of_model = [], ks.decoding.streaming._programs
-    monkeypatch.setattr(
-        "keras_seqattn.decoding.streaming._programs",
-        lambda *given: programs.append(of_model(*given)) or programs[-1],
-    )
+def test_a_stream_makes_two_programs_whatever_its_length(generator):
+    generator = ks.TextGenerator(make_model(), generator.tokenizer)
     for prompt, limit in (("one", 9), ("another", 12)):
         list(generator.stream(prompt, limit))
-    assert programs[0] is programs[1]
-    assert [one.num_programs for one in programs[0]] == [1, 1]
+    programs = ks.decoding.programs(generator.model)
+    assert [program.num_programs for program in programs] == [1, 1]
 
 
 @torch
@@ -111,7 +108,7 @@ def test_a_stream_comes_token_by_token(generator, monkeypatch):
     )
     prompt = np.array([[1, 7]], "int32")
     search = ks.decoding.Greedy(min_length=12)
-    next(ks.decoding.streaming.streamed(generator.model, prompt, search, 12))
+    next(streamed(generator.model, prompt, search, 12))
     assert len(steps) == 1
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import keras_seqattn as ks
+from keras_seqattn.scheduling import generation
 from tests.evaluate import outputs
 from tests.pairs import each_variant, named
 
@@ -52,17 +53,17 @@ def echo(monkeypatch):
     """
     batches = []
 
-    def run(self, given, most, to_the_end=True):
-        real = (given["source_ids"] != 0).any(0)
-        source_ids = given["source_ids"][:, real]
-        batches.append((source_ids, self._search))
+    def searched(model, options, plan, sentences, to_the_end=True):
+        real = (sentences.source_ids != 0).any(0)
+        source_ids = sentences.source_ids[:, real]
+        batches.append((source_ids, options.method))
         token_ids = np.stack([source_ids] * 2, axis=1)
-        token_ids[token_ids == self._tokens.end_id] = 0
+        token_ids[token_ids == options.tokens.end_id] = 0
         token_ids[:, 1, 1:] = 0
         lengths = (token_ids > 0).sum(-1)
         return token_ids, -1.0 * lengths, np.ones(len(source_ids), "bool")
 
-    monkeypatch.setattr(ks.decoding.program.Programs, "run", run)
+    monkeypatch.setattr(generation, "_searched", searched)
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 1)
     return batches
 
@@ -209,13 +210,13 @@ def test_everything_that_takes_a_line_cuts_it(unlimited):
 def test_prefixes_make_few_programs(unlimited):
     """Their lengths are powers of 2, as those of the sources are."""
     lengths = {
-        ks.decoding.generation._given(
+        generation._sentences(
             unlimited.model,
             np.ones((1, 4), "int32"),
             16,
             np.zeros(1, "int32"),
             prefix=np.ones((1, length), "int32"),
-        )["prefix"].shape[1]
+        ).prefix.shape[1]
         for length in range(1, 300, 7)
     }
     assert lengths == {16, 32, 64, 128, 256, 512}

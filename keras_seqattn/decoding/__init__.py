@@ -1,12 +1,17 @@
-"""Search over any step function: exact, and compiled as few programs."""
+"""Search over any step function: exact, and compiled as few programs.
+
+What searches many sentences with a model lies in `keras_seqattn.scheduling`, which
+imports the modules of this package, and they nothing of it.
+"""
 
 from keras_seqattn.decoding.beam import BeamSearch
-from keras_seqattn.decoding.generation import generate
 from keras_seqattn.decoding.hypotheses import Hypotheses
-from keras_seqattn.decoding.methods import Greedy, Sample
-from keras_seqattn.decoding.program import CompileReport, compile_report, programs
-from keras_seqattn.decoding.scoring import scored
-from keras_seqattn.decoding.search import search
+from keras_seqattn.decoding.loop import search
+from keras_seqattn.decoding.methods import Greedy
+from keras_seqattn.decoding.sampling import Sample
+from keras_seqattn.scheduling.generation import generate
+from keras_seqattn.scheduling.programs import CompileReport, compile_report, programs
+from keras_seqattn.scheduling.scoring import scored
 
 __all__ = [
     "BeamSearch",

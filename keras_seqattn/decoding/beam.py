@@ -1,21 +1,64 @@
 """`BeamSearch`: the likeliest sequences among those whose beginnings are likely.
 
-Shapes: B sentences, W beams, V vocabulary, L room for generated tokens, N hypotheses.
+One step, for each sentence:
+
+    candidates = the best C of all W V continuations            # _candidates
+    of the first W: those that end compete for the N hypotheses # _with_ended
+    of all: the best W that do not end are the live beams       # _with_live
+    finished = no live beam can still beat the N-th hypothesis  # _finished
+
+Shapes: B sentences, W beams, V vocabulary, L capacity in generated tokens, N
+hypotheses, C candidates, P prefix length.
 """
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.decoding.hypotheses import SpecialTokens, Tensor
 from keras_seqattn.decoding.methods import Greedy, Search, written
-from keras_seqattn.decoding.processors import FORBIDDEN
-from keras_seqattn.decoding.ranking import best_of_all, gathered, largest
+from keras_seqattn.decoding.processors import (
+    FORBIDDEN,
+    best_of_all,
+    gathered,
+    largest,
+)
 
 PENALTIES = ("length", "gnmt")
+
+
+class BeamState(NamedTuple):
+    """The beam state: W live beginnings and N hypotheses of each sentence, best first.
+
+    "Ranking" is the sum of the log-probabilities that the processors left, by which the
+    search compares; with a repetition penalty it differs from the model's own sum.
+    """
+
+    limits: Tensor  # int32 (B,): most tokens; 0 in rows that only fill the batch
+    prefix: Tensor  # int32 (B, P): forced first tokens, padded; P is 0 without any
+    finished: Tensor  # bool (B,): nothing of the sentence changes any more
+    token: Tensor  # int32 (B, W): each beam's last token, which the next step reads
+    token_ids: Tensor  # int32 (B, W, L): what each beam has said, padded
+    ranking: Tensor  # float32 (B, W)
+    log_probs: Tensor  # float32 (B, W): sums of the model's own log-probabilities
+    num_ended: Tensor  # int32 (B,): number of hypotheses so far, those not kept too
+    ended_ids: Tensor  # int32 (B, N, L): the best hypotheses, ends included
+    ended_ranking: Tensor  # float32 (B, N): ranking over the length penalty
+    ended_scores: Tensor  # float32 (B, N): log-probability over the length penalty
+
+
+class Candidates(NamedTuple):
+    """The best C continuations of a sentence's beams by one token, best first."""
+
+    ranking: Tensor  # float32 (B, C)
+    log_probs: Tensor  # float32 (B, C)
+    parents: Tensor  # int32 (B, C): the beams that they continue
+    token: Tensor  # int32 (B, C)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -80,7 +123,7 @@ class BeamSearch(Search):
     coverage_penalty: float = 0.0
     patience: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Checks the arguments."""
         super().__post_init__()
         arguments.positive_integer("width", self.width)
@@ -97,143 +140,186 @@ class BeamSearch(Search):
             )
 
     @property
-    def needs_coverage(self):
+    def needs_coverage(self) -> bool:
         """Whether the state is to sum the attention that the source gets."""
         return self.coverage_penalty > 0.0
 
-    def begin(self, limits, streams, room, tokens):
-        """Makes what is found before the first step: one live beginning, no more."""
+    def begin(
+        self,
+        limits: Tensor,
+        seeds: Tensor,
+        prefix: Tensor,
+        capacity: int,
+        tokens: SpecialTokens,
+    ) -> BeamState:
+        """Makes the state before the first step: one live beginning, no more.
+
+        Args:
+            limits: Int32 tensor `(B,)`, each sentence's most tokens, at most L; 0 for a
+                sentence that only fills the batch.
+            seeds: Unused here.
+            prefix: Int32 tensor `(B, P)` of forced first tokens, padded.
+            capacity: Number L of generated tokens that there is memory for.
+            tokens: The `SpecialTokens`.
+        """
         batch_size, width, kept = limits.shape[0], self.width, self.num_hypotheses
         first = ops.where(ops.arange(width) == 0, 0.0, FORBIDDEN)
-        rank = ops.broadcast_to(ops.cast(first, "float32"), (batch_size, width))
+        none = ops.broadcast_to(ops.cast(first, "float32"), (batch_size, width))
         pad = tokens.pad_id
-        return {
-            "limit": limits,
-            "finished": limits <= 0,
-            "token": ops.full((batch_size, width), tokens.start_id, "int32"),
-            "token_ids": ops.full((batch_size, width, room), pad, "int32"),
-            # Sums of log-probabilities: those ranked by, and the model's own.
-            "rank": rank,
-            "log_prob": rank,
-            "num_ended": ops.zeros((batch_size,), "int32"),
-            "ended_ids": ops.full((batch_size, kept, room), pad, "int32"),
-            "ended_rank": ops.full((batch_size, kept), FORBIDDEN, "float32"),
-            "ended_scores": ops.full((batch_size, kept), -math.inf, "float32"),
-            "coverage": ops.zeros((batch_size, width), "float32"),
-        }
+        return BeamState(
+            limits=limits,
+            prefix=prefix,
+            finished=limits <= 0,
+            token=ops.full((batch_size, width), tokens.start_id, "int32"),
+            token_ids=ops.full((batch_size, width, capacity), pad, "int32"),
+            ranking=none,
+            log_probs=none,
+            num_ended=ops.zeros((batch_size,), "int32"),
+            ended_ids=ops.full((batch_size, kept, capacity), pad, "int32"),
+            ended_ranking=ops.full((batch_size, kept), FORBIDDEN, "float32"),
+            ended_scores=ops.full((batch_size, kept), -math.inf, "float32"),
+        )
 
-    def advance(self, found, log_probs, index, tokens, prefix=None, coverage=None):
+    def advance(
+        self,
+        state: BeamState,
+        log_probs: Tensor,
+        index: Tensor,
+        tokens: SpecialTokens,
+        coverage: Tensor | None = None,
+    ) -> tuple[BeamState, Tensor | None]:
         """Takes one step.
 
         Args:
-            found: What `begin` or the step before gave.
+            state: The state before.
             log_probs: Float32 tensor `(B, W, V)`, the model's own.
             index: The position, a scalar int32 tensor, or `(B,)` of each sentence's
                 own.
             tokens: The `SpecialTokens`.
-            prefix: Int32 tensor `(B, P)` of forced tokens, or None.
             coverage: Float32 tensor `(B, W)`, the sum of log(min(attention received,
                 1)) of each beam, or None.
 
         Returns:
-            What is found now, and the beams `(B, W)` that the new ones go on from.
+            The state after, and the beams `(B, W)` that the new ones go on from.
         """
         log_probs, allowed = self.processed(
-            log_probs, found["token_ids"], index, tokens, prefix
+            log_probs, state.token_ids, index, tokens, state.prefix
         )
-        candidates = self._candidates(found, log_probs, allowed, tokens)
-        if coverage is not None:
-            taken = gathered(coverage, candidates["parent"])
-            candidates["coverage"] = self.coverage_penalty * taken
-        forced = 0.0
-        if prefix is not None:
-            real = ops.cast(prefix != tokens.pad_id, "float32")
-            forced = ops.sum(real, axis=1, keepdims=True)
-        ends = ops.equal(candidates["token"], tokens.end_id)
-        hypotheses = self._hypotheses(found, candidates, ends, index, forced)
-        now = {**found, **hypotheses}
-        live = _best_live(candidates, ends, self.width)
-        parents = live.pop("parent")
-        now.update(live)
-        so_far = gathered(found["token_ids"], parents)
-        now["token_ids"] = written(so_far, live["token"], index)
-        now["finished"] = self._finished(now, index, forced)
-        frozen = found["finished"]
-        kept = {name: _where_rows(frozen, found[name], now[name]) for name in found}
-        return kept, parents
+        candidates = self._candidates(state, log_probs, allowed, tokens)
+        ends = ops.equal(candidates.token, tokens.end_id)  # (B, C)
+        forced = _count_forced(state.prefix, tokens)
+        new = self._with_ended(state, candidates, ends, index, forced, coverage)
+        new, parents = self._with_live(new, candidates, ends, index)
+        new = new._replace(finished=self._finished(new, index, forced))
+        kept = [
+            _where_sentences(state.finished, before, after)
+            for before, after in zip(state, new, strict=True)
+        ]
+        return BeamState(*kept), parents
 
-    def _candidates(self, found, log_probs, allowed, tokens):
-        """Computes the best continuations, best first, as tensors `(B, C)`."""
-        vocabulary_size = log_probs.shape[-1]
-        rank = found["rank"][..., None] + allowed  # (B, W, V)
-        # As many as may end, and W that do not.
+    def _candidates(
+        self,
+        state: BeamState,
+        log_probs: Tensor,
+        allowed: Tensor,
+        tokens: SpecialTokens,
+    ) -> Candidates:
+        """Finds the best continuations, as many as may end and W that do not."""
+        batch_size, _, vocabulary_size = log_probs.shape
+        ranking = state.ranking[..., None] + allowed  # (B, W, V)
         count = min(2 + len(self.stop_ids), vocabulary_size) * self.width
-        rank, place = best_of_all(rank, count)
-        parent, token = place // vocabulary_size, place % vocabulary_size
-        own = gathered(ops.reshape(log_probs, (log_probs.shape[0], -1)), place)
-        return {
-            "rank": rank,
-            "log_prob": gathered(found["log_prob"], parent) + own,
-            "parent": parent,
-            "token": self.stopped(token, tokens),
-            "coverage": ops.zeros_like(rank),
-        }
+        ranking, indices = best_of_all(ranking, count)  # (B, C)
+        parents, token = indices // vocabulary_size, indices % vocabulary_size
+        own = gathered(ops.reshape(log_probs, (batch_size, -1)), indices)
+        return Candidates(
+            ranking=ranking,
+            log_probs=gathered(state.log_probs, parents) + own,
+            parents=parents,
+            token=self.stopped(token, tokens),
+        )
 
-    def _hypotheses(self, found, candidates, ends, index, forced):
+    def _with_ended(
+        self,
+        state: BeamState,
+        candidates: Candidates,
+        ends: Tensor,
+        index: Tensor,
+        forced: Tensor,
+        coverage: Tensor | None,
+    ) -> BeamState:
         """Merges what ends, or is cut, of the first W candidates into the hypotheses.
 
         Args:
-            found: What was found before.
-            candidates: What `_candidates` gave, C of them.
+            state: The state before.
+            candidates: The `Candidates`, C of them.
             ends: Bool tensor `(B, C)`, which of them end.
             index: The position.
-            forced: Float tensor `(B, 1)`, the number of forced tokens, or 0.
+            forced: Float tensor `(B, 1)`, the number of forced tokens.
+            coverage: Float tensor `(B, W)` or None.
         """
-        first = {name: x[:, : self.width] for name, x in candidates.items()}
-        cut = ops.reshape(index + 1 >= found["limit"], (-1, 1))
+        first = Candidates(*(x[:, : self.width] for x in candidates))
+        cut = ops.reshape(index + 1 >= state.limits, (-1, 1))
         ends = ops.logical_or(ends[:, : self.width], cut)
-        new = ops.logical_and(ends, first["rank"] > FORBIDDEN / 2)
+        new = ops.logical_and(ends, first.ranking > FORBIDDEN / 2)
         penalty = self._penalty_without(forced, index + 1)
-        rank, own = (
-            first[x] / penalty + first["coverage"] for x in ("rank", "log_prob")
-        )
-        rank = ops.where(new, rank, FORBIDDEN)
-        token_ids = gathered(found["token_ids"], first["parent"])
-        token_ids = written(token_ids, first["token"], index)
-        rank = ops.concatenate([found["ended_rank"], rank], axis=1)
-        own = ops.concatenate([found["ended_scores"], own], axis=1)
-        token_ids = ops.concatenate([found["ended_ids"], token_ids], axis=1)
-        # Of equal ranks the first are taken: what is missing stays so.
-        rank, best = largest(rank, self.num_hypotheses)
+        ranking, scores = first.ranking / penalty, first.log_probs / penalty
+        if coverage is not None:
+            covered = self.coverage_penalty * gathered(coverage, first.parents)
+            ranking, scores = ranking + covered, scores + covered
+        ranking = ops.where(new, ranking, FORBIDDEN)
+        token_ids = gathered(state.token_ids, first.parents)
+        token_ids = written(token_ids, first.token, index)
+        ranking = ops.concatenate([state.ended_ranking, ranking], axis=1)
+        scores = ops.concatenate([state.ended_scores, scores], axis=1)
+        token_ids = ops.concatenate([state.ended_ids, token_ids], axis=1)
+        # Of equal values the first are taken: what is missing stays so.
+        ranking, best = largest(ranking, self.num_hypotheses)
         num_new = ops.sum(ops.cast(new, "int32"), axis=1)
-        return {
-            "num_ended": found["num_ended"] + num_new,
-            "ended_rank": rank,
-            "ended_scores": gathered(own, best),
-            "ended_ids": gathered(token_ids, best),
-        }
+        return state._replace(
+            num_ended=state.num_ended + num_new,
+            ended_ids=gathered(token_ids, best),
+            ended_ranking=ranking,
+            ended_scores=gathered(scores, best),
+        )
 
-    def _finished(self, found, index, forced):
+    def _with_live(
+        self, state: BeamState, candidates: Candidates, ends: Tensor, index: Tensor
+    ) -> tuple[BeamState, Tensor]:
+        """Makes the best W candidates that do not end live; returns their parents."""
+        ranking = ops.where(ends, 2 * FORBIDDEN, candidates.ranking)
+        ranking, chosen = largest(ranking, self.width)
+        live = Candidates(*(gathered(x, chosen) for x in candidates))
+        token_ids = gathered(state.token_ids, live.parents)
+        state = state._replace(
+            token=live.token,
+            token_ids=written(token_ids, live.token, index),
+            # What was forbidden before stays so, and does not sink without a bottom.
+            ranking=ops.maximum(ranking, FORBIDDEN),
+            log_probs=live.log_probs,
+        )
+        return state, live.parents
+
+    def _finished(self, state: BeamState, index: Tensor, forced: Tensor) -> Tensor:
         """Computes where no live beginning can still become one of the hypotheses."""
-        worst = found["ended_rank"][:, -1]
-        over = index + 1 >= found["limit"]
+        worst = state.ended_ranking[:, -1]
+        over = index + 1 >= state.limits
         if self.patience is not None:
             enough = math.ceil(self.patience * self.width)
-            over = ops.logical_or(over, found["num_ended"] >= enough)
+            over = ops.logical_or(over, state.num_ended >= enough)
         if self.width == 1:
             return ops.logical_or(over, worst > FORBIDDEN / 2)
         # Log-probabilities only fall: the longest is divided by the most.
-        longest = self._penalty_without(forced, found["limit"])[:, 0]
-        possible = ops.max(found["rank"], axis=1) / longest
+        longest = self._penalty_without(forced, state.limits)[:, 0]
+        possible = ops.max(state.ranking, axis=1) / longest
         return ops.logical_or(over, worst >= possible)
 
-    def _penalty_without(self, forced, length):
+    def _penalty_without(self, forced: Tensor, length: Tensor) -> Tensor:
         """Computes the penalty `(B, 1)` of a length without its forced tokens."""
         length = ops.cast(ops.reshape(length, (-1, 1)), "float32") - forced
         return self.penalty_of(ops.maximum(length, 1.0))
 
-    def penalty_of(self, length):
-        """Gives what the log-probability of a number of tokens is divided by.
+    def penalty_of(self, length: Tensor) -> Tensor:
+        """Computes what the log-probability of a number of tokens is divided by.
 
         Args:
             length: Float tensor or array of lengths, the end token included.
@@ -246,34 +332,30 @@ class BeamSearch(Search):
         base = length if self.penalty == "length" else (5.0 + length) / 6.0
         return base**self.length_penalty
 
-    def results(self, found, tokens):
+    def results(self, state: BeamState) -> tuple[np.ndarray, np.ndarray]:
         """Returns the hypotheses, which were found best first.
 
         Args:
-            found: The dict.
-            tokens: The `SpecialTokens`.
+            state: The state at the end.
 
         Returns:
             Token ids `(B, N, L)`, ends included, and scores `(B, N)`.
         """
-        return found["ended_ids"], found["ended_scores"]
+        return state.ended_ids, state.ended_scores
 
 
-def _best_live(candidates, ends, width):
-    """Picks the best W candidates that do not end."""
-    rank = ops.where(ends, 2 * FORBIDDEN, candidates["rank"])
-    rank, chosen = largest(rank, width)
-    live = {name: gathered(candidates[name], chosen) for name in candidates}
-    # What was forbidden before stays so, and does not sink without a bottom.
-    return {**live, "rank": ops.maximum(rank, FORBIDDEN)}
+def _count_forced(prefix: Tensor, tokens: SpecialTokens) -> Tensor:
+    """Counts the forced tokens of each sentence, float32 `(B, 1)`."""
+    real = ops.cast(prefix != tokens.pad_id, "float32")
+    return ops.sum(real, axis=1, keepdims=True)
 
 
-def _where_rows(rows, x, y):
-    """Chooses between whole sentences."""
-    return ops.where(ops.reshape(rows, (-1, *[1] * (len(x.shape) - 1))), x, y)
+def _where_sentences(chosen: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Chooses between whole sentences of two tensors `(B, ...)`."""
+    return ops.where(ops.reshape(chosen, (-1, *[1] * (len(x.shape) - 1))), x, y)
 
 
-def with_hypotheses(search, count):
+def with_hypotheses(search: Search, count: int) -> Search:
     """Returns a search that finds a number of hypotheses a sentence.
 
     Args:

@@ -1,13 +1,17 @@
-"""What a search finds, and the ids with a meaning.
+"""Token sequences around a search: lists made arrays, and hypotheses cut from them.
 
 Shapes: B sentences, N hypotheses, L generated length, V vocabulary.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_seqattn import arguments
+
+# A tensor of the active backend, or where a program begins and ends a NumPy array.
+Tensor = Any
 
 
 class Hypotheses(NamedTuple):
@@ -33,8 +37,8 @@ class Hypotheses(NamedTuple):
     lengths: np.ndarray
     scores: np.ndarray
 
-    def sequence(self, sentence, rank=0):
-        """Gives one hypothesis without its padding.
+    def sequence(self, sentence: int, rank: int = 0) -> list[int]:
+        """Returns one hypothesis without its padding.
 
         Args:
             sentence: Number of the sentence in [0, B).
@@ -48,8 +52,8 @@ class Hypotheses(NamedTuple):
         arguments.integer("rank", rank, 0, count - 1)
         return self.token_ids[sentence, rank, : self.lengths[sentence, rank]].tolist()
 
-    def ranked(self, sentence):
-        """Gives all hypotheses of a sentence that exist, best first.
+    def ranked(self, sentence: int) -> list[tuple[list[int], float]]:
+        """Returns all hypotheses of a sentence that exist, best first.
 
         Args:
             sentence: Number of the sentence in [0, B).
@@ -74,7 +78,9 @@ class SpecialTokens(NamedTuple):
     pad_id: int = 0
 
 
-def hypotheses(token_ids, scores, tokens):
+def hypotheses(
+    token_ids: np.ndarray, scores: np.ndarray, tokens: SpecialTokens
+) -> Hypotheses:
     """Cuts each sequence before its end token.
 
     Args:
@@ -97,3 +103,24 @@ def hypotheses(token_ids, scores, tokens):
     return Hypotheses(
         token_ids.astype("int32"), lengths.astype("int32"), scores.astype("float32")
     )
+
+
+def padded(lists: Sequence[Sequence[int]], pad_id: int) -> np.ndarray:
+    """Makes an array of lists of token ids.
+
+    Args:
+        lists: List of lists of integers.
+        pad_id: What fills the shorter ones.
+
+    Returns:
+        Int32 array, as long as the longest list, and at least 1.
+
+    Example:
+        >>> padded([[5, 2], [2]], pad_id=0).tolist()
+        [[5, 2], [2, 0]]
+    """
+    length = max(1, max(map(len, lists)))
+    token_ids = np.full((len(lists), length), pad_id, "int32")
+    for row, ids in zip(token_ids, lists, strict=True):
+        row[: len(ids)] = ids
+    return token_ids

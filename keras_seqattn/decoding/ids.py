@@ -3,15 +3,17 @@
 Shapes: B sentences, S source length, P prefix length, L length.
 """
 
+from typing import Any
+
 import numpy as np
 
 from keras_seqattn import arguments
-from keras_seqattn.decoding.batches import padded
+from keras_seqattn.decoding.hypotheses import padded
 
 WANTED = "an integer array (batch, length), or a list of lists of integers"
 
 
-def checked_model(model):
+def checked_model(model: Any) -> Any:
     """Returns a model if it has the decoding protocol.
 
     Args:
@@ -28,7 +30,7 @@ def checked_model(model):
     return arguments.offers("model", model, methods, wanted)
 
 
-def id_array(name, token_ids, pad_id):
+def id_array(name: str, token_ids: Any, pad_id: int) -> np.ndarray:
     """Returns token ids as an array; lists of unequal lengths are padded.
 
     Args:
@@ -67,7 +69,7 @@ def id_array(name, token_ids, pad_id):
     return array
 
 
-def _row(name, number, row):
+def _row(name: str, number: int, row: Any) -> np.ndarray:
     """Returns one of several lists as an array `(L,)`."""
     flat = _is_row(row) and not any(map(_is_row, row))
     ids = np.asarray(row) if flat else None
@@ -76,11 +78,13 @@ def _row(name, number, row):
     return ids
 
 
-def _is_row(ids):
+def _is_row(ids: Any) -> bool:
     return isinstance(ids, list | tuple) or getattr(ids, "ndim", 0) > 0
 
 
-def checked_ids(name, token_ids, size=None, pad_id=0):
+def checked_ids(
+    name: str, token_ids: Any, size: int | None = None, pad_id: int = 0
+) -> np.ndarray:
     """Returns token ids of a batch if they are in a vocabulary.
 
     Args:
@@ -108,7 +112,7 @@ def checked_ids(name, token_ids, size=None, pad_id=0):
     return token_ids.astype("int32")
 
 
-def check_range(name, token_ids, size):
+def check_range(name: str, token_ids: np.ndarray, size: int | None) -> None:
     """Raises an error where token ids are not in a vocabulary.
 
     Args:
@@ -133,7 +137,9 @@ ids from 5 to 5.
         )
 
 
-def checked_prefix(prefix, batch_size, max_length, pad_id):
+def checked_prefix(
+    prefix: Any, batch_size: int, max_length: int, pad_id: int
+) -> np.ndarray:
     """Returns forced first tokens if they fit a search.
 
     Args:

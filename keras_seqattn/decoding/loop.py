@@ -1,133 +1,242 @@
-"""The loop of a search, in `keras.ops` that compile.
+"""The loop of a search, in `keras.ops` that compile; it knows no model and no layer.
 
-What the loop carries is a dict of tensors: "index", a scalar; "state", the model's; and
-"found", the search's, with "prefix" where tokens are forced, and "start" where a
-sentence began at a step of its own. All but the index and what the state has under
-"shared" have the sentence as their first axis, so that sentences can be taken out of a
-running search, and others put in their place (see `queue`).
-Shapes: B sentences, W beams, S source length, L room for generated tokens.
+    while sentences are unfinished:                                        # run
+        logits, model_state = step(token, model_state, index)              # advance
+        search_state, parents = method.advance(search_state, log_softmax(logits))
+        model_state["beam"] = gathered(model_state["beam"], parents)
+
+The method (`methods`, `sampling`, `beam`) chooses; the loop moves. Sentences can be
+taken out of a running search (`taken`), and searched at steps of their own (`start`).
+Shapes: B sentences, W beams, S source length, L capacity in generated tokens.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
 import keras
+import numpy as np
 from keras import ops
 
+from keras_seqattn import arguments
+from keras_seqattn.backend import compile
 from keras_seqattn.backend.ops import gather
-from keras_seqattn.decoding.ranking import gathered
+from keras_seqattn.decoding.beam import BeamState
+from keras_seqattn.decoding.hypotheses import (
+    Hypotheses,
+    SpecialTokens,
+    Tensor,
+    hypotheses,
+)
+from keras_seqattn.decoding.ids import checked_prefix
+from keras_seqattn.decoding.methods import (
+    GreedyState,
+    Search,
+    checked_search,
+    sequence_seeds,
+)
+from keras_seqattn.decoding.processors import gathered
 
 
-def begin(search, limits, streams, room, tokens, prefix=None):
-    """Makes what is found before the first step.
+class LoopState(NamedTuple):
+    """A search between two steps."""
+
+    index: Tensor  # int32 scalar: number of steps taken
+    # The model's: {"beam": tensors (B, W, ...), reordered; "sentence": (B, ...)}, and
+    # under "shared", if it is there, tensors of no sentence.
+    model_state: dict[str, Any]
+    search_state: GreedyState | BeamState
+
+
+def begin(
+    model_state: dict[str, Any], search_state: GreedyState | BeamState
+) -> LoopState:
+    """Makes the state before the first step."""
+    return LoopState(ops.convert_to_tensor(0, "int32"), model_state, search_state)
+
+
+def advance(
+    method: Search,
+    step: Callable,
+    state: LoopState,
+    tokens: SpecialTokens,
+    start: Tensor | None = None,
+) -> LoopState:
+    """Takes one step of a search.
 
     Args:
-        search: A `Greedy`, `Sample` or `BeamSearch`.
-        limits: Int32 tensor `(B,)`, each sentence's most tokens, at most L.
-        streams: Int32 tensor `(B,)`, a number for each sentence's randomness.
-        room: Room for generated tokens L, an integer.
+        method: A `Greedy`, `Sample` or `BeamSearch`.
+        step: The model's step function.
+        state: The state before.
         tokens: The `SpecialTokens`.
-        prefix: Int32 tensor `(B, P)` of forced first tokens, or None.
+        start: Int32 tensor `(B,)`, the step at which each sentence began; None: 0.
 
     Returns:
-        A dict of tensors `(B, ...)`.
+        The state after.
     """
-    found = search.begin(limits, streams, room, tokens)
-    return found if prefix is None else {**found, "prefix": prefix}
-
-
-def carried(state, found):
-    """Makes what the loop carries before the first step.
-
-    Args:
-        state: The model's state: {"beam": tensors `(B, W, ...)`, "sentence": tensors
-            `(B, ...)`}, and "shared", tensors of no sentence, if there are any.
-        found: What `begin` gave.
-
-    Returns:
-        A dict of tensors.
-    """
-    index = ops.convert_to_tensor(0, "int32")
-    return {"index": index, "state": state, "found": found}
-
-
-def advance(search, step, carried, tokens, enough=0, room=None, queue=None):
-    """Searches until few sentences are unfinished, or the state's room is used up.
-
-    Args:
-        search: A `Greedy`, `Sample` or `BeamSearch`.
-        step: The step function.
-        carried: What `begin` or another call gave.
-        tokens: The `SpecialTokens`.
-        enough: Number of unfinished sentences with which to stop.
-        room: Number of steps that the state has room for; None: for all.
-        queue: The `Queue` that `carried` began with, from which rows are filled, so
-            that there are few unfinished only when none waits; or None.
-
-    Returns:
-        A dict like `carried`.
-    """
-
-    def going_on(carried):
-        unfinished = ops.logical_not(carried["found"]["finished"])
-        many = ops.sum(ops.cast(unfinished, "int32")) > enough
-        if queue is not None:
-            return ops.logical_or(many, queue.waiting(carried))
-        return many if room is None else ops.logical_and(many, carried["index"] < room)
-
-    def body(carried):
-        if queue is not None:
-            carried = queue.load(carried)
-        index, found = carried["index"], carried["found"]
-        own, begun = index, {}  # the position in a sentence
-        if "start" in found:
-            own, begun = index - found["start"], {"start": found["start"]}
-        logits, state = step(found["token"], carried["state"], index, **begun)
-        log_probs = ops.cast(logits, "float32")  # (B, W, V)
-        if search.needs_log_probs:
-            # Not `log_softmax`, which writes down the logits once more before it sums.
-            log_probs = log_probs - ops.logsumexp(log_probs, axis=-1, keepdims=True)
-        found, parents = search.advance(
-            found,
-            log_probs,
-            own,
-            tokens,
-            found.get("prefix"),
-            _covered(state) if search.needs_coverage else None,
+    index, model_state, search_state = state
+    position, began = index, {}  # in a sentence
+    if start is not None:
+        position, began = index - start, {"start": start}
+    logits, model_state = step(search_state.token, model_state, index, **began)
+    log_probs = ops.cast(logits, "float32")  # (B, W, V)
+    if method.needs_log_probs:
+        # Not `log_softmax`, which writes down the logits once more before it sums.
+        log_probs = log_probs - ops.logsumexp(log_probs, axis=-1, keepdims=True)
+    coverage = _coverage(model_state) if method.needs_coverage else None
+    search_state, parents = method.advance(
+        search_state, log_probs, position, tokens, coverage
+    )
+    if parents is not None:
+        beam = keras.tree.map_structure(
+            lambda x: gathered(x, parents), model_state["beam"]
         )
-        if parents is not None:
-            beam = keras.tree.map_structure(
-                lambda x: gathered(x, parents), state["beam"]
-            )
-            state = {**state, "beam": beam}
-        if queue is not None:
-            found = queue.outgrow(found, own + 1)
-        return ({**carried, "index": index + 1, "state": state, "found": found},)
-
-    return ops.while_loop(going_on, body, (carried,))[0]
+        model_state = {**model_state, "beam": beam}
+    return LoopState(index + 1, model_state, search_state)
 
 
-def taken(carried, rows):
+def run(
+    method: Search,
+    step: Callable,
+    state: LoopState,
+    tokens: SpecialTokens,
+    few: int = 0,
+    capacity: int | None = None,
+    start: Tensor | None = None,
+) -> LoopState:
+    """Searches until few sentences are unfinished, or the model state is full.
+
+    Args:
+        method: A `Greedy`, `Sample` or `BeamSearch`.
+        step: The model's step function.
+        state: The state before.
+        tokens: The `SpecialTokens`.
+        few: Number of unfinished sentences with which to stop.
+        capacity: Number of steps that the model state has memory for; None: for all.
+        start: Int32 tensor `(B,)`, the step at which each sentence began; None: 0.
+
+    Returns:
+        The state after.
+    """
+
+    def goes_on(state: LoopState) -> Tensor:
+        many = count_unfinished(state.search_state) > few
+        if capacity is None:
+            return many
+        return ops.logical_and(many, state.index < capacity)
+
+    def body(state: LoopState) -> tuple[LoopState]:
+        return (advance(method, step, state, tokens, start),)
+
+    return ops.while_loop(goes_on, body, (state,))[0]
+
+
+def count_unfinished(search_state: GreedyState | BeamState) -> Tensor:
+    """Counts the sentences that are not finished, an int32 scalar."""
+    return ops.sum(ops.cast(ops.logical_not(search_state.finished), "int32"))
+
+
+def taken(state: LoopState, rows: Tensor) -> LoopState:
     """Takes sentences out of a running search.
 
     Args:
-        carried: What `advance` gave, without what a queue added.
+        state: A search of B sentences.
         rows: Int32 tensor `(C,)`.
 
     Returns:
-        A dict like `carried`, of C sentences.
+        A search of C sentences.
     """
 
-    def take(tensors):
+    def take(tensors: Any) -> Any:
         return keras.tree.map_structure(lambda x: gather(x, rows), tensors)
 
-    state = carried["state"]
-    return {
-        "index": carried["index"],
-        "state": {p: state[p] if p == "shared" else take(state[p]) for p in state},
-        "found": take(carried["found"]),
+    model_state = {
+        part: tensors if part == "shared" else take(tensors)
+        for part, tensors in state.model_state.items()
     }
+    return LoopState(state.index, model_state, take(state.search_state))
 
 
-def _covered(state):
-    """Gives sum over the source of log(min(attention received, 1)), `(B, W)`."""
-    received = ops.log(ops.clip(state["beam"]["coverage"], 1e-9, 1.0))
-    real = state["sentence"]["mask"][:, None]
+def _coverage(model_state: dict[str, Any]) -> Tensor:
+    """Computes sum over the source of log(min(attention received, 1)), `(B, W)`."""
+    received = ops.log(ops.clip(model_state["beam"]["coverage"], 1e-9, 1.0))
+    real = model_state["sentence"]["mask"][:, None]
     return ops.sum(ops.where(real, received, 0.0), axis=-1)
+
+
+def search(
+    step: Callable,
+    state: dict[str, Any],
+    *,
+    batch_size: int,
+    max_length: int,
+    start_id: int = 1,
+    end_id: int = 2,
+    pad_id: int = 0,
+    method: Search | None = None,
+    prefix: np.ndarray | Sequence[Sequence[int]] | None = None,
+) -> Hypotheses:
+    """Searches for likely sequences under any step function.
+
+    The whole search is one XLA program on TensorFlow and JAX; torch runs the same
+    steps eagerly. It ends as soon as every sentence has ended.
+
+    Args:
+        step: `step(token_ids, state, index) -> (logits, state)` in `keras.ops`:
+            token ids int32 `(B, W)`, index a scalar int32 tensor, logits
+            `(B, W, V)`.
+        state: Structure of arrays with static shapes: `{"beam": arrays (B, W, ...),
+            reordered when beams change places, "sentence": arrays (B, ...)}`, with
+            W the method's `width`; under "shared" there may be arrays of no sentence.
+        batch_size: Number of sentences B.
+        max_length: Number of generated tokens at most, end included.
+        start_id: The token every sentence starts with; never generated.
+        end_id: The token that ends a sentence.
+        pad_id: What fills a sentence that has ended; never generated.
+        method: The search; `Greedy()` when None.
+        prefix: Int array `(B, P)` of forced first tokens, filled with `pad_id` where
+            the search is free, or a list of B lists of integers, or None.
+
+    Returns:
+        The `Hypotheses`.
+
+    Raises:
+        ValueError: If `batch_size` or `max_length` is not a positive integer, `method`
+            is not a search, or `prefix` does not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras import ops
+        >>> def step(token_ids, state, index):  # says 5, 5, ... and ends at index 2
+        ...     token = ops.where(index < 2, 5, 2)
+        ...     logits = ops.one_hot(token, 8)[None, None] * 9.0
+        ...     return logits, state
+        >>> found = search(step, {"beam": {}, "sentence": {}}, batch_size=1,
+        ...                max_length=6)
+        >>> found.token_ids[0, 0].tolist(), found.lengths.tolist()
+        ([5, 5, 0, 0, 0, 0], [[2]])
+
+    Reference:
+        Sutskever et al. 2014, section 3.2. Differs: none.
+    """
+    arguments.function("step", step)
+    arguments.instance("state", state, dict, "a dict")
+    special = {"start_id": start_id, "end_id": end_id, "pad_id": pad_id}
+    for name, token_id in special.items():
+        arguments.integer(name, token_id)
+    arguments.positive_integer("batch_size", batch_size)
+    arguments.positive_integer("max_length", max_length)
+    method = checked_search("method", method)
+    tokens = SpecialTokens(start_id, end_id, pad_id)
+    if prefix is None:
+        prefix = np.zeros((batch_size, 0), "int32")
+    prefix = checked_prefix(prefix, batch_size, max_length, pad_id)
+
+    def program(state: Any, seeds: Tensor, prefix: Tensor) -> Any:
+        limits = ops.convert_to_tensor(np.full((batch_size,), max_length, "int32"))
+        first = method.begin(limits, seeds, prefix, max_length, tokens)
+        return run(method, step, begin(state, first), tokens).search_state
+
+    state = keras.tree.map_structure(np.asarray, state)
+    seeds = sequence_seeds(np.arange(batch_size), method)
+    found = compile.CompiledFunction(program)(state, seeds, prefix)
+    return hypotheses(*method.results(found), tokens)

@@ -1,15 +1,15 @@
-"""How a search chooses: `Greedy`, `Sample`, and what every search has.
+"""How a search chooses: what every method has, and `Greedy`.
 
-A search is a configuration with four methods that `loop` calls: `begin` makes what is
-found before the first step, `advance` takes one step, `finished` is kept in what is
-found, and `results` (NumPy) orders it at the end. What is found is a dict of tensors
-whose first axis is the sentence.
-Shapes: B sentences, W beams, V vocabulary, L room for generated tokens.
+A method is a frozen configuration. `begin` makes the state before the first step,
+`advance` takes one step from the model's log-probabilities, and `results` returns the
+hypotheses at the end. The state is a NamedTuple whose tensors all have the sentence as
+their first axis, so that sentences can be taken out of a running search.
+Shapes: B sentences, W beams, V vocabulary, L capacity in generated tokens, P prefix.
 """
 
 import collections.abc
 import dataclasses
-import random
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
@@ -18,7 +18,20 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.backend.ops import gather
 from keras_seqattn.decoding import processors
-from keras_seqattn.decoding.ranking import best_of_all
+from keras_seqattn.decoding.hypotheses import SpecialTokens, Tensor
+
+
+class GreedyState(NamedTuple):
+    """The greedy state, of samples too: each beam goes on from itself alone."""
+
+    limits: Tensor  # int32 (B,): most tokens; 0 in rows that only fill the batch
+    prefix: Tensor  # int32 (B, P): forced first tokens, padded; P is 0 without any
+    finished: Tensor  # bool (B,): nothing of the sentence changes any more
+    token: Tensor  # int32 (B, W): each beam's last token, which the next step reads
+    token_ids: Tensor  # int32 (B, W, L): what each beam has said, padded
+    ended: Tensor  # bool (B, W): beams that have said the end token
+    scores: Tensor  # float32 (B, W): sums of log-probabilities; NaN if not scored
+    seeds: Tensor  # int32 (B, W): per-sequence seeds of random numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +57,13 @@ class Search:
     banned_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
     stop_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
 
-    def __new__(cls, *args, **kwargs):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuses an argument that the search does not know."""
         names = [field.name for field in dataclasses.fields(cls)]
         arguments.known(kwargs, names, cls.__name__)
         return super().__new__(cls)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Checks the arguments."""
         for name in ("banned_ids", "stop_ids"):
             object.__setattr__(self, name, _ids(name, getattr(self, name)))
@@ -60,31 +73,38 @@ class Search:
         arguments.number("repetition_penalty", self.repetition_penalty, above=0.0)
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Number of beams W a sentence."""
         return self.num_hypotheses
 
     num_hypotheses = 1
     # Whether the state is to sum the attention that the source gets.
     needs_coverage = False
-    # Whether each step is to give log-probabilities, or logits will do.
+    # Whether each step is to compute log-probabilities, or logits will do.
     needs_log_probs = True
 
-    def draw_seed(self):
-        """Gives the seed of one search: an integer that only `Sample` uses."""
+    def draw_seed(self) -> int:
+        """Returns the seed of one search: an integer that only `Sample` uses."""
         return 0
 
-    def get_config(self):
-        """Gives the constructor's arguments."""
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """Makes the search from its constructor's arguments."""
         return cls(**config)
 
-    def processed(self, log_probs, token_ids, index, tokens, prefix):
-        """Applies what the search was told to log-probabilities `(B, W, V)`.
+    def processed(
+        self,
+        log_probs: Tensor,
+        token_ids: Tensor,
+        index: Tensor,
+        tokens: SpecialTokens,
+        prefix: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Applies the method's options to log-probabilities `(B, W, V)`.
 
         Args:
             log_probs: Float32 tensor, the model's own; logits unless
@@ -93,7 +113,7 @@ class Search:
             index: The position, a scalar int32 tensor, or `(B,)` of each sentence's
                 own.
             tokens: The `SpecialTokens`.
-            prefix: Int32 tensor `(B, P)` or None.
+            prefix: Int32 tensor `(B, P)` of forced tokens.
 
         Returns:
             Two float32 tensors `(B, W, V)`: `log_probs`, where a forced token is
@@ -115,23 +135,15 @@ class Search:
             ended = processors.forbid(log_probs, ends)
             early = ops.reshape(index, (-1, 1, 1)) < self.min_length
             log_probs = ops.where(early, ended, log_probs)
-        if prefix is not None:
+        if prefix.shape[1]:
             own, log_probs = (
                 processors.force(x, prefix, index, tokens.pad_id)
                 for x in (own, log_probs)
             )
         return own, log_probs
 
-    def stopped(self, token, tokens):
-        """Puts the end token in the place of what ends a hypothesis as it does.
-
-        Args:
-            token: Int32 tensor of token ids.
-            tokens: The `SpecialTokens`.
-
-        Returns:
-            Int32 tensor of the same shape.
-        """
+    def stopped(self, token: Tensor, tokens: SpecialTokens) -> Tensor:
+        """Replaces the tokens that end a hypothesis by the end token."""
         for stop_id in self.stop_ids:
             token = ops.where(token == stop_id, tokens.end_id, token)
         return token
@@ -164,185 +176,117 @@ class Greedy(Search):
     scored: bool = dataclasses.field(default=True, kw_only=True)
 
     @property
-    def needs_log_probs(self):
-        """Whether each step is to give log-probabilities, or logits will do."""
+    def needs_log_probs(self) -> bool:
+        """Whether each step is to compute log-probabilities, or logits will do."""
         return self.scored or self.repetition_penalty != 1.0
 
-    def begin(self, limits, streams, room, tokens):
-        """Makes what is found before the first step.
+    def begin(
+        self,
+        limits: Tensor,
+        seeds: Tensor,
+        prefix: Tensor,
+        capacity: int,
+        tokens: SpecialTokens,
+    ) -> GreedyState:
+        """Makes the state before the first step.
 
         Args:
-            limits: Int32 tensor `(B,)`, each sentence's most tokens, 0 for a sentence
-                that only fills the batch.
-            streams: Int32 tensor `(B,)`, a number for each sentence's randomness.
-            room: Room for generated tokens L, an integer.
+            limits: Int32 tensor `(B,)`, each sentence's most tokens, at most L; 0 for a
+                sentence that only fills the batch.
+            seeds: Int32 tensor `(B,)`, a number for each sentence's randomness.
+            prefix: Int32 tensor `(B, P)` of forced first tokens, padded.
+            capacity: Number L of generated tokens that there is memory for.
             tokens: The `SpecialTokens`.
-
-        Returns:
-            A dict of tensors.
         """
         shape = (limits.shape[0], self.width)
-        return {
-            "limit": limits,
-            "finished": limits <= 0,
-            "token": ops.full(shape, tokens.start_id, "int32"),
-            "token_ids": ops.full((*shape, room), tokens.pad_id, "int32"),
-            "scores": ops.full(shape, 0.0 if self.scored else np.nan, "float32"),
-            "ended": ops.zeros(shape, "bool"),
-        }
+        return GreedyState(
+            limits=limits,
+            prefix=prefix,
+            finished=limits <= 0,
+            token=ops.full(shape, tokens.start_id, "int32"),
+            token_ids=ops.full((*shape, capacity), tokens.pad_id, "int32"),
+            ended=ops.zeros(shape, "bool"),
+            scores=ops.full(shape, 0.0 if self.scored else np.nan, "float32"),
+            seeds=processors.beam_seeds(seeds, self.width),
+        )
 
-    def advance(self, found, log_probs, index, tokens, prefix=None, coverage=None):
+    def advance(
+        self,
+        state: GreedyState,
+        log_probs: Tensor,
+        index: Tensor,
+        tokens: SpecialTokens,
+        coverage: Tensor | None = None,
+    ) -> tuple[GreedyState, Tensor | None]:
         """Takes one step.
 
         Args:
-            found: What `begin` or the step before gave.
+            state: The state before.
             log_probs: Float32 tensor `(B, W, V)`, the model's own; logits unless
                 `needs_log_probs`.
             index: The position, a scalar int32 tensor, or `(B,)` of each sentence's
                 own.
             tokens: The `SpecialTokens`.
-            prefix: Int32 tensor `(B, P)` of forced tokens, or None.
             coverage: Unused here.
 
         Returns:
-            What is found now, and the beams `(B, W)` that the new ones go on from, or
+            The state after, and the beams `(B, W)` that the new ones go on from, or
             None where each goes on from itself.
         """
         log_probs, allowed = self.processed(
-            log_probs, found["token_ids"], index, tokens, prefix
+            log_probs, state.token_ids, index, tokens, state.prefix
         )
-        best, token = self.choose(allowed, found, index)
+        best, token = self.choose(allowed, state, index)
         # Where all is forbidden nothing is left but to end.
         token = ops.where(best > processors.FORBIDDEN / 2, token, tokens.end_id)
-        frozen = ops.logical_or(found["ended"], found["finished"][:, None])
-        scores = found["scores"]
+        frozen = ops.logical_or(state.ended, state.finished[:, None])
+        scores = state.scores
         if self.scored:
             scores = scores + ops.where(frozen, 0.0, picked(log_probs, token))
         token = ops.where(frozen, tokens.pad_id, self.stopped(token, tokens))
         ended = ops.logical_or(frozen, token == tokens.end_id)
-        over = index + 1 >= found["limit"]
-        return {
-            **found,
-            "finished": ops.logical_or(over, ops.all(ended, axis=1)),
-            "token": token,
-            "token_ids": written(found["token_ids"], token, index),
-            "scores": scores,
-            "ended": ended,
-        }, None
+        at_limit = index + 1 >= state.limits
+        state = state._replace(
+            finished=ops.logical_or(at_limit, ops.all(ended, axis=1)),
+            token=token,
+            token_ids=written(state.token_ids, token, index),
+            ended=ended,
+            scores=scores,
+        )
+        return state, None
 
-    def choose(self, log_probs, found, index):
-        """Chooses each beam's token; gives its value and it, int32 `(B, W)`."""
+    def choose(
+        self, log_probs: Tensor, state: GreedyState, index: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Chooses each beam's token; returns its value and it, int32 `(B, W)`."""
         batch_size, width, vocabulary_size = ops.shape(log_probs)
         rows = ops.reshape(log_probs, (batch_size * width, 1, vocabulary_size))
-        best, token = best_of_all(rows, 1)
+        best, token = processors.best_of_all(rows, 1)
         shape = (batch_size, width)
         return ops.reshape(best, shape), ops.reshape(token, shape)
 
-    def results(self, found, tokens):
+    def results(self, state: GreedyState) -> tuple[np.ndarray, np.ndarray]:
         """Orders what was found, best first.
 
         Args:
-            found: The dict, as NumPy arrays.
-            tokens: The `SpecialTokens`.
+            state: The state at the end, of NumPy arrays.
 
         Returns:
             Token ids `(B, N, L)`, ends included, and scores `(B, N)`.
         """
-        order = np.argsort(-found["scores"], axis=1, kind="stable")
-        token_ids = np.take_along_axis(found["token_ids"], order[..., None], axis=1)
-        return token_ids, np.take_along_axis(found["scores"], order, axis=1)
+        order = np.argsort(-state.scores, axis=1, kind="stable")
+        token_ids = np.take_along_axis(state.token_ids, order[..., None], axis=1)
+        return token_ids, np.take_along_axis(state.scores, order, axis=1)
 
 
-@keras.saving.register_keras_serializable(package="keras_seqattn")
-@dataclasses.dataclass(frozen=True)
-class Sample(Greedy):
-    """Draws each token from the model's probabilities.
-
-    The filters follow one another: temperature, `top_k`, `top_p`, `min_p`, each on what
-    the one before left. The same seed gives the same samples on every backend, and a
-    sentence's do not depend on those searched beside it.
-
-    Args:
-        temperature: Positive number by which logits are divided; below 1 prefers what
-            is probable.
-        top_k: Number of the most probable tokens that may be drawn, or None.
-        top_p: Probability in (0, 1] that the most probable tokens which may be drawn
-            reach together, or None.
-        min_p: Probability in (0, 1] relative to the most probable token's, below which
-            no token is drawn, or None.
-        seed: Integer in [0, 2**31); None for another at every search, which
-            `keras.utils.set_random_seed` makes repeatable.
-        num_hypotheses: Number of samples drawn a sentence.
-        min_length: Number of tokens before the end token may come.
-        repetition_penalty: Factor of the log-probability of what was said already;
-            1 for none.
-        no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
-            twice; 0 for none.
-        banned_ids: Token ids that are never generated.
-        stop_ids: Token ids that end a hypothesis as the end token does.
-        scored: Whether to compute scores, which order the samples of a sentence.
-            Without, they are NaN, and a step saves a pass over the vocabulary.
-
-    Raises:
-        ValueError: If an argument is out of its range.
-
-    Example:
-        >>> Sample(temperature=0.7, top_k=10, seed=1).top_k
-        10
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    num_hypotheses: int = 1
-
-    def __post_init__(self):
-        """Checks the arguments."""
-        super().__post_init__()
-        arguments.number("temperature", self.temperature, above=0.0)
-        if self.top_k is not None:
-            arguments.positive_integer("top_k", self.top_k)
-        for name in ("top_p", "min_p"):
-            if getattr(self, name) is not None:
-                arguments.number(name, getattr(self, name), above=0.0, most=1.0)
-        if self.seed is not None:
-            arguments.integer("seed", self.seed, 0)
-        arguments.positive_integer("num_hypotheses", self.num_hypotheses)
-
-    def draw_seed(self):
-        """Gives the seed of one search."""
-        return random.randrange(2**31) if self.seed is None else self.seed % 2**31
-
-    def begin(self, limits, streams, room, tokens):
-        """Makes what is found before the first step, with each beam's stream."""
-        beams = ops.arange(self.width, dtype="int32")
-        streams = processors.hashed(streams[:, None], beams)
-        return {**super().begin(limits, streams, room, tokens), "streams": streams}
-
-    def choose(self, log_probs, found, index):
-        """Draws each beam's token; gives its value and it, int32 `(B, W)`."""
-        log_probs = ops.log_softmax(log_probs / self.temperature)
-        if self.top_k is not None:
-            log_probs = processors.keep_top_k(log_probs, self.top_k)
-            log_probs = ops.log_softmax(log_probs)
-        if self.top_p is not None:
-            log_probs = processors.keep_top_p(log_probs, self.top_p)
-        if self.min_p is not None:
-            log_probs = processors.keep_min_p(log_probs, self.min_p)
-        noise = processors.gumbel_noise(found["streams"], index, log_probs.shape[-1])
-        return super().choose(log_probs + noise, found, index)
-
-
-def _ids(name, ids):
+def _ids(name: str, ids: Any) -> tuple[int, ...]:
     """Returns token ids as a tuple; a configuration that was JSON has a list."""
     if isinstance(ids, str | bytes) or not isinstance(ids, collections.abc.Iterable):
         arguments.refuse(name, ids, "a tuple of integers")
     return tuple(arguments.integer(name, token_id, 0) for token_id in ids)
 
 
-def checked_search(name, search):
+def checked_search(name: str, search: Search | None) -> Search:
     """Returns a search if it is one.
 
     Args:
@@ -366,8 +310,8 @@ Received: search='beam'.
     return search or Greedy()
 
 
-def unscored(search):
-    """Gives a search that finds the same, without scores where they cost anything.
+def unscored(search: Search | None) -> Search:
+    """Returns a search that finds the same, without scores where they cost anything.
 
     Args:
         search: A search; None: `Greedy()`.
@@ -385,7 +329,29 @@ def unscored(search):
     return dataclasses.replace(search, scored=False) if greedy else search
 
 
-def written(token_ids, token, index):
+def without_seed(search: Search) -> Search:
+    """Returns a search as programs know it: its seed travels as data."""
+    return dataclasses.replace(search, seed=None) if hasattr(search, "seed") else search
+
+
+def sequence_seeds(numbers: np.ndarray, search: Search) -> np.ndarray:
+    """Derives per-sequence seeds: a sample does not depend on those searched beside it.
+
+    Args:
+        numbers: Int array `(B,)`, the sentences' numbers in all that is searched.
+        search: The search.
+
+    Returns:
+        Int32 array `(B,)`.
+
+    Example:
+        >>> sequence_seeds(np.arange(2), Greedy())[0].tolist()
+        0
+    """
+    return (numbers.astype("int64") * 2654435761 + search.draw_seed()).astype("int32")
+
+
+def written(token_ids: Tensor, token: Tensor, index: Tensor) -> Tensor:
     """Writes a token of each beam.
 
     Args:
@@ -407,8 +373,8 @@ def written(token_ids, token, index):
     return ops.where(here, token[..., None], token_ids)
 
 
-def picked(log_probs, token):
-    """Gives the log-probability of one token of each beam.
+def picked(log_probs: Tensor, token: Tensor) -> Tensor:
+    """Gathers the log-probability of one token of each beam.
 
     Args:
         log_probs: Float tensor `(B, W, V)`.
@@ -424,7 +390,6 @@ def picked(log_probs, token):
     """
     batch_size, width, vocabulary_size = ops.shape(log_probs)
     beams = ops.arange(batch_size * width, dtype="int32")
-    places = beams * vocabulary_size + ops.reshape(token, (-1,))
-    return ops.reshape(
-        gather(ops.reshape(log_probs, (-1,)), places), (batch_size, width)
-    )
+    indices = beams * vocabulary_size + ops.reshape(token, (-1,))
+    chosen = gather(ops.reshape(log_probs, (-1,)), indices)
+    return ops.reshape(chosen, (batch_size, width))

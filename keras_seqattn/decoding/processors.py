@@ -1,19 +1,26 @@
-"""What is done to log-probabilities before a token is chosen: pure functions.
+"""From log-probabilities to the tokens chosen: pure functions.
 
-All take float tensors `(B, W, V)` of log-probabilities; what they forbid becomes
-`FORBIDDEN`. They stand after the softmax, so the scores of a search stay the model's
-own log-probabilities.
+Processors take and return float tensors `(B, W, V)` of log-probabilities; what they
+forbid becomes `FORBIDDEN`. They follow the softmax, so the scores of a search stay the
+model's own log-probabilities. `best_of_all` then finds the largest, fast on a CPU.
 Shapes: B sentences, W beams, V vocabulary, L generated length, P prefix length.
 """
 
-import keras
+from collections.abc import Sequence
+
 from keras import ops
+
+from keras_seqattn.backend.ops import gather
+from keras_seqattn.decoding.hypotheses import Tensor
 
 # Far below any sum of log-probabilities, and finite: its differences are no NaN.
 FORBIDDEN = -1e9
+# A vocabulary is searched for its best tokens in blocks, of a size that divides it
+# where one does.
+BLOCK_SIZES = range(128, 63, -1)
 
 
-def forbid(log_probs, ids):
+def forbid(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
     """Forbids tokens.
 
     Args:
@@ -34,7 +41,7 @@ def forbid(log_probs, ids):
     return ops.where(forbidden, FORBIDDEN, log_probs)
 
 
-def force(log_probs, prefix, index, pad_id):
+def force(log_probs: Tensor, prefix: Tensor, index: Tensor, pad_id: int) -> Tensor:
     """Makes a given token certain where one is given for this position.
 
     Args:
@@ -61,7 +68,7 @@ def force(log_probs, prefix, index, pad_id):
     return ops.where(free, log_probs, certain)
 
 
-def penalize_repetition(log_probs, token_ids, penalty):
+def penalize_repetition(log_probs: Tensor, token_ids: Tensor, penalty: float) -> Tensor:
     """Multiplies the log-probability of what a beam has said by a factor.
 
     Args:
@@ -86,7 +93,9 @@ def penalize_repetition(log_probs, token_ids, penalty):
     return ops.where(said, log_probs * penalty, log_probs)
 
 
-def forbid_repeated_ngrams(log_probs, token_ids, index, n):
+def forbid_repeated_ngrams(
+    log_probs: Tensor, token_ids: Tensor, index: Tensor, n: int
+) -> Tensor:
     """Forbids what would end a sequence of n tokens that a beam has said before.
 
     Args:
@@ -127,7 +136,7 @@ def forbid_repeated_ngrams(log_probs, token_ids, index, n):
     return ops.where(said, FORBIDDEN, log_probs)
 
 
-def _marked(token_ids, vocabulary_size):
+def _marked(token_ids: Tensor, vocabulary_size: int) -> Tensor:
     """Marks the ids of each beam, `(B, W, L)` to bool `(B, W, V)`."""
     batch_size, width, length = ops.shape(token_ids)
     beams = ops.arange(batch_size * width, dtype="int32")
@@ -140,7 +149,7 @@ def _marked(token_ids, vocabulary_size):
     return ops.reshape(marks, (batch_size, width, vocabulary_size)) > 0
 
 
-def keep_top_k(log_probs, k):
+def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
     """Forbids all but the k most probable tokens, and those as probable as the last.
 
     Args:
@@ -162,7 +171,7 @@ def keep_top_k(log_probs, k):
     return ops.where(log_probs >= least, log_probs, FORBIDDEN)
 
 
-def keep_top_p(log_probs, p):
+def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
     """Forbids all but the most probable tokens that together reach a probability p.
 
     Args:
@@ -188,7 +197,7 @@ def keep_top_p(log_probs, p):
     return ops.where(log_probs >= least, log_probs, FORBIDDEN)
 
 
-def keep_min_p(log_probs, p):
+def keep_min_p(log_probs: Tensor, p: float) -> Tensor:
     """Forbids what is less than p times as probable as the most probable token.
 
     Args:
@@ -210,15 +219,15 @@ def keep_min_p(log_probs, p):
     return ops.where(log_probs >= least, log_probs, FORBIDDEN)
 
 
-def gumbel_noise(streams, index, vocabulary_size):
+def gumbel_noise(seeds: Tensor, index: Tensor, vocabulary_size: int) -> Tensor:
     """Draws noise whose sum with log-probabilities is largest at a sample of them.
 
-    The numbers are a function of the stream, the position and the token alone, in
+    The numbers are a function of the seed, the position and the token alone, in
     integers that every backend multiplies alike: a sample does not depend on the
     backend, nor on which sentences are searched together.
 
     Args:
-        streams: Int32 tensor `(B, W)`, a number for each beam.
+        seeds: Int32 tensor `(B, W)`, a number for each beam.
         index: The position, a scalar int32 tensor, or `(B,)` of each sentence's own.
         vocabulary_size: Number of tokens V.
 
@@ -226,8 +235,8 @@ def gumbel_noise(streams, index, vocabulary_size):
         Float32 tensor `(B, W, V)`.
 
     Example:
-        >>> streams = ops.array([[1], [1], [2]], "int32")
-        >>> a, b, c = (float(x) for x in gumbel_noise(streams, 0, 4)[:, 0, 0])
+        >>> seeds = ops.array([[1], [1], [2]], "int32")
+        >>> a, b, c = (float(x) for x in gumbel_noise(seeds, 0, 4)[:, 0, 0])
         >>> a == b, a == c
         (True, False)
 
@@ -235,38 +244,112 @@ def gumbel_noise(streams, index, vocabulary_size):
         Gumbel-max: Maddison et al. 2014. Integer hash: "lowbias32" of Wellons 2018.
     """
     index = ops.reshape(ops.convert_to_tensor(index, "int32"), (-1, 1))
-    streams = _hash(streams + _hash(index * 668265263))
+    seeds = _hash(seeds + _hash(index * 668265263))
     tokens = ops.arange(vocabulary_size, dtype="int32")
-    drawn = _shifted(_hash(streams[..., None] + tokens * 374761393), 9)  # 23 bits
+    drawn = _shifted(_hash(seeds[..., None] + tokens * 374761393), 9)  # 23 bits
     uniform = (ops.cast(drawn, "float32") + 0.5) / 2.0**23
     return -ops.log(-ops.log(uniform))
 
 
-def _hash(x):
+def _hash(x: Tensor) -> Tensor:
     """Mixes the bits of 32-bit integers; products wrap around."""
     x = ops.bitwise_xor(x, _shifted(x, 16)) * 2146121005
     x = ops.bitwise_xor(x, _shifted(x, 15)) * -2073254261
     return ops.bitwise_xor(x, _shifted(x, 16))
 
 
-def _shifted(x, places):
+def _shifted(x: Tensor, places: int) -> Tensor:
     """Shifts to the right and fills with zeros, as of an unsigned integer."""
     return ops.bitwise_and(ops.right_shift(x, places), 2 ** (32 - places) - 1)
 
 
-def hashed(numbers, seed):
-    """Gives each number of a seed a stream of its own for `gumbel_noise`.
+def beam_seeds(seeds: Tensor, width: int) -> Tensor:
+    """Derives a seed for each beam from its sentence's.
 
     Args:
-        numbers: Int32 tensor of any shape.
-        seed: Integer tensor or integer in [0, 2**31).
+        seeds: Int32 tensor `(B,)`.
+        width: Number of beams W.
 
     Returns:
-        Int32 tensor of the same shape.
+        Int32 tensor `(B, W)`, for `gumbel_noise`.
 
     Example:
-        >>> int(hashed(ops.array(0, "int32"), 0))
+        >>> int(beam_seeds(ops.array([0], "int32"), 1)[0, 0])
         0
     """
-    seed = keras.ops.convert_to_tensor(seed, "int32")
-    return _hash(ops.bitwise_xor(_hash(numbers), seed))
+    beams = ops.arange(width, dtype="int32")
+    return _hash(ops.bitwise_xor(_hash(seeds)[:, None], beams))
+
+
+def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Finds the largest of each sentence's values and where they are.
+
+    The `count` largest of a beam lie in the `count` blocks of its vocabulary with the
+    largest maxima: so one pass over all and a sort of few find them.
+
+    Args:
+        values: Float tensor `(B, W, V)`.
+        count: Positive integer C, at most W V.
+
+    Returns:
+        Float tensor and int32 tensor `(B, C)`, largest first; the indices are those of
+        the W V values of a sentence.
+
+    Example:
+        >>> values, indices = best_of_all(ops.array([[[1.0, 3.0], [2.0, 0.0]]]), 2)
+        >>> [float(x) for x in values[0]], [int(x) for x in indices[0]]
+        ([3.0, 2.0], [1, 2])
+    """
+    batch_size, width, size = ops.shape(values)
+    block = next((n for n in BLOCK_SIZES if size % n == 0), BLOCK_SIZES[0])
+    padding = ((0, 0), (0, 0), (0, -size % block))
+    padded = ops.pad(values, padding, constant_values=2 * FORBIDDEN)
+    blocks = ops.reshape(padded, (batch_size, -1, block))  # (B, W * blocks, block)
+    count_blocks = min(count, blocks.shape[1])
+    # A bound that none falls below: else XLA takes the maximum of the maxima of all
+    # values once more.
+    maxima = ops.maximum(ops.max(blocks, axis=-1), 8 * FORBIDDEN)
+    _, chosen = largest(maxima, count_blocks)
+    few = ops.reshape(gathered(blocks, chosen), (batch_size, -1))
+    best, indices = largest(few, count)
+    chosen = gathered(chosen, indices // block)
+    blocks_a_beam = blocks.shape[1] // width
+    beam, within = chosen // blocks_a_beam, chosen % blocks_a_beam
+    return best, beam * size + within * block + indices % block
+
+
+def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Finds the largest of each row and their indices, largest first.
+
+    One after another, each by two plain reductions: XLA on a CPU sorts a whole row for
+    `ops.top_k`, and reads it number by number for `ops.argmax`.
+
+    Args:
+        values: Float tensor `(B, M)`.
+        count: Positive integer C, at most M.
+
+    Returns:
+        Float tensor and int32 tensor `(B, C)`; of equal values the first first.
+
+    Example:
+        >>> [int(x) for x in largest(ops.array([[1.0, 3.0, 2.0]]), 2)[1][0]]
+        [1, 2]
+    """
+    size = values.shape[1]
+    columns = ops.arange(size, dtype="int32")
+    best, indices = [], []
+    for _ in range(count):
+        best.append(ops.max(values, axis=-1, keepdims=True))
+        # Where all is NaN nothing equals it, and the last index must do.
+        equal = ops.where(values == best[-1], columns, size - 1)
+        indices.append(ops.min(equal, axis=-1, keepdims=True))
+        values = ops.where(columns == indices[-1], 4 * FORBIDDEN, values)
+    return ops.concatenate(best, axis=1), ops.concatenate(indices, axis=1)
+
+
+def gathered(x: Tensor, indices: Tensor) -> Tensor:
+    """Gathers values of each sentence, `(B, M, ...)` by `(B, C)` to `(B, C, ...)`."""
+    batch_size, size = x.shape[:2]
+    rows = ops.arange(batch_size, dtype="int32")[:, None] * size
+    flat = ops.reshape(x, (batch_size * size, *x.shape[2:]))
+    return gather(flat, ops.cast(indices, "int32") + rows)

@@ -8,11 +8,12 @@ import functools
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.decoding import Greedy, loop
+from keras_seqattn.decoding import BeamSearch, Greedy, loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens
-from keras_seqattn.export.results import ordered_results
+from keras_seqattn.scheduling.static import Sentences, begin
 from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
 
 # The shortest length that sources are padded to; the others are its doubles.
@@ -178,8 +179,8 @@ class _Graphs:
         source_ids = tf.gather(source_ids, rows)
         limits = tf.minimum(2 * lengths + 10, self.model.max_length or tf.int32.max)
         limits = tf.where(real, limits, 0)
-        streams = tf.gather(numbers, rows) * 2654435761 + seed
-        given = limits, tf.cast(streams, tf.int32)
+        seeds = tf.gather(numbers, rows) * 2654435761 + seed
+        given = limits, tf.cast(seeds, tf.int32)
         bucket = tf.searchsorted(list(self._searches), [tf.reduce_max(lengths)])[0]
         branches = [
             functools.partial(self._texts, search, source_ids[:, :length], *given)
@@ -187,11 +188,11 @@ class _Graphs:
         ]
         return tf.switch_case(bucket, branches)
 
-    def _texts(self, search, source_ids, limits, streams):
+    def _texts(self, search, source_ids, limits, seeds):
         """Gives the texts `(B, N)` that are found for source ids `(B, S)`."""
         import tensorflow as tf
 
-        token_ids, scores = search(source_ids, limits, streams)
+        token_ids, scores = search(source_ids, limits, seeds)
         batch_size, count, length = token_ids.shape
         rows = tf.reshape(token_ids, (-1, length))
         over = (rows == self.model.end_id) | (rows == self.model.pad_id)
@@ -201,19 +202,33 @@ class _Graphs:
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
         return tf.reshape(texts, (batch_size, count)), scores
 
-    def _searched(self, source_ids, limits, streams):
+    def _searched(self, source_ids, limits, seeds):
         """Gives token ids `(B, N, L)`, ends included, and scores `(B, N)`."""
         model, search = self.model, self.search
         tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
-        room = min(2 * source_ids.shape[1] + 10, model.max_length or np.inf)
-        options = {"coverage": True} if search.needs_coverage else {}
-        state = model.initial_state(
-            model.encode(source_ids), int(room), width=search.width, **options
-        )
-        found = loop.begin(search, limits, streams, int(room), tokens)
-        carried = loop.carried(state, found)
-        carried = loop.advance(search, model.step, carried, tokens)
-        return ordered_results(search, carried["found"], tokens)
+        capacity = int(min(2 * source_ids.shape[1] + 10, model.max_length or np.inf))
+        prefix = ops.zeros((len(source_ids), 0), "int32")
+        sentences = Sentences(source_ids, limits, seeds, prefix)
+        state = begin(model, search, tokens, sentences, capacity, capacity)
+        state = loop.run(search, model.step, state, tokens)
+        return ordered_results(search, state.search_state)
+
+
+def ordered_results(search, state):
+    """Does what `search.results` does, in a graph.
+
+    Args:
+        search: A `Greedy`, `Sample` or `BeamSearch`.
+        state: The search's state, of tensors.
+
+    Returns:
+        Token ids `(B, N, L)`, ends included, and scores `(B, N)`, best first.
+    """
+    if isinstance(search, BeamSearch):
+        return search.results(state)
+    order = ops.argsort(-state.scores, axis=1)
+    token_ids = ops.take_along_axis(state.token_ids, order[..., None], axis=1)
+    return token_ids, ops.take_along_axis(state.scores, order, axis=1)
 
 
 def _source_lengths(max_length):

@@ -3,8 +3,8 @@
 import keras
 
 from keras_seqattn import arguments
-from keras_seqattn.decoding import batches, generation
 from keras_seqattn.decoding.methods import checked_search, unscored
+from keras_seqattn.scheduling.generation import decode_lists, source_limit
 
 
 class TranslationScore(keras.callbacks.Callback):
@@ -133,14 +133,14 @@ class TranslationScore(keras.callbacks.Callback):
 
     def _translated(self, model):
         """Translates the sources, as a `Translator` does."""
-        limit = batches.source_limit(model) - 1
+        limit = source_limit(model) - 1
         token_ids = [
             [*ids[:limit], model.end_id]
             for ids in self.source_tokenizer.tokenize(self.sources)
         ]
         filled = [i for i, line in enumerate(self.sources) if line.strip()]
         texts = {}
-        for batch, found in generation.decode_lists(
+        for batch, found in decode_lists(
             model, token_ids, unscored(self.search), filled
         ):
             best = [found.sequence(row) for row in range(len(batch))]

@@ -11,7 +11,7 @@ from keras import ops
 from keras_seqattn import decoding
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
-from keras_seqattn.decoding.ranking import best_of_all
+from keras_seqattn.decoding.processors import best_of_all
 from tests.evaluate import evaluated
 from tests.pairs import each_variant
 
@@ -101,16 +101,14 @@ def run_limits(table, search, limits, prefix=None):
     step, state = chained(table, search.width)
     tokens = SpecialTokens(START, END, PAD)
 
-    def searched(state, given):
-        begun = loop.begin(search, room=4, tokens=tokens, **given)
-        return loop.advance(search, step, loop.carried(state, begun), tokens)["found"]
+    def searched(state, limits, prefix):
+        begun = search.begin(limits, ops.zeros_like(limits), prefix, 4, tokens)
+        return loop.run(search, step, loop.begin(state, begun), tokens).search_state
 
-    limits = np.asarray(limits, "int32")
-    given = {"limits": limits, "streams": np.zeros_like(limits)}
-    if prefix is not None:
-        given["prefix"] = prefix
-    found = evaluated(searched)(state, given)
-    return hypotheses(*search.results(found, tokens), tokens)
+    if prefix is None:
+        prefix = np.zeros((len(limits), 0), "int32")
+    found = evaluated(searched)(state, np.asarray(limits, "int32"), prefix)
+    return hypotheses(*search.results(found), tokens)
 
 
 def run(table, search, max_length, **options):

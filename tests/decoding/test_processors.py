@@ -155,12 +155,12 @@ def test_each_sentence_may_stand_at_its_own_position(rng):
 
     def processed(said, prefix, index):
         zeros = ops.zeros((*said.shape[:2], V))
-        streams = ops.ones(said.shape[:2], "int32")
+        seeds = ops.ones(said.shape[:2], "int32")
         return (
             processors.force(zeros, prefix, index, PAD),
             processors.forbid_repeated_ngrams(zeros, said, index, 2),
-            processors.gumbel_noise(streams, index, V),
-            methods.written(said, streams, index),
+            processors.gumbel_noise(seeds, index, V),
+            methods.written(said, seeds, index),
         )
 
     together = evaluated(processed)(said, prefix, index)
@@ -239,8 +239,8 @@ def test_samples_are_the_same_on_every_backend():
 
 
 def test_noise_is_gumbel():
-    streams = np.arange(300, dtype="int32")[:, None]
-    noise = processors.gumbel_noise(ops.array(streams), np.int32(4), 50)
+    seeds = np.arange(300, dtype="int32")[:, None]
+    noise = processors.gumbel_noise(ops.array(seeds), np.int32(4), 50)
     noise = ops.convert_to_numpy(noise).ravel()
     assert np.isfinite(noise).all()
     assert abs(noise.mean() - 0.5772) < 5 * math.pi / math.sqrt(6 * noise.size)

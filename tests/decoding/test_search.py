@@ -8,8 +8,9 @@ import pytest
 from keras import ops
 
 from keras_seqattn import decoding
-from keras_seqattn.decoding import batches, generation, loop
-from keras_seqattn.decoding.hypotheses import SpecialTokens
+from keras_seqattn.decoding import loop
+from keras_seqattn.decoding.hypotheses import SpecialTokens, padded
+from keras_seqattn.scheduling import generation
 
 V = 9
 PAD, START, END = 0, 1, 2
@@ -164,15 +165,15 @@ def test_it_stops_when_every_sentence_has_ended():
         return step(token_ids, state, index)
 
     state = keras.tree.map_structure(ops.convert_to_tensor, state)
-    found = loop.begin(
-        decoding.Greedy(),
+    first = decoding.Greedy().begin(
         limits=ops.full((2,), 50, "int32"),
-        streams=ops.zeros((2,), "int32"),
-        room=50,
+        seeds=ops.zeros((2,), "int32"),
+        prefix=ops.zeros((2, 0), "int32"),
+        capacity=50,
         tokens=SpecialTokens(),
     )
-    first = loop.carried(state, found)
-    loop.advance(decoding.Greedy(), counting, first, SpecialTokens())
+    first = loop.begin(state, first)
+    loop.run(decoding.Greedy(), counting, first, SpecialTokens())
     assert len(calls) == 2
 
 
@@ -233,7 +234,7 @@ def test_generate_keeps_the_order_of_many_sentences(threads, size, rng, monkeypa
     """All are searched by programs of one size, several of them at once."""
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: threads)
     source_ids, model = sources(70, 5, rng), Copier()
-    assert decoding.batches.planned(70).size == size
+    assert generation.planned(70).size == size
     found = decoding.generate(model, source_ids)
     assert found.token_ids.shape == (70, 1, 20)
     check_reversed(found, source_ids)
@@ -316,7 +317,7 @@ def test_generate_says_which_list_is_wrong(source_ids, message):
 def test_lists_of_unequal_lengths_are_padded():
     lists, prefix = [[5, 6, 7], [4], np.array([8, 4])], [[7], [], [4, 8]]
     found = decoding.generate(Copier(), lists, prefix=prefix)
-    arrays = batches.padded(lists, PAD), batches.padded(prefix, PAD)
+    arrays = padded(lists, PAD), padded(prefix, PAD)
     expected = decoding.generate(Copier(), arrays[0], prefix=arrays[1])
     assert [found.sequence(b) for b in range(3)] == [[7, 6, 5], [4], [4, 8]]
     np.testing.assert_array_equal(found.token_ids, expected.token_ids)

@@ -12,7 +12,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.export import export_translator, saved_model
-from keras_seqattn.export.results import ordered_results
+from keras_seqattn.export.saved_model import ordered_results
 from tests.export.translators import LINES, make_sentencepiece, make_translator
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
@@ -155,18 +155,20 @@ def test_compiled_and_a_limit_of_the_export_alone(tmp_path):
 @pytest.mark.backends("tensorflow")
 def test_results_are_those_of_the_search(rng, search):
     tokens = ks.decoding.hypotheses.SpecialTokens()
-    batch_size, width, room = 6, search.width, 5
+    batch_size, width, capacity = 6, search.width, 5
     limits = keras.ops.convert_to_tensor(np.array([5, 3, 1, 5, 4, 0], "int32"))
-    streams = keras.ops.zeros((batch_size,), "int32")
-    found = search.begin(limits, streams, room, tokens)
-    found = {name: keras.ops.convert_to_numpy(x) for name, x in found.items()}
-    shape = (batch_size, width)
-    found["token_ids"] = rng.integers(2, 9, (*shape, room)).astype("int32")
-    scores = "scores" if "scores" in found else "ended_scores"
-    found[scores] = -rng.random(found[scores].shape).astype("float32")
-    tensors = {name: keras.ops.convert_to_tensor(x) for name, x in found.items()}
-    results = ordered_results(search, tensors, tokens)
-    for ours, theirs in zip(results, search.results(found, tokens), strict=True):
+    seeds = keras.ops.zeros((batch_size,), "int32")
+    prefix = keras.ops.zeros((batch_size, 0), "int32")
+    state = search.begin(limits, seeds, prefix, capacity, tokens)
+    state = keras.tree.map_structure(keras.ops.convert_to_numpy, state)
+    shape = (batch_size, width, capacity)
+    scores = "scores" if hasattr(state, "scores") else "ended_scores"
+    drawn = -rng.random(getattr(state, scores).shape).astype("float32")
+    ids = rng.integers(2, 9, shape).astype("int32")
+    state = state._replace(token_ids=ids, **{scores: drawn})
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, state)
+    results = ordered_results(search, tensors)
+    for ours, theirs in zip(results, search.results(state), strict=True):
         np.testing.assert_allclose(keras.ops.convert_to_numpy(ours), theirs, rtol=1e-6)
 
 

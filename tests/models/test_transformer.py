@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import decoding, models, training
-from keras_seqattn.decoding import batches, generation
+from keras_seqattn.scheduling import generation
 from tests import oracle
 from tests.evaluate import evaluated, outputs
 from tests.layers.weights import block_weights, norm_weights, randomize
@@ -232,7 +232,7 @@ def test_a_search_goes_on_past_its_first_room(rng, search):
     source_ids = rng.integers(4, V, size=(12, 12)).astype("int32")
     search = dataclasses.replace(search, min_length=30)
     found, expected = (
-        generation.decode(model, source_ids, search, plan=batches.Plan(size, False))
+        generation.decode(model, source_ids, search, plan=generation.Plan(size, False))
         for size in (32, 16)
     )
     assert found.lengths.min() >= 30

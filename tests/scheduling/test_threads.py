@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from keras_seqattn.decoding.threads import in_threads, together
+from keras_seqattn.scheduling.threads import in_threads, together
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -5,11 +5,12 @@ import contextlib
 import contextvars
 import queue
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 
-def in_threads(function, items, threads):
-    """Gives what a function gives for each item, in their order.
+def in_threads(function: Callable, items: Iterable, threads: int) -> Iterator:
+    """Computes a function of each item in threads; yields the results in their order.
 
     Items are taken as results are: at most `threads` more of them than were yielded.
 
@@ -45,11 +46,11 @@ def in_threads(function, items, threads):
             yield waiting.popleft().result()
 
 
-def together(generators):
-    """Gives what generators give, as it comes: each runs in a thread of its own.
+def together(generators: Iterable[Iterator]) -> Iterator:
+    """Runs each generator in a thread of its own; yields all results as they come.
 
-    They stop after the result that they are at when one of them fails, or nobody takes
-    results any more.
+    They stop after their present result when one of them fails, or nobody takes results
+    any more.
 
     Args:
         generators: Iterable of generators; they run in the context of the caller.
@@ -67,7 +68,7 @@ def together(generators):
     generators = list(generators)
     results, over, stopped = queue.SimpleQueue(), object(), threading.Event()
 
-    def run(generator):
+    def run(generator: Iterator) -> None:
         try:
             for result in generator:
                 results.put((result, None))

@@ -1,4 +1,4 @@
-"""A sentence's search is the same whichever row it waits for, and when."""
+"""A sentence's search is the same whichever row it takes, and when."""
 
 import itertools
 
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from keras_seqattn import decoding, models
-from keras_seqattn.decoding import batches, generation, program
+from keras_seqattn.scheduling import continuous, generation
 from tests.layers.weights import randomize
 from tests.pairs import each_variant
 
 V, D = 11, 8
-# Of as many sentences: more than a program has rows, and fewer than queue at most.
+# Of as many sentences: more than a program has rows, and fewer than may wait.
 COUNT = 45
 
 
@@ -30,10 +30,10 @@ def sources(rng, count=COUNT, most=16):
 
 
 def both_ways(model, source_ids, search, size=32, **options):
-    """What is found from a queue of `size` rows, and in one batch."""
+    """What is found by continuous batching in `size` rows, and in one static batch."""
     return [
         generation.decode(model, source_ids, search, plan=plan, **options)
-        for plan in (batches.Plan(size, queued=True), batches.Plan(64, queued=False))
+        for plan in (generation.Plan(size, True), generation.Plan(64, False))
     ]
 
 
@@ -60,21 +60,21 @@ SEARCHES = {
 
 
 @each_variant("search", SEARCHES, on_jax=["samples"], on_tensorflow=["patience"])
-def test_a_queue_finds_what_a_batch_finds(rng, search):
+def test_continuous_batching_finds_what_a_static_batch_finds(rng, search):
     model = transformer()
     randomize(model, rng)
     check_equal(*both_ways(model, sources(rng), search))
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
-def test_what_outgrows_its_row_is_searched_with_more_room(rng):
+def test_what_overflows_its_row_is_searched_with_more_capacity(rng):
     """The limits of short sentences end them before."""
     model, search = transformer(), decoding.Sample(seed=3, min_length=26)
     randomize(model, rng)
     found, expected = both_ways(model, sources(rng), search)
     check_equal(found, expected)
-    room = 16 + generation.SPARE
-    assert (found.lengths < room).sum() > 8 and (found.lengths > room).sum() > 8
+    first = 16 + generation.SPARE
+    assert (found.lengths < first).sum() > 8 and (found.lengths > first).sum() > 8
 
 
 MODELS = {
@@ -87,7 +87,7 @@ MODELS = {
 
 
 @each_variant("make", MODELS, on_jax=["rotary"], on_tensorflow=[])
-def test_any_model_s_sentences_queue(rng, make):
+def test_any_model_s_sentences_are_batched_continuously(rng, make):
     model = make()
     randomize(model, rng)
     check_equal(*both_ways(model, sources(rng), decoding.Sample(seed=1)))
@@ -95,7 +95,7 @@ def test_any_model_s_sentences_queue(rng, make):
 
 @pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("count", [1, 4, 5, COUNT])
-def test_a_queue_may_be_of_any_length(rng, count):
+def test_any_number_may_wait(rng, count):
     """A few rows, which no smaller batch relieves at the end."""
     model = transformer()
     randomize(model, rng)
@@ -125,7 +125,7 @@ def all_sentences(limit, words, end=2):
 
 @pytest.mark.slow_on("tensorflow", "jax")
 def test_sentences_compete_by_score_at_limits_of_their_own(rng, monkeypatch):
-    """In a queue and in a batch: the best of all by the model's own scores."""
+    """By both policies: the best of all by the model's own scores."""
     model = transformer(vocabulary_size=5)
     randomize(model, rng)
     source_ids = rng.integers(3, 5, size=(10, 3)).astype("int32")
@@ -177,30 +177,30 @@ def test_few_programs_serve_a_file_of_mixed_lengths(rng, monkeypatch):
 @pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("worthwhile", [0.0, 1.0, 1e3])
 def test_what_waits_once_more_is_found_once(rng, monkeypatch, worthwhile):
-    """With the longer ones, in one thread or the other, or all in one queue."""
+    """With the longer ones, in one thread or the other, or all in one program."""
     model, search = transformer(), decoding.Sample(seed=0)
     randomize(model, rng)
     lists = mixed_lists(rng, 150)
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 1)
     expected = decode_all(model, lists, search)
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
-    monkeypatch.setattr(generation, "WORTHWHILE", worthwhile)
-    ends, run = [], program.Programs.run
+    monkeypatch.setattr(continuous, "WORTHWHILE", worthwhile)
+    ends, searched = [], generation._searched
 
-    def recorded(self, *arguments):
-        found = run(self, *arguments)
+    def recorded(*arguments):
+        found = searched(*arguments)
         ends.append(found[-1])
         return found
 
-    monkeypatch.setattr(program.Programs, "run", recorded)
+    monkeypatch.setattr(generation, "_searched", recorded)
     assert decode_all(model, lists, search) == expected
     again = sum(map(len, ends)) - len(lists)
     assert again == sum(np.sum(~ended) for ended in ends)
     assert (again > 8) == (worthwhile < 1e3)
 
 
-def test_few_sentences_queue_with_longer_ones():
-    """The last two of each queue are not searched to the end."""
+def test_few_sentences_wait_with_longer_ones():
+    """The last two of each length are not searched to the end."""
     searched, left = [], []
 
     def search(batch, length, to_the_end):
@@ -209,32 +209,31 @@ def test_few_sentences_queue_with_longer_ones():
 
     short, few, long = list(range(200)), list(range(200, 210)), list(range(210, 400))
     groups = {32: long, 16: short, 24: few}
-    plan = batches.Plan(32, queued=True)
-    found = generation._queued(search, plan, groups, 48, left)
+    short_to_long = continuous._short_to_long
+    found = short_to_long(search, lambda length: 32, groups, 48, left)
     assert [batch for batch, _ in found] == [short[:-2], short[-2:] + few + long[:-2]]
     assert searched == [(16, short), (32, short[-2:] + few + long)]
     assert left == long[-2:]
     # None waits for far longer ones.
     left.clear()
-    found = generation._queued(search, plan, {16: short}, 1024, left)
+    found = short_to_long(search, lambda length: 32, {16: short}, 1024, left)
     assert [batch for batch, _ in found] == [short]
     assert left == []
 
 
 def test_a_single_row_is_two_on_tensorflow():
     alone = 2 if keras.backend.backend() == "tensorflow" else 1
-    assert batches.planned(1).size == alone
-    assert batches.planned(1, width=4).size == 1
-    assert batches.planned(2).size == 4
+    assert generation.planned(1).size == alone
+    assert generation.planned(1, width=4).size == 1
+    assert generation.planned(2).size == 4
 
 
-def test_a_queue_is_dealt_out_to_all_threads(monkeypatch):
+def test_those_that_wait_are_dealt_out_to_all_threads(monkeypatch):
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
-    plan = batches.planned(100, can_queue=True)
-    assert plan == batches.Plan(32, queued=True)
-    parts = plan.cut(list(range(100)), 16)
+    assert generation.planned(100, is_able=True) == generation.Plan(32, True)
+    parts = continuous.shares(list(range(100)), 32, 16)
     assert [len(part) for part in parts] == [50, 50]
     assert sorted(sum(parts, [])) == list(range(100))
-    assert batches.planned(64, can_queue=True).queued is False
-    assert batches.planned(64).size == 32
-    assert batches.planned(100, can_queue=False).queued is False
+    assert generation.planned(64, is_able=True).continuous is False
+    assert generation.planned(64).size == 32
+    assert generation.planned(100, is_able=False).continuous is False

@@ -3,32 +3,38 @@
 Shapes: B sentences, S source length, T target length, V vocabulary.
 """
 
-import weakref
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.backend.compile import CompiledFunction
-from keras_seqattn.decoding.batches import (
+from keras_seqattn.decoding.hypotheses import Tensor
+from keras_seqattn.decoding.ids import checked_ids
+from keras_seqattn.scheduling.programs import program
+from keras_seqattn.scheduling.static import (
     BATCH_SIZES,
     filled,
     in_batches,
     lengthened,
     padded_length,
 )
-from keras_seqattn.decoding.ids import checked_ids
 
 # Most positions at once, in sentences times the longer side: the logits of 4,096 are
 # 160 MB of a vocabulary of 10,000.
 POSITIONS = 4096
 
 
-def scored(model, source_ids, target_ids):
-    """Gives the log-probability of target sentences, in few compiled programs.
+def scored(
+    model: Any,
+    source_ids: np.ndarray | Sequence[Sequence[int]],
+    target_ids: np.ndarray | Sequence[Sequence[int]],
+) -> np.ndarray:
+    """Computes the log-probability of target sentences, in few compiled programs.
 
     Args:
-        model: A model of {"source_ids": (B, S), "target_ids": (B, T)} that gives
+        model: A model of {"source_ids": (B, S), "target_ids": (B, T)} that computes
             logits, with the attributes `start_id` and `pad_id`.
         source_ids: Int array `(B, S)`, padded with `pad_id`, or a list of lists.
         target_ids: Int array `(B, T)`, without start, with the end, padded, or a list
@@ -69,11 +75,11 @@ def scored(model, source_ids, target_ids):
     return _scored(model, (source_ids, target_ids))
 
 
-def scored_texts(model, token_ids):
+def scored_texts(model: Any, token_ids: np.ndarray) -> np.ndarray:
     """Returns the log-probability of texts under a language model.
 
     Args:
-        model: A model of token ids (B, T) that gives logits, with the attributes
+        model: A model of token ids (B, T) that computes logits, with the attributes
             `start_id` and `pad_id`.
         token_ids: Int32 array `(B, T)`, without start, with the end, padded.
 
@@ -89,41 +95,29 @@ def scored_texts(model, token_ids):
     return _scored(model, (token_ids,))
 
 
-def _scored(model, sequences):
+def _scored(model: Any, sequences: tuple[np.ndarray, ...]) -> np.ndarray:
     """Returns the score of the last of one or two arrays, given the one before."""
-    sides = []
-    for token_ids in sequences:
-        room = padded_length(model, token_ids.shape[1])
-        sides.append(lengthened(model, token_ids, room))
-    program = _program(model)
+    sides = [
+        lengthened(ids, padded_length(model, ids.shape[1]), model.pad_id)
+        for ids in sequences
+    ]
     longest = max(side.shape[1] for side in sides)
     size = max(1, min(BATCH_SIZES[-1], POSITIONS // longest))
     scores = []
     for batch in zip(*(in_batches(side, size) for side in sides), strict=True):
-        found = program(*(filled(side, size) for side in batch))
+        run = program(model, _log_prob, to_numpy=True)
+        found = run(*(filled(side, size) for side in batch))
         scores.append(found[: len(batch[0])])
     return np.concatenate(scores)
 
 
-_PROGRAMS = weakref.WeakKeyDictionary()
-
-
-def _program(model):
-    """Gives the model's program, made at the first call."""
-    reference = weakref.ref(model)  # the dict must not keep its own key alive
-
-    def score(*sides):
-        model, target_ids = reference(), sides[-1]
-        start = ops.full_like(target_ids[:, :1], model.start_id)
-        read = ops.concatenate([start, target_ids[:, :-1]], axis=1)
-        both = {"source_ids": sides[0], "target_ids": read}
-        logits = model(both if len(sides) == 2 else read)
-        log_probs = ops.log_softmax(ops.cast(logits, "float32"))
-        chosen = ops.take_along_axis(log_probs, target_ids[..., None], axis=-1)[..., 0]
-        return ops.sum(ops.where(target_ids != model.pad_id, chosen, 0.0), axis=-1)
-
-    key = tuple(map(id, model.variables))
-    made = _PROGRAMS.setdefault(model, {})
-    if key not in made:
-        made[key] = CompiledFunction(score, model.variables)
-    return made[key]
+def _log_prob(model: Any, *sides: Tensor) -> Tensor:
+    """Computes the log-probability `(B,)` of the last of one or two tensors."""
+    target_ids = sides[-1]
+    start = ops.full_like(target_ids[:, :1], model.start_id)
+    read = ops.concatenate([start, target_ids[:, :-1]], axis=1)
+    both = {"source_ids": sides[0], "target_ids": read}
+    logits = model(both if len(sides) == 2 else read)
+    log_probs = ops.log_softmax(ops.cast(logits, "float32"))
+    chosen = ops.take_along_axis(log_probs, target_ids[..., None], axis=-1)[..., 0]
+    return ops.sum(ops.where(target_ids != model.pad_id, chosen, 0.0), axis=-1)

@@ -1,0 +1,93 @@
+"""`Sample`: each token is drawn from the model's probabilities.
+
+Shapes: B sentences, W samples of each, V vocabulary.
+"""
+
+import dataclasses
+import random
+
+import keras
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.decoding import processors
+from keras_seqattn.decoding.hypotheses import Tensor
+from keras_seqattn.decoding.methods import Greedy, GreedyState
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+@dataclasses.dataclass(frozen=True)
+class Sample(Greedy):
+    """Draws each token from the model's probabilities.
+
+    The filters follow one another: temperature, `top_k`, `top_p`, `min_p`, each on what
+    the one before left. The same seed gives the same samples on every backend, and a
+    sentence's do not depend on those searched beside it.
+
+    Args:
+        temperature: Positive number by which logits are divided; below 1 prefers what
+            is probable.
+        top_k: Number of the most probable tokens that may be drawn, or None.
+        top_p: Probability in (0, 1] that the most probable tokens which may be drawn
+            reach together, or None.
+        min_p: Probability in (0, 1] relative to the most probable token's, below which
+            no token is drawn, or None.
+        seed: Integer in [0, 2**31); None for another at every search, which
+            `keras.utils.set_random_seed` makes repeatable.
+        num_hypotheses: Number of samples drawn a sentence.
+        min_length: Number of tokens before the end token may come.
+        repetition_penalty: Factor of the log-probability of what was said already;
+            1 for none.
+        no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
+            twice; 0 for none.
+        banned_ids: Token ids that are never generated.
+        stop_ids: Token ids that end a hypothesis as the end token does.
+        scored: Whether to compute scores, which order the samples of a sentence.
+            Without, they are NaN, and a step saves a pass over the vocabulary.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Example:
+        >>> Sample(temperature=0.7, top_k=10, seed=1).top_k
+        10
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    num_hypotheses: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks the arguments."""
+        super().__post_init__()
+        arguments.number("temperature", self.temperature, above=0.0)
+        if self.top_k is not None:
+            arguments.positive_integer("top_k", self.top_k)
+        for name in ("top_p", "min_p"):
+            if getattr(self, name) is not None:
+                arguments.number(name, getattr(self, name), above=0.0, most=1.0)
+        if self.seed is not None:
+            arguments.integer("seed", self.seed, 0)
+        arguments.positive_integer("num_hypotheses", self.num_hypotheses)
+
+    def draw_seed(self) -> int:
+        """Returns the seed of one search."""
+        return random.randrange(2**31) if self.seed is None else self.seed % 2**31
+
+    def choose(
+        self, log_probs: Tensor, state: GreedyState, index: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Draws each beam's token; returns its value and it, int32 `(B, W)`."""
+        log_probs = ops.log_softmax(log_probs / self.temperature)
+        if self.top_k is not None:
+            log_probs = processors.keep_top_k(log_probs, self.top_k)
+            log_probs = ops.log_softmax(log_probs)
+        if self.top_p is not None:
+            log_probs = processors.keep_top_p(log_probs, self.top_p)
+        if self.min_p is not None:
+            log_probs = processors.keep_min_p(log_probs, self.min_p)
+        noise = processors.gumbel_noise(state.seeds, index, log_probs.shape[-1])
+        return super().choose(log_probs + noise, state, index)

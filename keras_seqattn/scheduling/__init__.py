@@ -1,0 +1,11 @@
+"""How many sentences are searched at once: it knows models, and the search not at all.
+
+    generation   `generate`: checks, and the choice between two policies
+    static       static batches: begun together; the last few go on in a smaller program
+    continuous   continuous batching: a row whose sentence has ended takes the next one
+    threads      several programs at once
+    programs     the one cache of compiled programs, counted
+    scoring, streaming   what else runs in such programs
+
+The public names are those of `keras_seqattn.decoding`.
+"""

@@ -1,0 +1,365 @@
+"""Continuous batching: a row whose sentence has ended takes the next one that waits.
+
+    while sentences wait or many are unfinished:        # `_searched`
+        for each free row: save its result, begin the next sentence there   # _load
+        take one step of the search in all rows
+        a row whose capacity is used up is free too: its sentence overflows
+
+So the rows of a program stay full, where a static batch would take as long as its
+longest sentence. All rows are at the same step, each in a sentence that began at a step
+of its own (`start`); the model's caches are ring buffers of the rows' capacity.
+`schedule` searches short sentences before long ones; those not over when no more of a
+length wait, and those that overflow, wait once more, with the longer ones.
+Shapes: Q sentences, N rows, S source length, P prefix length.
+"""
+
+import collections
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqattn.backend import compile
+from keras_seqattn.decoding import loop
+from keras_seqattn.decoding.beam import BeamState
+from keras_seqattn.decoding.hypotheses import Hypotheses, Tensor
+from keras_seqattn.decoding.methods import GreedyState
+from keras_seqattn.scheduling.programs import program
+from keras_seqattn.scheduling.static import (
+    Program,
+    Sentences,
+    arrays,
+    encode,
+    finish,
+    in_batches,
+    is_far,
+    put_rows,
+)
+from keras_seqattn.scheduling.threads import in_threads, together
+
+# Sources that wait are encoded by so many tokens at once, and are at most so many
+# blocks of them: this bounds their memory.
+BLOCK_TOKENS = 512
+MOST_BLOCKS = 16
+# With which share of its rows unfinished a program stops where those are searched once
+# more elsewhere: that loses what they have found, and saves steps with empty rows.
+MOVED = 0.75
+# Sentences are searched apart from longer ones if that saves so many positions of
+# padding for each row: as much as the last rows of a program cost.
+WORTHWHILE = 40
+
+
+class ContinuousState(NamedTuple):
+    """A continuous batch between two steps."""
+
+    rows: loop.LoopState  # the search of the N rows
+    start: Tensor  # int32 (N,): the step at which each row's sentence began
+    number: Tensor  # int32 (N,): which of the Q sentences is in each row
+    overflow: Tensor  # bool (N,): the capacity is used up, the sentence is not over
+    next: Tensor  # int32 scalar: number of the sentence that begins next
+    results: GreedyState | BeamState  # of all Q sentences
+
+
+def most_waiting(length: int) -> int:
+    """Returns how many sources of a padded length one program takes."""
+    return MOST_BLOCKS * BLOCK_TOKENS // length
+
+
+def search_continuously(
+    model: Any,
+    options: Program,
+    sentences: Sentences,
+    most: int,
+    to_the_end: bool = True,
+) -> GreedyState | BeamState:
+    """Searches sentences in the rows of one program.
+
+    Args:
+        model: The model, whose `step` takes `start`.
+        options: The `Program`, of N rows.
+        sentences: The `Sentences`.
+        most: Number of sentences Q that the program takes.
+        to_the_end: Whether all are brought to their end, or those left unfinished that
+            overflow or are few.
+
+    Returns:
+        The method's state, of NumPy arrays `(B, ...)`.
+    """
+    count, rows = len(sentences.limits), sentences.filled(most)
+    few = options.tail if to_the_end else int(MOVED * options.size)
+    state = program(model, _searched, options)(rows, np.int32(count), np.int32(few))
+    overflow, number = map(ops.convert_to_numpy, (state.overflow, state.number))
+    results = arrays(state.results)
+    found = arrays(state.rows.search_state)
+    if to_the_end:
+        found = finish(model, options, state.rows, state.start)
+    found.finished[overflow] = False
+    put_rows(results, number, found)
+    results = type(results)(*(x[:count] for x in results))
+    if to_the_end:
+        # So few that they leave the program at once, for the whole capacity.
+        left = np.flatnonzero(~results.finished)
+        for again in in_batches(left, options.tail or options.size):
+            some = sentences.take(again)
+            put_rows(results, again, search_continuously(model, options, some, most))
+    return results
+
+
+def _searched(
+    model: Any, options: Program, sentences: Sentences, count: Tensor, few: Tensor
+) -> ContinuousState:
+    """Searches until none waits and few are unfinished.
+
+    Args:
+        model: The model.
+        options: The `Program`, of N rows.
+        sentences: Q `Sentences`.
+        count: Int32 scalar, the number of real ones.
+        few: Int32 scalar, the number of unfinished ones with which to stop.
+    """
+    method, tokens, size, capacity, whole = options
+    waiting, shared = _encoded(model, options, sentences.source_ids, count)
+
+    def goes_on(state: ContinuousState) -> Tensor:
+        many = loop.count_unfinished(state.rows.search_state) > few
+        return ops.logical_or(many, state.next < count)
+
+    def can_load(state: ContinuousState) -> Tensor:
+        is_free = ops.any(state.rows.search_state.finished)
+        return ops.logical_and(is_free, state.next < count)
+
+    def load(state: ContinuousState) -> tuple[ContinuousState]:
+        new = model.grow_state(row_of(waiting, state.next), capacity, 0)
+        return (_load(state, new),)
+
+    def body(state: ContinuousState) -> tuple[ContinuousState]:
+        state = ops.while_loop(can_load, load, (state,))[0]
+        rows = loop.advance(method, model.step, state.rows, tokens, state.start)
+        is_full = rows.index - state.start >= capacity
+        return (_mark_overflow(state._replace(rows=rows), is_full),)
+
+    _, limits, seeds, prefix = sentences
+    results = method.begin(limits, seeds, prefix, whole, tokens)
+    first, begun = keras.tree.map_structure(lambda x: x[:size], (waiting, results))
+    model_state = {**model.grow_state(first, capacity, 0), **shared}
+    state = ContinuousState(
+        rows=loop.begin(model_state, begun),
+        start=ops.zeros((size,), "int32"),
+        number=ops.arange(size, dtype="int32"),
+        overflow=ops.zeros((size,), "bool"),
+        next=ops.convert_to_tensor(size, "int32"),
+        results=results,
+    )
+    state = ops.while_loop(goes_on, body, (state,))[0]
+    if options.tail:
+        return state
+    return state._replace(rows=state.rows._replace(model_state={}))
+
+
+def _load(state: ContinuousState, model_state: dict[str, Any]) -> ContinuousState:
+    """Saves the result of the first free row, and begins the next sentence there.
+
+    Args:
+        state: The state before.
+        model_state: That of the next sentence, `(1, ...)`, without what is shared.
+    """
+    index, rows, found = state.rows
+    row = ops.cast(ops.argmax(found.finished), "int32")
+    ended = row_of(found, row)
+    is_over = ops.logical_not(state.overflow[row][None])
+    ended = ended._replace(finished=ops.logical_and(ended.finished, is_over))
+    results = put(state.results, state.number[row], ended)
+    # What is shared stays.
+    rows = rows | {
+        part: put(rows[part], row, model_state[part]) for part in model_state
+    }
+    found = put(found, row, row_of(results, state.next))
+    return ContinuousState(
+        rows=loop.LoopState(index, rows, found),
+        start=put(state.start, row, index[None]),
+        number=put(state.number, row, state.next[None]),
+        overflow=put(state.overflow, row, ops.zeros((1,), "bool")),
+        next=state.next + 1,
+        results=results,
+    )
+
+
+def _mark_overflow(state: ContinuousState, is_full: Tensor) -> ContinuousState:
+    """Ends the rows whose capacity is used up and whose sentence is not over."""
+    found = state.rows.search_state
+    overflow = ops.logical_and(is_full, ops.logical_not(found.finished))
+    found = found._replace(finished=ops.logical_or(found.finished, overflow))
+    return state._replace(
+        rows=state.rows._replace(search_state=found),
+        overflow=ops.logical_or(state.overflow, overflow),
+    )
+
+
+def _encoded(
+    model: Any, options: Program, source_ids: Tensor, count: Tensor
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Encodes all that wait; returns their state for one step, and what is shared."""
+    size, length = source_ids.shape
+    block = max(1, BLOCK_TOKENS // length)
+
+    def encoded(row: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
+        some = ops.slice(source_ids, (row, 0), (block, length))
+        parts = dict(encode(model, options.method, some, capacity=1))
+        shared = {"shared": parts.pop("shared")} if "shared" in parts else {}
+        return parts, shared
+
+    first, shared = encoded(0)
+    empty = keras.tree.map_structure(
+        lambda x: ops.zeros((size, *x.shape[1:]), x.dtype), first
+    )
+    _, every = ops.while_loop(
+        lambda row, every: row < count,
+        lambda row, every: (row + block, put(every, row, encoded(row)[0])),
+        (ops.convert_to_tensor(block, "int32"), put(empty, 0, first)),
+    )
+    return every, shared
+
+
+def row_of(tensors: Any, row: Tensor) -> Any:
+    """Takes one row of each tensor.
+
+    Args:
+        tensors: Nested structure of tensors `(N, ...)`.
+        row: The row, an integer or a scalar int32 tensor.
+
+    Returns:
+        The same of tensors `(1, ...)`.
+
+    Example:
+        >>> [int(x) for x in row_of(ops.array([4, 5]), 1)]
+        [5]
+    """
+
+    def take(x: Tensor) -> Tensor:
+        return ops.slice(x, _begin(x, row), (1, *x.shape[1:]))
+
+    return keras.tree.map_structure(take, tensors)
+
+
+def put(tensors: Any, row: Tensor, rows: Any) -> Any:
+    """Replaces rows by others.
+
+    Args:
+        tensors: Nested structure of tensors `(N, ...)`.
+        row: Where the first of them goes, an integer or a scalar int32 tensor.
+        rows: The same structure of tensors `(n, ...)`.
+
+    Returns:
+        A structure like `tensors`.
+
+    Example:
+        >>> [int(x) for x in put(ops.array([4, 5]), 1, ops.array([6]))]
+        [4, 6]
+    """
+
+    def update(x: Tensor, new: Tensor) -> Tensor:
+        return ops.slice_update(x, _begin(x, row), new)
+
+    return keras.tree.map_structure(update, tensors, rows)
+
+
+def _begin(x: Tensor, row: Tensor) -> tuple:
+    return (row, *[0] * (len(x.shape) - 1))
+
+
+def schedule(
+    search: Callable[..., tuple[list[int], Hypotheses, list[int]]],
+    size_of: Callable[[int], int],
+    lengths: dict[int, int],
+) -> Iterator[tuple[list[int], Hypotheses]]:
+    """Searches many sentences, the short ones first, in several programs at once.
+
+    Args:
+        search: Function of indices, their padded length, and whether to search all of
+            them to the end; returns the indices of what was searched to the end, the
+            `Hypotheses` there, and the other indices.
+        size_of: Function of a padded length: the number of rows.
+        lengths: Dict of the sentences' padded lengths by their indices, the longest
+            first.
+
+    Yields:
+        Pairs of indices and `Hypotheses`.
+    """
+    groups = collections.defaultdict(list)
+    for index, length in lengths.items():
+        groups[length].append(index)
+    longest = max(groups)
+    last, threads = groups.pop(longest), compile.num_threads()
+    left = [[] for _ in range(threads)]
+    yield from together(
+        _short_to_long(
+            search,
+            size_of,
+            {length: some[k::threads] for length, some in groups.items()},
+            longest,
+            left[k],
+        )
+        for k in range(threads)
+    )
+    last = sum(left, last)
+    # A few: for a program that has the processor to itself.
+    is_few = len(last) <= size_of(longest)
+    parts = [last] if is_few else shares(last, size_of(longest), longest)
+    for indices, found, _ in in_threads(
+        lambda part: search(part, longest), parts, min(threads, len(parts))
+    ):
+        yield indices, found
+
+
+def _short_to_long(
+    search: Callable[..., tuple[list[int], Hypotheses, list[int]]],
+    size_of: Callable[[int], int],
+    groups: dict[int, list[int]],
+    longest: int,
+    left: list[int],
+) -> Iterator[tuple[list[int], Hypotheses]]:
+    """Searches the sentences of one thread, one padded length after another.
+
+    Args:
+        search: As of `schedule`.
+        size_of: As of `schedule`.
+        groups: Dict of the indices by padded length.
+        longest: A padded length above these.
+        left: List that gets the indices of what was not searched to the end.
+
+    Yields:
+        Pairs of indices and `Hypotheses`.
+    """
+    own = {index: length for length, some in groups.items() for index in some}
+    for length, longer in itertools.pairwise([*sorted(groups), longest]):
+        waiting = left + groups[length]
+        left.clear()
+        saved = sum(longer - own[index] for index in waiting)
+        if saved < size_of(length) * WORTHWHILE:
+            left += waiting
+            continue
+        most = max(size_of(length), most_waiting(length))
+        for batch in in_batches(waiting, most):
+            indices, found, others = search(batch, length, is_far(length, longer))
+            left += others
+            if indices:
+                yield indices, found
+
+
+def shares(items: Any, size: int, length: int) -> list:
+    """Deals sentences out to programs, as many to each of the threads.
+
+    Args:
+        items: List or array.
+        size: Number of rows of a program.
+        length: The padded length of the sentences.
+
+    Returns:
+        A list of slices of `items`, each from the first to the last.
+    """
+    threads, most = compile.num_threads(), max(size, most_waiting(length))
+    count = -(-len(items) // (most * threads)) * threads
+    return [items[k::count] for k in range(min(count, len(items)))]

@@ -1,0 +1,460 @@
+"""`generate`: a model's own search of many sentences, in few compiled programs.
+
+`planned` says how many sentences a program searches at once, and by which policy: in
+static batches (`static`), or where many wait and the model can begin a sentence while
+others go on, by continuous batching (`continuous`).
+Shapes: B sentences, S source length, L capacity in generated tokens, P prefix length.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_seqattn import arguments
+from keras_seqattn.backend import compile
+from keras_seqattn.decoding.hypotheses import (
+    Hypotheses,
+    SpecialTokens,
+    hypotheses,
+    padded,
+)
+from keras_seqattn.decoding.ids import (
+    check_range,
+    checked_ids,
+    checked_model,
+    checked_prefix,
+)
+from keras_seqattn.decoding.methods import (
+    Search,
+    checked_search,
+    sequence_seeds,
+    without_seed,
+)
+from keras_seqattn.scheduling import continuous, static
+from keras_seqattn.scheduling.static import (
+    BATCH_SIZES,
+    SHORTEST,
+    Program,
+    Sentences,
+    lengthened,
+    padded_length,
+)
+from keras_seqattn.scheduling.threads import in_threads
+
+# Sentences of each of several programs at once: the least that one is begun for, and
+# the most.
+SHARES = (16, 32)
+# By how much the first capacity is longer than the source: most translations fit.
+SPARE = 8
+# Most tokens of a line of text where neither the model nor the caller has a limit.
+MOST_TOKENS = 1024
+# Most positions of one program: its rows times their beams times the tokens of a source
+# and of its translation. This bounds its memory: 64 sentences of 512 tokens in greedy
+# search, 16 of them with 5 beams, fewer of longer ones.
+MOST_POSITIONS = 2**17
+
+
+class Plan(NamedTuple):
+    """How many sentences are searched at once, and by which policy.
+
+    Attributes:
+        size: Number of sentences that a program searches at once, its rows.
+        continuous: Whether more of them wait in the program for a free row.
+        width: Number of beams a sentence.
+    """
+
+    size: int
+    continuous: bool
+    width: int = 1
+
+    def size_of(self, length: int, generated: int | None = None) -> int:
+        """Returns the number of rows for sentences of a length, no more than fit.
+
+        Args:
+            length: The length that sources are padded to.
+            generated: Number of generated tokens; None: twice the length and 10.
+
+        Returns:
+            `size`, or one of `BATCH_SIZES`; 1 where even two hold more than
+            `MOST_POSITIONS`.
+
+        Example:
+            >>> [Plan(64, False, width=4).size_of(2**k) for k in (7, 8, 11, 17)]
+            [64, 32, 4, 1]
+        """
+        generated = 2 * length + 10 if generated is None else generated
+        most = MOST_POSITIONS // (self.width * (length + generated))
+        if most >= self.size:
+            return self.size
+        return max((size for size in BATCH_SIZES if size <= most), default=1)
+
+
+def planned(count: int, width: int = 1, is_able: bool = False) -> Plan:
+    """Plans the fastest search of a number of sentences.
+
+    Args:
+        count: Number of sentences.
+        width: Number of beams a sentence.
+        is_able: Whether the model can begin a sentence while others go on.
+
+    Returns:
+        A `Plan`, of one of `BATCH_SIZES`, or of 2.
+
+    Example:
+        >>> planned(3)
+        Plan(size=4, continuous=False, width=1)
+    """
+    threads = compile.num_threads()
+    least, most = SHARES if threads > 1 else BATCH_SIZES[-1:] * 2
+    share = min(max(-(-count // threads), least), most)
+    size = next(size for size in BATCH_SIZES if size >= min(count, share))
+    if size * width == 1 and keras.backend.backend() == "tensorflow":
+        # Its XLA takes loops of scalars for the products of a single row: on a CPU two
+        # take half of the time.
+        size = 2
+    return Plan(size, is_able and 1 < threads and threads * most < count, width)
+
+
+def generate(
+    model: Any,
+    source_ids: np.ndarray | Sequence[Sequence[int]],
+    search: Search | None = None,
+    max_length: int | None = None,
+    prefix: np.ndarray | Sequence[Sequence[int]] | None = None,
+) -> Hypotheses:
+    """Decodes a batch of source sentences with any model that has the protocol.
+
+    `model` has `encode(source_ids) -> memory`, `initial_state(memory, max_length,
+    width) -> state` and `step(token_ids, state, index) -> (logits, state)`. If it has
+    `grow_state(state, max_length, index) -> state` too, a large batch begins with less
+    memory; if its `step` also takes `start`, many sentences are batched continuously.
+    Batches and lengths are padded to few sizes, so few programs are compiled, each once
+    a model and search; `compile_report(model)` counts them.
+
+    Args:
+        model: The model. Its attributes `start_id`, `end_id` and `pad_id` are used.
+        source_ids: Int array `(B, S)`, padded with the model's `pad_id`, or a list of
+            lists of integers.
+        search: The search; `Greedy()` when None.
+        max_length: Number of generated tokens at most, end included. When None, twice
+            the tokens of each sentence and 10, or the model's own limit if less.
+        prefix: Int array `(B, P)` of forced first tokens, padded with `pad_id`, or a
+            list of B lists of integers, or None.
+
+    Returns:
+        The `Hypotheses`, in the order of `source_ids`.
+
+    Raises:
+        ValueError: If `source_ids` are not integers of rank 2, hold an id outside the
+            vocabulary, or are longer than the model's `max_length`, or `max_length` is
+            more than that, `search` is not a search, or `prefix` does not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
+        >>> found = generate(model, np.array([[5, 7, 2]]), max_length=4)
+        >>> found.token_ids.shape
+        (1, 1, 4)
+    """
+    checked_model(model)
+    size = getattr(model, "source_vocabulary_size", None)
+    source_ids = checked_ids("source_ids", source_ids, size, model.pad_id)
+    _check_source_length(model, source_ids.shape[1])
+    _check_max_length(model, source_ids.shape[1], max_length)
+    if prefix is not None:
+        most = max_length or _wanted(model, source_ids.shape[1])
+        prefix = checked_prefix(prefix, len(source_ids), most, model.pad_id)
+        check_range("prefix", prefix, getattr(model, "target_vocabulary_size", None))
+    return decode(model, source_ids, search, max_length, prefix)
+
+
+def decode(
+    model: Any,
+    source_ids: np.ndarray,
+    search: Search | None = None,
+    max_length: int | None = None,
+    prefix: np.ndarray | None = None,
+    plan: Plan | None = None,
+) -> Hypotheses:
+    """Does what `generate` does, on arrays that were checked.
+
+    Args:
+        model: The model.
+        source_ids: Int32 array `(B, S)`.
+        search: The search, or None.
+        max_length: Number of generated tokens at most, or None.
+        prefix: Int32 array `(B, P)` or None.
+        plan: The `Plan`; None: the fastest.
+
+    Returns:
+        The `Hypotheses`.
+
+    Example:
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
+        >>> decode(model, np.array([[5, 7, 2]], "int32"), max_length=3).lengths.shape
+        (1, 1)
+    """
+    method = checked_search("search", search)
+    count, length = source_ids.shape
+    plan = plan or planned(count, method.width, _is_able(model))
+    length = padded_length(model, length, plan.continuous)
+    size = plan.size_of(length, _capacity(model, length, max_length))
+    seeds = sequence_seeds(np.arange(count), method)
+    sentences = _sentences(model, source_ids, length, seeds, max_length, prefix)
+    options = _program(model, method, size, sentences, max_length)
+    cut = continuous.shares if plan.continuous else _cut
+    parts = cut(np.arange(count), size, length)
+
+    def searched(part: np.ndarray) -> tuple[np.ndarray, ...]:
+        return _searched(model, options, plan, sentences.take(part))
+
+    threads = min(compile.num_threads(), len(parts))
+    found = zip(*in_threads(searched, parts, threads), strict=True)
+    token_ids, scores, _ = map(np.concatenate, found)
+    order = np.argsort(np.concatenate(parts))
+    return _hypotheses(sentences, options, token_ids[order], scores[order])
+
+
+def decode_lists(
+    model: Any,
+    lists: Sequence[Sequence[int]],
+    search: Search | None = None,
+    chosen: Sequence[int] | None = None,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    first: int = 0,
+    max_length: int | None = None,
+) -> Iterator[tuple[list[int], Hypotheses]]:
+    """Decodes lists of token ids, those of about one length together, as is fastest.
+
+    Args:
+        model: The model.
+        lists: List of lists of integers, the sources.
+        search: The search, or None.
+        chosen: Indices of the lists that are to be decoded; None: all.
+        prefixes: List of as many lists of integers, the first tokens forced, or None.
+        first: Number of the first list in all that is searched: a sample does not
+            depend on those searched beside it.
+        max_length: Number of generated tokens at most, or None.
+
+    Yields:
+        Pairs: a list of indices, and the `Hypotheses` of the sentences there.
+
+    Example:
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
+        >>> [indices for indices, _ in decode_lists(model, [[7, 5, 2], [2], [5, 2]])]
+        [[0, 2, 1]]
+    """
+    method = checked_search("search", search)
+    chosen = range(len(lists)) if chosen is None else chosen
+    seeds = sequence_seeds(first + np.arange(len(lists)), method)
+    plan = planned(len(chosen), method.width, _is_able(model))
+    lengths = {
+        index: padded_length(model, len(lists[index]), plan.continuous)
+        for index in sorted(chosen, key=lambda index: -len(lists[index]))
+    }
+
+    def size_of(length: int) -> int:
+        return plan.size_of(length, max_length and _capacity(model, length, max_length))
+
+    def searched(
+        batch: list[int], length: int, to_the_end: bool = True
+    ) -> tuple[list[int], Hypotheses, list[int]]:
+        source_ids = padded([lists[index] for index in batch], model.pad_id)
+        prefix = None
+        if prefixes is not None:
+            prefix = padded([prefixes[index] for index in batch], model.pad_id)
+        sentences = _sentences(
+            model, source_ids, length, seeds[batch], max_length, prefix
+        )
+        options = _program(model, method, size_of(length), sentences, max_length)
+        token_ids, scores, ended = _searched(
+            model, options, plan, sentences, to_the_end
+        )
+        found = _hypotheses(sentences, options, token_ids[ended], scores[ended])
+        batch = np.asarray(batch)
+        return batch[ended].tolist(), found, batch[~ended].tolist()
+
+    schedule = continuous.schedule if plan.continuous else static.schedule
+    yield from schedule(searched, size_of, lengths)
+
+
+def _searched(
+    model: Any,
+    options: Program,
+    plan: Plan,
+    sentences: Sentences,
+    to_the_end: bool = True,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Searches sentences in one program, by the plan's policy.
+
+    Returns:
+        Token ids `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
+    """
+    most = continuous.most_waiting(sentences.source_ids.shape[1])
+    if plan.continuous and most > options.size:
+        state = continuous.search_continuously(
+            model, options, sentences, most, to_the_end
+        )
+    else:
+        state = static.search_batch(model, options, sentences, to_the_end)
+    return *options.method.results(state), state.finished
+
+
+def _cut(items: np.ndarray, size: int, length: int) -> list[np.ndarray]:
+    """Cuts sentences of one length into static batches."""
+    return list(static.in_batches(items, size))
+
+
+def alone(
+    model: Any, source_ids: np.ndarray, search: Search, max_length: int | None = None
+) -> tuple[Sentences, Program]:
+    """Returns with what `decode` searches for one sentence, for a loop of one's own.
+
+    Args:
+        model: The model.
+        source_ids: Int32 array `(1, S)`.
+        search: The search.
+        max_length: Number of generated tokens at most, or None.
+
+    Returns:
+        The `Sentences`, filled to the program's size, and the `Program`.
+    """
+    length = padded_length(model, source_ids.shape[1])
+    seeds = sequence_seeds(np.arange(1), search)
+    sentences = _sentences(model, source_ids, length, seeds, max_length)
+    options = _program(model, search, planned(1).size, sentences, max_length)
+    return sentences.filled(options.size), options
+
+
+def _sentences(
+    model: Any,
+    source_ids: np.ndarray,
+    length: int,
+    seeds: np.ndarray,
+    max_length: int | None = None,
+    prefix: np.ndarray | None = None,
+) -> Sentences:
+    """Makes the `Sentences` of source ids `(B, S)` that are padded to a length."""
+    if prefix is None or (prefix == model.pad_id).all():
+        prefix = np.zeros((len(source_ids), 0), "int32")
+    else:
+        width = padded_length(model, prefix.shape[1])
+        prefix = lengthened(prefix, width, model.pad_id)
+    return Sentences(
+        source_ids=lengthened(source_ids, length, model.pad_id),
+        limits=_limits(model, source_ids, max_length),
+        seeds=seeds,
+        prefix=prefix,
+    )
+
+
+def _program(
+    model: Any,
+    method: Search,
+    size: int,
+    sentences: Sentences,
+    max_length: int | None = None,
+) -> Program:
+    """Returns what the programs for sentences are compiled for."""
+    _check_coverage(model, method)
+    length = sentences.source_ids.shape[1]
+    capacity = max(int(sentences.limits.max()), _capacity(model, length, max_length))
+    first = capacity
+    can_grow = max_length is None and hasattr(model, "grow_state")
+    if can_grow and size in static.TAILS:
+        first = min(capacity, length + SPARE)
+    tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
+    return Program(without_seed(method), tokens, size, first, capacity)
+
+
+def _capacity(model: Any, length: int, max_length: int | None = None) -> int:
+    """Returns the most generated tokens of sources of a padded length."""
+    if max_length is None:
+        return _wanted(model, length)
+    return -(-max_length // SHORTEST) * SHORTEST
+
+
+def _hypotheses(
+    sentences: Sentences, options: Program, token_ids: np.ndarray, scores: np.ndarray
+) -> Hypotheses:
+    length = sentences.limits.max()
+    return hypotheses(token_ids[:, :, :length], scores, options.tokens)
+
+
+def _limits(model: Any, source_ids: np.ndarray, max_length: int | None) -> np.ndarray:
+    """Returns the most tokens of each sentence, int32 `(B,)`."""
+    lengths = (source_ids != model.pad_id).sum(axis=1).tolist()
+    return np.array([_wanted(model, n, max_length) for n in lengths], "int32")
+
+
+def _wanted(model: Any, source_length: int, max_length: int | None = None) -> int:
+    """Returns the number of tokens that the caller and the model allow."""
+    wanted = 2 * source_length + 10 if max_length is None else max_length
+    most = _most_generated(model, source_length)
+    return wanted if most is None else min(wanted, most)
+
+
+def _most_generated(model: Any, source_length: int) -> int | None:
+    """Returns the model's own limit; a language model's counts the prompt too."""
+    if hasattr(model, "most_generated"):
+        return model.most_generated(source_length)
+    return getattr(model, "max_length", None)
+
+
+def source_limit(model: Any) -> int:
+    """Returns the most tokens that a line of text is read to, its end included.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The model's `max_length`, or `MOST_TOKENS` where it has none.
+
+    Example:
+        >>> source_limit(None)
+        1024
+    """
+    return getattr(model, "max_length", None) or MOST_TOKENS
+
+
+def _is_able(model: Any) -> bool:
+    """Returns whether a model can begin a sentence while others go on."""
+    is_able = "start" in inspect.signature(model.step).parameters
+    return is_able and hasattr(model, "grow_state")
+
+
+def _check_coverage(model: Any, search: Search) -> None:
+    is_able = "coverage" in inspect.signature(model.initial_state).parameters
+    if search.needs_coverage and not is_able:
+        raise ValueError(
+            "`search` must have a `coverage_penalty` of 0 for a model whose "
+            "`initial_state` takes no `coverage`. "
+            f"Received: search={search!r}."
+        )
+
+
+def _check_source_length(model: Any, length: int) -> None:
+    most = getattr(model, "max_length", None)
+    if most is not None and length > most:
+        raise ValueError(
+            f"`source_ids` must be no longer than {most}, the model's `max_length`. "
+            f"Received: source_ids of length {length}."
+        )
+
+
+def _check_max_length(model: Any, source_length: int, max_length: int | None) -> None:
+    if max_length is None:
+        return
+    arguments.positive_integer("max_length", max_length)
+    most = _most_generated(model, source_length)
+    if most is not None and max_length > most:
+        raise ValueError(
+            f"`max_length` must be at most {most}, the model's own. "
+            f"Received: max_length={max_length!r}."
+        )

@@ -1,0 +1,107 @@
+"""The one cache of compiled programs: of a model's searches, streams and scores."""
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+from keras_seqattn import arguments
+from keras_seqattn.backend import compile
+
+
+class CompileReport(NamedTuple):
+    """What was compiled for a model's searches, streams and scores.
+
+    Attributes:
+        num_programs: Number of programs.
+        seconds: Seconds that their first calls took, the run included.
+
+    Example:
+        >>> CompileReport(2, 3.5).num_programs
+        2
+    """
+
+    num_programs: int
+    seconds: float
+
+
+def compile_report(model: Any) -> CompileReport:
+    """Counts the programs that were compiled for a model.
+
+    Args:
+        model: The model.
+
+    Returns:
+        A `CompileReport`.
+
+    Example:
+        >>> compile_report(object.__new__(type("Model", (), {})))
+        CompileReport(num_programs=0, seconds=0)
+    """
+    made = programs(model)
+    return CompileReport(
+        sum(program.num_programs for program in made),
+        sum(program.compile_seconds for program in made),
+    )
+
+
+def programs(model: Any) -> list[compile.CompiledFunction]:
+    """Returns the programs that were compiled for a model.
+
+    Args:
+        model: The model.
+
+    Returns:
+        A list of `CompiledFunction`, each with `num_programs` and `compile_seconds`.
+
+    Example:
+        >>> programs(object.__new__(type("Model", (), {})))
+        []
+    """
+    arguments.offers("model", model, ("__dict__",), "a model")
+    made = list(_PROGRAMS.get(model, {}).values())
+    return [program for program in made if program.num_programs]
+
+
+# By model, then by function, options and variables.
+_PROGRAMS = weakref.WeakKeyDictionary()
+_MAKING = threading.Lock()
+
+
+def program(
+    model: Any, function: Callable, *options: Hashable, to_numpy: bool = False
+) -> compile.CompiledFunction:
+    """Returns a function of a model, compiled; made at the first call.
+
+    Args:
+        model: The model.
+        function: `function(model, *options, *tensors)`, in `keras.ops`.
+        *options: What the program is compiled for, beside the shapes of the tensors.
+        to_numpy: Whether to return NumPy arrays; False leaves the results where they
+            are, for another program to go on with.
+
+    Returns:
+        A `CompiledFunction` of the tensors.
+
+    Example:
+        >>> import keras
+        >>> import numpy as np
+        >>> layer = keras.layers.Dense(2)
+        >>> _ = layer(np.ones((1, 3)))
+        >>> called = lambda layer, x: layer(x)
+        >>> program(layer, called) is program(layer, called)
+        True
+    """
+    # `quantize` and `enable_lora` exchange variables: then the programs are others.
+    variables = list(model.variables)
+    key = (function, options, *map(id, variables))
+    with _MAKING:
+        made = _PROGRAMS.setdefault(model, {})
+        if key not in made:
+            reference = weakref.ref(model)  # the dict must not keep its own key alive
+            made[key] = compile.CompiledFunction(
+                lambda *tensors: function(reference(), *options, *tensors),
+                variables,
+                to_numpy,
+            )
+        return made[key]

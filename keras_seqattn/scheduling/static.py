@@ -1,0 +1,340 @@
+"""Static batches: sentences that a program begins and searches together.
+
+    state = _begun(rows)                 # encode, then steps until few are left
+    while some are left:                 # `finish`
+        state of those = _resumed(some)  # in a smaller batch, with the whole capacity
+
+Of a full batch only the last sentences go on for long. So it begins with little
+capacity for generated tokens, which makes each step cheaper; when a quarter of the
+sentences is left, or the capacity is used up, they go on in a smaller program that has
+it all.
+
+Batches and lengths are padded to few sizes, for which few programs are compiled.
+Shapes: B sentences, S source length, P prefix length, N hypotheses, L capacity.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_seqattn.backend import compile
+from keras_seqattn.backend.ops import gather
+from keras_seqattn.decoding import loop
+from keras_seqattn.decoding.beam import BeamState
+from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens, Tensor
+from keras_seqattn.decoding.methods import GreedyState, Search
+from keras_seqattn.scheduling.programs import program
+from keras_seqattn.scheduling.threads import in_threads
+
+# What a program is compiled for: every batch is padded to one of these sizes, and every
+# source to a power of 2 of tokens, from the shortest on. The largest size fills what
+# computes it, and is small enough that sentences of about one length meet: a batch
+# takes as long as its longest sentence.
+BATCH_SIZES = (1, 4, 8, 16, 32, 64)
+SHORTEST = 16
+# The size in which the last sentences of a batch go on.
+TAILS = {32: 8, 64: 16}
+# Sentences of a quarter of the length are not searched beside longer ones than this.
+LONG = 128
+
+
+class Sentences(NamedTuple):
+    """Sentences to search, in arrays padded alike."""
+
+    source_ids: Tensor  # int32 (B, S)
+    limits: Tensor  # int32 (B,): most generated tokens
+    seeds: Tensor  # int32 (B,): per-sequence seeds of random numbers
+    prefix: Tensor  # int32 (B, P): forced first tokens; P is 0 without any
+
+    def take(self, rows: Any) -> "Sentences":
+        """Returns some of the sentences."""
+        return Sentences(*(x[rows] for x in self))
+
+    def filled(self, size: int) -> "Sentences":
+        """Returns as many sentences as a program takes.
+
+        Those added repeat the last one, and are finished before they begin.
+        """
+        rows = Sentences(*(filled(x, size) for x in self))
+        rows.limits[len(self.limits) :] = 0
+        return rows
+
+
+class Program(NamedTuple):
+    """What programs of a search are compiled for.
+
+    Attributes:
+        method: The search, without its seed.
+        tokens: The `SpecialTokens`.
+        size: Number of sentences that are searched at once.
+        first_capacity: Number of generated tokens that a batch begins with memory for.
+        capacity: Number L of generated tokens that there is memory for in the end.
+    """
+
+    method: Search
+    tokens: SpecialTokens
+    size: int
+    first_capacity: int
+    capacity: int
+
+    @property
+    def tail(self) -> int:
+        """Number of sentences left with which a batch stops, to go on in as many rows.
+
+        0 where it does not stop before all are finished.
+        """
+        return TAILS.get(self.size, 0)
+
+
+def search_batch(
+    model: Any, options: Program, sentences: Sentences, to_the_end: bool = True
+) -> GreedyState | BeamState:
+    """Searches at most `options.size` sentences, all begun at once.
+
+    Args:
+        model: The model.
+        options: The `Program`.
+        sentences: The `Sentences`, B of them.
+        to_the_end: Whether those are brought to their end that the first program leaves
+            unfinished.
+
+    Returns:
+        The method's state, of NumPy arrays `(B, ...)`.
+    """
+    rows = sentences.filled(options.size)
+    state = program(model, _begun, options)(rows)
+    found = finish(model, options, state) if to_the_end else arrays(state.search_state)
+    return type(found)(*(x[: len(sentences.limits)] for x in found))
+
+
+def finish(
+    model: Any, options: Program, state: loop.LoopState, *start: Tensor
+) -> GreedyState | BeamState:
+    """Brings the sentences that a program left unfinished to their end.
+
+    Args:
+        model: The model.
+        options: The `Program`.
+        state: The `LoopState` that the program left.
+        *start: Int32 tensor `(B,)`, the step at which each sentence began, if they
+            began at different ones.
+
+    Returns:
+        The method's state, of NumPy arrays `(B, ...)`.
+    """
+    found = arrays(state.search_state)
+    finished = np.argmax(found.finished)  # a sentence to fill up with
+    size = options.tail or options.size
+    for left in in_batches(np.flatnonzero(~found.finished), size):
+        rows = np.full(size, finished, "int32")
+        rows[: len(left)] = left
+        ended = program(model, _resumed, options)(state, rows, *start)
+        put_rows(found, left, arrays(ended))
+    return found
+
+
+def begin(
+    model: Any,
+    method: Search,
+    tokens: SpecialTokens,
+    sentences: Sentences,
+    first_capacity: int,
+    capacity: int,
+) -> loop.LoopState:
+    """Encodes sentences and begins their search.
+
+    Args:
+        model: The model.
+        method: The search.
+        tokens: The `SpecialTokens`.
+        sentences: The `Sentences`.
+        first_capacity: Number of steps that the model's state has memory for.
+        capacity: Number of generated tokens that the method's state has memory for.
+
+    Returns:
+        A `LoopState`.
+    """
+    model_state = encode(model, method, sentences.source_ids, first_capacity)
+    _, limits, seeds, prefix = sentences
+    return loop.begin(
+        model_state, method.begin(limits, seeds, prefix, capacity, tokens)
+    )
+
+
+def encode(
+    model: Any, method: Search, source_ids: Tensor, capacity: int
+) -> dict[str, Any]:
+    """Encodes sources; returns the model's state before the first step."""
+    # Only a search that asks for it finds out whether a model can.
+    options = {"coverage": True} if method.needs_coverage else {}
+    memory = model.encode(source_ids)
+    return model.initial_state(memory, capacity, width=method.width, **options)
+
+
+def _begun(model: Any, options: Program, sentences: Sentences) -> loop.LoopState:
+    """Searches until few sentences are left, or the first capacity is used up."""
+    method, tokens, _, first_capacity, capacity = options
+    state = begin(model, method, tokens, sentences, first_capacity, capacity)
+    few = options.tail
+    state = loop.run(method, model.step, state, tokens, few, first_capacity)
+    return state if few else state._replace(model_state={})
+
+
+def _resumed(
+    model: Any,
+    options: Program,
+    state: loop.LoopState,
+    rows: Tensor,
+    start: Tensor | None = None,
+) -> GreedyState | BeamState:
+    """Searches some rows of a state to their end, with the whole capacity."""
+    state = loop.taken(state, rows)
+    if options.first_capacity < options.capacity:
+        grown = model.grow_state(state.model_state, options.capacity, state.index)
+        state = state._replace(model_state=grown)
+    if start is not None:
+        start = gather(start, rows)
+    ended = loop.run(options.method, model.step, state, options.tokens, start=start)
+    return ended.search_state
+
+
+def arrays(state: GreedyState | BeamState) -> GreedyState | BeamState:
+    """Copies a state to NumPy arrays that may be written to."""
+    return type(state)(*(np.array(keras.ops.convert_to_numpy(x)) for x in state))
+
+
+def put_rows(
+    state: GreedyState | BeamState, rows: np.ndarray, new: GreedyState | BeamState
+) -> None:
+    """Replaces some rows of a state of NumPy arrays by the first of another."""
+    for x, values in zip(state, new, strict=True):
+        x[rows] = values[: len(rows)]
+
+
+def schedule(
+    search: Callable[[list[int], int], tuple[list[int], Hypotheses, list[int]]],
+    size_of: Callable[[int], int],
+    lengths: dict[int, int],
+) -> Iterator[tuple[list[int], Hypotheses]]:
+    """Searches sentences in static batches, those of about one length together.
+
+    Args:
+        search: Function of the indices of one batch and its padded length; returns the
+            indices, the `Hypotheses` there, and none that are left.
+        size_of: Function of a padded length: the most sentences of a batch.
+        lengths: Dict of the sentences' padded lengths by their indices, the longest
+            first: else threads end at different times, and the batch that is not full
+            is the most expensive one.
+
+    Yields:
+        Pairs of indices and `Hypotheses`.
+    """
+    batches, waiting = [], list(lengths)
+    while waiting:
+        longest = lengths[waiting[0]]
+        most = waiting[: size_of(longest)]
+        batches.append([k for k in most if not is_far(lengths[k], longest)])
+        waiting = waiting[len(batches[-1]) :]
+    threads = min(compile.num_threads(), len(batches))
+    for indices, found, _ in in_threads(
+        lambda batch: search(batch, lengths[batch[0]]), batches, threads
+    ):
+        yield indices, found
+
+
+def in_batches(items: Sequence, size: int = BATCH_SIZES[-1]) -> Iterator[Sequence]:
+    """Cuts a sequence into batches that are searched, or scored, together.
+
+    Args:
+        items: List or array.
+        size: Number of items in a batch.
+
+    Yields:
+        Slices of `items`.
+
+    Example:
+        >>> [len(batch) for batch in in_batches([0] * 100)]
+        [64, 36]
+    """
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def is_far(length: int, longer: int) -> bool:
+    """Returns whether sentences would waste most of the time in a longer batch.
+
+    Args:
+        length: The length that they are padded to by themselves.
+        longer: The length of the batch.
+
+    Returns:
+        A bool; False in batches of at most `LONG` tokens, which few programs serve.
+
+    Example:
+        >>> is_far(16, 64), is_far(64, 1024), is_far(512, 1024)
+        (False, True, False)
+    """
+    return longer > LONG and longer >= 4 * length
+
+
+def padded_length(model: Any, length: int, continuous: bool = False) -> int:
+    """Returns the length that sentences of a length are padded to.
+
+    Args:
+        model: The model, whose `max_length` is not exceeded.
+        length: Number of tokens.
+        continuous: Whether they wait for the rows of a program, which adds three
+            quarters of each power of 2.
+
+    Returns:
+        An integer.
+
+    Example:
+        >>> padded_length(None, 17), padded_length(None, 17, continuous=True)
+        (32, 24)
+    """
+    power = SHORTEST
+    while power < length:
+        power *= 2
+    if continuous and SHORTEST < power and length <= power * 3 // 4:
+        power = power * 3 // 4
+    return max(length, min(power, getattr(model, "max_length", None) or power))
+
+
+def lengthened(token_ids: np.ndarray, length: int, pad_id: int) -> np.ndarray:
+    """Pads sentences at their end, `(B, S)` to `(B, length)`.
+
+    Args:
+        token_ids: Int array `(B, S)`.
+        length: The length that they get, at least S.
+        pad_id: What fills them.
+
+    Returns:
+        Int array `(B, length)`.
+
+    Example:
+        >>> lengthened(np.array([[5, 2]]), 4, pad_id=0).tolist()
+        [[5, 2, 0, 0]]
+    """
+    padding = ((0, 0), (0, length - token_ids.shape[1]))
+    return np.pad(token_ids, padding, constant_values=pad_id)
+
+
+def filled(array: np.ndarray, size: int) -> np.ndarray:
+    """Fills a batch by repeating its last row.
+
+    Args:
+        array: Array `(B, ...)`.
+        size: Number of rows that it gets, at least B.
+
+    Returns:
+        Array `(size, ...)`.
+
+    Example:
+        >>> filled(np.array([5, 2]), 4).tolist()
+        [5, 2, 2, 2]
+    """
+    padding = [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1)
+    return np.pad(array, padding, mode="edge")

@@ -1,0 +1,68 @@
+"""`streamed`: the tokens of one text, one after another as they are found.
+
+Two compiled programs: one reads the prompt, one takes a step of the search's loop.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_seqattn.decoding import loop
+from keras_seqattn.decoding.hypotheses import Tensor
+from keras_seqattn.decoding.methods import Search
+from keras_seqattn.scheduling.generation import alone
+from keras_seqattn.scheduling.programs import program
+from keras_seqattn.scheduling.static import Program, Sentences, begin
+
+
+def streamed(
+    model: Any, source_ids: np.ndarray, search: Search, max_length: int | None = None
+) -> Iterator[int]:
+    """Yields the tokens that `decode` finds for one sentence, each when it is found.
+
+    Args:
+        model: The model.
+        source_ids: Int32 array `(1, S)`.
+        search: A `Greedy`, or a `Sample` of one hypothesis.
+        max_length: Number of generated tokens at most, or None.
+
+    Yields:
+        Token ids, integers, without the end.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_seqattn.decoding import Greedy
+        >>> from keras_seqattn.models import LanguageModel
+        >>> from keras_seqattn.scheduling.generation import decode
+        >>> model = LanguageModel(50, model_dim=16, intermediate_dim=32)
+        >>> prompt = np.array([[1, 7]], "int32")
+        >>> found = decode(model, prompt, Greedy(), max_length=3)
+        >>> list(streamed(model, prompt, Greedy(), 3)) == found.sequence(0)
+        True
+    """
+    sentences, options = alone(model, source_ids, search, max_length)
+    state = program(model, _begun, options)(sentences)
+    is_finished = False
+    while not is_finished:
+        state = program(model, _advanced, options)(state)
+        token = int(_first(state.search_state.token)[0])
+        if token in (model.end_id, model.pad_id):
+            return
+        yield token
+        is_finished = bool(_first(state.search_state.finished))
+
+
+def _begun(model: Any, options: Program, sentences: Sentences) -> loop.LoopState:
+    method, tokens, _, _, capacity = options
+    return begin(model, method, tokens, sentences, capacity, capacity)
+
+
+def _advanced(model: Any, options: Program, state: loop.LoopState) -> loop.LoopState:
+    return loop.advance(options.method, model.step, state, options.tokens)
+
+
+def _first(x: Tensor) -> np.ndarray:
+    """Returns the first row of a tensor as an array."""
+    return ops.convert_to_numpy(x)[0]
