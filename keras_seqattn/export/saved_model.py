@@ -207,7 +207,7 @@ class _Graphs:
         model, search = self.model, self.search
         tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
         capacity = int(min(2 * source_ids.shape[1] + 10, model.max_length or np.inf))
-        prefix = ops.zeros((len(source_ids), 0), "int32")
+        prefix = ops.zeros((source_ids.shape[0], 0), "int32")
         sentences = Sentences(source_ids, limits, seeds, prefix)
         state = begin(model, search, tokens, sentences, capacity, capacity)
         state = loop.run(search, model.step, state, tokens)
