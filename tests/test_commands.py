@@ -29,11 +29,12 @@ IN_EXAMPLES = [
     for path in EXAMPLES
     for command in documents.docstring_commands(path.read_text())
 ]
-# Commands of no script with arguments. CI runs the first three: itself, a test that
-# compares the pages, and the tests. The last stands for a script of the reader's own.
+# Commands of no script with arguments. CI runs the first two, itself and the build of
+# the site. The last stands for a script of the reader's own.
 OTHERS = {
     "bash .ci/run",
-    "python -m docs.generate",
+    "python -m mkdocs build --strict",
+    "python -m mkdocs serve",
     "python -m tests -m slow",
     "KERAS_BACKEND=jax python train.py",
 }

@@ -27,7 +27,7 @@ def test_the_base_needs_keras_and_numpy_alone():
 
 
 def test_extras_are_the_documented_ones():
-    extras = "text score corpora tuning plot export serve test all"
+    extras = "text score corpora tuning plot export serve docs test all"
     assert set(lowest.declared()) == {"", *extras.split()}
 
 
