@@ -9,6 +9,7 @@ import sys
 import tomllib
 
 import pytest
+import yaml
 
 import keras_seqattn
 from tests import __main__ as runner
@@ -150,3 +151,18 @@ def test_runner_refuses_a_backend_that_is_not_installed(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         runner.main(["--backend", "torch"])
     assert "Received: backend='torch'." in capsys.readouterr().err
+
+
+def test_the_workflow_runs_what_a_clone_can_run():
+    text = (ROOT / ".github/workflows/ci.yml").read_text()
+    workflow = yaml.safe_load(text)
+    (job,) = workflow["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["bash .ci/run"]
+    used = [step["uses"].split("@")[0] for step in job["steps"] if "uses" in step]
+    assert used == ["actions/checkout", "actions/setup-python"]
+    versions = [
+        step["with"]["python-version"] for step in job["steps"] if "with" in step
+    ]
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert versions == [config["options"]["python_requires"].removeprefix(">=")]
