@@ -6,7 +6,9 @@ import shlex
 
 ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENTS = sorted(
-    path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    path.relative_to(ROOT)
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md")
+    for path in ROOT.glob(pattern)
 )
 _COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:python|pip|pytest|bash) \S")
 # A row of a table that begins with a date records a command that was run that day.
@@ -22,6 +24,22 @@ def blocks(document, language, section=""):
         text = "\n" * text.count("\n", 0, begin) + text[begin:end]
     for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.M | re.S):
         yield text[: match.start(1)].count("\n"), match[1]
+
+
+def outputs(document):
+    """Maps the lines that Python blocks begin on to what the page says they print.
+
+    A block is followed by its output where the next fenced block is of text.
+    """
+    text = (ROOT / document).read_text()
+    fenced = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+    found, line = {}, None
+    for match in fenced.finditer(text):
+        if match[1] == "text" and line is not None:
+            found[line] = match[2]
+        is_python = match[1] == "python"
+        line = text[: match.start(2)].count("\n") if is_python else None
+    return found
 
 
 def commands(document):

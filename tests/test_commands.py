@@ -20,9 +20,10 @@ from tests.documents import ROOT, words
 
 EXAMPLES = sorted((ROOT / "examples").glob("**/*.py"))
 LECTURES = sorted((ROOT / "examples" / "lectures").glob("lecture_*.py"))
-PAGES = [*documents.DOCUMENTS, pathlib.Path("benchmarks/README.md")]
 COMMANDS = list(
-    dict.fromkeys(command for page in PAGES for command in documents.commands(page))
+    dict.fromkeys(
+        command for page in documents.DOCUMENTS for command in documents.commands(page)
+    )
 )
 IN_EXAMPLES = [
     command
@@ -30,12 +31,14 @@ IN_EXAMPLES = [
     for command in documents.docstring_commands(path.read_text())
 ]
 # Commands of no script with arguments. CI runs the first two, itself and the build of
-# the site. The last stands for a script of the reader's own.
+# the site. A test compares what the next but last writes. The last stands for a
+# script of the reader's own.
 OTHERS = {
     "bash .ci/run",
     "python -m mkdocs build --strict",
     "python -m mkdocs serve",
     "python -m tests -m slow",
+    "KERAS_BACKEND=jax python -m tests.support",
     "KERAS_BACKEND=jax python train.py",
 }
 # What makes a script short. The last value of an option counts.

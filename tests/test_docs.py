@@ -1,11 +1,17 @@
-"""The documents say what the code does: their blocks run, their links lead on."""
+"""The documents say what the code does: their blocks run and print what they say."""
 
+import contextlib
+import doctest
+import io
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
 from keras_seqattn import tuning
-from tests.documents import DOCUMENTS, ROOT, blocks
+from tests.documents import DOCUMENTS, ROOT, blocks, outputs
 from tests.test_imports import modules
 
 # The examples of `docs/api` are those of the docstrings, which doctest runs.
@@ -13,9 +19,34 @@ WITH_PYTHON = [path for path in DOCUMENTS if any(blocks(path, "python"))]
 
 
 def run(document, section=""):
-    names = {"__name__": "__main__"}
+    """Runs the blocks of a page in one namespace; they print what the page says."""
+    names, expected = {"__name__": "__main__"}, outputs(document)
     for line, block in blocks(document, "python", section):
-        exec(compile("\n" * line + block, str(document), "exec"), names)
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * line + block, str(document), "exec"), names)
+        if line in expected:
+            assert same(expected[line], printed.getvalue()), printed.getvalue()
+
+
+def same(expected, printed):
+    """Whether a text is the expected one, in which dots stand for anything."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(expected, printed, flags)
+
+
+def run_alone(document):
+    """Runs a page that chooses its backend, or its devices, in a process of its own."""
+    expected = outputs(document)
+    ((line, block),) = blocks(document, "python")
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", block],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert same(expected[line], done.stdout), done.stdout
 
 
 # What a reader sees must not warn, whoever warns: most warnings come from Keras.
@@ -25,6 +56,9 @@ def run(document, section=""):
 @pytest.mark.parametrize("document", WITH_PYTHON, ids=str)
 def test_python_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if 'os.environ["KERAS_BACKEND"]' in (ROOT / document).read_text():
+        run_alone(document)
+        return
     monkeypatch.setattr(tuning, "tune_translation", tune_shortly)
     run(document)
 
@@ -48,8 +82,8 @@ _tune_translation = tuning.tune_translation
 
 @pytest.mark.slow_on("tensorflow")
 def test_a_model_composed_by_hand_decodes_on_every_backend():
-    """The guide's example: its beams have the scores of a teacher-forced pass."""
-    run("docs/guide.md", "Decode a model of your own")
+    """A how-to's example: its beams have the scores of a teacher-forced pass."""
+    run("docs/how_to/decode_own_model.md")
 
 
 def test_ci_runs_the_commands_of_the_readme():
@@ -82,3 +116,24 @@ def test_architecture_names_every_module():
     )
     files = [name for name, path in modules().items() if path.name != "__init__.py"]
     assert sorted(named) == sorted(files)
+
+
+def test_the_gallery_shows_every_picture_with_a_command():
+    text = (ROOT / "docs/gallery.md").read_text()
+    shown = set(re.findall(r"\]\(images/([^)]+)\)", text))
+    assert shown == {path.name for path in (ROOT / "docs/images").iterdir()}
+    for section in text.split("\n## ")[1:]:
+        assert re.search(r"`python |same command", section), section
+
+
+def test_there_is_a_page_for_each_task():
+    """The list of tasks names every page, and each page names what can go wrong."""
+    folder = ROOT / "docs/how_to"
+    pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
+    assert len(pages) >= 20
+    listed = re.findall(r"\]\(([a-z_]+\.md)\)", (folder / "README.md").read_text())
+    assert sorted(listed) == sorted(pages)
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) < 200
