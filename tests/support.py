@@ -2,8 +2,8 @@
 
     KERAS_BACKEND=jax python -m tests.support
 
-tries all on one backend and writes its part of the page; the tests compare the page with
-what works.
+tries all on one backend and writes its part of the page; the tests compare the page
+with what works.
 """
 
 import functools

@@ -51,8 +51,8 @@ def run_alone(document):
 
 # What a reader sees must not warn, whoever warns: most warnings come from Keras.
 @pytest.mark.backends("torch")
-@pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:The use of `x.T`")  # Keras's own, on torch
+@pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 @pytest.mark.parametrize("document", WITH_PYTHON, ids=str)
 def test_python_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
