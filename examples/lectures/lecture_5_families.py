@@ -11,9 +11,9 @@ import blackboard
 import keras
 import numpy as np
 from keras import ops
-from keras_seqattn.autodiff import gradients
 
 import keras_seqattn as ks
+from keras_seqattn.backend.autodiff import gradients
 
 WORDS = ["<pad>", "<s>", "</s>", "a", "i", "am", "student"]
 LENGTH, SEGMENT, MEMORY = 9, 3, 2
