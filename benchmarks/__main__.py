@@ -17,6 +17,7 @@ from benchmarks import rounds
 NAMES = (
     "imports",
     "loss",
+    "paths",
     "precision",
     "attention",
     "training",

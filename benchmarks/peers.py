@@ -132,7 +132,7 @@ def _sinusoids(length, dim):
 MODELS = {"ours": ours, "kerashub": keras_hub, "keras": keras_layers}
 
 
-def compiled(library, shape, jit_compile="auto"):
+def compiled(library, shape, jit_compile="auto", metered=False):
     """Builds and compiles one library's model with Adam and its mean over real tokens.
 
     Ours smooths the labels by 0.1; Keras's sparse crossentropy cannot.
@@ -147,7 +147,12 @@ def compiled(library, shape, jit_compile="auto"):
             from_logits=True, reduction="mean_with_sample_weight"
         )
         optimizer = keras.optimizers.Adam(1e-3)
-    model.compile(optimizer, loss, jit_compile=jit_compile)
+    metrics = []
+    if metered:
+        from keras_seqattn.training import TokenCrossentropy
+
+        metrics.append(TokenCrossentropy())
+    model.compile(optimizer, loss, metrics=metrics, jit_compile=jit_compile)
     return model
 
 
@@ -190,9 +195,12 @@ def timed_fit(model, data, **options):
     return stopwatch.seconds, history.history["loss"][-1]
 
 
-def trainer(library, shape, batches, jit_compile):
-    """Builds the model; returns its parameter count and a function of steps to run."""
-    model = compiled(library, shape, jit_compile)
+def trainer(library, shape, batches, jit_compile, metered=False):
+    """Builds the model; returns its parameter count and a function of steps to run.
+
+    With `metered`, ours also computes the unsmoothed crossentropy of what it trains on.
+    """
+    model = compiled(library, shape, jit_compile, metered)
     source_ids, target_ids, labels = batches
     inputs = {"source_ids": source_ids, "target_ids": target_ids}
     data = tf.data.Dataset.from_tensor_slices(example(library, inputs, labels))

@@ -1,0 +1,175 @@
+"""What does each special path of a training step gain, alone?
+
+A special path is code that is there for speed: beside it stands a plainer way to the
+same result, most often Keras's own. For each, the same model trains with all paths and
+with all but this one, in one process, a few steps of each in turn. A path that gains
+less than 5% of a step anywhere is not worth its code.
+
+    python -m benchmarks.paths
+    python -m benchmarks.paths --systems tensorflow --shapes T1 --paths factors dropout
+"""
+
+import argparse
+import contextlib
+import ctypes
+import os
+import statistics
+import sys
+import unittest.mock
+
+from benchmarks import rounds
+from benchmarks.shapes import SHAPES, random_batches
+
+MODULE = "benchmarks.paths"
+SYSTEMS = ("tensorflow", "tensorflow-jit", "jax")
+PATHS = {
+    "factors": "the loss, from the factors of the logits and not from the logits",
+    "metrics": "metrics that take the crossentropies of the loss",
+    "unpad": "stacks that compute real tokens alone",
+    "dropout": "dropout by a hash (XLA) or by 16 random bits (TensorFlow)",
+    "norm": "layer norm with a gradient of its own",
+    "projections": "projections as one product of two matrices",
+    "adam": "Adam's update as one operation",
+    "gather": "gathering that does not look for negative indices",
+    "memory": "freed memory that the process keeps for the next step",
+}
+ALL = "with all"
+STEPS = 5
+
+
+def main():
+    arguments = parse()
+    if arguments.worker:
+        work(arguments)
+        return
+    measures, sections = [], []
+    for shape in arguments.shapes:
+        options = ["--shape", shape, "--paths", *arguments.paths]
+        workers = rounds.start(MODULE, arguments.systems, options)
+        for number, system, seconds in rounds.alternate(
+            workers, arguments.rounds, STEPS
+        ):
+            measure = {"shape": shape, "system": system, "round": number, **seconds}
+            measures.append(measure)
+            rounds.note(f"{shape} round {number} {system}")
+            rounds.show(measure, arguments)
+        sections.append(report(shape, measures, workers))
+    rounds.publish(MODULE, measures, sections, arguments)
+
+
+def parse():
+    parser = rounds.make_parser(MODULE, __doc__)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["T1"])
+    parser.add_argument("--paths", nargs="+", choices=PATHS, default=list(PATHS))
+    rounds.add_options(parser, default_rounds=9)
+    rounds.add_worker_options(parser, SYSTEMS)
+    parser.add_argument("--shape", choices=SHAPES, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def report(shape, measures, workers):
+    """Formats a row for each path: how long steps and first steps take without it."""
+    rows = []
+    for system, worker in workers.items():
+        own = [m for m in measures if (m["shape"], m["system"]) == (shape, system)]
+        first = worker.ready["first_s"]
+        for path in [path for path in PATHS if path in first]:
+            ratios = [m[path] / m[ALL] for m in own]
+            median, low, high = statistics.median(ratios), min(ratios), max(ratios)
+            rows.append(
+                [f"{system}: {path}", f"{median:.2f}", f"{low:.2f}-{high:.2f}"]
+                + [f"{first[path]:.1f} / {first[ALL]:.1f}"]
+            )
+    header = [f"{shape}, without", "step without / with", "range"]
+    return rounds.table([*header, "first step, s"], rows)
+
+
+def work(arguments):
+    """Answers each line of stdin with the seconds of a step, with and without paths."""
+    backend, _, jit = arguments.system.partition("-")
+    os.environ["KERAS_BACKEND"] = backend
+    from benchmarks import peers
+
+    jit_compile = backend == "jax" or bool(jit)
+    shape, runs, first = SHAPES[arguments.shape], {}, {}
+    batches = random_batches(shape)
+    for path in (ALL, *arguments.paths):
+        with without(path):
+            _, runs[path] = peers.trainer("ours", shape, batches, jit_compile, True)
+            first[path], _ = rounds.timed(runs[path], 1)
+        runs[path](2)
+
+    def answer(steps):
+        seconds = {}
+        for path, run in runs.items():
+            with memory_given_back() if path == "memory" else contextlib.nullcontext():
+                seconds[path] = run(steps)[0] / steps
+        return seconds
+
+    rounds.serve({"first_s": first}, answer)
+
+
+@contextlib.contextmanager
+def without(path):
+    """In it programs are traced without a path."""
+    with contextlib.ExitStack() as stack:
+        for target, name, plain in plain_ways(path):
+            stack.enter_context(unittest.mock.patch.object(target, name, plain))
+        yield
+
+
+def plain_ways(path):
+    """Yields what replaces a path: an object, its attribute, and the plain way."""
+    import keras
+
+    from keras_seqattn.backend import ops
+    from keras_seqattn.layers import TransformerStack, dropout
+    from keras_seqattn.layers.attention.projections import _Projection
+    from keras_seqattn.layers.transformer.normalization import LayerNormalization
+    from keras_seqattn.training import Adam, losses, metrics
+
+    if path == "factors":
+        yield losses, "factors_of", lambda logits: None
+    if path in ("factors", "metrics"):
+        yield metrics, "crossentropies_of", lambda *given: None
+    if path == "unpad":
+        yield TransformerStack, "_unpads", lambda *given: False
+    if path == "dropout":
+        yield from everywhere(dropout.drop, "drop", keras.random.dropout)
+    if path == "norm":
+        yield LayerNormalization, "call", keras.layers.LayerNormalization.call
+    if path == "projections":
+        yield _Projection, "call", keras.layers.EinsumDense.call
+    if path == "adam":
+        yield Adam, "update_step", keras.optimizers.Adam.update_step
+    if path == "gather":
+        take = keras.ops.take
+        yield from everywhere(ops.gather, "gather", lambda x, i: take(x, i, axis=0))
+
+
+def everywhere(function, name, plain):
+    """Yields the modules that have a function, its name there, and the plain way."""
+    for module in list(sys.modules.values()):
+        if getattr(module, name, None) is function:
+            yield module, name, plain
+
+
+@contextlib.contextmanager
+def memory_given_back():
+    """In it the C library gives freed memory back to the system, as it does by itself.
+
+    The parameters are mallopt(3)'s M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD.
+    """
+    from keras_seqattn.training import keep_freed_memory
+
+    mallopt = ctypes.CDLL(None).mallopt
+    for parameter, value in ((-4, 65_536), (-1, 128 * 1024), (-2, 0)):
+        mallopt(parameter, value)
+    try:
+        yield
+    finally:
+        keep_freed_memory()
+
+
+if __name__ == "__main__":
+    main()
