@@ -40,7 +40,6 @@ UNCHECKED = {
     "decoding.BeamSearch.processed": LOOP,
     "decoding.BeamSearch.stopped": LOOP,
     "decoding.Greedy.choose": LOOP,
-    "decoding.Sample.begin": LOOP,
     "decoding.Sample.choose": LOOP,
     "models.EncoderModel.configure": "the constructor calls it, with what it checked",
     "training.MaskedAccuracy.token_values": HOOK,

@@ -100,10 +100,12 @@ def place_of(weight):
 
     Example:
         >>> import types
-        >>> place_of(types.SimpleNamespace(path="encoder_0/norm_3/gamma"))
+        >>> place_of(types.SimpleNamespace(path="encoder/encoder_0/norm_3/gamma"))
         'encoder_0/norm/gamma'
     """
     first, *rest = weight.path.split("/")
+    if rest and rest[0].startswith(f"{first}_"):  # what a stack holds has its name
+        first, *rest = rest
     return "/".join([first, *(re.sub(r"_\d+$", "", part) for part in rest)])
 
 
