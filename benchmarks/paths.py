@@ -135,7 +135,8 @@ def plain_ways(path):
     if path == "unpad":
         yield TransformerStack, "_unpads", lambda *given: False
     if path == "dropout":
-        yield from everywhere(dropout.drop, "drop", keras.random.dropout)
+        plain = keras.random.dropout
+        yield from everywhere(dropout.drop, "drop", lambda x, p, s: plain(x, p, seed=s))
     if path == "norm":
         yield LayerNormalization, "call", keras.layers.LayerNormalization.call
     if path == "projections":

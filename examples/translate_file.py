@@ -59,7 +59,8 @@ def arguments():
     add("output", type=pathlib.Path, help="a translation a line; or .gz")
     add("--translator", type=pathlib.Path, required=True, help="of Translator.save")
     add("--beam", type=int, help="beams; 1: greedy; default: the translator's search")
-    add("--n-best", type=int, help="translations of a line, with their scores")
+    n_best = "translations of a line, with their scores; --beam is no less"
+    add("--n-best", type=int, help=n_best)
     add("--alignments", action="store_true", help="of words, by the attention")
     add("--block", type=int, default=4096, help="lines at a time; 4096")
     args = parser.parse_args()
@@ -116,7 +117,7 @@ class Progress:
             if others:
                 sys.exit(
                     f"`output` must be new, or of the same command: delete {self.path} "
-                    f"to begin anew. Received: --output {output}, which was begun with "
+                    f"to begin anew. Received: {output}, which was begun with "
                     f"another {' and '.join(others)}."
                 )
             self.lines, self.bytes = stored["lines"], stored["bytes"]

@@ -59,7 +59,7 @@ def arguments():
     add("--data-dir", help="folder of multi30k's files; default: download them")
     add("--source", default="en", help="language translated from; default: en")
     add("--target", default="de", help="language translated to; default: de")
-    files = "in place of a corpus: a TSV file, or two files; .gz is read too"
+    files = "a TSV file (see --header), or two files, in place of a corpus; or .gz"
     add("--train", nargs="+", metavar="FILE", help=files)
     add("--val", nargs="+", metavar="FILE", help="the same, scored after each epoch")
     add("--test", nargs="+", metavar="FILE", help="the same, scored at the end")
@@ -170,10 +170,17 @@ def train(args, recipe):
     # The same lines give the same tokenizer, so a resumed run finds its own again.
     try:
         tokenizer = ks.text.SentencePieceTokenizer.train(
-            [*sources, *targets], recipe.vocabulary_size
+            [*sources, *targets],
+            recipe.vocabulary_size,
+            strict=args.vocabulary_size is not None,
         )
-    except ValueError as error:  # The text is too small for the preset's.
+    except ValueError as error:
         sys.exit(f"{error} Choose another with --vocabulary-size.")
+    if tokenizer.vocabulary_size < recipe.vocabulary_size:
+        print(
+            f"A vocabulary of {tokenizer.vocabulary_size}, the most that this text "
+            f"allows, in place of the preset's {recipe.vocabulary_size}."
+        )
     sizes = {
         "batch_tokens": recipe.batch_tokens,
         "bucket_lengths": recipe.bucket_lengths,

@@ -14,6 +14,7 @@ more `--minutes` it searches on. It needs
 import argparse
 import json
 import pathlib
+import sys
 
 import sacrebleu
 
@@ -32,8 +33,10 @@ COLUMNS = ["trial", "status", "score", "epochs", "seconds", "parameters"]
 def main():
     args = arguments()
     recipe = ks.recipes.RECIPES[args.preset]
+    train = load(args, "train")
+    size = vocabulary_of(train, args.vocabulary_size, recipe)
     study = ks.tuning.tune_translation(
-        load(args, "train"),
+        train,
         load(args, "val"),
         objective=args.objective,
         algorithm=args.algorithm,
@@ -43,7 +46,7 @@ def main():
         directory=args.output / "study",
         workers=args.workers,
         seed=args.seed,
-        space=space_of(recipe, args.everything),
+        space=space_of(recipe, size, args.everything),
         batch_tokens=recipe.batch_tokens,
         bucket_lengths=recipe.bucket_lengths,
         warm_start=args.warm_start,
@@ -60,13 +63,14 @@ def arguments():
     add("--data-dir", help="folder of multi30k's files; default: download them")
     add("--source", default="en", help="language translated from; default: en")
     add("--target", default="de", help="language translated to; default: de")
-    files = "in place of a corpus: a TSV file, or two files; .gz is read too"
+    files = "a TSV file (see --header), or two files, in place of a corpus; or .gz"
     add("--train", nargs="+", metavar="FILE", help=files)
     add("--val", nargs="+", metavar="FILE", help="the same, that trials are scored on")
     add("--test", nargs="+", metavar="FILE", help="the same, for the best model; val")
     add("--columns", nargs=2, type=int, metavar="N", help="of a TSV; the first is 0")
     add("--header", action="store_true", help="a TSV's first line names the columns")
     add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
+    add("--vocabulary-size", type=int, help="tokens; default: the preset's, or less")
     add("--minutes", type=float, default=10.0, help="most minutes, all runs together")
     add("--epochs", type=int, default=9, help="most epochs of a trial; default: 9")
     objective = "val_loss, unsmoothed: val_token_crossentropy; or val_bleu, ..."
@@ -125,11 +129,28 @@ def load(args, split):
     )
 
 
-def space_of(recipe, everything=False):
+def vocabulary_of(pairs, chosen, recipe):
+    """Returns the vocabulary's size: what was chosen, else what the text allows."""
+    size = chosen or recipe.vocabulary_size
+    lines = [line for side in pairs for line in side]
+    train = ks.text.SentencePieceTokenizer.train
+    try:
+        allowed = train(lines, size, strict=chosen is not None).vocabulary_size
+    except ValueError as error:
+        sys.exit(f"{error} Choose another with --vocabulary-size.")
+    if allowed < size:
+        print(
+            f"A vocabulary of {allowed}, the most that this text allows, in place of "
+            f"the preset's {size}."
+        )
+    return allowed
+
+
+def space_of(recipe, vocabulary_size, everything=False):
     """Returns the space around a recipe: heads and depth, or all that may vary."""
     given = {
         "ema_momentum": recipe.ema_momentum,
-        "vocabulary_size": recipe.vocabulary_size,
+        "vocabulary_size": vocabulary_size,
     }
     if everything:
         return ks.tuning.TranslationSpace(**given)

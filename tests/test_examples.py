@@ -281,7 +281,7 @@ def test_the_smoke_preset_learns(tmp_path):
     assert assert_finished(tmp_path, done.stdout)["exact_match_percent"] > 50
 
 
-def test_a_corpus_that_needs_an_option_names_it(example, tmp_path):
+def test_a_corpus_that_needs_an_option_names_it(example, monkeypatch, tmp_path, capsys):
     three = tmp_path / "three.tsv"
     three.write_text("".join(f"{i}\t{i} red dogs\t{i} rote Hunde\n" for i in range(40)))
     files = ("--train", three, "--val", three, "--output", tmp_path / "out")
@@ -290,5 +290,8 @@ def test_a_corpus_that_needs_an_option_names_it(example, tmp_path):
     columns = ("--columns", 1, 2, "--epochs", 1)
     with pytest.raises(SystemExit, match="Received: vocabulary_size=9999.*-size"):
         example.run(*files, *columns, "--vocabulary-size", 9999)
-    example.run(*files, *columns, "--vocabulary-size", 290)
+    recipe = dataclasses.replace(ks.recipes.RECIPES["smoke"], vocabulary_size=9999)
+    monkeypatch.setitem(ks.recipes.RECIPES, "smoke", recipe)
+    example.run(*files, *columns)
+    assert "in place of the preset's 9999." in capsys.readouterr().out
     assert (tmp_path / "out" / "translator.keras").exists()

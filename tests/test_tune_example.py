@@ -114,6 +114,11 @@ def test_it_tunes_on_files_of_one_s_own(example, simulated, tmp_path, capsys):
     example.run(*options, "--epochs", 3)
     printed = capsys.readouterr().out
     assert "mine.tsv: 2 pairs of 5 lines; left out: 1 malformed (line 4)" in printed
+    told = re.search(r"vocabulary of (\d+), .* place of the preset's 1000", printed)
+    asked = (tmp_path / "out" / "study" / "study.json").read_text()
+    assert f"vocabulary_size={told[1]}," in asked
+    with pytest.raises(SystemExit, match="at most .*Choose another with --vocabulary"):
+        example.run(*options, "--vocabulary-size", 9999)
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())
     assert (scores["split"], scores["bleu"]) == ("val", 100.0)
     with pytest.raises(SystemExit):

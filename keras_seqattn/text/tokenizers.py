@@ -181,7 +181,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._to_ids, self._to_strings = _graph_functions(model)
 
     @classmethod
-    def train(cls, lines, vocabulary_size=8000, model_type="bpe"):
+    def train(cls, lines, vocabulary_size=8000, model_type="bpe", strict=True):
         """Trains a tokenizer on text; the same lines always give the same one.
 
         Args:
@@ -189,6 +189,8 @@ class SentencePieceTokenizer(Tokenizer):
                 both sides.
             vocabulary_size: Number of ids, special ids and bytes included.
             model_type: "bpe" or "unigram".
+            strict: Whether text that is too small for so many ids is an error; False:
+                then the tokenizer has as many as the text allows.
 
         Returns:
             A `SentencePieceTokenizer`.
@@ -199,6 +201,7 @@ class SentencePieceTokenizer(Tokenizer):
                 nearest that does.
         """
         arguments.choice("model_type", model_type, ("bpe", "unigram"))
+        arguments.boolean("strict", strict)
         vocabulary_size = arguments.positive_integer("vocabulary_size", vocabulary_size)
         lines = list(check_lines(lines))
         if not any(lines):
@@ -222,6 +225,9 @@ class SentencePieceTokenizer(Tokenizer):
                     **LOSSLESS,
                 )
             except RuntimeError as error:
+                largest = _largest_vocabulary(str(error))
+                if largest is not None and not strict:
+                    return cls.train(lines, largest, model_type)
                 raise _training_error(str(error), vocabulary_size) from error
         return cls(_without_paths(model.getvalue()))
 
@@ -331,12 +337,18 @@ def _shortened(value):
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
+def _largest_vocabulary(message):
+    """Returns the most ids that SentencePiece's trainer says a text allows, or None."""
+    largest = re.search(r"value <= (\d+)", message)
+    return largest and int(largest[1])
+
+
 def _training_error(message, vocabulary_size):
     """Turns an error of SentencePiece's trainer into one that says what to change."""
     received = f"Received: vocabulary_size={vocabulary_size!r}."
-    if largest := re.search(r"value <= (\d+)", message):
+    if largest := _largest_vocabulary(message):
         return ValueError(
-            f"`vocabulary_size` must be at most {largest[1]} for this text. {received}"
+            f"`vocabulary_size` must be at most {largest} for this text. {received}"
         )
     if smallest := re.search(r"required_chars\. -?\d+ vs (\d+)", message):
         return ValueError(

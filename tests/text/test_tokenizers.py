@@ -238,6 +238,11 @@ def test_the_sizes_that_errors_name_are_right():
             SentencePieceTokenizer.train(LINES, size)
         named = int(str(error.value).split(words)[1].split()[0])
         assert SentencePieceTokenizer.train(LINES, named).vocabulary_size == named
+    loose = SentencePieceTokenizer.train(iter(LINES), 8000, strict=False)
+    with pytest.raises(ValueError, match=f"at most {loose.vocabulary_size} "):
+        SentencePieceTokenizer.train(LINES, loose.vocabulary_size + 1)
+    with pytest.raises(ValueError, match="at least"):
+        SentencePieceTokenizer.train(LINES, 100, strict=False)
 
 
 @pytest.mark.parametrize("model", [b"", b"no model", "text", None])
