@@ -133,7 +133,7 @@ RECIPES["own"] = dataclasses.replace(
 
 
 def _recurrent(recipe, model_dim):
-    """Gives a recipe's recurrent counterpart: `model_dim` for as many weights."""
+    """Returns a recipe's recurrent counterpart: `model_dim` for as many weights."""
     return dataclasses.replace(
         recipe,
         architecture="TranslationRNN",

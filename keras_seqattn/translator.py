@@ -35,7 +35,7 @@ class AttentionWeights(NamedTuple):
     weights: np.ndarray
 
     def alignment(self):
-        """Gives for each token the one that all heads together looked at most.
+        """Returns for each token the one that all heads together looked at most.
 
         Returns:
             List of T pairs (target index, source index).

@@ -225,7 +225,7 @@ class _Probe:
         return False
 
     def _slopes(self, cut):
-        """Says of each position from `cut` on whether the gradient is not zero."""
+        """Returns for each position from `cut` on whether the gradient is not zero."""
         if not is_float(self.array) or not self.factors:
             return np.zeros(1, bool)
         earlier = {place: factor.copy() for place, factor in self.factors.items()}

@@ -212,7 +212,7 @@ def padding_id(model, given):
 
 
 def differs(left, right, tolerance):
-    """Says where two arrays of one shape differ, as a bool array of that shape."""
+    """Returns where two arrays of one shape differ, as a bool array of that shape."""
     if not is_float(left):
         return left != right
     left, right = left.astype("float64"), right.astype("float64")

@@ -92,7 +92,7 @@ def _to_numpy(result):
 
 
 def num_threads():
-    """Gives how many compiled programs are worth running at once, in threads.
+    """Returns how many compiled programs are worth running at once, in threads.
 
     One program's many small operations leave a processor's other cores waiting.
 

@@ -62,7 +62,7 @@ def gather(x, indices):
 
 
 def sizes(x):
-    """Gives a tensor's shape as `ops.reshape` takes it.
+    """Returns a tensor's shape as `ops.reshape` takes it.
 
     Args:
         x: Tensor.
@@ -83,7 +83,7 @@ def sizes(x):
 
 
 def has_adam(variable):
-    """Tells whether the backend has an operation for Adam's update of a variable.
+    """Returns whether the backend has an operation for Adam's update of a variable.
 
     Args:
         variable: The backend's variable, as optimizers are given it.

@@ -5,7 +5,7 @@ import numpy as np
 
 
 def is_compiled_by_xla(x):
-    """Tells whether a tensor is of a program that XLA will compile.
+    """Returns whether a tensor is of a program that XLA will compile.
 
     Args:
         x: Tensor, of the program being traced or of none.

@@ -74,7 +74,7 @@ def export_translator(
 
 @contextlib.contextmanager
 def _new(path):
-    """Gives a path beside `path` to write to, and puts what was written in its place.
+    """Yields a path beside `path` to write to, and puts what was written in its place.
 
     What stood there is removed last. After an error everything is as it was.
     """

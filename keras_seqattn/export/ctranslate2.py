@@ -91,7 +91,7 @@ def _number_of_positions(model, max_length):
 
 
 def _fill_config(config, model, pieces):
-    """Tells the engine the special tokens, which it then adds by itself."""
+    """Names to the engine the special tokens, which it then adds by itself."""
     ends = {side: pieces[side][model.end_id] for side in pieces}
     if ends["source"] != ends["target"]:
         refuse("have one end token for source and target", f"{ends!r}")
@@ -103,7 +103,7 @@ def _fill_config(config, model, pieces):
 
 
 def _pieces(side, tokenizer):
-    """Gives the text of each token id, which CTranslate2 knows tokens by."""
+    """Returns the text of each token id, which CTranslate2 knows tokens by."""
     if isinstance(tokenizer, ByteTokenizer):
         return ["<pad>", "<s>", "</s>", "<unk>", *(f"<0x{b:02X}>" for b in range(256))]
     if not isinstance(tokenizer, SentencePieceTokenizer):
@@ -119,5 +119,5 @@ def _pieces(side, tokenizer):
 
 
 def _model_of(tokenizer):
-    """Gives the bytes of a tokenizer's SentencePiece model."""
+    """Returns the bytes of a tokenizer's SentencePiece model."""
     return base64.b64decode(tokenizer.get_config()["model"])

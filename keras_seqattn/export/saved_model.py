@@ -119,11 +119,11 @@ class _Graphs:
         }
 
     def best(self, lines):
-        """Gives the best translation of each line, and its score."""
+        """Returns the best translation of each line, and its score."""
         return {name: x[:, 0] for name, x in self.n_best(lines).items()}
 
     def n_best(self, lines):
-        """Gives the hypotheses of each line, best first, and their scores."""
+        """Returns the hypotheses of each line, best first, and their scores."""
         import tensorflow as tf
 
         size, count = self._batch_size, self.search.num_hypotheses
@@ -151,7 +151,7 @@ class _Graphs:
         return {"translations": texts, "scores": scores}
 
     def _source_ids(self, lines):
-        """Gives source ids `(lines, max_length)` with their ends, and lengths."""
+        """Returns source ids `(lines, max_length)` with their ends, and lengths."""
         import tensorflow as tf
 
         model = self.model
@@ -163,7 +163,7 @@ class _Graphs:
         return padded, tf.cast(ids.row_lengths(), tf.int32)
 
     def _seed(self):
-        """Gives the seed of the searches of one call."""
+        """Returns the seed of the searches of one call."""
         import tensorflow as tf
 
         if getattr(self.search, "seed", 0) is None:
@@ -189,7 +189,7 @@ class _Graphs:
         return tf.switch_case(bucket, branches)
 
     def _texts(self, search, source_ids, limits, seeds):
-        """Gives the texts `(B, N)` that are found for source ids `(B, S)`."""
+        """Returns the texts `(B, N)` that are found for source ids `(B, S)`."""
         import tensorflow as tf
 
         token_ids, scores = search(source_ids, limits, seeds)
@@ -203,7 +203,7 @@ class _Graphs:
         return tf.reshape(texts, (batch_size, count)), scores
 
     def _searched(self, source_ids, limits, seeds):
-        """Gives token ids `(B, N, L)`, ends included, and scores `(B, N)`."""
+        """Returns token ids `(B, N, L)`, ends included, and scores `(B, N)`."""
         model, search = self.model, self.search
         tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
         capacity = int(min(2 * source_ids.shape[1] + 10, model.max_length or np.inf))
@@ -232,7 +232,7 @@ def ordered_results(search, state):
 
 
 def _source_lengths(max_length):
-    """Gives the lengths that sources are padded to."""
+    """Returns the lengths that sources are padded to."""
     lengths = [SHORTEST]
     while lengths[-1] < max_length:
         lengths.append(2 * lengths[-1])
@@ -246,7 +246,7 @@ def _strings(name):
 
 
 def _detokenized(tokenizer, ids):
-    """Gives the bytes of the strings that ragged token ids stand for, in a graph."""
+    """Returns the bytes of the strings that ragged token ids stand for, in a graph."""
     import tensorflow as tf
 
     if isinstance(tokenizer, ByteTokenizer):

@@ -55,7 +55,7 @@ def drop(x, rate, seed):
 
 
 def hashes(shape, seed):
-    """Gives each place of a shape a hash.
+    """Computes a hash of each position of a shape.
 
     Args:
         shape: Tuple of integers or scalar tensors.

@@ -75,7 +75,7 @@ class Decoder:
         return {"hidden": hidden, "mask": ops.zeros(shape, "bool")}
 
     def segment(self, token_ids, memory, training):
-        """Gives the logits of a segment, and the memory after it."""
+        """Computes the logits of a segment, and the memory after it."""
         held, hidden = memory["hidden"], {}
 
         def recall(name, x, mask):

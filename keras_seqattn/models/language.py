@@ -22,7 +22,7 @@ from keras_seqattn.models.inputs import (
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class LanguageModel(stacks.Configured, keras.Model):
-    """Gives the logits of the next token of a text, from the text so far.
+    """Computes the logits of the next token of a text, from the text so far.
 
     A functional model: token ids (B, T) -> logits (B, T, V). Padding is masked by
     itself; position i sees only j <= i. `generate` continues prompts.
@@ -200,7 +200,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         return prompt_ids
 
     def most_generated(self, prompt_length):
-        """Gives how many tokens the model can put after a prompt.
+        """Returns how many tokens the model can put after a prompt.
 
         Args:
             prompt_length: Length of the prompt P, an integer.

@@ -22,7 +22,7 @@ from keras_seqattn.models.translation import (
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class TranslationRNN(TranslationModel):
-    """Gives the logits of the next target token, from a source and a target so far.
+    """Computes the logits of the next target token, from a source and a target so far.
 
     A `RecurrentEncoder` reads the source from both sides, an
     `AttentiveRecurrentDecoder` reads the target and looks back at it. A functional

@@ -144,7 +144,7 @@ class Configured:
         self.train_function = self.test_function = self.predict_function = None
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         options = attention_config(self._options)
         config = {"name": self.name, "dtype": dtype_config(self), **options}
         lora = getattr(self, "lora_options", None)
@@ -197,7 +197,7 @@ def checked_options(model, options, given):
 
 
 def embedding_positions(positions):
-    """Gives the positions that the embedding adds: none where attention has them.
+    """Returns the positions that the embedding adds: none where attention has them.
 
     Args:
         positions: A model's argument: a name, a layer or None.
@@ -272,13 +272,13 @@ class Logits:
             self._output = TokenLogits(size, name="output", dtype=dtype)
 
     def __call__(self, x, shared=None):
-        """Gives the logits of `x`."""
+        """Computes the logits of `x`."""
         if self._embedding is None:
             return self._output(x)
         return self._embedding.logits(x, **(shared or {}))
 
     def shared(self):
-        """Gives what all calls of a search share, as a dict of tensors."""
+        """Returns what all calls of a search share, as a dict of tensors."""
         if self._embedding is None:
             return {}
         kernel = self._embedding.logits_kernel()
@@ -322,7 +322,7 @@ def make_stack(block, name, num_layers, options, dtype, **more):
 
 
 def cross_attention_options(options):
-    """Gives the attention options that make sense between source and target.
+    """Computes the attention options that make sense between source and target.
 
     Positions of the two have no common count: what counts them is left out.
 

@@ -23,7 +23,7 @@ from keras_seqattn.models.translation import (
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class TranslationTransformer(TranslationModel):
-    """Gives the logits of the next target token, from a source and a target so far.
+    """Computes the logits of the next target token, from a source and a target so far.
 
     A functional model: {"source_ids": (B, S), "target_ids": (B, T)} -> (B, T, V).
     Padding is masked by itself; target position i sees only j <= i. Decodes by the

@@ -83,7 +83,7 @@ class TranslationModel(Configured, keras.Model):
         return self._stacks.initial_state(memory, max_length, width, coverage)
 
     def grow_state(self, state, max_length, index):
-        """Gives a state room for more steps.
+        """Makes room in a state for more steps.
 
         Args:
             state: What `initial_state` or `step` gave.
@@ -126,7 +126,7 @@ class TranslationModel(Configured, keras.Model):
         return decoding.generate(self, source_ids, search, max_length, prefix)
 
     def attention_scores(self, source_ids, target_ids, kind="cross"):
-        """Gives the attention weights of every layer and head.
+        """Computes the attention weights of every layer and head.
 
         Args:
             source_ids: Int32 tensor `(B, S)`.
@@ -153,7 +153,7 @@ class TranslationModel(Configured, keras.Model):
         return ops.cast(ops.stack(scores[kind], axis=1), "float32")
 
     def score(self, source_ids, target_ids):
-        """Gives the log-probability of given target sentences.
+        """Computes the log-probability of given target sentences.
 
         Args:
             source_ids: Int array `(B, S)`, padded.
@@ -207,7 +207,7 @@ class TranslationStacks:
 
 
 def attention_given(scores):
-    """Gives the attention of one step to each source position.
+    """Computes the attention of one step to each source position.
 
     Args:
         scores: List of float tensors `(B, H, W, S)`, one a layer.

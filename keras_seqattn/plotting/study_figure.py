@@ -192,7 +192,7 @@ def _draw_lines(panel, scored, study, shares):
 
 
 def _coordinates(column):
-    """Gives heights in [0, 1], below if inactive, and the (height, value) to write."""
+    """Returns heights in [0, 1], below if inactive, and (height, value) to write."""
     values = column.dropna()
     inactive = [(INACTIVE, "inactive")] if len(values) < len(column) else []
     kinds = sorted(set(values), key=lambda value: (str(type(value)), value))
@@ -241,7 +241,7 @@ def _scatter(panel, x, scored):
 
 
 def _tell_statuses(panel, table):
-    """Says how many trials ended in which way, those without a score too."""
+    """Returns how many trials ended in which way, those without a score too."""
     counts = table["status"].value_counts()
     text = ", ".join(f"{count} {status}" for status, count in counts.items())
     panel.set_title(text, fontsize=8, loc="left")

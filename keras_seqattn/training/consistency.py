@@ -27,7 +27,7 @@ class Pairs(NamedTuple):
     count: Any
 
     def weights_of(self, tokens, start):
-        """Gives the weights of the tokens that stand at `start` and after it."""
+        """Returns the weights of the tokens that stand at `start` and after it."""
         weights = gather(self.weights, tokens)
         place = start + ops.arange(tokens.shape[0], dtype="int32")
         return ops.where(place < self.count, weights, 0.0)
@@ -72,7 +72,7 @@ def find_pairs(labels, weights, length):
 
 
 def _filled(values, rest):
-    """Gives values in a row, and zeros for the rest of the tokens."""
+    """Returns values in a row, and zeros for the rest of the tokens."""
     zeros = ops.zeros((rest,), values.dtype)
     return ops.concatenate([ops.reshape(values, (-1,)), zeros])
 

@@ -16,7 +16,7 @@ BLOCK_LOGITS = 2_000_000
 
 
 def block_rows(vocabulary_size):
-    """Gives the number of tokens whose logits are computed together.
+    """Returns the number of tokens whose logits are computed together.
 
     Args:
         vocabulary_size: Number of logits of a token.
@@ -52,7 +52,7 @@ def token_crossentropy(labels, logits, pad_id=0, label_smoothing=0.0):
 
 
 def _checked(labels, vocabulary_size):
-    """Gives which labels are in the vocabulary, and labels that all are."""
+    """Returns which labels are in the vocabulary, and labels that all are."""
     in_range = ops.logical_and(labels >= 0, labels < vocabulary_size)
     # Backends differ on an index out of range: some wrap, some clamp, some raise.
     return in_range, ops.clip(labels, 0, vocabulary_size - 1)
@@ -81,7 +81,7 @@ def _crossentropy(labels, logits, label_smoothing):
 
 
 def _slope(labels, exponentials, total, weights, label_smoothing):
-    """Gives the gradient `(N, V)`, for the logits, of losses times `weights` `(N,)`."""
+    """Computes the logits' gradient `(N, V)`, of losses times `weights` `(N,)`."""
     spread = label_smoothing / exponentials.shape[-1]
     scale = ops.expand_dims(weights, -1)
     slope = exponentials * (scale / total)
@@ -102,7 +102,7 @@ def _slope(labels, exponentials, total, weights, label_smoothing):
 
 
 def _chosen(labels, logits):
-    """Gives each label's logit `(N, 1)`."""
+    """Returns each label's logit `(N, 1)`."""
     size, vocabulary_size = ops.shape(logits)
     if not isinstance(size, int) or size * vocabulary_size >= 2**31:
         return ops.take_along_axis(logits, labels[:, None], axis=-1)
@@ -113,7 +113,7 @@ def _chosen(labels, logits):
 
 
 def _losses(labels, logits):
-    """Gives crossentropies, and what smoothing and their gradient take.
+    """Computes crossentropies, and what smoothing and their gradient take.
 
     Returns:
         The crossentropies, and the labels' logits, `(N,)`; exp(logits - peak) `(N, V)`,
@@ -260,7 +260,7 @@ class _Blocks:
         Returns:
             Its vectors `(R, D)`, its loss, each token's plain crossentropy `(R,)`, and
             `(R, V)` and `(R, 1)` whose product is the gradient of the loss for the
-            logits; save for what `target_slopes` gives, where they `are_factored`.
+            logits; except for what `target_slopes` gives, where they `are_factored`.
         """
         tokens = ops.slice(self._order, (start,), (self.rows,))
         labels, weights, in_range = (
@@ -292,7 +292,7 @@ class _Blocks:
         return vectors, loss, each, slope, ops.ones((1, 1), kernel.dtype)
 
     def target_slopes(self, hidden, transposed, mean):
-        """Gives the gradients, for both factors, of the logits' mean under the target.
+        """Computes both factors' gradients of the logits' mean under the target.
 
         Returns:
             Tensors `(N, D)` and `(D, V)`.

@@ -13,7 +13,7 @@ class Adam(keras.optimizers.Adam):
     There Keras's own makes eleven operations for each weight, each a pass over it: a
     twentieth of a step, and much of the time in which the first one is traced.
     Elsewhere, and with `amsgrad`, it is Keras's own. Arguments, state and saved files
-    are the same, and so are the updates, save that of an embedding that no other
+    are the same, and so are the updates, except that of an embedding that no other
     layer shares: Keras's own adds up the squares of what each place of a token
     contributes on TensorFlow, where here, as on JAX and torch, it squares the sum.
 

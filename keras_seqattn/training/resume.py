@@ -56,10 +56,10 @@ class Resume(keras.callbacks.Callback):
     stays locked. After an error in `fit` the same thread may go on; others may when the
     process has ended.
 
-    The random numbers of Python, NumPy and, save for TensorFlow, the backend start anew
-    with each epoch, from a number that the directory keeps. So what draws from them
-    (dropout without a seed on torch, the shuffling of arrays by `fit`) draws the same
-    in a resumed epoch. What cannot be exact: subword sampling
+    The random numbers of Python, NumPy and, except on TensorFlow, the backend start
+    anew with each epoch, from a number that the directory keeps. So what draws from
+    them (dropout without a seed on torch, the shuffling of arrays by `fit`) draws the
+    same in a resumed epoch. What cannot be exact: subword sampling
     (`translation_batches(sampling=...)`), which takes no seed, and what draws from
     TensorFlow's own random numbers, such as the shuffling of arrays by `fit`.
 
@@ -226,7 +226,7 @@ class Resume(keras.callbacks.Callback):
             self._begin_passes(saved["epoch"])
 
     def _assign(self, model, saved):
-        """Gives model and callbacks what was saved of them."""
+        """Restores what was saved of model and callbacks."""
         for variables, values in zip(_variables(model), saved["values"], strict=True):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
@@ -259,7 +259,7 @@ class Resume(keras.callbacks.Callback):
             np.random.seed(seed)
 
     def _skip_batches(self, model, left):
-        """Has `fit` pass over batches, by a train function that does nothing."""
+        """Makes `fit` pass over batches, by a train function that does nothing."""
         model.make_train_function(force=True)  # An earlier `fit` may have left ours.
         train, batch = model.train_function, left
         together = model.steps_per_execution
@@ -317,7 +317,7 @@ class Resume(keras.callbacks.Callback):
         release_lock(self._lock)
 
     def _restore_history(self):
-        """Gives the `History` the epochs before; it forgets when a training begins."""
+        """Restores the epochs before in the `History`, which a new training empties."""
         self.model._initial_epoch = None
         history = self.model.history
         if history is None or history.epoch:
@@ -353,7 +353,7 @@ def _training(model):
 
 
 def _described(thing):
-    """Gives a configuration as text, without what differs from run to run."""
+    """Returns a configuration as text, without what differs from run to run."""
     config = _without_names(keras.saving.serialize_keras_object(thing))
     text = json.dumps(config, sort_keys=True, default=lambda x: type(x).__name__)
     return re.sub(r"_\d+\b", "", text)  # Keras numbers the names it gives.

@@ -93,7 +93,7 @@ def is_plain(value):
 
 
 def _encoded(value, arrays):
-    """Gives what JSON can hold, and puts the arrays into `arrays` by their names."""
+    """Returns what JSON can hold, and puts the arrays into `arrays` by their names."""
     if isinstance(value, dict):
         pairs = [[_encoded(x, arrays) for x in pair] for pair in value.items()]
         return {"dict": pairs}

@@ -53,13 +53,13 @@ class Clock:
         write_json(self._path, {"seconds": self.elapsed()})
 
     def elapsed(self):
-        """Gives the seconds spent so far."""
+        """Returns the seconds spent so far."""
         if self._origin is not None:
             return time.monotonic() - self._origin
         return read_json(self._path, {"seconds": 0.0}, ("seconds",))["seconds"]
 
     def left(self):
-        """Gives the seconds left, infinity without a limit."""
+        """Returns the seconds left, infinity without a limit."""
         return float("inf") if self.limit is None else self.limit - self.elapsed()
 
     def is_over(self):

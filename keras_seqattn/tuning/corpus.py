@@ -43,7 +43,7 @@ class Corpus:
         )
 
     def batches(self, vocabulary_size):
-        """Gives the batches of a trial; those of training in the order of epoch 0.
+        """Returns the batches of a trial; those of training in the order of epoch 0.
 
         Args:
             vocabulary_size: Entries of the vocabulary.
@@ -62,19 +62,19 @@ class Corpus:
         return training_batches, self._validation_batches(vocabulary_size)
 
     def score(self, vocabulary_size):
-        """Gives a callback that logs BLEU and chrF of the validation lines."""
+        """Returns a callback that logs BLEU and chrF of the validation lines."""
         return training.TranslationScore(
             *self.validation, self.tokenizer(vocabulary_size)
         )
 
     def longest(self, vocabulary_size):
-        """Gives the validation's token ids, a list of pairs of lists."""
+        """Returns the validation's token ids, a list of pairs of lists."""
         tokenizer = self.tokenizer(vocabulary_size)
         sides = (tokenizer.tokenize(list(lines)) for lines in self.validation)
         return list(zip(*sides, strict=True))
 
     def fingerprint(self):
-        """Gives a short text that no other corpus has."""
+        """Returns a short text that no other corpus has."""
         content = json.dumps([self.train, self.validation, self._sizes])
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -91,9 +91,9 @@ class Batches:
         self._both = train, validation
 
     def batches(self, vocabulary_size):
-        """Gives both datasets, each time the same."""
+        """Returns both datasets, each time the same."""
         return self._both
 
     def fingerprint(self):
-        """Gives a text that is the same for all: batches have no name."""
+        """Returns a text that is the same for all: batches have no name."""
         return "batches"

@@ -43,7 +43,7 @@ class TranslationHyperModel(keras_tuner.HyperModel):
         self.space = space or TranslationSpace()
 
     def configuration(self, hp):
-        """Gives what the hyperparameters stand for, and builds nothing.
+        """Returns what the hyperparameters stand for, and builds nothing.
 
         Args:
             hp: KerasTuner's `HyperParameters`; what of the space it does not know is

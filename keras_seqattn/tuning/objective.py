@@ -60,7 +60,7 @@ def score_name(objective):
 
 
 def score_of(objective, logs):
-    """Gives an epoch's score.
+    """Returns an epoch's score.
 
     Args:
         objective: A `keras_tuner.Objective`.

@@ -61,7 +61,7 @@ class Durable:
 
     @keras_tuner.synchronized
     def create_trial(self, tuner_id):
-        """Gives a trial: none when time is over, none yet while one may come back."""
+        """Returns a trial: none when time is over, none yet while one may come back."""
         if self._clock.is_over():
             return self._no_trial(tuner_id, trials.TrialStatus.STOPPED)
         trial = super().create_trial(tuner_id)
@@ -125,7 +125,7 @@ class BayesianOptimization(Durable, keras_tuner.oracles.BayesianOptimizationOrac
     """Draws where a Gaussian process of the scores so far expects most."""
 
     def populate_space(self, trial_id):
-        """Gives values within the budget, at random where the process knows none."""
+        """Returns values within the budget, at random where the process knows none."""
         for _ in range(10):
             response = super().populate_space(trial_id)
             values = response.get("values")
@@ -147,7 +147,7 @@ class BayesianOptimization(Durable, keras_tuner.oracles.BayesianOptimizationOrac
 
 
 class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
-    """Gives many trials few epochs, and the best of them more."""
+    """Trains many trials for few epochs, and the best of them for more."""
 
     @keras_tuner.synchronized
     def end_trial(self, trial):

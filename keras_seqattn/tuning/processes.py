@@ -60,7 +60,7 @@ class SignOfLife:
             self._touch()
 
     def __exit__(self, *exception):
-        """Says goodbye."""
+        """Sends a last sign of life."""
         self._stopped.set()
         self._thread.join()
         self.path.unlink(missing_ok=True)
@@ -220,18 +220,18 @@ class Family:
         self._processes[name] = process
 
     def status(self, name):
-        """Gives the exit status of a process, None while it lives."""
+        """Returns the exit status of a process, None while it lives."""
         return self._processes[name].poll()
 
     def pid(self, name):
-        """Gives the number of a process."""
+        """Returns the number of a process."""
         return self._processes[name].pid
 
     def _share(self, name, shares):
         return shares[int(name.removeprefix("worker")) % len(shares)]
 
     def _environment(self, name):
-        """Gives the variables that KerasTuner and the backends read."""
+        """Returns the variables that KerasTuner and the backends read."""
         environment = os.environ | {
             "KERASTUNER_TUNER_ID": name,
             "KERASTUNER_ORACLE_IP": ADDRESS,

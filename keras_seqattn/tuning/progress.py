@@ -22,13 +22,13 @@ class Progress:
         self.stream = None  # standard output, whatever it is by then
 
     def epoch(self, record):
-        """Tells of an epoch that ended."""
+        """Prints a line of an epoch that ended."""
         score, number = record.epochs[-1]["score"], len(record.epochs)
         name = score_name(self._objective.name)
         self._print(record, f"epoch {number}, {name} {score:.4g}")
 
     def end(self, record):
-        """Tells of a trial that ended."""
+        """Prints a line of a trial that ended."""
         reason = f" ({record.reason.splitlines()[0]})" if record.reason else ""
         self._print(record, f"{record.status}{reason}")
 

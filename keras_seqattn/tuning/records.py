@@ -180,7 +180,7 @@ class TrialRecord:
         self.best_seconds = other.best_seconds
 
     def best_until(self, num_epochs, direction):
-        """Gives the best score of the first epochs, or None where it has not as many.
+        """Returns the best score of the first epochs, or None where it has not as many.
 
         Args:
             num_epochs: Number of epochs.
@@ -242,7 +242,7 @@ def better(score, other, direction):
 
 
 def best_of(known, direction):
-    """Gives the best of the records that have a score.
+    """Returns the best of the records that have a score.
 
     A trial that still runs, or ran out of the study's time, counts by its epochs so
     far.

@@ -182,7 +182,7 @@ def run_finish(settings):
 
 
 def _sizes(vocabulary_size):
-    """Gives the sizes of the source's and the target's vocabulary, or None."""
+    """Returns the sizes of the source's and the target's vocabulary, or None."""
     if isinstance(vocabulary_size, tuple | list):
         wanted = "an integer, or a pair of integers"
         check = arguments.positive_integer
@@ -195,7 +195,7 @@ def _sizes(vocabulary_size):
 
 
 def _lines_or_batches(name, given):
-    """Gives a pair of lists of strings, or a dataset as it is."""
+    """Returns a pair of lists of strings, or a dataset as it is."""
     if not isinstance(given, tuple | list):
         wanted = "a dataset, or a pair of lists of strings"
         if isinstance(given, str | dict):

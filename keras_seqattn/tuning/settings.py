@@ -79,7 +79,7 @@ class Settings:
     bucket_lengths: tuple
 
     def __getstate__(self):
-        """Gives what travels: what was asked, and not what was made of it."""
+        """Returns what travels: what was asked, and not what was made of it."""
         fields = dataclasses.fields(self)
         return {field.name: getattr(self, field.name) for field in fields}
 
@@ -159,7 +159,7 @@ class Settings:
         return oracle
 
     def refusal(self, values):
-        """Says what of a draw is over budget, before anything is built.
+        """Returns what of a draw is over budget, before anything is built.
 
         Args:
             values: Dict of hyperparameters.

@@ -83,7 +83,7 @@ class Study:
         return self.best_trial.score
 
     def best_model(self):
-        """Gives the best trial's model, with the weights of its best epoch.
+        """Returns the best trial's model, with the weights of its best epoch.
 
         Returns:
             A compiled `TranslationTransformer`.
@@ -93,7 +93,7 @@ class Study:
         return Configuration(**best.configuration).make_model(weights)
 
     def best_translator(self, search=None):
-        """Gives the best model with its tokenizer: strings in, strings out.
+        """Returns the best model with its tokenizer: strings in, strings out.
 
         Args:
             search: A search of `keras_seqattn.decoding`; None: `Greedy()`.
@@ -301,7 +301,7 @@ def _own(values):
 
 
 def _numbers(column):
-    """Gives a column as numbers: names by their place in the alphabet."""
+    """Returns a column as numbers: names by their place in the alphabet."""
     if column.dtype.kind in "biuf":
         return column.astype("float64").fillna(-1.0)
     return column.astype("str").astype("category").cat.codes.astype("float64")

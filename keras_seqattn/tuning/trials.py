@@ -59,7 +59,7 @@ class TrialFolder:
 
     @classmethod
     def of(cls, study, trial_id):
-        """Gives the folder of a trial in a study's folder."""
+        """Returns the folder of a trial in a study's folder."""
         return cls(pathlib.Path(study) / f"trial_{trial_id}")
 
     def continue_from(self, other):
@@ -171,7 +171,7 @@ class Recorder(keras.callbacks.Callback):
 
 
 def is_hopeless(record, others, direction):
-    """Says by the median rule whether a trial is not worth its next epochs.
+    """Returns by the median rule whether a trial is not worth its next epochs.
 
     It is where its best score so far is worse than the median, over the other trials,
     of their best scores up to the same epoch.

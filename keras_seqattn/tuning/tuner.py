@@ -162,7 +162,7 @@ class Tuner(keras_tuner.Tuner):
             tried.add(record.trial_id)
 
     def _best_unfinished(self, tried):
-        """Gives the record of the best trial that may go on, or None."""
+        """Returns the record of the best trial that may go on, or None."""
         known = records.load_records(self._settings.directory)
         left_out = tried | {record.continued_from for record in known}
         able = [

@@ -26,7 +26,7 @@ _OUTGOING = re.compile(r"/(attention_output|output)/kernel$")
 
 
 def can_grow(smaller, larger):
-    """Says whether a model can start as another that is no larger.
+    """Returns whether a model can start as another that is no larger.
 
     Args:
         smaller: Dict of arguments of `TranslationTransformer`.
@@ -60,7 +60,7 @@ def can_grow(smaller, larger):
 
 
 def grow(smaller, larger):
-    """Gives a model the weights of a smaller one, and so its function.
+    """Copies the weights of a smaller model into one, and so its function.
 
     Args:
         smaller: A `TranslationTransformer`.

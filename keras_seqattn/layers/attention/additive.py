@@ -179,7 +179,7 @@ def attend(query, key, value, vector, *, return_scores, **options):
 
 
 def _all_sums(query, key, vector):
-    """Gives vector . tanh(query + key), `(B, H, T, S)`, with all sums at once."""
+    """Computes vector . tanh(query + key), `(B, H, T, S)`, with all sums at once."""
     groups, (batch, target, heads, _) = key.shape[2], ops.shape(query)
     source = ops.shape(key)[1]
     rows = grid.split(query, target, 1, groups)[0]  # (B, G, R * T, U)
@@ -190,7 +190,7 @@ def _all_sums(query, key, vector):
 
 
 def _sums_in_blocks(query, key, vector):
-    """Gives what `_all_sums` does, in O(T S) memory, the backward pass included."""
+    """Computes what `_all_sums` does, in O(T S) memory, the backward pass included."""
     groups, (_, target, heads, units) = key.shape[2], ops.shape(query)
     source, repeats = ops.shape(key)[1], heads // groups
     rows, num_rows = grid.cut(target, _block_length(source, heads * units))
@@ -259,12 +259,12 @@ def _tall(vector, groups, length):
 
 
 def _tanh(left, right):
-    """Gives tanh of all sums of two blocks, `(B, G, rows, columns, U)`."""
+    """Computes tanh of all sums of two blocks, `(B, G, rows, columns, U)`."""
     return ops.tanh(left[:, :, :, None] + right[:, :, None])
 
 
 def _block_length(other, width):
-    """Gives how many rows of sums with a sequence of length `other` fit at once."""
+    """Returns how many rows of sums with a sequence of length `other` fit at once."""
     return max(1, AT_ONCE // (other * width))
 
 
@@ -340,7 +340,7 @@ class AdditiveAttention(AttentionLayer):
         return attend(*projected, value, vector, **options)
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "dtype": dtype_config(self),

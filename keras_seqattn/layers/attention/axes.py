@@ -66,7 +66,7 @@ class Folding:
         return ops.reshape(mask, (-1, heads, math.prod(target), math.prod(source)))
 
     def scores_shape(self, query_shape, value_shape, num_heads):
-        """Gives the shape of the unfolded weights."""
+        """Returns the shape of the unfolded weights."""
         batch = [query_shape[axis] for axis in self.batch]
         target = [query_shape[axis] for axis in self.axes]
         source = [value_shape[axis] for axis in self.axes]

@@ -8,7 +8,7 @@ _RENAMED = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
 
 
 def options_of(layer):
-    """Gives the arguments with which `MultiHeadAttention` does what `layer` does.
+    """Returns the arguments with which `MultiHeadAttention` does what `layer` does.
 
     Args:
         layer: A layer of one of Keras's classes of multi-head attention.
@@ -59,7 +59,7 @@ def take_weights(layer, source):
 
 
 def _described(layer):
-    """Gives name, shape and dtype of each weight."""
+    """Returns name, shape and dtype of each weight."""
     return [
         ("/".join(w.path.split("/")[-2:]), tuple(w.shape), w.dtype)
         for w in layer.weights

@@ -1,4 +1,4 @@
-"""Biases of scores that hang on the distance of query and key alone.
+"""Biases of scores that depend on the distance of query and key alone.
 
 Kept as a number for each distance they take O(T + S) memory, where all pairs at once
 take O(T S).
@@ -42,7 +42,7 @@ class DistanceBias:
         self.learned = learned
 
     def pairs(self):
-        """Gives the bias of all pairs, a float tensor `(1, H, T, S)`."""
+        """Computes the bias of all pairs, a float tensor `(1, H, T, S)`."""
         return spread(self.values, self.target_length)[None]
 
 
@@ -79,7 +79,7 @@ def checked_bias(bias, sizes=(None, None, None, None)):
 
 
 def of_pairs(bias):
-    """Gives a bias as a tensor.
+    """Returns a bias as a tensor.
 
     Args:
         bias: A `DistanceBias`, a tensor that broadcasts to `(B, H, T, S)`, or None.
@@ -95,7 +95,7 @@ def of_pairs(bias):
 
 
 def count_heads(bias):
-    """Gives the number of heads a bias has numbers for, 1 if one serves all.
+    """Returns the number of heads a bias has numbers for, 1 if one serves all.
 
     Args:
         bias: A `DistanceBias`, or a tensor `(B or 1, H, T, S)`.
@@ -111,7 +111,7 @@ def count_heads(bias):
 
 
 def spread(values, rows):
-    """Gives each pair the value of its distance.
+    """Returns for each pair the value of its distance.
 
     Args:
         values: Tensor `(H, rows + columns - 1)`.

@@ -145,7 +145,7 @@ class CachedSteps:
         return ops.reshape(own, (-1, 1, width, length * width))
 
     def _slots_bias(self, length, index):
-        """Gives the bias of the positions that the slots hold, or None."""
+        """Computes the bias of the positions that the slots hold, or None."""
         bias = self._bias(1, length, length - 1)
         if bias is None:
             return None
@@ -229,14 +229,14 @@ class CachedSteps:
         return ops.reshape(self._placed(rows, index), (-1, *heads.shape[1:]))
 
     def _window_at(self, length, index):
-        """Gives which positions a query at `index` may see, `(1, L)`, or None."""
+        """Returns which positions a query at `index` may see, `(1, L)`, or None."""
         if self.sliding_window is None:
             return None
         return masks.window_mask(1, length, self.sliding_window, index)
 
 
 def held_positions(length, index):
-    """Says which positions the slots of a cache hold once `index` is written.
+    """Returns which positions the slots of a cache hold once `index` is written.
 
     A cache is a ring: a position is written over the one that stands as many before
     it as there are slots.
@@ -305,7 +305,7 @@ def mark_ancestry(ancestry, index):
 
 
 def grown(x, axis, length, index, width=1):
-    """Gives a ring more slots; the positions that it holds move to theirs.
+    """Adds slots to a ring; the positions that it holds move to theirs.
 
     Args:
         x: Tensor with L W slots, of a position and a beam, on one axis.
@@ -333,7 +333,7 @@ def grown(x, axis, length, index, width=1):
 
 
 def grown_cache(cache, length, index, width):
-    """Gives a cache more slots.
+    """Adds slots to a cache.
 
     Args:
         cache: What `CachedSteps.initial_cache` or a step gave.
@@ -364,7 +364,7 @@ def _kept(keys, values):
 
 
 def _read(kept):
-    """Gives the keys and values that `_kept` ordered."""
+    """Returns the keys and values that `_kept` ordered."""
     keys = ops.transpose(kept["key"], (0, 3, 1, 2))
     return keys, ops.transpose(kept["value"], (0, 2, 1, 3))
 

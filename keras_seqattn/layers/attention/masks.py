@@ -144,7 +144,7 @@ def input_masks(query_mask, value_mask, key_mask, attention_mask):
 
 
 def _sequence_mask(name, mask, axis, rank):
-    """Gives a mask `(B, L)` the axis of the other sequence, and of the heads."""
+    """Adds to a mask `(B, L)` the axis of the other sequence, and of the heads."""
     mask = bool_mask(name, mask)
     if mask is None:
         return None
@@ -199,7 +199,7 @@ def bool_mask(name, mask):
 
 
 def _of_added(name):
-    """Says what to pass in place of a mask that is added to scores."""
+    """Returns what to pass in place of a mask that is added to scores."""
     return (
         f"`{name} == 0` if it is added to scores, 0 = may attend; numbers to be added "
         "are the `bias` of `dot_product_attention`."
@@ -283,7 +283,7 @@ def pair_mask(query_shape, key_shape, mask, causal, window, offset):
 
 
 def _rank_4_mask(mask, full):
-    """Gives a mask of `(B, T, S)` or `(T, S)` the axes it lacks of `full`."""
+    """Adds to a mask `(B, T, S)` or `(T, S)` the axes it lacks of `full`."""
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype != "bool":
         raise ValueError(
@@ -306,7 +306,7 @@ def _rank_4_mask(mask, full):
 
 
 def _distance(target_length, source_length, offset):
-    """Gives how far each query stands behind each key: i + offset - j."""
+    """Returns how far each query stands behind each key: i + offset - j."""
     arguments.index("target_length", target_length, 0)
     source_length = target_length if source_length is None else source_length
     arguments.index("source_length", source_length, 0)

@@ -71,7 +71,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         scale: Factor of the scaled dot product; None is 1 / sqrt(key_dim).
         positions: "rotary", "relative", "alibi", a layer such as `RotaryPositions`,
             `RelativeBias` or `AlibiBias`, or None. Only distances count with each of
-            them, save for rotary positions with an additive score. Several layers may
+            them, except for rotary positions with an additive score. Several layers may
             share one, but not in a `.keras` file, where Keras forgets that they do.
         qk_norm: Whether an RMS norm with a learned scale of `key_dim` numbers stands
             behind the projections of queries and keys, before they are rotated.
@@ -377,7 +377,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         return heads if self.positions is None else self.positions.rotate(heads, start)
 
     def _bias(self, target_length, source_length, offset):
-        """Gives the bias of the positions: of all pairs, by distance, or None."""
+        """Computes the bias of the positions: of all pairs, by distance, or None."""
         if self.positions is None:
             return None
         bias = self.positions.bias(target_length, source_length, offset)
@@ -429,7 +429,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         use_causal_mask=False,
         offset=0,
     ):
-        """Gives the symbolic output, and the symbolic weights where asked for."""
+        """Returns the symbolic output, and the symbolic weights where asked for."""
         _check_shapes(query, value, key)
         key_shape = None if key is None else key.shape
         shape = self.compute_output_shape(query.shape, value.shape, key_shape)
@@ -440,7 +440,7 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         return output, keras.KerasTensor(shape, self.compute_dtype)
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         serialize = keras.saving.serialize_keras_object
         return {
             **super().get_config(),
@@ -457,13 +457,13 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
 
 
 def _check_shapes(query, value, key):
-    """Sees that tensors have a length each, and one batch size."""
+    """Checks that tensors have a length each, and one batch size."""
     _check_ranks(query.shape, value.shape)
     check_batch(query=query, value=value, key=key)
 
 
 def _check_ranks(query_shape, value_shape):
-    """Sees that values have the rank of queries; `check_lengths` sees to the keys."""
+    """Checks that values have the rank of queries; `check_lengths` sees to the keys."""
     check_rank("query", query_shape, "(batch, ..., length, width)")
     axes = ", ".join(["length"] * (len(query_shape) - 2))
     check_rank("value", value_shape, f"(batch, {axes}, width)")

@@ -148,21 +148,21 @@ class HeadProjections(arguments.Checked, keras.layers.Layer):
         return norm
 
     def project_query(self, query):
-        """Gives the queries `(..., H, K)` of vectors `(..., D)`."""
+        """Returns the queries `(..., H, K)` of vectors `(..., D)`."""
         check_built(self)
         check_tensor("query", query, width=self._query_width)
         queries = self.query_dense(query)
         return self.query_norm(queries) if self.qk_norm else queries
 
     def project_key(self, key):
-        """Gives the keys `(..., G, K)` of vectors `(..., D)`."""
+        """Returns the keys `(..., G, K)` of vectors `(..., D)`."""
         check_built(self)
         check_tensor("key", key, width=self._key_width)
         keys = self.key_dense(key)
         return self.key_norm(keys) if self.qk_norm else keys
 
     def project_value(self, value):
-        """Gives the values `(..., G, V)` of vectors `(..., D)`."""
+        """Returns the values `(..., G, V)` of vectors `(..., D)`."""
         check_built(self)
         check_tensor("value", value, width=self._value_width)
         return self.value_dense(value)
@@ -177,12 +177,12 @@ class HeadProjections(arguments.Checked, keras.layers.Layer):
         return self.output_dense(heads)
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
-        """Gives the shape of the output without the weights."""
+        """Returns the shape of the output without the weights."""
         check_lengths(value_shape, value_shape if key_shape is None else key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         serialize = keras.saving.serialize_keras_object
         return {
             **super().get_config(),
@@ -228,7 +228,7 @@ class _Projection(KeepsLora, QuantizedAsParent, keras.layers.EinsumDense):
 
 
 def check_lengths(value_shape, key_shape):
-    """Sees that values and keys agree in all but the width; the wording is Keras's."""
+    """Checks that values and keys agree in all but the width; in Keras's wording."""
     if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
         raise ValueError(
             "All dimensions of `value` and `key`, except the last one, must be equal. "

@@ -70,7 +70,7 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
         return mask
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
-        """Gives the shape of the output without the weights."""
+        """Returns the shape of the output without the weights."""
         return (*query_shape[:-1], value_shape[-1])
 
     def compute_output_spec(
@@ -86,7 +86,7 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
         training=None,
         use_causal_mask=False,
     ):
-        """Gives the symbolic output, and the symbolic weights where asked for."""
+        """Returns the symbolic output, and the symbolic weights where asked for."""
         check_inputs(query, value, key)
         output = keras.KerasTensor(
             self.compute_output_shape(query.shape, value.shape), self.compute_dtype
@@ -98,12 +98,12 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
         return output, keras.KerasTensor(shape, self.compute_dtype)
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {**super().get_config(), "dropout": self.dropout, "seed": self.seed}
 
 
 def check_inputs(query, value, key=None):
-    """Sees that inputs have axes for a length, for heads or none, and one batch size.
+    """Checks that inputs have axes for a length, for heads or none, and one batch size.
 
     Args:
         query: Tensor `(B, T, K)` or `(B, T, H, K)`, or its shape.
@@ -191,7 +191,7 @@ class ScaledDotProductAttention(AttentionLayer):
         )
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "scale": self.scale,

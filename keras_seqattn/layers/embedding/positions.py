@@ -117,12 +117,12 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
         return x + ops.cast(rows, x.dtype)
 
     def compute_output_shape(self, x_shape):
-        """Gives the shape of `x`, unchanged."""
+        """Returns the shape of `x`, unchanged."""
         check_rank("x", x_shape, "(batch, length, width)")
         return x_shape
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         config = super().get_config()
         return {
             **config,
@@ -217,12 +217,12 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
             )
 
     def compute_output_shape(self, x_shape):
-        """Gives the shape of `x`, unchanged."""
+        """Returns the shape of `x`, unchanged."""
         check_rank("x", x_shape, "(batch, length, width)")
         return x_shape
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "max_length": self.max_length,
@@ -396,7 +396,7 @@ class PositionalEmbedding(
         return self.dropout_layer(x)
 
     def logits(self, x, kernel=None):
-        """Gives the tied logits `(..., V)` of vectors.
+        """Computes the tied logits `(..., V)` of vectors.
 
         Args:
             x: Float tensor `(..., D)`.
@@ -437,12 +437,12 @@ class PositionalEmbedding(
     def compute_output_spec(
         self, inputs, start=0, reverse=False, training=None, positions=None
     ):
-        """Gives the symbolic output."""
+        """Returns the symbolic output."""
         self._check_inputs(inputs, reverse)
         return super().compute_output_spec(inputs, reverse=reverse)
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         config = super().get_config()
         for owned_by_keras in ("input_dim", "output_dim"):
             config.pop(owned_by_keras)

@@ -39,7 +39,7 @@ class _Bias(arguments.Checked, keras.layers.Layer):
         self.num_heads = query_shape[2]
 
     def call(self, query, key=None, offset=0):
-        """Gives the bias of the scores of `query` and `key`."""
+        """Computes the bias of the scores of `query` and `key`."""
         for name, x in (("query", query), ("key", key)):
             check_rank(name, x, "(batch, length, heads, width)")
         if query.shape[2] != self.num_heads:
@@ -52,17 +52,17 @@ class _Bias(arguments.Checked, keras.layers.Layer):
         return ops.cast(bias.pairs(), self.compute_dtype)
 
     def rotate(self, x, start=0):
-        """Gives `x` back."""
+        """Returns `x`."""
         check_tensor("x", x, "(batch, length, heads, width)")
         arguments.index("start", start)
         return x
 
     def compute_mask(self, query, mask=None):
-        """Gives the bias no mask."""
+        """Returns None: the bias has no mask."""
         return None
 
     def compute_output_shape(self, query_shape, key_shape=None):
-        """Gives the shape of the bias."""
+        """Returns the shape of the bias."""
         for name, shape in (("query", query_shape), ("key", key_shape)):
             check_rank(name, shape, "(batch, length, heads, width)")
         source = query_shape if key_shape is None else key_shape
@@ -159,7 +159,7 @@ class RelativeBias(_Bias):
         )
 
     def bias(self, target_length, source_length, offset=0):
-        """Gives the bias of the scores of given lengths.
+        """Computes the bias of the scores of given lengths.
 
         Args:
             target_length: Number of queries T, an integer or a scalar tensor.
@@ -177,7 +177,7 @@ class RelativeBias(_Bias):
         return DistanceBias(values, target_length)
 
     def buckets(self, behind):
-        """Gives the bucket of each distance.
+        """Returns the bucket of each distance.
 
         Args:
             behind: Int32 tensor: how far a query stands behind a key, negative where
@@ -196,7 +196,7 @@ class RelativeBias(_Bias):
         return bucket + ops.where(behind < 0, size, 0)
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "num_buckets": self.num_buckets,
@@ -252,7 +252,7 @@ class AlibiBias(_Bias):
         )
 
     def bias(self, target_length, source_length, offset=0):
-        """Gives the bias of the scores of given lengths.
+        """Computes the bias of the scores of given lengths.
 
         Args:
             target_length: Number of queries T, an integer or a scalar tensor.
@@ -272,7 +272,7 @@ class AlibiBias(_Bias):
         return DistanceBias(values, target_length, learned=False)
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {**super().get_config(), "alibi_bias_max": self.alibi_bias_max}
 
 
@@ -314,7 +314,7 @@ def positions_in_attention(positions, dtype=None):
 
 
 def _behind(target_length, source_length, offset):
-    """Gives how far a query stands behind a key, for all `(T + S - 1,)` distances."""
+    """Returns how far a query stands behind a key, for all `(T + S - 1,)` distances."""
     farthest = target_length - 1 + offset
     distances = target_length + source_length - 1
     if isinstance(distances, int):
@@ -323,7 +323,7 @@ def _behind(target_length, source_length, offset):
 
 
 def _bucket_table(size, max_distance):
-    """Gives the bucket of each distance up to `max_distance` in one direction.
+    """Returns the bucket of each distance up to `max_distance` in one direction.
 
     Distance n has the bucket exact + floor(log(n / exact) / log(max_distance / exact) *
     wide) from `exact` on, for `wide` = size - exact. In integers: the greatest k for
@@ -341,7 +341,7 @@ def _bucket_table(size, max_distance):
 
 
 def _slopes(num_heads, largest):
-    """Gives the slope of each head."""
+    """Returns the slope of each head."""
     power = 2 ** int(math.log2(num_heads))
     slopes = [2.0 ** (-largest * (head + 1) / power) for head in range(power)]
     if power == num_heads:

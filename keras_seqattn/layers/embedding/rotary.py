@@ -69,7 +69,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, x_shape):
-        """Sees that the axes are there, and that the width of a head is even."""
+        """Checks that the axes are there, and that the width of a head is even."""
         check_rank("x", x_shape, "(batch, ..., length, width)")
         _, feature = self._axes(len(x_shape))
         _check_width(x_shape[feature])
@@ -94,7 +94,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         return self._rotated(x, start, None, 1, 3)
 
     def bias(self, target_length, source_length, offset=0):
-        """Gives None: the scores of what is rotated need no bias."""
+        """Returns None: the scores of what is rotated need no bias."""
         check_lengths(target_length, source_length, offset)
         return None
 
@@ -128,12 +128,12 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         return ops.cast(ops.concatenate(turned, axis=feature), x.dtype)
 
     def compute_output_shape(self, x_shape):
-        """Gives the shape of `x`, unchanged."""
+        """Returns the shape of `x`, unchanged."""
         check_rank("x", x_shape, "(batch, ..., length, width)")
         return x_shape
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "base": self.base,

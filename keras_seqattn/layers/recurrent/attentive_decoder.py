@@ -146,7 +146,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         return (output, scores) if return_attention_scores else output
 
     def _attend(self, hidden, memory, mask, return_scores=False):
-        """Gives the output `(B, T, U)` and the weights, or None."""
+        """Returns the output `(B, T, U)` and the weights, or None."""
         query = ops.expand_dims(self.query_dense(hidden), 2)  # (B, T, 1, A)
         context, scores = additive.attend(
             query,
@@ -234,13 +234,13 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         return mask[0] if isinstance(mask, (list, tuple)) else mask
 
     def compute_output_shape(self, target_shape, source_shape, state_shape):
-        """Gives the shape of the output without the weights."""
+        """Returns the shape of the output without the weights."""
         return (*target_shape[:-1], self.units)
 
     def compute_output_spec(
         self, target, source, state, return_attention_scores=False, **kwargs
     ):
-        """Gives the symbolic output, and the symbolic weights where asked for."""
+        """Returns the symbolic output, and the symbolic weights where asked for."""
         _check_shapes(target, source, state)
         output = keras.KerasTensor((*target.shape[:-1], self.units), self.compute_dtype)
         if not return_attention_scores:
@@ -249,7 +249,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         return output, keras.KerasTensor(shape, self.compute_dtype)
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {**super().get_config(), "attention_units": self.attention_units}
 
 

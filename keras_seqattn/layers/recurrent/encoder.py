@@ -79,7 +79,7 @@ class RecurrentCell(arguments.Checked, keras.layers.Layer):
         return hidden, [hidden]
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "units": self.units,
@@ -121,7 +121,7 @@ class RecurrentStack(arguments.Checked, keras.layers.Layer):
         return keras.layers.GRU(self.units, use_cudnn=cudnn, **options)
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "dtype": dtype_config(self),
@@ -223,11 +223,11 @@ class RecurrentEncoder(RecurrentStack):
         return mask
 
     def compute_output_shape(self, x_shape):
-        """Gives the shapes of the hidden states and of the final ones."""
+        """Returns the shapes of the hidden states and of the final ones."""
         return (*x_shape[:-1], self.width), (x_shape[0], self.width)
 
     def compute_output_spec(self, x, mask=None, training=None):
-        """Gives the symbolic hidden states and final states."""
+        """Returns the symbolic hidden states and final states."""
         check_rank("x", x, "(batch, length, width)")
         return tuple(
             keras.KerasTensor(shape, self.compute_dtype)
@@ -235,5 +235,5 @@ class RecurrentEncoder(RecurrentStack):
         )
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {**super().get_config(), "bidirectional": self.bidirectional}

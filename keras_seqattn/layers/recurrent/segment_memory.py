@@ -102,7 +102,7 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
         )
 
     def call(self, x, mask=None, restart=None):
-        """Gives what is held, and holds the end of `x`."""
+        """Returns what is held, and holds the end of `x`."""
         check_rank("x", x, "(batch, length, width)")
         check_batch(x=x, memory=self.memory)
         # Copies: torch's `assign` writes into the very tensor that was read.
@@ -128,11 +128,11 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
             self.memory_mask.assign(ops.zeros(self.memory_mask.shape, "bool"))
 
     def compute_mask(self, x, mask=None):
-        """Gives no masks: the memory's is an output."""
+        """Returns no masks: the memory's is an output."""
         return None
 
     def compute_output_spec(self, x, mask=None, restart=None):
-        """Gives the symbolic memory and its mask."""
+        """Returns the symbolic memory and its mask."""
         check_rank("x", x, "(batch, length, width)")
         check_batch(x=x, memory=self.memory)
         shape = (self.batch_size, self.memory_length)
@@ -142,7 +142,7 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
         )
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "memory_length": self.memory_length,

@@ -13,7 +13,7 @@ from keras import ops
 
 
 def checkpointed(call):
-    """Has a layer keep, of all that its `call` computes, only the output.
+    """Makes a layer keep, of all that its `call` computes, only the output.
 
     While training, and where the layer's `gradient_checkpointing` is True, the call is
     made again in the backward pass, with the same dropout: the seeds of all its parts
@@ -85,7 +85,7 @@ def _checkpointing(layer):
 
 @contextlib.contextmanager
 def _drawn(generators, seeds):
-    """Has each generator give the seed drawn for it, and others that follow from it."""
+    """Makes each generator return its drawn seed, and others that follow from it."""
     for generator, seed in zip(generators, seeds, strict=True):
         generator.next = _Seeds(seed)
     try:
@@ -96,7 +96,7 @@ def _drawn(generators, seeds):
 
 
 class _Seeds:
-    """Gives one seed at the first call, and others, far from it, at the next ones."""
+    """Returns one seed at the first call, and others, far from it, at the next ones."""
 
     def __init__(self, seed):
         self._seed, self._count = seed, 0

@@ -387,7 +387,7 @@ class DecoderBlock(Block):
     def compute_output_spec(
         self, target, source=None, return_attention_scores=False, past=None, **kwargs
     ):
-        """Gives the symbolic output, and the symbolic weights where asked for."""
+        """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(target=target, source=source, past=past)
         self._check_source(source)
         seen = target if past is None else ops.concatenate([past, target], axis=1)
@@ -397,7 +397,7 @@ class DecoderBlock(Block):
         return self._output_spec(target, return_attention_scores, *attended)
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "cross_attention": attention_config(self.cross_attention),
@@ -405,7 +405,7 @@ class DecoderBlock(Block):
 
 
 def _with_past(target, target_mask, past, past_mask):
-    """Gives the call arguments that let `target` attend to `past` and itself."""
+    """Returns the call arguments that let `target` attend to `past` and itself."""
     if past is None:
         return {"value_mask": target_mask}
     mask = None

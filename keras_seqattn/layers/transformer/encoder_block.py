@@ -140,11 +140,11 @@ class Block(arguments.Checked, keras.layers.Layer):
         return model_dim // self.num_heads
 
     def compute_output_shape(self, x_shape, source_shape=None):
-        """Gives the shape of the first input, unchanged."""
+        """Returns the shape of the first input, unchanged."""
         return x_shape
 
     def _output_spec(self, x, return_attention_scores, *attended):
-        """Gives the symbolic output, and the weights of each residual's attention."""
+        """Returns the symbolic output, and the weights of each residual's attention."""
         output = keras.KerasTensor(x.shape, self.compute_dtype)
         if not return_attention_scores:
             return output
@@ -157,7 +157,7 @@ class Block(arguments.Checked, keras.layers.Layer):
         return output, *scores
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "dtype": dtype_config(self),
@@ -291,7 +291,7 @@ def checked_attention(name, attention):
 
 
 def attention_config(attention):
-    """Gives what stands for an attention, a dict of options or a layer, as a config.
+    """Returns what stands for an attention, a dict of options or a layer, as a config.
 
     Args:
         attention: A layer, a dict of options that may hold layers, or None.
@@ -307,7 +307,7 @@ def attention_config(attention):
 
 
 def attention_from_config(config):
-    """Gives what `attention_config` was given.
+    """Returns what `attention_config` was given.
 
     A layer among the options is made here, not by each attention that takes it: what
     is saved once for all must be loaded so.
@@ -448,7 +448,7 @@ class EncoderBlock(Block):
         return mask
 
     def compute_output_spec(self, x, return_attention_scores=False, **kwargs):
-        """Gives the symbolic output, and the symbolic weights where asked for."""
+        """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(x=x)
         return self._output_spec(
             x, return_attention_scores, (self.attention_residual, x)

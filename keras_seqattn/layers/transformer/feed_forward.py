@@ -106,12 +106,12 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
         return ops.reshape(rows, sizes(x))
 
     def compute_output_shape(self, x_shape):
-        """Gives the shape of `x`, unchanged."""
+        """Returns the shape of `x`, unchanged."""
         check_rank("x", x_shape, "(batch, ..., width)")
         return x_shape
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "dtype": dtype_config(self),

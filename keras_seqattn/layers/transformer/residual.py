@@ -98,7 +98,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
             self.sublayer.build(x_shape, *more_shapes)
 
     def enter(self, x):
-        """Gives what the sublayer is to see of `x`: normalized when pre-norm."""
+        """Returns what the sublayer is to see of `x`: normalized when pre-norm."""
         check_built(self)
         check_tensor("x", x, width=self._width)
         return self.norm_layer(x) if self.normalize_first else x
@@ -118,11 +118,11 @@ class Residual(arguments.Checked, keras.layers.Layer):
         return self.leave(x, self.sublayer(self.enter(x)))
 
     def compute_output_shape(self, x_shape):
-        """Gives the shape of `x`, unchanged."""
+        """Returns the shape of `x`, unchanged."""
         return x_shape
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "dtype": dtype_config(self),

@@ -56,7 +56,7 @@ def _passes(layer, filters):
 
 
 def dtype_config(layer):
-    """Gives the `dtype` of a composite layer's config.
+    """Returns the `dtype` of a composite layer's config.
 
     `quantize` gives each part a policy of its own, which the parts, remade by the
     layer's `build`, must find again: here by the ends of their paths, since a layer
@@ -67,7 +67,7 @@ def dtype_config(layer):
 
     Returns:
         The serialized policy of the layer; where parts are quantized, a serialized
-        `keras.dtype_policies.DTypePolicyMap` of theirs besides.
+        `keras.dtype_policies.DTypePolicyMap` of theirs too.
 
     Example:
         >>> dtype_config(keras.layers.Dense(2, dtype="float32"))["class_name"]
@@ -89,7 +89,7 @@ def dtype_config(layer):
 
 
 def unquantized(policy):
-    """Gives the float policy under a policy, for parts that are not quantized.
+    """Returns the float policy under a policy, for parts that are not quantized.
 
     Args:
         policy: A Keras dtype policy.

@@ -86,7 +86,7 @@ def device_kind():
 
 
 def is_plain_causal(mask=None, bias=None, causal=False, window=None, offset=0):
-    """Tells whether the causal flag of a backend's kernel says all there is to say.
+    """Returns whether the causal flag of a backend's kernel says all there is to say.
 
     Args:
         mask: The mask, or None.
