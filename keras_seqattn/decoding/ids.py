@@ -25,9 +25,13 @@ def checked_model(model: Any) -> Any:
     Raises:
         ValueError: If it lacks a method or an attribute that a search needs.
     """
-    methods = ("encode", "initial_state", "step", "start_id", "end_id", "pad_id")
+    methods = ("encode", "initial_state", "step")
+    names = (*methods, "start_id", "end_id", "pad_id")
     wanted = "a model with the decoding protocol"
-    return arguments.offers("model", model, methods, wanted)
+    arguments.offers("model", model, names, wanted)
+    for name in methods:
+        arguments.function(f"model.{name}", getattr(model, name))
+    return model
 
 
 def id_array(name: str, token_ids: Any, pad_id: int) -> np.ndarray:

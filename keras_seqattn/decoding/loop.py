@@ -35,6 +35,7 @@ from keras_seqattn.decoding.methods import (
     sequence_seeds,
 )
 from keras_seqattn.decoding.processors import gathered
+from keras_seqattn.decoding.protocol import check_step
 
 
 class LoopState(NamedTuple):
@@ -201,7 +202,8 @@ def search(
 
     Raises:
         ValueError: If `batch_size` or `max_length` is not a positive integer, `method`
-            is not a search, or `prefix` does not fit.
+            is not a search, `prefix` does not fit, or `step` or `state` has other
+            structures or shapes than these.
 
     Example:
         >>> import numpy as np
@@ -237,6 +239,7 @@ def search(
         return run(method, step, begin(state, first), tokens).search_state
 
     state = keras.tree.map_structure(np.asarray, state)
+    check_step(step, state, batch_size, method.width)
     seeds = sequence_seeds(np.arange(batch_size), method)
     found = compile.CompiledFunction(program)(state, seeds, prefix)
     return hypotheses(*method.results(found), tokens)

@@ -33,6 +33,7 @@ from keras_seqattn.decoding.methods import (
     sequence_seeds,
     without_seed,
 )
+from keras_seqattn.decoding.protocol import check_model
 from keras_seqattn.scheduling import continuous, static
 from keras_seqattn.scheduling.static import (
     BATCH_SIZES,
@@ -150,7 +151,8 @@ def generate(
     Raises:
         ValueError: If `source_ids` are not integers of rank 2, hold an id outside the
             vocabulary, or are longer than the model's `max_length`, or `max_length` is
-            more than that, `search` is not a search, or `prefix` does not fit.
+            more than that, `search` is not a search, `prefix` does not fit, or a method
+            of `model` returns other structures or shapes than the protocol has.
 
     Example:
         >>> import numpy as np
@@ -369,6 +371,8 @@ def _program(
     can_grow = max_length is None and hasattr(model, "grow_state")
     if can_grow and size in static.TAILS:
         first = min(capacity, length + SPARE)
+    options = {"coverage": True} if method.needs_coverage else {}
+    check_model(model, (size, length), first, method.width, **options)
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
     return Program(without_seed(method), tokens, size, first, capacity)
 

@@ -1,0 +1,194 @@
+"""The decoding protocol, checked by abstract shapes before a search is compiled.
+
+Shapes: B sentences, W beams, V vocabulary, S source length.
+"""
+
+import contextlib
+import threading
+import weakref
+
+import keras
+from keras import ops, tree
+
+# By model: the widths and options of `initial_state` that were checked.
+_CHECKED = weakref.WeakKeyDictionary()
+_CHECKING = threading.Lock()
+
+
+def check_model(model, source_shape, max_length, width, **options):
+    """Checks what a model's methods return, once, without computing it.
+
+    Args:
+        model: A model with `encode`, `initial_state` and `step`.
+        source_shape: Shape of the source ids, (B, S).
+        max_length: Number of generated tokens that the state has memory for.
+        width: Number of beams W.
+        **options: Other arguments of `initial_state`.
+
+    Raises:
+        ValueError: If the logits or the tensors of the state have wrong shapes, or
+            `step` does not return the state's structure, shapes and dtypes.
+
+    Example:
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
+        >>> check_model(model, (2, 8), max_length=8, width=1)
+    """
+    shape, seen = (source_shape[0], width), {}
+
+    def first_step(source_ids, token_ids, index):
+        memory = model.encode(source_ids)
+        state = model.initial_state(memory, max_length, width=width, **options)
+        seen["given"] = _described(state)
+        seen["returned"] = _described(model.step(token_ids, state, index))
+        return token_ids
+
+    with _CHECKING:
+        checked = _CHECKED.setdefault(model, set())
+        key = (width, *sorted(options.items()))
+        if key not in checked:
+            _trace(first_step, keras.KerasTensor(source_shape, "int32"), shape)
+            if "given" in seen:
+                _check_state("`model.initial_state` must return", seen["given"], shape)
+            if "returned" in seen:
+                _check_returned("model.step", **seen, shape=shape)
+            checked.add(key)
+
+
+def check_step(step, state, batch_size, width):
+    """Checks what a step function returns, without computing it.
+
+    Args:
+        step: `step(token_ids, state, index) -> (logits, state)`.
+        state: The state before the first step, of arrays.
+        batch_size: Number of sentences B.
+        width: Number of beams W.
+
+    Raises:
+        ValueError: If the logits or the tensors of the state have wrong shapes, or
+            `step` does not return the state's structure, shapes and dtypes.
+
+    Example:
+        >>> def step(token_ids, state, index):
+        ...     return ops.zeros((2, 8)), state
+        >>> check_step(step, {"beam": {}}, batch_size=2, width=1)
+        Traceback (most recent call last):
+        ValueError: `step` must return logits of shape (B, W, V), here (2, 1, V). \
+Received: logits.shape=(2, 8).
+    """
+    shape, seen = (batch_size, width), {}
+    given = _described(tree.map_structure(ops.convert_to_tensor, state))
+    _check_state("`state` must have", given, shape)
+
+    def first_step(state, token_ids, index):
+        seen["returned"] = _described(step(token_ids, state, index))
+        return token_ids
+
+    _trace(first_step, given, shape)
+    if "returned" in seen:
+        _check_returned("step", given, seen["returned"], shape)
+
+
+class _Function(keras.Operation):
+    """A function as an operation, of which Keras traces the shapes."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.call = function
+
+
+def _trace(function, given, shape):
+    """Runs a function of `given`, token ids and an index on tensors without values.
+
+    An error of the function's own is left to the search, which raises it unchanged.
+    """
+    token_ids, index = (keras.KerasTensor(x, "int32") for x in (shape, ()))
+    with contextlib.suppress(Exception):
+        _Function(function).compute_output_spec(given, token_ids, index)
+
+
+def _described(tensors):
+    """Returns each tensor's shape and dtype; what is no tensor becomes a string."""
+
+    def one(x):
+        try:
+            return keras.KerasTensor(x.shape, keras.backend.standardize_dtype(x.dtype))
+        except (AttributeError, TypeError, ValueError):  # or a tensor of unknown rank
+            return type(x).__name__
+
+    return tree.map_structure(one, tensors)
+
+
+def _check_state(must, state, shape):
+    """Checks the parts of a state, and the first axes of their tensors."""
+    if not isinstance(state, dict) or (shape[1] > 1 and "beam" not in state):
+        raise ValueError(f"{must} a dict with the key 'beam'. Received: {state!r}.")
+    for part, axes in (("beam", "B, W"), ("sentence", "B")):
+        first = shape[: axes.count(",") + 1]
+        for path, x in _leaves(state.get(part, {})).items():
+            if not isinstance(x, str) and not _agree(x.shape[: len(first)], first):
+                sizes = ", ".join(map(str, first))
+                raise ValueError(
+                    f"{must} tensors of shape ({axes}, ...), here ({sizes}, ...), "
+                    f"under {part!r}. "
+                    f"Received: state{_brackets((part, *path))}.shape={x.shape}."
+                )
+
+
+def _check_returned(name, given, returned, shape):
+    """Checks what a step returned, by the state that it was given."""
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise ValueError(
+            f"`{name}` must return a pair, (logits, state). Received: {returned!r}."
+        )
+    logits, state = returned
+    logits_shape = getattr(logits, "shape", None)
+    if logits_shape is None or not _agree(logits_shape, (*shape, None)):
+        raise ValueError(
+            f"`{name}` must return logits of shape (B, W, V), here ({shape[0]}, "
+            f"{shape[1]}, V). Received: logits.shape={logits_shape}."
+        )
+    if difference := _difference(given, state):
+        raise ValueError(
+            f"`{name}` must return a state of the structure, shapes and dtypes that it "
+            f"is given. Received: {difference}."
+        )
+
+
+def _difference(given, returned):
+    """Returns in words how a state differs from the one given, or None."""
+    before, after = _leaves(given), _leaves(returned)
+    for path in [*before, *after]:
+        place = f"state{_brackets(path)}"
+        if path not in after:
+            return f"a state without {place}"
+        if path not in before:
+            return f"a state with {place}, which is new"
+        x, y = before[path], after[path]
+        if isinstance(x, str) or isinstance(y, str):
+            continue
+        if not _agree(x.shape, y.shape):
+            return f"{place}.shape={y.shape}, given {x.shape}"
+        if x.dtype != y.dtype:
+            return f"{place}.dtype={y.dtype!r}, given {x.dtype!r}"
+    try:
+        tree.assert_same_structure(given, returned)
+    except (TypeError, ValueError):
+        return "a state of other containers, such as a list for a tuple"
+    return None
+
+
+def _leaves(tensors):
+    return dict(tree.flatten_with_path(tensors))
+
+
+def _brackets(path):
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def _agree(shape, other):
+    """Returns whether two shapes may be the same, where None is any size."""
+    return len(shape) == len(other) and all(
+        None in sizes or sizes[0] == sizes[1]
+        for sizes in zip(shape, other, strict=True)
+    )
