@@ -13,7 +13,9 @@ from tests.differentiate import upstream_gradient, values_and_gradients
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 4), (5, 1), (3, 4), (6, 2)])
 def test_each_pair_has_the_value_of_its_distance(rng, rows, columns):
     values = rng.normal(size=(2, rows + columns - 1)).astype("float32")
-    pairs = ops.convert_to_numpy(distances.spread(ops.convert_to_tensor(values), rows))
+    pairs = ops.convert_to_numpy(
+        distances.relative_shift(ops.convert_to_tensor(values), rows)
+    )
     expected = [
         [[of_head[j - i + rows - 1] for j in range(columns)] for i in range(rows)]
         for of_head in values
@@ -22,13 +24,13 @@ def test_each_pair_has_the_value_of_its_distance(rng, rows, columns):
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 4), (5, 1), (3, 4), (6, 2)])
-def test_summed_is_the_gradient_of_spread(rng, rows, columns):
+def test_relative_unshift_is_the_gradient_of_relative_shift(rng, rows, columns):
     values = rng.normal(size=(2, rows + columns - 1)).astype("float32")
     pairs, (gradient,) = values_and_gradients(
-        lambda x: distances.spread(x, rows), [values]
+        lambda x: distances.relative_shift(x, rows), [values]
     )
     upstream = ops.convert_to_tensor(upstream_gradient(pairs.shape))
-    sums = ops.convert_to_numpy(distances.summed(upstream))
+    sums = ops.convert_to_numpy(distances.relative_unshift(upstream))
     np.testing.assert_allclose(gradient, sums, atol=1e-6)
 
 

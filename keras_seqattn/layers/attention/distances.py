@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.backend import Tensor
 
 
 class DistanceBias:
@@ -36,17 +37,22 @@ class DistanceBias:
         [[[[0.0, 1.0], [-1.0, 0.0]]]]
     """
 
-    def __init__(self, values, target_length, learned=True):
+    def __init__(
+        self, values: Tensor, target_length: int | Tensor, learned: bool = True
+    ):
         self.values = values
         self.target_length = target_length
         self.learned = learned
 
-    def pairs(self):
-        """Computes the bias of all pairs, a float tensor `(1, H, T, S)`."""
-        return spread(self.values, self.target_length)[None]
+    def pairs(self) -> Tensor:
+        """Returns the bias of all pairs, a float tensor `(1, H, T, S)`."""
+        return relative_shift(self.values, self.target_length)[None]
 
 
-def checked_bias(bias, sizes=(None, None, None, None)):
+def checked_bias(
+    bias: DistanceBias | Tensor | None,
+    sizes: tuple[int | None, ...] = (None, None, None, None),
+) -> DistanceBias | Tensor | None:
     """Returns a bias of scores, if it is one.
 
     Args:
@@ -78,7 +84,7 @@ def checked_bias(bias, sizes=(None, None, None, None)):
     return bias
 
 
-def of_pairs(bias):
+def of_pairs(bias: DistanceBias | Tensor | None) -> Tensor | None:
     """Returns a bias as a tensor.
 
     Args:
@@ -94,7 +100,7 @@ def of_pairs(bias):
     return bias.pairs() if isinstance(bias, DistanceBias) else bias
 
 
-def count_heads(bias):
+def count_heads(bias: DistanceBias | Tensor) -> int:
     """Returns the number of heads a bias has numbers for, 1 if one serves all.
 
     Args:
@@ -110,8 +116,19 @@ def count_heads(bias):
     return bias.values.shape[0] if isinstance(bias, DistanceBias) else bias.shape[1]
 
 
-def spread(values, rows):
-    """Returns for each pair the value of its distance.
+def relative_shift(values: Tensor, rows: int | Tensor) -> Tensor:
+    """Computes a matrix of all pairs from one value for each distance.
+
+    The relative shift of Transformer-XL, which Music Transformer calls skewing: a row
+    of values is written once for each query, one number longer than it is, and read in
+    rows of its own length. So each row begins one value earlier than the row above it.
+    For four queries and keys, and the distances j - i from -3 (a) to 3 (g):
+
+        written: rows + 1 zero   read in rows of 7        the last 4 columns
+            a b c d e f g 0        a b c d e f g                d e f g
+            a b c d e f g 0        0 a b c d e f                c d e f
+            a b c d e f g 0        g 0 a b c d e                b c d e
+            a b c d e f g 0        f g 0 a b c d                a b c d
 
     Args:
         values: Tensor `(H, rows + columns - 1)`.
@@ -122,19 +139,22 @@ def spread(values, rows):
 
     Example:
         >>> values = ops.convert_to_tensor([[1, 2, 3, 4]])
-        >>> ops.convert_to_numpy(spread(values, 2)).tolist()
+        >>> ops.convert_to_numpy(relative_shift(values, 2)).tolist()
         [[[2, 3, 4], [1, 2, 3]]]
+
+    Reference:
+        Dai et al. 2019 (Transformer-XL), appendix B; Huang et al. 2019 (Music
+        Transformer), section 3.4.1. Differs: the values are the same for all queries.
     """
     heads, distances = ops.shape(values)
-    # Copies one longer than a row, cut into rows: each row begins one value earlier.
     x = ops.pad(values, ((0, 0), (0, 1)))
-    x = ops.broadcast_to(x[:, None], (heads, rows, distances + 1))
+    x = ops.broadcast_to(x[:, None], (heads, rows, distances + 1))  # written
     x = ops.reshape(x, (heads, rows * (distances + 1)))[:, : rows * distances]
-    return ops.reshape(x, (heads, rows, distances))[:, :, rows - 1 :]
+    return ops.reshape(x, (heads, rows, distances))[:, :, rows - 1 :]  # read
 
 
-def summed(pairs):
-    """Sums the pairs of each distance: what a gradient makes of `spread`.
+def relative_unshift(pairs: Tensor) -> Tensor:
+    """Sums the pairs of each distance: the gradient of `relative_shift`.
 
     Args:
         pairs: Tensor `(H, rows, columns)`.
@@ -144,11 +164,11 @@ def summed(pairs):
 
     Example:
         >>> pairs = ops.convert_to_tensor([[[2, 3, 4], [1, 2, 3]]])
-        >>> ops.convert_to_numpy(summed(pairs)).tolist()
+        >>> ops.convert_to_numpy(relative_unshift(pairs)).tolist()
         [[1, 4, 6, 4]]
     """
     heads, rows, columns = ops.shape(pairs)
     distances = rows + columns - 1
-    x = ops.pad(pairs, ((0, 0), (0, 0), (rows - 1, 0)))
+    x = ops.pad(pairs, ((0, 0), (0, 0), (rows - 1, 0)))  # (H, rows, distances)
     x = ops.pad(ops.reshape(x, (heads, rows * distances)), ((0, 0), (0, rows)))
     return ops.sum(ops.reshape(x, (heads, rows, distances + 1)), axis=1)[:, :distances]

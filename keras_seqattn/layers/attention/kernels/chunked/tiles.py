@@ -79,7 +79,7 @@ class DistanceTiles:
         grid = self._grid
         start, size = self._place(row, column)
         values = ops.slice(self._values, (0, start), (self._values.shape[0], size))
-        tile = distances.spread(values, grid.columns)  # (H or 1, s, t)
+        tile = distances.relative_shift(values, grid.columns)  # (H or 1, s, t)
         tile = ops.reshape(tile, (1, *self._heads, *ops.shape(tile)[1:]))
         return ops.swapaxes(tile, 2, 3)
 
@@ -103,7 +103,7 @@ class DistanceTiles:
                 pairs = ops.reshape(pairs, (heads, *ops.shape(pairs)[3:]))
                 start, size = self._place(row, column)
                 sums = ops.slice(total, (0, start), (heads, size))
-                sums = sums + distances.summed(pairs)
+                sums = sums + distances.relative_unshift(pairs)
                 return ops.slice_update(total, (0, start), sums)
 
             return ops.fori_loop(*grid.keys_seen(row), add, total)
