@@ -1,8 +1,43 @@
-"""The backend's own random state."""
+"""Random numbers: by a seed that a program computes, and the backend's own state."""
 
 import contextlib
 
 import keras
+from keras import ops
+
+from keras_seqattn.backend import Tensor
+
+_SEED_DTYPES = {"tensorflow": "int32", "jax": "uint32", "torch": "int32"}
+
+
+def computed_uniform(shape: tuple, seed: tuple[Tensor, Tensor], dtype: str) -> Tensor:
+    """Draws from [0, 1) by a seed that the program computes.
+
+    Args:
+        shape: Tuple of integers or scalar tensors.
+        seed: Two scalar integers; the same two draw the same numbers.
+        dtype: Dtype of the numbers.
+
+    Returns:
+        Tensor of the shape.
+
+    Example:
+        >>> tuple(computed_uniform((2, 3), (ops.array(7), 0), "float32").shape)
+        (2, 3)
+    """
+    return keras.random.uniform(shape, seed=_ComputedSeed(seed), dtype=dtype)
+
+
+class _ComputedSeed(keras.random.SeedGenerator):
+    """Hands `keras.random` a tensor for a seed, which it does not take as such."""
+
+    def __init__(self, seed):
+        seed = ops.stack([ops.cast(number, "int32") for number in seed])
+        self._seed = ops.cast(seed, _SEED_DTYPES[keras.backend.backend()])
+
+    def next(self, ordered=True):
+        """Returns the seed: there is no state."""
+        return self._seed
 
 
 @contextlib.contextmanager

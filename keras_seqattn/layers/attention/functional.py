@@ -8,6 +8,10 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.backend.attention import (
+    fused_attention_is_linear,
+    has_fused_attention,
+)
 from keras_seqattn.layers.attention import distances, masks
 from keras_seqattn.layers.attention.kernels import explicit, fused
 from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attention
@@ -237,14 +241,11 @@ def choose_implementation(
     distances.checked_bias(bias)
     arguments.fraction("dropout", dropout)
     arguments.choice("device", device, ("cpu", "gpu", "tpu"), optional=True)
-    backend = keras.backend.backend()
     dtype = arguments.interpreted(
         "dtype", dtype, keras.backend.standardize_dtype, "the name of a dtype"
     )
     same_width = value_shape is None or value_shape[-1] == key_shape[-1]
-    fits_jax = same_width and dtype != "float16"
-    has_kernel = backend == "torch" or (backend == "jax" and fits_jax)
-    has_kernel = has_kernel and dropout == 0.0
+    has_kernel = dropout == 0.0 and has_fused_attention(dtype, same_width)
     lengths = query_shape[1], key_shape[1]
     # Unknown is None, a tensor, or what a program that is exported has for a size.
     are_known = all(isinstance(length, int) for length in lengths)
@@ -253,7 +254,7 @@ def choose_implementation(
     is_padding = mask is None or (len(mask.shape) == 4 and mask.shape[2] == 1)
     few_pairs = is_padding and not causal and window is None and bias is None
     few_pairs = few_pairs or fused.is_plain_causal(mask, bias, causal, window, offset)
-    if has_kernel and few_pairs and _is_thrifty(backend, dtype, device):
+    if has_kernel and few_pairs and fused_attention_is_linear(dtype, device):
         return "fused"
     return "chunked"
 
@@ -287,13 +288,6 @@ def check_options(query, key, mask, bias, scale=None):
     arguments.scalar("scale", scale, optional=True)
     sizes = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
     distances.checked_bias(bias, sizes)
-
-
-def _is_thrifty(backend, dtype, device):
-    """Whether the backend's kernel has not all scores in memory at once."""
-    if backend == "torch":
-        return True
-    return dtype == "bfloat16" and (device or fused.device_kind()) == "gpu"
 
 
 def checked(query, key, value):

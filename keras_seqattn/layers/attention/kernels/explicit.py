@@ -7,8 +7,9 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 import keras
 from keras import ops
 
-from keras_seqattn.backend import autodiff
-from keras_seqattn.layers.attention.distances import of_pairs
+from keras_seqattn.backend import Tensor
+from keras_seqattn.backend import ops as backend
+from keras_seqattn.layers.attention.distances import DistanceBias, of_pairs
 from keras_seqattn.layers.dropout import drop
 
 # Far below any score, and finite: a row with no key softmaxes to a mean instead of NaN,
@@ -16,7 +17,7 @@ from keras_seqattn.layers.dropout import drop
 MASKED_SCORE = -1e30
 
 
-def widened(x):
+def widened(x: Tensor) -> Tensor:
     """Returns what scores are computed from: float16, whose products overflow, wider.
 
     Args:
@@ -33,7 +34,9 @@ def widened(x):
     return ops.cast(x, "float32") if is_float16 else x
 
 
-def softmax(scores, mask, bias, dtype):
+def softmax(
+    scores: Tensor, mask: Tensor | None, bias: DistanceBias | Tensor | None, dtype: str
+) -> Tensor:
     """Normalizes biased and masked scores, in float32.
 
     Args:
@@ -58,29 +61,11 @@ def softmax(scores, mask, bias, dtype):
         scores = scores + ops.where(mask, 0.0, MASKED_SCORE)
     # Keras warns of a softmax over one key, which is what a first position may see.
     one_key = scores.shape[-1] == 1
-    scores = ops.ones_like(scores) if one_key else _softmax(scores)
+    scores = ops.ones_like(scores) if one_key else backend.softmax(scores)
     return ops.cast(scores, dtype)
 
 
-def _softmax(scores):
-    """Normalizes rows; on JAX with a gradient in fewer passes than its own."""
-    if keras.backend.backend() == "jax":
-        return _differentiated_by_weights(scores)
-    return ops.softmax(scores, axis=-1)
-
-
-@autodiff.custom_gradient
-def _differentiated_by_weights(scores):
-    weights = ops.softmax(scores, axis=-1)
-
-    def gradient(upstream):
-        share = ops.sum(weights * upstream, axis=-1, keepdims=True)
-        return weights * (upstream - share)
-
-    return weights, gradient
-
-
-def zero_empty_rows(x, mask, heads_last):
+def zero_empty_rows(x: Tensor, mask: Tensor | None, heads_last: bool) -> Tensor:
     """Sets to zero what belongs to a query that may attend to nothing.
 
     Args:
@@ -105,7 +90,13 @@ def zero_empty_rows(x, mask, heads_last):
     return ops.where(seen, x, ops.cast(0.0, x.dtype))
 
 
-def weighted_sum(weights, value, mask=None, dropout=0.0, seed=None):
+def weighted_sum(
+    weights: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    seed: int | keras.random.SeedGenerator | None = None,
+) -> Tensor:
     """Sums the values of each head with given weights.
 
     Args:

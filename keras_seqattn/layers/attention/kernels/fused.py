@@ -4,18 +4,25 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 K key_dim, V value_dim.
 """
 
-import functools
-
 import keras
 from keras import ops
 
+from keras_seqattn.backend import Tensor
+from keras_seqattn.backend.attention import fused_attention_takes_float16
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.kernels import explicit
 
 LOWEST_FLOAT16 = -65504.0
 
 
-def fused_attention(query, key, value, bias=None, dropout=0.0, **options):
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    **options,
+) -> Tensor:
     """Computes `dot_product_attention` with the kernel of the backend.
 
     Args:
@@ -50,7 +57,7 @@ def fused_attention(query, key, value, bias=None, dropout=0.0, **options):
     shapes = ops.shape(query), ops.shape(key)
     pairs = mask = None if is_causal else masks.pair_mask(*shapes, **options)
     dtype = keras.backend.standardize_dtype(query.dtype)
-    if not _takes_float16():
+    if not fused_attention_takes_float16():
         query, key, value = (explicit.widened(x) for x in (query, key, value))
     if bias is not None and dtype == "float16":
         bias, mask = _float16_bias(mask, ops.cast(bias, "float32")), None
@@ -68,25 +75,14 @@ def fused_attention(query, key, value, bias=None, dropout=0.0, **options):
     return explicit.zero_empty_rows(output, pairs, heads_last=True)
 
 
-@functools.cache
-def _takes_float16():
-    """Whether the kernel keeps scores of float16 in float32.
-
-    What Keras has on TensorFlow does not; JAX's does not compile on a CPU, nor has a
-    gradient there.
-    """
-    backend = keras.backend.backend()
-    return backend == "torch" or (backend == "jax" and device_kind() == "gpu")
-
-
-@functools.cache
-def device_kind():
-    """Returns the kind of the first device: "cpu", "gpu" or "tpu"."""
-    return keras.distribution.list_devices()[0].partition(":")[0]
-
-
-def is_plain_causal(mask=None, bias=None, causal=False, window=None, offset=0):
-    """Returns whether the causal flag of a backend's kernel says all there is to say.
+def is_plain_causal(
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    offset: int | Tensor = 0,
+) -> bool:
+    """Tells whether the causal flag of a backend's kernel says all there is to say.
 
     Args:
         mask: The mask, or None.
