@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers.attention.kernels.chunked import grid
 from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attention
+from keras_seqattn.layers.attention.kernels.chunked.pairs import Q_BLOCK, BlockPairs
 from tests import oracle
 from tests.differentiate import upstream_gradient, values_and_gradients
 from tests.evaluate import examples
@@ -137,7 +137,7 @@ def test_visits_the_blocks_that_hold_a_visible_pair_and_no_others(
     target, source, causal, window, offset, block_length
 ):
     query, key = (ops.zeros((1, length, 1, 1)) for length in (target, source))
-    blocks = grid.Grid(
+    blocks = BlockPairs(
         query,
         key,
         causal=causal,
@@ -146,7 +146,7 @@ def test_visits_the_blocks_that_hold_a_visible_pair_and_no_others(
         block_length=block_length,
     )
     # The queries that fill up the last block see keys like any other.
-    height, width = blocks.rows * blocks.num_rows, blocks.columns * blocks.num_columns
+    height, width = blocks.q.length * blocks.q.count, blocks.kv.length * blocks.kv.count
     visible = np.array(
         [
             [oracle.may_attend(i, j, causal, window, offset) for j in range(width)]
@@ -154,24 +154,24 @@ def test_visits_the_blocks_that_hold_a_visible_pair_and_no_others(
         ]
     )
     tiles = visible.reshape(
-        blocks.num_rows, blocks.rows, blocks.num_columns, blocks.columns
+        blocks.q.count, blocks.q.length, blocks.kv.count, blocks.kv.length
     ).any((1, 3))
-    for row in range(blocks.num_rows):
-        visited = np.zeros(blocks.num_columns, bool)
-        visited[slice(*map(int, blocks.keys_seen(row)))] = True
+    for row in range(blocks.q.count):
+        visited = np.zeros(blocks.kv.count, bool)
+        visited[slice(*map(int, blocks.kv_range(row)))] = True
         np.testing.assert_array_equal(visited, tiles[row])
-    for column in range(blocks.num_columns):
-        visited = np.zeros(blocks.num_rows, bool)
-        visited[slice(*map(int, blocks.seen_by(column)))] = True
+    for column in range(blocks.kv.count):
+        visited = np.zeros(blocks.q.count, bool)
+        visited[slice(*map(int, blocks.q_range(column)))] = True
         np.testing.assert_array_equal(visited, tiles[:, column])
 
 
 def test_work_in_a_window_grows_with_the_length_alone():
     def visited(length):
         x = ops.zeros((1, length, 1, 1))
-        blocks = grid.Grid(x, x, window=256, causal=True)
-        edges = [blocks.keys_seen(row) for row in range(blocks.num_rows)]
-        pairs = blocks.rows * blocks.columns
+        blocks = BlockPairs(x, x, window=256, causal=True)
+        edges = [blocks.kv_range(row) for row in range(blocks.q.count)]
+        pairs = blocks.q.length * blocks.kv.length
         return pairs * sum(int(end) - int(first) for first, end in edges)
 
     assert visited(4096) <= 3 * 256 * 4096
@@ -221,7 +221,7 @@ def test_never_has_all_scores_nor_all_of_a_mask_or_bias(rng):
 
 @pytest.mark.parametrize("positions", ["relative", "alibi"])
 def test_never_has_the_bias_of_all_pairs(rng, positions):
-    length = 2 * grid.MOST_ROWS
+    length = 2 * Q_BLOCK
     layer = layers.MultiHeadAttention(
         1, 4, positions=positions, implementation="chunked"
     )

@@ -18,7 +18,7 @@ from keras_seqattn.backend import autodiff
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.functional import check_options, checked
 from keras_seqattn.layers.attention.kernels import explicit
-from keras_seqattn.layers.attention.kernels.chunked import grid
+from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks, map_blocks
 from keras_seqattn.layers.attention.scaled_dot import AttentionLayer
 from keras_seqattn.layers.weights.lora import Dense
 from keras_seqattn.layers.weights.quantization import dtype_config
@@ -182,8 +182,7 @@ def _all_sums(query, key, vector):
     """Computes vector . tanh(query + key), `(B, H, T, S)`, with all sums at once."""
     groups, (batch, target, heads, _) = key.shape[2], ops.shape(query)
     source = ops.shape(key)[1]
-    rows = grid.split(query, target, 1, groups)[0]  # (B, G, R * T, U)
-    columns = grid.split(key, source, 1, groups)[0]  # (B, G, S, U)
+    rows, columns = _whole(query, groups), _whole(key, groups)
     factors = _tall(vector, groups, target)
     scores = ops.einsum("bgtsu,gtu->bgts", _tanh(rows, columns), factors)
     return ops.reshape(scores, (batch, heads, target, source))
@@ -193,53 +192,51 @@ def _sums_in_blocks(query, key, vector):
     """Computes what `_all_sums` does, in O(T S) memory, the backward pass included."""
     groups, (_, target, heads, units) = key.shape[2], ops.shape(query)
     source, repeats = ops.shape(key)[1], heads // groups
-    rows, num_rows = grid.cut(target, _block_length(source, heads * units))
-    columns, num_columns = grid.cut(source, _block_length(target, heads * units))
+    q = Blocks.of(target, _block_length(source, heads * units))
+    k = Blocks.of(source, _block_length(target, heads * units))
 
     @autodiff.custom_gradient
     def sums(query, key, vector):
-        queries = grid.split(query, rows, num_rows, groups)  # (N, B, G, R * t, U)
-        all_queries = grid.split(query, target, 1, groups)[0]  # (B, G, R * T, U)
-        all_keys = grid.split(key, source, 1, groups)[0]  # (B, G, S, U)
-        factors = _tall(vector, groups, rows)
+        q_blocks = q.split(query, groups)  # (N, B, G, R * t, U)
+        all_queries = _whole(query, groups)  # (B, G, R * T, U)
+        all_keys = _whole(key, groups)  # (B, G, S, U)
+        factors = _tall(vector, groups, q.length)
 
         def score(_, block):
             return (ops.einsum("bgtsu,gtu->bgts", _tanh(block, all_keys), factors),)
 
-        nothing = ops.zeros((*ops.shape(queries)[1:-1], source), "float32")
-        (scores,) = grid.stack(score, (queries,), (nothing,))
-        scores = grid.join(scores, rows, target)  # (B, T, H, S)
+        zeros = ops.zeros((*ops.shape(q_blocks)[1:-1], source), "float32")
+        scores = q.join(map_blocks(score, (q_blocks,), (zeros,))[0])  # (B, T, H, S)
 
         def query_and_vector_gradients(upstream):
-            by_rows = ops.transpose(upstream, (0, 2, 1, 3))  # (B, T, H, S)
-            by_rows = grid.split(by_rows, rows, num_rows, groups)
+            by_query = ops.transpose(upstream, (0, 2, 1, 3))  # (B, T, H, S)
+            by_query = q.split(by_query, groups)  # (N, B, G, R * t, S)
 
-            def row(_, block, upstream):
+            def of_q_block(_, block, upstream):
                 tanh = _tanh(block, all_keys)
                 slope = ops.einsum("bgts,bgtsu->bgtu", upstream, 1.0 - tanh * tanh)
                 return slope * factors, ops.einsum("bgts,bgtsu->gtu", upstream, tanh)
 
-            like = ops.zeros_like(queries[0]), ops.zeros_like(factors)
-            d_query, d_vector = grid.stack(row, (queries, by_rows), like)
-            d_vector = ops.reshape(d_vector, (-1, groups, repeats, rows, units))
+            like = ops.zeros_like(q_blocks[0]), ops.zeros_like(factors)
+            d_query, d_vector = map_blocks(of_q_block, (q_blocks, by_query), like)
+            d_vector = ops.reshape(d_vector, (-1, groups, repeats, q.length, units))
             d_vector = ops.reshape(ops.sum(d_vector, axis=(0, 3)), (heads, units))
-            return grid.join(d_query, rows, target), d_vector
+            return q.join(d_query), d_vector
 
         def key_gradient(upstream):
             upstream = ops.reshape(upstream, (-1, groups, repeats * target, source))
-            by_columns = ops.transpose(upstream, (0, 3, 1, 2))  # (B, S, G, R * T)
-            by_columns = grid.split(by_columns, columns, num_columns, groups)
-            keys = grid.split(key, columns, num_columns, groups)  # (M, B, G, s, U)
+            by_key = ops.transpose(upstream, (0, 3, 1, 2))  # (B, S, G, R * T)
+            by_key = k.split(by_key, groups)  # (M, B, G, s, R * T)
+            k_blocks = k.split(key, groups)  # (M, B, G, s, U)
             factors = _tall(vector, groups, target)[:, None]
 
-            def column(_, block, upstream):
+            def of_k_block(_, block, upstream):
                 tanh = _tanh(block, all_queries)
                 slope = (1.0 - tanh * tanh) * factors  # (B, G, s, R * T, U)
                 return (ops.einsum("bgst,bgstu->bgsu", upstream, slope),)
 
-            like = (ops.zeros_like(keys[0]),)
-            blocks = grid.stack(column, (keys, by_columns), like)[0]
-            return grid.join(blocks, columns, source)
+            like = (ops.zeros_like(k_blocks[0]),)
+            return k.join(map_blocks(of_k_block, (k_blocks, by_key), like)[0])
 
         def gradient(upstream):
             d_query, d_vector = query_and_vector_gradients(upstream)
@@ -248,6 +245,12 @@ def _sums_in_blocks(query, key, vector):
         return ops.transpose(scores, (0, 2, 1, 3)), gradient
 
     return sums(query, key, vector)
+
+
+def _whole(x, groups):
+    """Transposes `(B, L, H, U)` to `(B, G, R * L, U)`, as one block."""
+    length = ops.shape(x)[1]
+    return Blocks(length, length, 1).split(x, groups)[0]
 
 
 def _tall(vector, groups, length):

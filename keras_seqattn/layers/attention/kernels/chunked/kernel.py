@@ -1,11 +1,38 @@
 """Attention block by block: O(T + S) memory, for sequences of any length.
 
-The scores of one block of queries with one of keys exist at a time. Over the blocks of
-keys, the softmax is renormalized whenever a larger score is met; the backward pass
-computes each block of scores anew, from the logarithm of each row's sum.
+    forward: FlashAttention-2, algorithm 1, with the keys first in each block s
+        for each query block i:
+            row_max, row_sum, acc = -inf, 0, 0
+            for each key/value block j that i sees:
+                s = k[j] q[i]^T + bias[i, j], masked
+                row_max, rescale = max(row_max, s), exp(old row_max - new row_max)
+                p = exp(s - row_max)
+                row_sum = rescale * row_sum + sum(p)
+                acc = rescale * acc + v[j]^T (p * dropout[i, j])
+            o[i], logsumexp[i] = acc / row_sum, row_max + log(row_sum)
+
+    backward: FlashAttention-2, algorithm 2, from do, the gradient of o
+        delta = sum(o * do)
+        for each query block i and key/value block j that i sees:
+            p = exp(s - logsumexp[i]), where s and dropout are computed again
+            ds = p * (v[j] do[i]^T * dropout[i, j] - delta[i])
+            dq[i] += ds^T k[j]
+            dk[j] += ds q[i]
+            dv[j] += (p * dropout[i, j]) do[i]
+            dbias[i, j] += ds
+
+`pairs.py` says which blocks see each other, their masks and their dropout; `biases.py`
+makes bias[i, j] and dbias; `blocks.py` cuts sequences into blocks and loops over them.
 
 Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
-R = H / G, K key_dim, V value_dim; N blocks of t queries, M blocks of s keys.
+R = H / G, K key_dim, V value_dim; N query blocks of t queries, M key/value blocks of s
+keys. q and do are `(N, B, G, R * t, K or V)`, k and v `(M, B, G, s, K or V)`.
+
+Reference:
+    Milakov & Gimelshein 2018, algorithm 3 (the softmax, block by block); Rabe & Staats
+    2021 (attention with it); Dao et al. 2022, algorithm 4 (FlashAttention's backward
+    pass); Dao 2023 (FlashAttention-2: logsumexp). Differs: blocks are cut for a CPU's
+    cache; within a window, the backward pass goes over the blocks twice.
 """
 
 import functools
@@ -13,20 +40,32 @@ import functools
 import keras
 from keras import ops
 
-from keras_seqattn.backend import autodiff
+from keras_seqattn.backend import Tensor, autodiff
 from keras_seqattn.layers.attention.distances import DistanceBias
-from keras_seqattn.layers.attention.kernels.chunked.grid import Grid, carry_along, stack
-from keras_seqattn.layers.attention.kernels.chunked.tiles import (
-    DistanceTiles,
-    PairTiles,
+from keras_seqattn.layers.attention.kernels.chunked.biases import (
+    BlockDistanceBias,
+    PairBias,
 )
+from keras_seqattn.layers.attention.kernels.chunked.blocks import (
+    map_blocks,
+    scan_blocks,
+)
+from keras_seqattn.layers.attention.kernels.chunked.pairs import BlockPairs
 from keras_seqattn.layers.attention.kernels.explicit import MASKED_SCORE, widened
 
-# Stands for the logarithm of an empty row's sum: each weight made with it is zero.
+# The logsumexp of a row that sees nothing: each weight made with it is zero.
 EMPTY_ROW = 1e30
 
 
-def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
+def chunked_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: DistanceBias | Tensor | None = None,
+    **options,
+) -> Tensor:
     """Computes `dot_product_attention` in blocks, forward and backward.
 
     A block of scores that `causal` or `window` hides is not computed. Lengths need not
@@ -41,7 +80,7 @@ def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
         bias: Float tensor that broadcasts to `(B, H, T, S)`, a `DistanceBias`, of which
             not all pairs are made, or None.
         **options: `causal`, `window`, `offset`, `dropout` and `seed` as in
-            `dot_product_attention`, and `block_length`: see `Grid`.
+            `dot_product_attention`, and `block_length`: see `BlockPairs`.
 
     Returns:
         Float tensor `(B, T, H, V)` in the dtype of `query`, zero where a query may
@@ -51,260 +90,188 @@ def chunked_attention(query, key, value, *, mask=None, bias=None, **options):
         >>> x = ops.ones((1, 6, 2, 4))
         >>> tuple(chunked_attention(x, x, x, causal=True, block_length=4).shape)
         (1, 6, 2, 4)
-
-    Reference:
-        Rabe & Staats 2021; for the backward pass Dao et al. 2022, algorithm 4. Differs:
-        within a window, it goes over the blocks twice.
     """
-    grid = Grid(query, key, mask, **options)
+    pairs = BlockPairs(query, key, mask, **options)
     key, value = (ops.cast(x, query.dtype) for x in (key, value))
-    make_tiles, learned, constant = _biases(grid, bias)
+    make_bias, learned, constant = _bias_of_blocks(pairs, bias)
 
     @autodiff.custom_gradient
-    def attend(query, key, value, *biases):
-        keys = grid.key_blocks(key), grid.key_blocks(value)
-        weighing = _Weighing(grid, *keys, *map(make_tiles, biases or constant))
-        queries = grid.query_blocks(query)
-        output, log_sums = weighing.output(queries)
+    def attend(query, key, value, *learned):
+        q = pairs.q.split(query, pairs.groups)
+        k, v = (pairs.kv.split(x, pairs.groups) for x in (key, value))
+        block_bias = make_bias(*learned, *constant)
+        scores = functools.partial(_scores, pairs, block_bias, k)
+        o, logsumexp = _forward(pairs, scores, q, v)
 
         def gradient(upstream):
-            rows = _rows(queries, grid.query_blocks(upstream), output, log_sums)
-            by_queries, *by_keys = weighing.gradients(rows)
-            gradients = [
-                grid.join_queries(by_queries),
-                *(grid.join_keys(blocks) for blocks in by_keys),
-                *(weighing.bias_gradient(rows) for _ in biases),
-            ]
-            inputs = (query, key, value, *biases)
-            return tuple(
-                ops.cast(x, given.dtype)
-                for x, given in zip(gradients, inputs, strict=True)
-            )
+            do = pairs.q.split(upstream, pairs.groups)
+            delta = ops.sum(o * ops.cast(do, "float32"), axis=-1)[..., None, :]
+            q_blocks = q, do, logsumexp, delta
+            differentiate = functools.partial(_differentiate, pairs, scores, v)
+            backward = _backward_twice if pairs.windowed else _backward_once
+            dq, dk, dv = backward(pairs, differentiate, q_blocks, k, v)
+            dq = pairs.q.join(ops.swapaxes(dq, -1, -2))  # (B, T, H, K)
+            gradients = [dq, pairs.kv.join(dk), pairs.kv.join(dv)]
+            if learned:
 
-        return ops.cast(grid.join_queries(output), query.dtype), gradient
+                def ds(i, j, *q_block):
+                    return pairs.heads_apart(differentiate(i, j, *q_block)[1])
+
+                gradients.append(block_bias.gradient(ds, q_blocks))
+            inputs = zip(gradients, (query, key, value, *learned), strict=True)
+            return tuple(ops.cast(x, given.dtype) for x, given in inputs)
+
+        return ops.cast(pairs.q.join(o), query.dtype), gradient
 
     return attend(query, key, value, *learned)
 
 
-def _biases(grid, bias):
-    """Gives what makes tiles of a bias, and the bias as one of two tuples of tensors.
-
-    The first is of those that want a gradient, the second of those that want none.
-    """
+def _bias_of_blocks(pairs, bias):
+    """Returns what makes bias[i, j] of tensors: the learned, and the constant ones."""
     if bias is None:
-        return None, (), ()
+        return lambda: None, (), ()
     if not isinstance(bias, DistanceBias):
-        pairs = grid.broadcast(ops.convert_to_tensor(bias))
-        return functools.partial(PairTiles, grid), (pairs,), ()
-    make_tiles, values = functools.partial(DistanceTiles, grid), (bias.values,)
-    return (make_tiles, values, ()) if bias.learned else (make_tiles, (), values)
+        values = pairs.broadcast(ops.convert_to_tensor(bias))
+        return functools.partial(PairBias, pairs), (values,), ()
+    make_bias, values = functools.partial(BlockDistanceBias, pairs), (bias.values,)
+    return (make_bias, values, ()) if bias.learned else (make_bias, (), values)
 
 
-def _rows(queries, upstream, output, log_sums):
-    """Gives what the backward pass needs of each block of queries.
+def _forward(pairs, scores, q, v):
+    """Computes o `(N, B, G, R * t, V)` and logsumexp `(N, B, G, 1, R * t)`."""
+    batch, groups, rows, _ = ops.shape(q[0])
+    zero_row = ops.zeros((batch, groups, 1, rows), "float32")
+    zero_acc = ops.zeros((batch, groups, v.shape[-1], rows), "float32")
 
-    The last is what each row's gradients share: sum_s weight * d_weight, which equals
-    output . upstream.
+    def of_q_block(i, q_i):
+        def add_kv_block(j, state):
+            row_max, row_sum, acc = state
+            s = scores(i, j, q_i)  # (B, G, s, R * t)
+            new_max = ops.maximum(row_max, _max(s))
+            p, rescale = ops.exp(s - new_max), ops.exp(row_max - new_max)
+            row_sum = row_sum * rescale + ops.sum(p, axis=-2, keepdims=True)
+            p = p * pairs.dropout(i, j, p)
+            # p is not yet divided by its sum: products of float16 could overflow.
+            v_j = ops.swapaxes(widened(v[j]), -1, -2)  # (B, G, V, s)
+            return new_max, row_sum, acc * rescale + _matmul(v_j, p)
+
+        start = zero_row + MASKED_SCORE, zero_row, zero_acc
+        row_max, row_sum, acc = ops.fori_loop(*pairs.kv_range(i), add_kv_block, start)
+        is_seen = row_max > MASKED_SCORE
+        row_sum = ops.where(is_seen, row_sum, 1.0)
+        logsumexp = ops.where(is_seen, row_max + ops.log(row_sum), EMPTY_ROW)
+        return ops.where(is_seen, acc / row_sum, 0.0), logsumexp
+
+    o, logsumexp = map_blocks(of_q_block, (q,), (zero_acc, zero_row))
+    return ops.swapaxes(o, -1, -2), logsumexp
+
+
+def _backward_once(pairs, differentiate, q_blocks, k, v):
+    """Computes dq `(N, B, G, K, R * t)`, dk and dv, with each pair of blocks once.
+
+    Each key/value block adds to dq of all query blocks, those that do not see it too.
     """
-    shares = ops.sum(output * ops.cast(upstream, "float32"), axis=-1)
-    return queries, upstream, log_sums, shares[..., None, :]
 
+    def add_kv_block(j, totals):
+        dq, dk, dv = totals
+        first, end = pairs.q_range(j)
 
-class _Weighing:
-    """Weighs values, and differentiates it, with one block of scores at a time.
+        def add_q_block(dkv_j, i, dq_i, *q_block):
+            def add():
+                p, ds = differentiate(i, j, *q_block)
+                return dq_i + _dq(k[j], ds), *_add_dkv(dkv_j, p, ds, *q_block)
 
-    A block is `(B, G, s, R * t)`: with the keys first, no product of matrices wants it
-    turned.
-
-    Args:
-        grid: The `Grid` of the sequences.
-        keys: Blocks `(M, B, G, s, K)`.
-        values: Blocks `(M, B, G, s, V)`.
-        bias: `PairTiles` or `DistanceTiles`, or None.
-    """
-
-    def __init__(self, grid, keys, values, bias=None):
-        self._grid, self._keys, self._values, self._bias = grid, keys, values, bias
-
-    def output(self, queries):
-        """Gives the weighted values `(N, B, G, R * t, V)`, and the rows' log sums."""
-        batch, groups, rows, _ = ops.shape(queries[0])
-        blank = ops.zeros((batch, groups, 1, rows), "float32")
-        nothing = ops.zeros((batch, groups, self._values.shape[-1], rows), "float32")
-
-        def attend(row, query):
-            def see(column, state):
-                return self._see(row, column, query, *state)
-
-            edges = self._grid.keys_seen(row)
-            start = blank + MASKED_SCORE, blank, nothing
-            peak, total, output = ops.fori_loop(*edges, see, start)
-            seen = peak > MASKED_SCORE
-            total = ops.where(seen, total, 1.0)
-            log_sum = ops.where(seen, peak + ops.log(total), EMPTY_ROW)
-            return ops.where(seen, output / total, 0.0), log_sum
-
-        output, log_sums = stack(attend, (queries,), (nothing, blank))
-        return ops.swapaxes(output, -1, -2), log_sums
-
-    def gradients(self, rows):
-        """Gives those of the queries `(N, B, G, R * t, K)`, the keys and the values.
-
-        Within a window, a block sees few of the others: queries gather from keys, then
-        keys from queries, and the scores are made twice. Without one they are made
-        once, and each block of keys adds to the gradient of all queries.
-        """
-        if self._grid.farthest is None:
-            of_queries, *of_keys = self._one_pass(rows)
-        else:
-            of_queries, of_keys = self._query_gradients(rows), self._key_gradients(rows)
-        return ops.swapaxes(of_queries, -1, -2), *of_keys
-
-    def bias_gradient(self, rows):
-        """Gives the gradient of the bias."""
-
-        def differentiate(row, column, *block):
-            return self._unfold(self._differentiate(row, column, *block)[1])
-
-        return self._bias.gradient(differentiate, rows)
-
-    def _one_pass(self, rows):
-        """Gives all gradients, the queries' `(N, B, G, K, R * t)`, from one pass."""
-
-        def gather(column, totals):
-            of_queries, *of_keys = totals
-            of_queries, *blocks = self._add_keys(column, of_queries, rows)
-            return of_queries, *(
-                ops.slice_update(total, (column, 0, 0, 0, 0), block[None])
-                for total, block in zip(of_keys, blocks, strict=True)
-            )
-
-        totals = (ops.swapaxes(rows[0], -1, -2), self._keys, self._values)
-        totals = tuple(ops.zeros_like(x, dtype="float32") for x in totals)
-        return ops.fori_loop(0, self._grid.num_columns, gather, totals)
-
-    def _add_keys(self, column, of_queries, rows):
-        """Adds a block of keys to the gradient of the queries, and gives its own."""
-        first, end = self._grid.seen_by(column)
-
-        def see(of_keys, row, of_query, *block):
-            def differentiate():
-                pair = self._differentiate(row, column, *block)
-                return (
-                    self._add_to_query(of_query, column, pair),
-                    *self._add_to_keys(of_keys, pair, *block),
-                )
-
-            if self._grid.nearest is None:
-                of_query, *own = differentiate()
+            if pairs.all_seen:
+                dq_i, *dkv_j = add()
             else:
-                is_seen = ops.logical_and(first <= row, row < end)
-                unchanged = of_query, *of_keys
-                of_query, *own = ops.cond(is_seen, differentiate, lambda: unchanged)
-            return tuple(own), (of_query,)
+                is_seen = ops.logical_and(first <= i, i < end)
+                dq_i, *dkv_j = ops.cond(is_seen, add, lambda: (dq_i, *dkv_j))
+            return tuple(dkv_j), (dq_i,)
 
-        blocks = self._keys[0], self._values[0]
-        nothing = tuple(ops.zeros_like(x, dtype="float32") for x in blocks)
-        of_keys, (of_queries,) = carry_along(
-            see, nothing, (of_queries, *rows), (of_queries[0],)
+        zeros = _zeros(k[0]), _zeros(v[0])
+        dkv_j, (dq,) = scan_blocks(add_q_block, zeros, (dq, *q_blocks), (dq[0],))
+        dk, dv = (
+            ops.slice_update(total, (j, 0, 0, 0, 0), block[None])
+            for total, block in zip((dk, dv), dkv_j, strict=True)
         )
-        return of_queries, *of_keys
+        return dq, dk, dv
 
-    def _query_gradients(self, rows):
-        """Gives the gradient of the queries, `(N, B, G, K, R * t)`."""
-        query = ops.swapaxes(rows[0][0], -1, -2)
-        nothing = ops.zeros_like(query, dtype="float32")
-
-        def gather(row, *block):
-            def see(column, total):
-                pair = self._differentiate(row, column, *block)
-                return self._add_to_query(total, column, pair)
-
-            return (ops.fori_loop(*self._grid.keys_seen(row), see, nothing),)
-
-        return stack(gather, rows, (nothing,))[0]
-
-    def _key_gradients(self, rows):
-        """Gives the gradients of the keys and values, `(M, B, G, s, K)` and V."""
-        blocks = self._keys, self._values
-        nothing = tuple(ops.zeros_like(x[0], dtype="float32") for x in blocks)
-
-        def gather(column, *_):
-            def be_seen(row, totals):
-                block = [x[row] for x in rows]
-                pair = self._differentiate(row, column, *block)
-                return self._add_to_keys(totals, pair, *block)
-
-            return ops.fori_loop(*self._grid.seen_by(column), be_seen, nothing)
-
-        return stack(gather, blocks, nothing)
-
-    def _add_to_query(self, total, column, pair):
-        """Adds a block of keys to the gradient of one of queries."""
-        _, d_scores = pair
-        return total + _product(ops.swapaxes(self._keys[column], -1, -2), d_scores)
-
-    def _add_to_keys(self, totals, pair, query, upstream, *_):
-        """Adds a block of queries to the gradients of one of keys and values."""
-        weights, d_scores = pair
-        of_key, of_value = totals
-        return (
-            of_key + _product(d_scores, query),
-            of_value + _product(weights, upstream),
-        )
-
-    def _see(self, row, column, query, peak, total, output):
-        """Takes one more block of keys into the online softmax."""
-        scores = self._scores(row, column, query)
-        highest = ops.maximum(peak, _highest(scores))
-        weights, fading = ops.exp(scores - highest), ops.exp(peak - highest)
-        total = total * fading + ops.sum(weights, axis=-2, keepdims=True)
-        weights = weights * self._grid.kept(row, column, weights)
-        values = self._values[column]
-        if keras.backend.standardize_dtype(values.dtype) == "float16":
-            # Not yet divided by their sum, the weighted values may overflow.
-            values = ops.cast(values, "float32")
-        added = _product(ops.swapaxes(values, -1, -2), weights)
-        return highest, total, output * fading + added
-
-    def _differentiate(self, row, column, query, upstream, log_sum, share):
-        """Gives one block of weights after dropout, and the scores' gradient."""
-        weights = ops.exp(self._scores(row, column, query) - log_sum)
-        kept = self._grid.kept(row, column, weights)
-        d_weights = _product(self._values[column], ops.swapaxes(upstream, -1, -2))
-        return weights * kept, weights * (d_weights * kept - share)
-
-    def _scores(self, row, column, query):
-        """Gives one block of masked scores, float32 `(B, G, s, R * t)`."""
-        key, query = widened(self._keys[column]), widened(query)
-        scores = ops.cast(ops.matmul(key, ops.swapaxes(query, -1, -2)), "float32")
-        bias = None if self._bias is None else self._bias.tile(row, column)
-        visible = self._grid.visible(row, column)
-        if bias is None and visible is None:
-            return scores
-        pairs = self._unfold(scores)
-        if bias is not None:
-            pairs = pairs + ops.cast(bias, "float32")
-        if visible is not None:
-            pairs = ops.where(visible, pairs, MASKED_SCORE)
-        return ops.reshape(pairs, ops.shape(scores))
-
-    def _unfold(self, scores):
-        """Turns `(B, G, s, R * t)` into `(B, G, s, R, t)`."""
-        batch, groups, columns, rows = ops.shape(scores)
-        repeats = self._grid.repeats
-        shape = (batch, groups, columns, repeats, rows // repeats)
-        return ops.reshape(scores, shape)
+    start = _zeros(ops.swapaxes(q_blocks[0], -1, -2)), _zeros(k), _zeros(v)
+    return ops.fori_loop(0, pairs.kv.count, add_kv_block, start)
 
 
-def _product(left, right):
-    """Multiplies in the dtype of what is not float32, and gives float32."""
+def _backward_twice(pairs, differentiate, q_blocks, k, v):
+    """Computes what `_backward_once` does, dq first, then dk and dv.
+
+    Within a window each block sees few others, and meets no more than those.
+    """
+    zero_dq = _zeros(ops.swapaxes(q_blocks[0][0], -1, -2))
+    zero_dkv = _zeros(k[0]), _zeros(v[0])
+
+    def of_q_block(i, *q_block):
+        def add_kv_block(j, dq_i):
+            return dq_i + _dq(k[j], differentiate(i, j, *q_block)[1])
+
+        return (ops.fori_loop(*pairs.kv_range(i), add_kv_block, zero_dq),)
+
+    def of_kv_block(j, *_):
+        def add_q_block(i, dkv_j):
+            q_block = [x[i] for x in q_blocks]
+            return _add_dkv(dkv_j, *differentiate(i, j, *q_block), *q_block)
+
+        return ops.fori_loop(*pairs.q_range(j), add_q_block, zero_dkv)
+
+    (dq,) = map_blocks(of_q_block, q_blocks, (zero_dq,))
+    return dq, *map_blocks(of_kv_block, (k, v), zero_dkv)
+
+
+def _differentiate(pairs, scores, v, i, j, q_i, do_i, logsumexp_i, delta_i):
+    """Computes p after dropout, and ds: of one pair of blocks, `(B, G, s, R * t)`."""
+    p = ops.exp(scores(i, j, q_i) - logsumexp_i)
+    dropout = pairs.dropout(i, j, p)
+    dp = _matmul(v[j], ops.swapaxes(do_i, -1, -2)) * dropout
+    return p * dropout, p * (dp - delta_i)
+
+
+def _dq(k_j, ds):
+    """Computes what a pair of blocks adds to dq[i], `(B, G, K, R * t)`."""
+    return _matmul(ops.swapaxes(k_j, -1, -2), ds)
+
+
+def _add_dkv(dkv_j, p, ds, q_i, do_i, *_):
+    """Adds what a pair of blocks does to dk[j] and dv[j], `(B, G, s, K or V)`."""
+    dk_j, dv_j = dkv_j
+    return dk_j + _matmul(ds, q_i), dv_j + _matmul(p, do_i)
+
+
+def _scores(pairs, bias, k, i, j, q_i):
+    """Computes one block of masked scores, float32 `(B, G, s, R * t)`."""
+    k_j, q_i = widened(k[j]), widened(q_i)
+    s = ops.cast(ops.matmul(k_j, ops.swapaxes(q_i, -1, -2)), "float32")
+    visible = pairs.visible(i, j)
+    if bias is None and visible is None:
+        return s
+    x = pairs.heads_apart(s)  # (B, G, s, R, t)
+    if bias is not None:
+        x = x + ops.cast(bias.block(i, j), "float32")
+    if visible is not None:
+        x = ops.where(visible, x, MASKED_SCORE)
+    return ops.reshape(x, ops.shape(s))
+
+
+def _matmul(left, right):
+    """Multiplies in the dtype of what is not float32, and returns float32."""
     is_wide = keras.backend.standardize_dtype(left.dtype) == "float32"
     dtype = right.dtype if is_wide else left.dtype
-    product = ops.matmul(ops.cast(left, dtype), ops.cast(right, dtype))
-    return ops.cast(product, "float32")
+    return ops.cast(
+        ops.matmul(ops.cast(left, dtype), ops.cast(right, dtype)), "float32"
+    )
 
 
-def _highest(scores):
-    """Returns the largest score of each query; of an empty batch, nothing."""
-    return ops.max(scores, axis=-2, keepdims=True, initial=MASKED_SCORE)
+def _max(s):
+    """Computes the largest score of each query; of an empty batch, nothing."""
+    return ops.max(s, axis=-2, keepdims=True, initial=MASKED_SCORE)
+
+
+def _zeros(x):
+    return ops.zeros_like(x, dtype="float32")

@@ -1,0 +1,128 @@
+"""Biases of the chunked kernel, made and differentiated one block at a time.
+
+Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
+R = H / G; N query blocks of t queries, M key/value blocks of s keys.
+"""
+
+from collections.abc import Callable
+
+from keras import ops
+
+from keras_seqattn.backend import Tensor
+from keras_seqattn.layers.attention.distances import (
+    relative_shift,
+    relative_unshift,
+)
+from keras_seqattn.layers.attention.kernels.chunked.blocks import map_blocks
+from keras_seqattn.layers.attention.kernels.chunked.pairs import BlockPairs
+
+
+class PairBias:
+    """A bias with a number for each pair.
+
+    Args:
+        pairs: The `BlockPairs`.
+        values: Float tensor of rank 4 that broadcasts to `(B, H, T, S)`.
+    """
+
+    def __init__(self, pairs: BlockPairs, values: Tensor):
+        self._pairs, self._values = pairs, values
+        self._keys_first = pairs.keys_first(values)
+
+    def block(self, i: int | Tensor, j: int | Tensor) -> Tensor:
+        """Returns a block, which broadcasts to `(B, G, s, R, t)`."""
+        return self._pairs.block(self._keys_first, i, j)
+
+    def gradient(self, ds: Callable[..., Tensor], q_blocks: tuple) -> Tensor:
+        """Computes d_bias[i, j] = ds[i, j], summed where the bias is broadcast.
+
+        Args:
+            ds: Computes a block `(B, G, s, R, t)` of the scores' gradient from i, j and
+                the blocks i of `q_blocks`.
+            q_blocks: Tensors with the query blocks on the first axis.
+
+        Returns:
+            Float32 tensor of the shape of the bias.
+        """
+        shared = [axis for axis in range(5) if self._keys_first.shape[axis] == 1]
+        numbers = ops.arange(self._pairs.kv.count, dtype="int32")
+        zeros = ops.zeros_like(self.block(0, 0), dtype="float32")
+        row = ops.zeros((self._pairs.kv.count, *ops.shape(zeros)), "float32")
+
+        def of_q_block(i, *q_block):
+            def of_pair(j, _):
+                return (ops.sum(ds(i, j, *q_block), axis=shared, keepdims=True),)
+
+            return map_blocks(of_pair, (numbers,), (zeros,))
+
+        (x,) = map_blocks(of_q_block, q_blocks, (row,))  # (N, M, B, G, s, R, t)
+        _, _, target, source = ops.shape(self._values)
+        # A number that serves all queries, or all keys, is in each of their blocks.
+        blocks = [axis for axis in (0, 1) if self._values.shape[axis + 2] == 1]
+        x = ops.sum(x, axis=blocks, keepdims=True) if blocks else x
+        x = ops.transpose(x, (2, 3, 5, 0, 6, 1, 4))  # (B, G, R, N, t, M, s)
+        batch, groups, repeats, n, t, m, s = ops.shape(x)
+        x = ops.reshape(x, (batch, groups * repeats, n * t, m * s))
+        return x[:, :, :target, :source]
+
+
+class BlockDistanceBias:
+    """A bias with a number for each distance of key and query.
+
+    Args:
+        pairs: The `BlockPairs`.
+        values: Float tensor `(H, T + S - 1)`, or `(1, T + S - 1)`: see `DistanceBias`.
+    """
+
+    def __init__(self, pairs: BlockPairs, values: Tensor):
+        self._pairs, self._distances = pairs, ops.shape(values)[1]
+        is_shared = values.shape[0] == 1
+        self._heads = (1, 1) if is_shared else (pairs.groups, pairs.repeats)
+        self._shared = (0, 1, 3) if is_shared else (0,)
+        # From the farthest key back, with the distances of the padding of both.
+        padding = ((0, 0), (pairs.kv.padding, pairs.q.padding))
+        self._values = ops.pad(ops.flip(values, 1), padding)
+
+    def block(self, i: int | Tensor, j: int | Tensor) -> Tensor:
+        """Returns a block `(1, G, s, R, t)`, or `(1, 1, s, 1, t)`."""
+        x = relative_shift(self._slice(self._values, i, j), self._pairs.kv.length)
+        x = ops.reshape(x, (1, *self._heads, *ops.shape(x)[1:]))  # (1, G, R, s, t)
+        return ops.swapaxes(x, 2, 3)
+
+    def gradient(self, ds: Callable[..., Tensor], q_blocks: tuple) -> Tensor:
+        """Computes the gradient of the values: the sum of ds of each distance.
+
+        Args:
+            ds: As in `PairBias.gradient`.
+            q_blocks: As there.
+
+        Returns:
+            Float32 tensor of the shape of the values.
+        """
+        heads = self._values.shape[0]
+
+        def add_q_block(i, total):
+            q_block = [x[i] for x in q_blocks]
+
+            def add_pair(j, total):
+                x = ops.sum(ds(i, j, *q_block), axis=self._shared, keepdims=True)
+                x = ops.swapaxes(x, 2, 3)  # (1, G, R, s, t)
+                x = relative_unshift(ops.reshape(x, (heads, *ops.shape(x)[3:])))
+                start = 0, self._start(i, j)
+                return ops.slice_update(total, start, self._slice(total, i, j) + x)
+
+            return ops.fori_loop(*self._pairs.kv_range(i), add_pair, total)
+
+        total = ops.zeros_like(self._values, dtype="float32")
+        total = ops.fori_loop(0, self._pairs.q.count, add_q_block, total)
+        padding = self._pairs.kv.padding
+        return ops.flip(total[:, padding : padding + self._distances], 1)
+
+    def _start(self, i, j):
+        """Returns where the distances of a block begin among all."""
+        kv = self._pairs.kv
+        return (kv.count - 1 - j) * kv.length + i * self._pairs.q.length
+
+    def _slice(self, x, i, j):
+        size = self._pairs.q.length + self._pairs.kv.length - 1
+        return ops.slice(x, (0, self._start(i, j)), (x.shape[0], size))

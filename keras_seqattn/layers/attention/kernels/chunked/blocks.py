@@ -1,0 +1,150 @@
+"""Sequences as blocks: cutting them, joining them and going over them in a loop.
+
+Shapes: B batch, L length of a sequence, H heads in G groups, R = H / G, K width.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_seqattn.backend import Tensor
+
+
+class Blocks(NamedTuple):
+    """A sequence as blocks of equal length, of which the last is padded with zeros.
+
+    Attributes:
+        total: Length of the sequence, an integer or a scalar tensor.
+        length: Length of a block, an integer.
+        count: Number of blocks, like `total`.
+
+    Example:
+        >>> Blocks.of(10, longest=4)
+        Blocks(total=10, length=4, count=3)
+    """
+
+    total: int | Tensor
+    length: int
+    count: int | Tensor
+
+    @classmethod
+    def of(cls, total: int | Tensor, longest: int) -> "Blocks":
+        """Divides a sequence evenly into as few blocks as `longest` allows."""
+        if not isinstance(total, int):
+            return cls(total, longest, -(-total // longest))
+        count = max(1, -(-total // longest))
+        return cls(total, max(1, -(-total // count)), count)
+
+    @property
+    def padding(self) -> int | Tensor:
+        """Number of positions that the last block has too many."""
+        return self.length * self.count - self.total
+
+    def pad(self, x: Tensor, axis: int) -> Tensor:
+        """Pads an axis of length `total` to that of all blocks."""
+        padding = self.padding
+        if isinstance(padding, int) and padding == 0:
+            return x
+        rank = len(x.shape)
+        return ops.pad(x, [(0, padding if i == axis else 0) for i in range(rank)])
+
+    def split(self, x: Tensor, groups: int) -> Tensor:
+        """Cuts `(B, L, H, K)` into `(count, B, G, R * length, K)`.
+
+        The heads of a group lie below each other: one product reads their keys.
+        """
+        batch, _, heads, width = ops.shape(x)
+        repeats = heads // groups
+        x = self.pad(x, axis=1)
+        x = ops.reshape(x, (batch, self.count, self.length, groups, repeats, width))
+        x = ops.transpose(x, (1, 0, 3, 4, 2, 5))  # (count, B, G, R, length, K)
+        shape = (self.count, batch, groups, repeats * self.length, width)
+        return ops.reshape(x, shape)
+
+    def join(self, x: Tensor) -> Tensor:
+        """Joins what `split` cut, `(count, B, G, R * length, K)` to `(B, L, H, K)`."""
+        _, batch, groups, rows, width = ops.shape(x)
+        repeats = rows // self.length
+        x = ops.reshape(x, (self.count, batch, groups, repeats, self.length, width))
+        x = ops.transpose(x, (1, 0, 4, 2, 3, 5))  # (B, count, length, G, R, K)
+        shape = (batch, self.count * self.length, groups * repeats, width)
+        return ops.reshape(x, shape)[:, : self.total]
+
+    def holding(self, low: int | Tensor | None, high: int | Tensor | None) -> tuple:
+        """Returns the range of the blocks that hold a position from `low` to `high`.
+
+        None is an end of the sequence.
+        """
+
+        def number(position):
+            block = ops.convert_to_tensor(position // self.length, "int32")
+            return ops.clip(block, 0, self.count)
+
+        first = 0 if low is None else number(low)
+        return first, self.count if high is None else number(high + self.length)
+
+
+def map_blocks(
+    function: Callable[..., tuple], blocks: tuple[Tensor, ...], like: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """Calls a function for one block after the other, and stacks its results.
+
+    Args:
+        function: Takes the number of a block, and the block of each tensor of
+            `blocks`; returns a tuple of tensors.
+        blocks: Tensors with the blocks on the first axis.
+        like: Tensors of the shapes and dtypes of the results.
+
+    Returns:
+        Tuple of tensors with one axis more, the first.
+
+    Example:
+        >>> x = ops.ones((3, 2))
+        >>> (y,) = map_blocks(lambda number, row: (row * 2,), (x,), (x[0],))
+        >>> tuple(y.shape)
+        (3, 2)
+    """
+
+    def step(_, *block):
+        return (), function(*block)
+
+    return scan_blocks(step, (), blocks, like)[1]
+
+
+def scan_blocks(
+    function: Callable[..., tuple],
+    carry: tuple[Tensor, ...],
+    blocks: tuple[Tensor, ...],
+    like: tuple[Tensor, ...],
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Does what `map_blocks` does, and carries tensors from one block to the next.
+
+    Args:
+        function: Takes the tensors carried, a tuple, the number of a block, and the
+            block of each tensor of `blocks`; returns the tensors to carry on, and a
+            tuple of results.
+        carry: The first tensors to be carried.
+        blocks: As for `map_blocks`.
+        like: As for `map_blocks`.
+
+    Returns:
+        The tensors carried past the last block, and the results, stacked.
+
+    Example:
+        >>> def add(carry, number, row):
+        ...     return (carry[0] + row,), (carry[0],)
+        >>> (total,), (sums,) = scan_blocks(add, (0.0,), (ops.ones(3),), (0.0,))
+        >>> float(total), ops.convert_to_numpy(sums).tolist()
+        (3.0, [0.0, 1.0, 2.0])
+    """
+    results = len(like)
+
+    # Keras stacks only what has the shape and dtype of the carry.
+    def step(carried, block):
+        carry, result = function(carried[results:], *block)
+        return (*like, *carry), (*result, *carry)
+
+    numbers = ops.arange(ops.shape(blocks[0])[0], dtype="int32")
+    carried, stacked = ops.scan(step, (*like, *carry), (numbers, *blocks))
+    return carried[results:], stacked[:results]

@@ -1,0 +1,178 @@
+"""What a query block and a key/value block are to each other, whatever their numbers.
+
+Which blocks see each other, what of a block is masked, and its dropout.
+
+Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
+R = H / G, K key_dim; query blocks of t queries, key/value blocks of s keys. Scores are
+kept keys first, with the heads apart: `(B, G, S, R, T)`, and a block of them
+`(B, G, s, R, t)`; of a mask or a bias, an axis of length 1 is the same for all.
+"""
+
+import keras
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.backend import Tensor
+from keras_seqattn.backend.random import computed_uniform
+from keras_seqattn.layers.attention import masks
+from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks
+
+# Most queries and keys of a block. With more, its scores leave the cache; with fewer,
+# a loop has too little to do at once.
+Q_BLOCK, KV_BLOCK = 1024, 512
+# A window is cut into blocks of about its own length, but not into splinters.
+SHORTEST_BLOCK = 128
+
+
+class BlockPairs:
+    """The pairs of a query block `i` and a key/value block `j`.
+
+    Lengths may be tensors, where a functional model leaves them unknown.
+
+    Args:
+        query: Float tensor `(B, T, H, K)`.
+        key: Float tensor `(B, S, G, K)`.
+        mask: Bool tensor of rank 4 that broadcasts to `(B, H, T, S)`, or None.
+        causal: Whether query i sees only keys j <= i + offset.
+        window: Positive integer, or None.
+        offset: Position of the first query among the keys.
+        dropout: Fraction of the weights dropped.
+        seed: Integer or `keras.random.SeedGenerator` of the dropout.
+        block_length: Largest number of queries, and of keys, in a block; None takes
+            `Q_BLOCK` and `KV_BLOCK`, or about the window.
+
+    Attributes:
+        q: The `Blocks` of the queries.
+        kv: The `Blocks` of the keys and values.
+        groups: G.
+        repeats: R.
+        windowed: Whether there is a window.
+
+    Example:
+        >>> x = ops.zeros((1, 6, 2, 4))
+        >>> pairs = BlockPairs(x, x, causal=True, block_length=2)
+        >>> [tuple(int(end) for end in pairs.kv_range(i)) for i in range(3)]
+        [(0, 1), (0, 2), (0, 3)]
+    """
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        window: int | None = None,
+        offset: int | Tensor = 0,
+        dropout: float = 0.0,
+        seed: int | keras.random.SeedGenerator | None = None,
+        block_length: int | None = None,
+    ):
+        q_longest, kv_longest = block_length or Q_BLOCK, block_length or KV_BLOCK
+        if window is not None:
+            arguments.positive_integer("window", window)
+            if block_length is None:
+                q_longest = kv_longest = min(KV_BLOCK, max(SHORTEST_BLOCK, window))
+        self.q = Blocks.of(ops.shape(query)[1], q_longest)
+        self.kv = Blocks.of(ops.shape(key)[1], kv_longest)
+        self.groups, self.repeats = key.shape[2], query.shape[2] // key.shape[2]
+        self._offset = offset
+        # A query at position p sees key j where nearest <= p - j <= farthest.
+        self._farthest = None if window is None else window - 1
+        self._nearest = 0 if causal else None if window is None else 1 - window
+        self._mask = None if mask is None else self.keys_first(self.broadcast(mask))
+        self._dropout = dropout
+        if dropout > 0.0:
+            self._seed = keras.random.randint((), 0, 2**31 - 1, seed=seed)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether a block sees few others, on both sides."""
+        return self._farthest is not None
+
+    @property
+    def all_seen(self) -> bool:
+        """Whether each query block sees each key/value block."""
+        return self._nearest is None
+
+    def kv_range(self, i: int | Tensor) -> tuple:
+        """Returns the first key/value block that query block `i` sees, and the end."""
+        first = i * self.q.length + self._offset
+        last = first + self.q.length - 1
+        low = None if self._farthest is None else first - self._farthest
+        return self.kv.holding(
+            low, None if self._nearest is None else last - self._nearest
+        )
+
+    def q_range(self, j: int | Tensor) -> tuple:
+        """Returns the first query block that sees key/value block `j`, and the end."""
+        first = j * self.kv.length - self._offset
+        last = first + self.kv.length - 1
+        low = None if self._nearest is None else first + self._nearest
+        return self.q.holding(
+            low, None if self._farthest is None else last + self._farthest
+        )
+
+    def visible(self, i: int | Tensor, j: int | Tensor) -> Tensor | None:
+        """Returns what is not masked, bool `(B, G, s, R, t)`, or None for all."""
+        queries = ops.arange(self.q.length, dtype="int32") + i * self.q.length
+        keys = ops.arange(self.kv.length, dtype="int32") + j * self.kv.length
+        keys = keys[:, None, None]
+        distance = queries + self._offset - keys  # (s, 1, t)
+        padding = self.kv.padding
+        is_padded = not isinstance(padding, int) or padding > 0
+        return masks.combine_masks(
+            None if self._mask is None else self.block(self._mask, i, j),
+            None if self._nearest is None else distance >= self._nearest,
+            None if self._farthest is None else distance <= self._farthest,
+            keys < self.kv.total if is_padded else None,
+        )
+
+    def dropout(self, i: int | Tensor, j: int | Tensor, like: Tensor) -> Tensor | float:
+        """Draws the factors of a block: 0, or 1 / (1 - dropout).
+
+        They have the shape and dtype of `like`, and are the same in the forward and
+        the backward pass: the block's number is part of the seed.
+        """
+        if self._dropout == 0.0:
+            return 1.0
+        seed = self._seed, i * self.kv.count + j
+        draws = computed_uniform(ops.shape(like), seed, like.dtype)
+        return ops.where(draws >= self._dropout, 1.0 / (1.0 - self._dropout), 0.0)
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        """Expands a mask or bias to rank 4, and axes of unknown length to their own.
+
+        Only an axis that is known to be 1 may be taken for one that is the same for
+        all.
+        """
+        for _ in range(4 - len(x.shape)):
+            x = ops.expand_dims(x, 0)
+        if None not in x.shape[1:]:
+            return x
+        full = (self.groups * self.repeats, self.q.total, self.kv.total)
+        sizes = [
+            1 if size == 1 else length
+            for size, length in zip(x.shape[1:], full, strict=True)
+        ]
+        return ops.broadcast_to(x, (ops.shape(x)[0], *sizes))
+
+    def keys_first(self, x: Tensor) -> Tensor:
+        """Transposes `(B, H, T, S)` to `(B, G, S, R, T)`, padded to whole blocks."""
+        batch, heads, target, source = ops.shape(x)
+        heads = (1, 1) if x.shape[1] == 1 else (self.groups, self.repeats)
+        x = ops.reshape(x, (batch, *heads, target, source))  # (B, G, R, T, S)
+        x = ops.transpose(x, (0, 1, 4, 2, 3))  # (B, G, S, R, T)
+        x = x if x.shape[2] == 1 else self.kv.pad(x, axis=2)
+        return x if x.shape[4] == 1 else self.q.pad(x, axis=4)
+
+    def block(self, x: Tensor, i: int | Tensor, j: int | Tensor) -> Tensor:
+        """Slices `(B, G, s, R, t)` of what `keys_first` returned."""
+        starts, sizes = [0] * 5, list(ops.shape(x))
+        for axis, number, length in ((2, j, self.kv.length), (4, i, self.q.length)):
+            if x.shape[axis] != 1:
+                starts[axis], sizes[axis] = number * length, length
+        return ops.slice(x, starts, sizes)
+
+    def heads_apart(self, x: Tensor) -> Tensor:
+        """Reshapes `(B, G, s, R * t)` to `(B, G, s, R, t)`."""
+        return ops.reshape(x, (*ops.shape(x)[:-1], self.repeats, self.q.length))
