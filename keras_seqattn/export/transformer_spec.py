@@ -58,8 +58,8 @@ def transformer_spec(model, max_length):
     """
     from ctranslate2.specs import transformer_spec as specs
 
-    options = model.get_config()
-    stacks = {side: _blocks(model, options, side) for side in ("encoder", "decoder")}
+    config = model.config
+    stacks = {side: _blocks(model, side) for side in ("encoder", "decoder")}
     parts = {
         "encoder": specs.TransformerEncoderSpec,
         "decoder": specs.TransformerDecoderSpec,
@@ -70,7 +70,7 @@ def transformer_spec(model, max_length):
     }
     spec = specs.TransformerSpec(made["encoder"], made["decoder"])
     source = model.get_layer("source_embedding")
-    shared = options["target_vocabulary_size"] is None and options["tie_embeddings"]
+    shared = config.target_vocabulary_size is None and config.tie_embeddings
     target = source if shared else model.get_layer("target_embedding")
     for stack, blocks, embedding in (
         (spec.encoder, stacks["encoder"], source),
@@ -85,23 +85,23 @@ def transformer_spec(model, max_length):
             _fill_block(layer, block)
         if blocks[0].normalize_first:
             _fill_norm(stack.layer_norm, model.get_layer(f"{side}_norm"))
-    output = target if options["tie_embeddings"] else model.get_layer("output")
+    output = target if config.tie_embeddings else model.get_layer("output")
     _fill_output(spec.decoder.projection, output, model)
     spec.config.layer_norm_epsilon = EPSILON
     return spec
 
 
-def _blocks(model, options, side):
-    """Returns the blocks of a stack, the lowest first; shared ones at each depth."""
-    shared = options["share_layers"]
+def _blocks(model, side: str) -> list:
+    """Returns the blocks of a stack from the lowest; shared ones are at each depth."""
+    shared = model.config.share_layers
     return [
         model.get_layer(f"{side}_{0 if shared else depth}")
-        for depth in range(options[f"{side}_layers"])
+        for depth in range(getattr(model.config, f"{side}_layers"))
     ]
 
 
 def _stack_options(blocks, side):
-    """Returns the arguments of a stack's specification, the same for all blocks."""
+    """Gives the arguments of a stack's specification, which hold for all its blocks."""
     from ctranslate2.specs import Activation
 
     block = blocks[0]
@@ -127,7 +127,7 @@ def _attention(block):
 
 
 def _positions_options(attentions, side):
-    """Returns the arguments for the positions inside a stack's self-attentions."""
+    """Gives the arguments for the positions inside a stack's self-attentions."""
     from ctranslate2.specs.attention_spec import RotaryScalingType
 
     positions = attentions[0].positions
@@ -158,7 +158,7 @@ def _positions_options(attentions, side):
 
 
 def _checked_attention(residual):
-    """Computes the attention of a residual, if it is one that CTranslate2 knows."""
+    """Gives the attention of a residual, if it is one that CTranslate2 knows."""
     attention = residual.sublayer
     if type(attention) is not MultiHeadAttention:
         refuse(
@@ -179,7 +179,7 @@ def _checked_attention(residual):
 
 
 def _head_width(attention):
-    """Returns the one width W that CTranslate2 has for queries, keys and values.
+    """Gives the one width W that CTranslate2 has for queries, keys and values.
 
     The narrower are padded with zeros, which change no product.
     """
@@ -200,7 +200,7 @@ def _fill_embedding(stack, block, embedding, max_length):
 
 
 def _position_table(embedding, length):
-    """Returns the rows `(L, D)` that the embedding adds: zeros where it adds none."""
+    """Gives the rows `(L, D)` that the embedding adds: zeros where it adds none."""
     positions, width = embedding.positions, embedding.model_dim
     if positions is None:
         return np.zeros((length, width), "float32")
@@ -266,7 +266,7 @@ def _fill_attention(spec, residual, fused):
 
 
 def _project_in(dense, width):
-    """Returns weights `(heads W, D)` and biases: heads are padded with zeros to W."""
+    """Gives weights `(heads W, D)` and biases: heads are padded with zeros to W."""
     kernel, bias = _dense(dense)  # (D, heads, K or V)
     padding = (0, width - kernel.shape[-1])
     kernel = np.pad(kernel, ((0, 0), (0, 0), padding))
@@ -276,7 +276,7 @@ def _project_in(dense, width):
 
 
 def _project_out(dense, width):
-    """Returns weights `(O, H W)` and biases."""
+    """Gives weights `(O, H W)` and biases."""
     kernel, bias = _dense(dense)  # (H, V, O)
     kernel = np.pad(kernel, ((0, 0), (0, width - kernel.shape[1]), (0, 0)))
     return kernel.reshape(-1, kernel.shape[-1]).T, bias
@@ -319,7 +319,7 @@ def _fill_linear(spec, weight, bias=None):
 
 
 def _dense(dense):
-    """Returns the kernel and the bias, or None, of a Keras layer."""
+    """Gives the kernel and the bias, or None, of a Keras layer."""
     _check_not_quantized(dense)
     return _array(dense.kernel), None if dense.bias is None else _array(dense.bias)
 

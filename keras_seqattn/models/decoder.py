@@ -4,6 +4,9 @@ Shapes: B batch, W beams, P prompt length, T length, M memory_length, D model_di
 vocabulary.
 """
 
+import dataclasses
+from typing import Any
+
 from keras import ops
 
 from keras_seqattn import arguments
@@ -11,6 +14,35 @@ from keras_seqattn.layers import DecoderBlock, SegmentMemory, padding_mask
 from keras_seqattn.layers.attention.kv_cache import initial_ancestry, mark_ancestry
 from keras_seqattn.layers.recurrent.segment_memory import next_memory
 from keras_seqattn.models import stacks
+from keras_seqattn.models.config import (
+    POSITIONS_IN_ATTENTION,
+    TransformerConfig,
+    option,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageConfig(TransformerConfig):
+    """The options of `LanguageModel`."""
+
+    vocabulary_size: int = option(arguments.positive_integer)
+    num_layers: int = option(arguments.positive_integer, 3)
+    positions: Any = "rotary"
+    start_id: int = 1
+    end_id: int = 2
+    memory_length: int = 0
+
+    def __post_init__(self):
+        """Checks the options."""
+        super().__post_init__()
+        arguments.integer("memory_length", self.memory_length, least=0)
+        if self.memory_length and self.embedding_positions is not None:
+            raise ValueError(
+                f"`positions` must be one of {POSITIONS_IN_ATTENTION} or None with "
+                "a memory: those of an embedding start each segment at 0. "
+                f"Received: positions={self.positions!r}, "
+                f"memory_length={self.memory_length}."
+            )
 
 
 class Decoder:
@@ -21,24 +53,23 @@ class Decoder:
     take and give, those of `LanguageModel` say.
 
     Args:
-        options: Dict of the model's constructor arguments.
+        config: The model's configuration.
         dtype: Dtype policy of all layers.
     """
 
-    def __init__(self, options, dtype):
-        _check_memory_length(options)
-        self.options, self.dtype = options, dtype
+    def __init__(self, config: LanguageConfig, dtype: Any):
+        self.config, self.dtype = config, dtype
         self.embedding = stacks.make_embedding(
-            options, "embedding", options["vocabulary_size"], dtype
+            config, "embedding", config.vocabulary_size, dtype
         )
         self.stack = stacks.make_stack(
-            DecoderBlock, "decoder", options["num_layers"], options, dtype
+            DecoderBlock, "decoder", config.num_layers, config, dtype
         )
-        self._project = stacks.Logits(self.embedding, options, dtype)
+        self._project = stacks.Logits(self.embedding, config.tie_embeddings, dtype)
 
     def logits(self, token_ids, training=None):
         """Returns the logits of whole texts."""
-        mask = padding_mask(token_ids, self.options["pad_id"])
+        mask = padding_mask(token_ids, self.config.pad_id)
         x = self.embedding(token_ids, training=training)
         return self._project(self.stack(x, mask=mask, training=training))
 
@@ -52,7 +83,7 @@ class Decoder:
                 that.
             training: Whether to drop.
         """
-        mask = padding_mask(token_ids, self.options["pad_id"])
+        mask = padding_mask(token_ids, self.config.pad_id)
         x = self.embedding(token_ids, training=training)
         for name, block in zip(self._depths(), self.stack.blocks, strict=True):
             past, past_mask = recall(name, x, mask)
@@ -67,9 +98,9 @@ class Decoder:
 
     def initial_memory(self, batch_size):
         """Makes a memory that holds nothing."""
-        shape = (batch_size, self.options["memory_length"])
+        shape = (batch_size, self.config.memory_length)
         vectors = ops.zeros(
-            (*shape, self.options["model_dim"]), self.embedding.compute_dtype
+            (*shape, self.config.model_dim), self.embedding.compute_dtype
         )
         hidden = dict.fromkeys(self._depths(), vectors)
         return {"hidden": hidden, "mask": ops.zeros(shape, "bool")}
@@ -83,12 +114,12 @@ class Decoder:
             return ops.stop_gradient(held[name]), memory["mask"]
 
         logits = self.logits_after(token_ids, recall, training)
-        mask = padding_mask(token_ids, self.options["pad_id"])
+        mask = padding_mask(token_ids, self.config.pad_id)
         return logits, {"hidden": hidden, "mask": next_memory(memory["mask"], mask)}
 
     def memories(self, batch_size):
         """Makes a `SegmentMemory` for each depth."""
-        length = self.options["memory_length"]
+        length = self.config.memory_length
         return {
             name: SegmentMemory(
                 length, batch_size, name=f"{name}_memory", dtype=self.dtype
@@ -98,7 +129,7 @@ class Decoder:
 
     def embed_prompts(self, prompt_ids):
         """Embeds prompts, and moves each to the end of its row."""
-        mask = padding_mask(prompt_ids, self.options["pad_id"])
+        mask = padding_mask(prompt_ids, self.config.pad_id)
         length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
         size = prompt_ids.shape[1]
         column = ops.arange(size, dtype="int32")[None] - (size - length)  # (B, P)
@@ -153,17 +184,6 @@ class Decoder:
 
     def _remembered(self, sentence, column):
         """Marks what stands at most M before `column`; all without a memory."""
-        length = self.options["memory_length"]
+        length = self.config.memory_length
         columns = ops.arange(sentence["mask"].shape[1], dtype="int32")[None]  # (1, L)
         return columns >= (column - length if length else 0)
-
-
-def _check_memory_length(options):
-    length, positions = options["memory_length"], options["positions"]
-    arguments.integer("memory_length", length, least=0)
-    if length and stacks.embedding_positions(positions) is not None:
-        raise ValueError(
-            f"`positions` must be one of {stacks.POSITIONS_IN_ATTENTION} or None with "
-            "a memory: those of an embedding start each segment at 0. "
-            f"Received: positions={positions!r}, memory_length={length}."
-        )

@@ -3,12 +3,32 @@
 Shapes: B batch, T length, D model_dim, V vocabulary, C classes.
 """
 
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.layers import EncoderBlock, padding_mask
 from keras_seqattn.models import stacks
+from keras_seqattn.models.config import TransformerConfig, option, optional_size
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderConfig(TransformerConfig):
+    """The options of `EncoderModel`."""
+
+    vocabulary_size: int = option(arguments.positive_integer)
+    num_classes: int | None = option(optional_size, None)
+    num_layers: int = option(arguments.positive_integer, 3)
+    pooling: str = "mean"
+
+    def __post_init__(self):
+        """Checks the options."""
+        super().__post_init__()
+        arguments.choice("pooling", self.pooling, ("mean", "first"))
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -77,78 +97,53 @@ class EncoderModel(stacks.Configured, keras.Model):
 
     def __init__(
         self,
-        vocabulary_size,
-        num_classes=None,
-        model_dim=256,
-        num_heads=4,
-        num_layers=3,
-        intermediate_dim=1024,
-        dropout=0.1,
-        positions="sinusoidal",
-        tie_embeddings=True,
-        pooling="mean",
-        key_dim=None,
-        attention_dropout=0.0,
-        activation="relu",
-        gated=False,
-        norm="layer",
-        normalize_first=True,
-        attention=None,
-        max_length=None,
-        pad_id=0,
-        activation_dropout=0.0,
-        stochastic_depth=0.0,
-        share_layers=False,
-        **kwargs,
+        vocabulary_size: int,
+        num_classes: int | None = None,
+        model_dim: int = 256,
+        num_heads: int = 4,
+        num_layers: int = 3,
+        intermediate_dim: int = 1024,
+        dropout: float = 0.1,
+        positions: str | keras.layers.Layer | None = "sinusoidal",
+        tie_embeddings: bool = True,
+        pooling: str = "mean",
+        key_dim: int | None = None,
+        attention_dropout: float = 0.0,
+        activation: str | Callable = "relu",
+        gated: bool = False,
+        norm: str = "layer",
+        normalize_first: bool = True,
+        attention: dict | None = None,
+        max_length: int | None = None,
+        pad_id: int = 0,
+        activation_dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
+        share_layers: bool = False,
+        **kwargs: Any,
     ):
-        options = {
-            "vocabulary_size": vocabulary_size,
-            "num_classes": num_classes,
-            "model_dim": model_dim,
-            "num_heads": num_heads,
-            "num_layers": num_layers,
-            "intermediate_dim": intermediate_dim,
-            "dropout": dropout,
-            "positions": positions,
-            "tie_embeddings": tie_embeddings,
-            "pooling": pooling,
-            "key_dim": key_dim,
-            "attention_dropout": attention_dropout,
-            "activation": activation,
-            "gated": gated,
-            "norm": norm,
-            "normalize_first": normalize_first,
-            "attention": attention,
-            "max_length": max_length,
-            "pad_id": pad_id,
-            "activation_dropout": activation_dropout,
-            "stochastic_depth": stochastic_depth,
-            "share_layers": share_layers,
-        }
-        options = stacks.checked_options(EncoderModel, options, kwargs)
-        arguments.choice("pooling", pooling, ("mean", "first"))
+        stacks.check_names(EncoderModel, kwargs)
+        config = EncoderConfig.of(locals())
         dtype = kwargs.get("dtype")
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
-        super().__init__(token_ids, _read(token_ids, options, dtype), **kwargs)
-        self.configure(options, dtype)
+        super().__init__(token_ids, _read(token_ids, config, dtype), **kwargs)
+        self.configure(config, dtype)
         self.vocabulary_size, self.num_classes = vocabulary_size, num_classes
         self.max_length, self.pad_id = max_length, pad_id
 
 
-def _read(token_ids, options, dtype):
-    """Makes the layers, and the logits they give."""
-    size, num_classes = options["vocabulary_size"], options["num_classes"]
-    embedding = stacks.make_embedding(options, "embedding", size, dtype)
-    stack = stacks.make_stack(
-        EncoderBlock, "encoder", options["num_layers"], options, dtype
+def _read(token_ids: Any, config: EncoderConfig, dtype: Any) -> Any:
+    """Makes the layers, and returns the logits they compute."""
+    embedding = stacks.make_embedding(
+        config, "embedding", config.vocabulary_size, dtype
     )
-    mask = padding_mask(token_ids, options["pad_id"])
+    stack = stacks.make_stack(EncoderBlock, "encoder", config.num_layers, config, dtype)
+    mask = padding_mask(token_ids, config.pad_id)
     x = stack(embedding(token_ids), mask=mask)
-    if num_classes is not None:
-        x = x[:, 0] if options["pooling"] == "first" else _mean(x, mask)
-        x = keras.layers.Dropout(options["dropout"], dtype=dtype)(x)
-        return keras.layers.Dense(num_classes, name="classes", dtype=dtype)(x)
-    return stacks.Logits(embedding, options, dtype)(x)
+    if config.num_classes is not None:
+        x = x[:, 0] if config.pooling == "first" else _mean(x, mask)
+        x = keras.layers.Dropout(config.dropout, dtype=dtype)(x)
+        return keras.layers.Dense(config.num_classes, name="classes", dtype=dtype)(x)
+    return stacks.Logits(embedding, config.tie_embeddings, dtype)(x)
 
 
 def _mean(x, mask):

@@ -4,6 +4,9 @@ Shapes: B batch, W beams, P prompt length, T length, L generated length, M
 memory_length, D model_dim, V vocabulary.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -11,7 +14,7 @@ from keras_seqattn import arguments, decoding
 from keras_seqattn.decoding.ids import checked_ids
 from keras_seqattn.layers.shapes import check_not_empty
 from keras_seqattn.models import stacks
-from keras_seqattn.models.decoder import Decoder
+from keras_seqattn.models.decoder import Decoder, LanguageConfig
 from keras_seqattn.models.inputs import (
     check_sizes,
     id_tensor,
@@ -92,61 +95,37 @@ class LanguageModel(stacks.Configured, keras.Model):
 
     def __init__(
         self,
-        vocabulary_size,
-        model_dim=256,
-        num_heads=4,
-        num_layers=3,
-        intermediate_dim=1024,
-        dropout=0.1,
-        positions="rotary",
-        tie_embeddings=True,
-        key_dim=None,
-        attention_dropout=0.0,
-        activation="relu",
-        gated=False,
-        norm="layer",
-        normalize_first=True,
-        attention=None,
-        max_length=None,
-        start_id=1,
-        end_id=2,
-        pad_id=0,
-        activation_dropout=0.0,
-        stochastic_depth=0.0,
-        share_layers=False,
-        memory_length=0,
-        **kwargs,
+        vocabulary_size: int,
+        model_dim: int = 256,
+        num_heads: int = 4,
+        num_layers: int = 3,
+        intermediate_dim: int = 1024,
+        dropout: float = 0.1,
+        positions: str | keras.layers.Layer | None = "rotary",
+        tie_embeddings: bool = True,
+        key_dim: int | None = None,
+        attention_dropout: float = 0.0,
+        activation: str | Callable = "relu",
+        gated: bool = False,
+        norm: str = "layer",
+        normalize_first: bool = True,
+        attention: dict | None = None,
+        max_length: int | None = None,
+        start_id: int = 1,
+        end_id: int = 2,
+        pad_id: int = 0,
+        activation_dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
+        share_layers: bool = False,
+        memory_length: int = 0,
+        **kwargs: Any,
     ):
-        options = {
-            "vocabulary_size": vocabulary_size,
-            "model_dim": model_dim,
-            "num_heads": num_heads,
-            "num_layers": num_layers,
-            "intermediate_dim": intermediate_dim,
-            "dropout": dropout,
-            "positions": positions,
-            "tie_embeddings": tie_embeddings,
-            "key_dim": key_dim,
-            "attention_dropout": attention_dropout,
-            "activation": activation,
-            "gated": gated,
-            "norm": norm,
-            "normalize_first": normalize_first,
-            "attention": attention,
-            "max_length": max_length,
-            "start_id": start_id,
-            "end_id": end_id,
-            "pad_id": pad_id,
-            "activation_dropout": activation_dropout,
-            "stochastic_depth": stochastic_depth,
-            "share_layers": share_layers,
-            "memory_length": memory_length,
-        }
-        options = stacks.checked_options(LanguageModel, options, kwargs)
-        decoder = Decoder(options, kwargs.get("dtype"))
+        stacks.check_names(LanguageModel, kwargs)
+        config = LanguageConfig.of(locals())
+        decoder = Decoder(config, kwargs.get("dtype"))
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
         super().__init__(token_ids, decoder.logits(token_ids), **kwargs)
-        self.configure(options, kwargs.get("dtype"))
+        self.configure(config, kwargs.get("dtype"))
         self._decoder = decoder
         self.vocabulary_size = self.source_vocabulary_size = vocabulary_size
         self.max_length, self.memory_length = max_length, memory_length

@@ -3,21 +3,45 @@
 Shapes: B batch, W beams, S source length, T target length, D model_dim, V vocabulary.
 """
 
+import dataclasses
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.layers import (
     AttentiveRecurrentDecoder,
     RecurrentEncoder,
     padding_mask,
 )
 from keras_seqattn.layers.shapes import check_not_empty
-from keras_seqattn.models.stacks import checked_options
+from keras_seqattn.models.config import Config, option, optional_size
+from keras_seqattn.models.stacks import check_names
 from keras_seqattn.models.translation import (
     TranslationModel,
     TranslationStacks,
     attention_given,
 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(Config):
+    """The options of `TranslationRNN`."""
+
+    source_vocabulary_size: int = option(arguments.positive_integer)
+    target_vocabulary_size: int | None = option(optional_size, None)
+    model_dim: int = option(arguments.positive_integer, 256)
+    encoder_layers: int = option(arguments.positive_integer, 1)
+    decoder_layers: int = option(arguments.positive_integer, 1)
+    dropout: float = option(arguments.fraction, 0.1)
+    tie_embeddings: bool = option(arguments.boolean, True)
+    cell: str = "gru"
+    attention_units: int | None = option(optional_size, None)
+    max_length: int | None = option(optional_size, None)
+    start_id: int = 1
+    end_id: int = 2
+    pad_id: int = 0
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -83,58 +107,44 @@ class TranslationRNN(TranslationModel):
 
     def __init__(
         self,
-        source_vocabulary_size,
-        target_vocabulary_size=None,
-        model_dim=256,
-        encoder_layers=1,
-        decoder_layers=1,
-        dropout=0.1,
-        tie_embeddings=True,
-        cell="gru",
-        attention_units=None,
-        max_length=None,
-        start_id=1,
-        end_id=2,
-        pad_id=0,
-        **kwargs,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int | None = None,
+        model_dim: int = 256,
+        encoder_layers: int = 1,
+        decoder_layers: int = 1,
+        dropout: float = 0.1,
+        tie_embeddings: bool = True,
+        cell: str = "gru",
+        attention_units: int | None = None,
+        max_length: int | None = None,
+        start_id: int = 1,
+        end_id: int = 2,
+        pad_id: int = 0,
+        **kwargs: Any,
     ):
-        options = {
-            "source_vocabulary_size": source_vocabulary_size,
-            "target_vocabulary_size": target_vocabulary_size,
-            "model_dim": model_dim,
-            "encoder_layers": encoder_layers,
-            "decoder_layers": decoder_layers,
-            "dropout": dropout,
-            "tie_embeddings": tie_embeddings,
-            "cell": cell,
-            "attention_units": attention_units,
-            "max_length": max_length,
-            "start_id": start_id,
-            "end_id": end_id,
-            "pad_id": pad_id,
-        }
-        options = checked_options(TranslationRNN, options, kwargs)
-        super().__init__(_Stacks(options, kwargs.get("dtype")), options, **kwargs)
+        check_names(TranslationRNN, kwargs)
+        config = RecurrentConfig.of(locals())
+        super().__init__(_Stacks(config, kwargs.get("dtype")), config, **kwargs)
 
 
 class _Stacks(TranslationStacks):
     """The layers of the model and what they compute."""
 
-    def __init__(self, options, dtype):
+    def __init__(self, config: RecurrentConfig, dtype: Any):
         # A table that masks nothing lets the decoder's recurrence take fused kernels.
-        super().__init__(options, dtype, positions=None, mask_zero=False)
+        super().__init__(config, dtype, positions=None, mask_zero=False)
         common = {
-            "units": options["model_dim"],
-            "cell": options["cell"],
-            "dropout": options["dropout"],
+            "units": config.model_dim,
+            "cell": config.cell,
+            "dropout": config.dropout,
             "dtype": dtype,
         }
         self.encoder = RecurrentEncoder(
-            num_layers=options["encoder_layers"], name="encoder", **common
+            num_layers=config.encoder_layers, name="encoder", **common
         )
         self.decoder = AttentiveRecurrentDecoder(
-            num_layers=options["decoder_layers"],
-            attention_units=options["attention_units"],
+            num_layers=config.decoder_layers,
+            attention_units=config.attention_units,
             name="decoder",
             **common,
         )

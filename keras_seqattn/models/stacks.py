@@ -3,6 +3,9 @@
 Shapes: D model_dim, V vocabulary.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from keras_seqattn import arguments
 from keras_seqattn.layers import (
     PositionalEmbedding,
@@ -16,75 +19,9 @@ from keras_seqattn.layers.transformer.encoder_block import (
 from keras_seqattn.layers.transformer.residual import make_norm
 from keras_seqattn.layers.weights.lora import enable_lora
 from keras_seqattn.layers.weights.quantization import dtype_config, quantize_composites
+from keras_seqattn.models.config import Config, TransformerConfig
 
-# Names of positions that stand inside attention, not on the embedding.
-POSITIONS_IN_ATTENTION = ("rotary", "alibi", "relative")
-BLOCK_OPTIONS = (
-    "num_heads",
-    "intermediate_dim",
-    "key_dim",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "activation",
-    "gated",
-    "norm",
-    "normalize_first",
-    "attention",
-)
 _NAMES_OF_KERAS = ("name", "dtype", "trainable")
-
-
-def _optional_size(name, value):
-    return arguments.positive_integer(name, value, optional=True)
-
-
-def _attention(name, value):
-    return arguments.instance(name, value, dict, "a dict", optional=True)
-
-
-def _activation(name, value):
-    arguments.keras_object(name, value)
-    return value
-
-
-# How each option that several models or several layers of a model have is checked; what
-# one layer alone takes under the same name, that layer checks.
-_CHECKS = {
-    **dict.fromkeys(
-        (
-            "vocabulary_size",
-            "source_vocabulary_size",
-            "model_dim",
-            "num_heads",
-            "num_layers",
-            "encoder_layers",
-            "decoder_layers",
-            "intermediate_dim",
-        ),
-        arguments.positive_integer,
-    ),
-    **dict.fromkeys(
-        (
-            "target_vocabulary_size",
-            "num_classes",
-            "max_length",
-            "key_dim",
-            "attention_units",
-        ),
-        _optional_size,
-    ),
-    **dict.fromkeys(
-        ("dropout", "attention_dropout", "activation_dropout", "stochastic_depth"),
-        arguments.fraction,
-    ),
-    **dict.fromkeys(
-        ("gated", "normalize_first", "share_layers", "tie_embeddings"),
-        arguments.boolean,
-    ),
-    "activation": _activation,
-    "attention": _attention,
-}
 
 
 class Configured:
@@ -93,15 +30,15 @@ class Configured:
     A mixin of `keras.Model`; the model calls `configure` when it is made.
     """
 
-    def configure(self, options, dtype):
-        """Keeps what `get_config` gives.
+    def configure(self, config: Config, dtype: Any) -> None:
+        """Keeps what `get_config` returns, as `config`.
 
         Args:
-            options: Dict of the constructor's arguments.
+            config: The constructor's arguments.
             dtype: The dtype policy, which Keras's functional models drop; without it
                 a mixed model is saved as float32, and float16 has no loss scale.
         """
-        self._options = options
+        self.config = config
         if dtype is not None:
             self.dtype_policy = dtype
 
@@ -144,8 +81,8 @@ class Configured:
         self.train_function = self.test_function = self.predict_function = None
 
     def get_config(self):
-        """Returns the constructor's arguments."""
-        options = attention_config(self._options)
+        """Gives the constructor's arguments."""
+        options = attention_config(self.config.options())
         config = {"name": self.name, "dtype": dtype_config(self), **options}
         lora = getattr(self, "lora_options", None)
         return config if lora is None else {**config, "lora": dict(lora)}
@@ -163,61 +100,30 @@ class Configured:
         return model
 
 
-def checked_options(model, options, given):
-    """Returns a model's options as plain Python, each checked.
+def check_names(model: type, given: Mapping[str, Any]) -> None:
+    """Raises an error if a keyword argument is none of a model's nor of Keras's.
 
     Args:
         model: The model's class.
-        options: Dict of the arguments in its constructor's signature.
-        given: Dict of its further keyword arguments, for Keras.
-
-    Returns:
-        A dict like `options`.
+        given: Keyword arguments by name.
 
     Raises:
-        ValueError: If `given` has a name that Keras does not know, or an option is out
-            of range.
+        ValueError: If `given` has an unknown name.
 
     Example:
-        >>> checked_options(Configured, {"model_dim": 8}, {"name": "small"})
-        {'model_dim': 8}
+        >>> check_names(Configured, {"name": "small"})
     """
     names = (*arguments.names_of(model), *_NAMES_OF_KERAS)
     arguments.known(given, names, model.__name__)
-    options = {
-        name: _CHECKS[name](name, value) if name in _CHECKS else value
-        for name, value in options.items()
-    }
-    sizes = [size for name, size in options.items() if name.endswith("vocabulary_size")]
-    smallest = min((size for size in sizes if size is not None), default=0)
-    for name in ("start_id", "end_id", "pad_id"):
-        if name in options:
-            arguments.integer(name, options[name], 0, smallest - 1)
-    return options
 
 
-def embedding_positions(positions):
-    """Returns the positions that the embedding adds: none where attention has them.
+def make_embedding(
+    config: TransformerConfig, name: str, vocabulary_size: int, dtype: Any
+) -> PositionalEmbedding:
+    """Returns an embedding, with the positions that attention does not apply.
 
     Args:
-        positions: A model's argument: a name, a layer or None.
-
-    Returns:
-        `positions`, or None.
-
-    Example:
-        >>> embedding_positions("rotary"), embedding_positions("sinusoidal")
-        (None, 'sinusoidal')
-    """
-    inside = isinstance(positions, str) and positions in POSITIONS_IN_ATTENTION
-    return None if inside else positions
-
-
-def make_embedding(options, name, vocabulary_size, dtype):
-    """Makes an embedding, with the positions that do not stand inside attention.
-
-    Args:
-        options: Dict of a model's constructor arguments.
+        config: The model's configuration.
         name: The layer's name.
         vocabulary_size: Number of token ids V.
         dtype: The layer's dtype policy.
@@ -226,18 +132,17 @@ def make_embedding(options, name, vocabulary_size, dtype):
         A `PositionalEmbedding`.
 
     Example:
-        >>> options = {"model_dim": 8, "positions": "rotary", "max_length": None,
-        ...            "dropout": 0.0, "pad_id": 0}
-        >>> make_embedding(options, "tokens", 11, None).positions is None
+        >>> config = TransformerConfig(model_dim=8, positions="rotary")
+        >>> make_embedding(config, "tokens", 11, None).positions is None
         True
     """
     return PositionalEmbedding(
         vocabulary_size,
-        options["model_dim"],
-        positions=embedding_positions(options["positions"]),
-        max_length=options["max_length"],
-        dropout=options["dropout"],
-        mask_zero=options["pad_id"] == 0,
+        config.model_dim,
+        positions=config.embedding_positions,
+        max_length=config.max_length,
+        dropout=config.dropout,
+        mask_zero=config.pad_id == 0,
         name=name,
         dtype=dtype,
     )
@@ -248,7 +153,7 @@ class Logits:
 
     Args:
         embedding: A `PositionalEmbedding` of the tokens that are scored.
-        options: Dict of a model's constructor arguments.
+        tie_embeddings: Whether the embedding's own table gives the logits.
         dtype: Dtype policy of another table.
 
     Call arguments:
@@ -260,54 +165,60 @@ class Logits:
 
     Example:
         >>> import numpy as np
-        >>> logits = Logits(PositionalEmbedding(11, 8), {"tie_embeddings": True}, None)
+        >>> logits = Logits(PositionalEmbedding(11, 8), True, None)
         >>> tuple(logits(np.ones((2, 8), "float32")).shape)
         (2, 11)
     """
 
-    def __init__(self, embedding, options, dtype):
-        self._embedding = embedding if options["tie_embeddings"] else None
+    def __init__(
+        self, embedding: PositionalEmbedding, tie_embeddings: bool, dtype: Any
+    ):
+        self._embedding = embedding if tie_embeddings else None
         if self._embedding is None:
             size = embedding.vocabulary_size
             self._output = TokenLogits(size, name="output", dtype=dtype)
 
     def __call__(self, x, shared=None):
-        """Computes the logits of `x`."""
+        """Gives the logits of `x`."""
         if self._embedding is None:
             return self._output(x)
         return self._embedding.logits(x, **(shared or {}))
 
     def shared(self):
-        """Returns what all calls of a search share, as a dict of tensors."""
+        """Gives what all calls of a search share, as a dict of tensors."""
         if self._embedding is None:
             return {}
         kernel = self._embedding.logits_kernel()
         return {} if kernel is None else {"kernel": kernel}
 
 
-def make_stack(block, name, num_layers, options, dtype, **more):
-    """Makes the blocks of a model, and the norm that pre-norm blocks need after them.
+def make_stack(
+    block: type,
+    name: str,
+    num_layers: int,
+    config: TransformerConfig,
+    dtype: Any,
+    **more: Any,
+) -> TransformerStack:
+    """Returns the blocks of a model, and the norm that pre-norm blocks need after them.
 
     Args:
         block: Class of the blocks.
         name: Name of the stack, with which those of the blocks begin.
         num_layers: Number of blocks.
-        options: Dict of a model's constructor arguments.
+        config: The model's configuration.
         dtype: Dtype policy of the layers.
         **more: Further arguments of a block.
 
     Returns:
         A `TransformerStack`.
     """
-    given = {option: options[option] for option in BLOCK_OPTIONS} | more
-    if embedding_positions(options["positions"]) != options["positions"]:
-        inside = {"positions": options["positions"]}
-        given["attention"] = inside | (given["attention"] or {})
-    shared = options["share_layers"]
+    shared = config.share_layers
     blocks = [
         block(
-            **given,
-            stochastic_depth=options["stochastic_depth"]
+            **config.block_options(),
+            **more,
+            stochastic_depth=config.stochastic_depth
             * (1.0 if shared else (i + 1) / num_layers),
             name=f"{name}_{i}",
             dtype=dtype,
@@ -315,27 +226,7 @@ def make_stack(block, name, num_layers, options, dtype, **more):
         for i in range(1 if shared else num_layers)
     ]
     norm = None
-    if options["normalize_first"]:
-        norm = make_norm(options["norm"], name=f"{name}_norm", dtype=dtype)
+    if config.normalize_first:
+        norm = make_norm(config.norm, name=f"{name}_norm", dtype=dtype)
     blocks = blocks * num_layers if shared else blocks
     return TransformerStack(blocks, norm, name=name, dtype=dtype)
-
-
-def cross_attention_options(options):
-    """Computes the attention options that make sense between source and target.
-
-    Positions of the two have no common count: what counts them is left out.
-
-    Args:
-        options: Dict of a model's constructor arguments.
-
-    Returns:
-        A dict of `MultiHeadAttention` arguments.
-
-    Example:
-        >>> cross_attention_options({"attention": {"sliding_window": 3, "scale": 1.0}})
-        {'scale': 1.0}
-    """
-    given = options["attention"] or {}
-    counting = ("sliding_window", "positions")
-    return {name: given[name] for name in given if name not in counting}

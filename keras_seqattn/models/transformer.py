@@ -3,9 +3,14 @@
 Shapes: B batch, W beams, S source length, T target length, D model_dim, V vocabulary.
 """
 
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.layers import DecoderBlock, EncoderBlock, padding_mask
 from keras_seqattn.layers.attention.kv_cache import (
     grown,
@@ -14,11 +19,24 @@ from keras_seqattn.layers.attention.kv_cache import (
     mark_ancestry,
 )
 from keras_seqattn.models import stacks
+from keras_seqattn.models.config import TransformerConfig, option, optional_size
 from keras_seqattn.models.translation import (
     TranslationModel,
     TranslationStacks,
     attention_given,
 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TranslationConfig(TransformerConfig):
+    """The options of `TranslationTransformer`."""
+
+    source_vocabulary_size: int = option(arguments.positive_integer)
+    target_vocabulary_size: int | None = option(optional_size, None)
+    encoder_layers: int = option(arguments.positive_integer, 3)
+    decoder_layers: int = option(arguments.positive_integer, 3)
+    start_id: int = 1
+    end_id: int = 2
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -97,84 +115,58 @@ class TranslationTransformer(TranslationModel):
 
     def __init__(
         self,
-        source_vocabulary_size,
-        target_vocabulary_size=None,
-        model_dim=256,
-        num_heads=4,
-        encoder_layers=3,
-        decoder_layers=3,
-        intermediate_dim=1024,
-        dropout=0.1,
-        positions="sinusoidal",
-        tie_embeddings=True,
-        key_dim=None,
-        attention_dropout=0.0,
-        activation="relu",
-        gated=False,
-        norm="layer",
-        normalize_first=True,
-        attention=None,
-        max_length=None,
-        start_id=1,
-        end_id=2,
-        pad_id=0,
-        activation_dropout=0.0,
-        stochastic_depth=0.0,
-        share_layers=False,
-        **kwargs,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int | None = None,
+        model_dim: int = 256,
+        num_heads: int = 4,
+        encoder_layers: int = 3,
+        decoder_layers: int = 3,
+        intermediate_dim: int = 1024,
+        dropout: float = 0.1,
+        positions: str | keras.layers.Layer | None = "sinusoidal",
+        tie_embeddings: bool = True,
+        key_dim: int | None = None,
+        attention_dropout: float = 0.0,
+        activation: str | Callable = "relu",
+        gated: bool = False,
+        norm: str = "layer",
+        normalize_first: bool = True,
+        attention: dict | None = None,
+        max_length: int | None = None,
+        start_id: int = 1,
+        end_id: int = 2,
+        pad_id: int = 0,
+        activation_dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
+        share_layers: bool = False,
+        **kwargs: Any,
     ):
-        options = {
-            "source_vocabulary_size": source_vocabulary_size,
-            "target_vocabulary_size": target_vocabulary_size,
-            "model_dim": model_dim,
-            "num_heads": num_heads,
-            "encoder_layers": encoder_layers,
-            "decoder_layers": decoder_layers,
-            "intermediate_dim": intermediate_dim,
-            "dropout": dropout,
-            "positions": positions,
-            "tie_embeddings": tie_embeddings,
-            "key_dim": key_dim,
-            "attention_dropout": attention_dropout,
-            "activation": activation,
-            "gated": gated,
-            "norm": norm,
-            "normalize_first": normalize_first,
-            "attention": attention,
-            "max_length": max_length,
-            "start_id": start_id,
-            "end_id": end_id,
-            "pad_id": pad_id,
-            "activation_dropout": activation_dropout,
-            "stochastic_depth": stochastic_depth,
-            "share_layers": share_layers,
-        }
-        options = stacks.checked_options(TranslationTransformer, options, kwargs)
-        super().__init__(_Stacks(options, kwargs.get("dtype")), options, **kwargs)
+        stacks.check_names(TranslationTransformer, kwargs)
+        config = TranslationConfig.of(locals())
+        super().__init__(_Stacks(config, kwargs.get("dtype")), config, **kwargs)
 
 
 class _Stacks(TranslationStacks):
     """The encoder and the decoder, and what they compute."""
 
-    def __init__(self, options, dtype):
-        positions, max_length = options["positions"], options["max_length"]
+    def __init__(self, config: TranslationConfig, dtype: Any):
         super().__init__(
-            options,
+            config,
             dtype,
-            positions=stacks.embedding_positions(positions),
-            max_length=max_length,
-            mask_zero=options["pad_id"] == 0,
+            positions=config.embedding_positions,
+            max_length=config.max_length,
+            mask_zero=config.pad_id == 0,
         )
         self.encoder = stacks.make_stack(
-            EncoderBlock, "encoder", options["encoder_layers"], options, dtype
+            EncoderBlock, "encoder", config.encoder_layers, config, dtype
         )
         self.decoder = stacks.make_stack(
             DecoderBlock,
             "decoder",
-            options["decoder_layers"],
-            options,
+            config.decoder_layers,
+            config,
             dtype,
-            cross_attention=stacks.cross_attention_options(options),
+            cross_attention=config.cross_attention(),
         )
 
     def encode(self, source_ids, return_attention_scores=False):

@@ -3,12 +3,15 @@
 Shapes: B batch, W beams, S source length, T target length, D model_dim, V vocabulary.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_seqattn import arguments, decoding
 from keras_seqattn.layers import PositionalEmbedding
 from keras_seqattn.layers.shapes import check_batch, check_not_empty, check_rank
+from keras_seqattn.models.config import Config
 from keras_seqattn.models.inputs import (
     check_sizes,
     id_tensor,
@@ -25,7 +28,7 @@ class TranslationModel(Configured, keras.Model):
 
     Args:
         stacks: The `TranslationStacks` that compute.
-        options: Dict of the constructor's arguments.
+        config: The model's configuration.
         **kwargs: `name`, `dtype`.
 
     Attributes:
@@ -34,19 +37,19 @@ class TranslationModel(Configured, keras.Model):
 
     attention_kinds = ("cross", "encoder", "decoder")
 
-    def __init__(self, stacks, options, **kwargs):
+    def __init__(self, stacks: "TranslationStacks", config: Config, **kwargs: Any):
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         logits, _ = stacks.decode(target_ids, stacks.encode(source_ids))
         super().__init__(
             {"source_ids": source_ids, "target_ids": target_ids}, logits, **kwargs
         )
-        self.configure(options, kwargs.get("dtype"))
+        self.configure(config, kwargs.get("dtype"))
         self._stacks = stacks
         self.source_vocabulary_size = stacks.source_embedding.vocabulary_size
         self.target_vocabulary_size = stacks.target_embedding.vocabulary_size
         for name in ("max_length", "start_id", "end_id", "pad_id"):
-            setattr(self, name, options[name])
+            setattr(self, name, getattr(config, name))
 
     def encode(self, source_ids):
         """Encodes source sentences, once for all decoding steps.
@@ -177,29 +180,30 @@ class TranslationStacks:
     `stacks.Logits`.
 
     Args:
-        options: Dict of the model's constructor arguments.
+        config: The model's configuration.
         dtype: Dtype policy of all layers.
         **embedding: Arguments of both `PositionalEmbedding`s.
     """
 
-    def __init__(self, options, dtype, **embedding):
-        self.options, self.dtype = options, dtype
-        self.pad_id = options["pad_id"]
-        source_size = options["source_vocabulary_size"]
-        target_size = options["target_vocabulary_size"]
+    def __init__(self, config: Config, dtype: Any, **embedding: Any):
+        self.config, self.dtype, self.pad_id = config, dtype, config.pad_id
+        source_size = config.source_vocabulary_size
+        target_size = config.target_vocabulary_size
         self.source_embedding = self._embedding("source", source_size, embedding)
         self.target_embedding = self.source_embedding
-        if target_size is not None or not options["tie_embeddings"]:
+        if target_size is not None or not config.tie_embeddings:
             self.target_embedding = self._embedding(
                 "target", target_size or source_size, embedding
             )
-        self.logits = Logits(self.target_embedding, options, dtype)
+        self.logits = Logits(self.target_embedding, config.tie_embeddings, dtype)
 
-    def _embedding(self, side, vocabulary_size, options):
+    def _embedding(
+        self, side: str, vocabulary_size: int, options: dict[str, Any]
+    ) -> PositionalEmbedding:
         return PositionalEmbedding(
             vocabulary_size,
-            self.options["model_dim"],
-            dropout=self.options["dropout"],
+            self.config.model_dim,
+            dropout=self.config.dropout,
             name=f"{side}_embedding",
             dtype=self.dtype,
             **options,

@@ -5,10 +5,13 @@ Shapes: V vocabulary, D model_dim, H heads, K key_dim, F intermediate_dim.
 
 import dataclasses
 import inspect
+from typing import Any
 
 from keras_seqattn import arguments, layers, models, training
 from keras_seqattn.layers.transformer.residual import NORMS
-from keras_seqattn.models.stacks import POSITIONS_IN_ATTENTION, checked_options
+from keras_seqattn.models.config import POSITIONS_IN_ATTENTION
+from keras_seqattn.models.stacks import check_names
+from keras_seqattn.models.transformer import TranslationConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Configuration:
         return count_parameters(**self.model)
 
 
-def count_parameters(**options):
+def count_parameters(**options: Any) -> int:
     """Counts the weights of a `TranslationTransformer` without building it.
 
     Args:
@@ -100,82 +103,69 @@ def count_parameters(**options):
         ...                  encoder_layers=1, decoder_layers=1, intermediate_dim=32)
         7232
     """
-    names = ("source_vocabulary_size", *_DEFAULTS)
-    given = {name: options.get(name, _DEFAULTS.get(name)) for name in names}
-    more = {name: value for name, value in options.items() if name not in given}
-    given = checked_options(models.TranslationTransformer, given, more)
-    arguments.choice("norm", given["norm"], NORMS)
+    check_names(models.TranslationTransformer, options)
+    config = TranslationConfig.of({"source_vocabulary_size": None, **options})
+    arguments.choice("norm", config.norm, NORMS)
     names = ("sinusoidal", "learned", *POSITIONS_IN_ATTENTION)
-    arguments.choice("positions", given["positions"], names, optional=True)
-    if given["positions"] == "learned" and given["max_length"] is None:
+    arguments.choice("positions", config.positions, names, optional=True)
+    if config.positions == "learned" and config.max_length is None:
         raise ValueError(
             "`max_length` must be given for learned positions. "
             "Received: max_length=None."
         )
-    if given["attention"] is not None:
+    if config.attention is not None:
         raise ValueError(
             "`attention` must be None for its weights to be counted. "
-            f"Received: attention={given['attention']!r}."
+            f"Received: attention={config.attention!r}."
         )
-    encoder_layers, decoder_layers = given["encoder_layers"], given["decoder_layers"]
-    if given["share_layers"]:
+    encoder_layers, decoder_layers = config.encoder_layers, config.decoder_layers
+    if config.share_layers:
         encoder_layers = decoder_layers = 1
-    norm = given["model_dim"] * (2 if given["norm"] == "layer" else 1)
-    cross = _attention(given) + norm
-    own = cross + _relative_bias(given)
-    feed_forward = _feed_forward(given) + norm
-    final_norms = 2 * norm if given["normalize_first"] else 0
+    norm = config.model_dim * (2 if config.norm == "layer" else 1)
+    cross = _attention(config) + norm
+    own = cross + _relative_bias(config)
+    feed_forward = _feed_forward(config) + norm
+    final_norms = 2 * norm if config.normalize_first else 0
     return (
-        _embeddings(given)
+        _embeddings(config)
         + encoder_layers * (own + feed_forward)
         + decoder_layers * (own + cross + feed_forward)
         + final_norms
     )
 
 
-_DEFAULTS = {
-    name: parameter.default
-    for name, parameter in inspect.signature(
-        models.TranslationTransformer
-    ).parameters.items()
-    if parameter.default is not parameter.empty
-}
-
-
-def _embeddings(options):
+def _embeddings(config: TranslationConfig) -> int:
     """The tables of tokens (V, D) and of learned positions (L, D)."""
-    source, target = (
-        options[f"{side}_vocabulary_size"] for side in ("source", "target")
-    )
-    tied = options["tie_embeddings"]
+    source, target = config.source_vocabulary_size, config.target_vocabulary_size
+    tied = config.tie_embeddings
     # Source; target unless it is the source's; the output's unless it is the target's.
     entries = [source]
     if target is not None or not tied:
         entries.append(target or source)
-    if options["positions"] == "learned":
-        entries += [options["max_length"]] * len(entries)
+    if config.positions == "learned":
+        entries += [config.max_length] * len(entries)
     if not tied:
         entries.append(target or source)
-    return options["model_dim"] * sum(entries)
+    return config.model_dim * sum(entries)
 
 
-def _attention(options):
+def _attention(config: TranslationConfig) -> int:
     """Query, key, value and output: kernels (D, H, K) and biases."""
-    model_dim, num_heads = options["model_dim"], options["num_heads"]
-    width = num_heads * (options["key_dim"] or model_dim // num_heads)
+    model_dim, num_heads = config.model_dim, config.num_heads
+    width = num_heads * (config.key_dim or model_dim // num_heads)
     return 4 * model_dim * width + 3 * width + model_dim
 
 
-def _relative_bias(options):
+def _relative_bias(config: TranslationConfig) -> int:
     """The table (buckets, H) of every self-attention."""
-    if options["positions"] != "relative":
+    if config.positions != "relative":
         return 0
     buckets = inspect.signature(layers.RelativeBias).parameters["num_buckets"].default
-    return buckets * options["num_heads"]
+    return buckets * config.num_heads
 
 
-def _feed_forward(options):
+def _feed_forward(config: TranslationConfig) -> int:
     """Kernels (D, F), twice where it is gated, and (F, D), with biases."""
-    model_dim, hidden = options["model_dim"], options["intermediate_dim"]
-    entrances = 2 if options["gated"] else 1
+    model_dim, hidden = config.model_dim, config.intermediate_dim
+    entrances = 2 if config.gated else 1
     return entrances * (model_dim + 1) * hidden + (hidden + 1) * model_dim

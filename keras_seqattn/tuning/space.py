@@ -10,6 +10,7 @@ import functools
 from typing import Any, NamedTuple
 
 from keras_seqattn import arguments
+from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.tuning.configuration import Configuration
 
 HEADS, WIDTHS, DEPTHS = (2, 4, 8), (16, 32, 64), (1, 2, 3, 4, 6)
@@ -199,9 +200,7 @@ class TranslationSpace:
                 "`vocabulary_size` must be given, or be a field of the space. "
                 "Received: vocabulary_size=None."
             )
-        shared = ("model_dim", "encoder_layers", "decoder_layers", "num_heads")
-        more = ("key_dim", "dropout", "normalize_first", "positions", "tie_embeddings")
-        model = {name: take(name) for name in (*shared, *more)}
+        model = {name: take(name) for name in _OPTIONS}
         ratio = take("feed_forward_ratio")
         training = {name: take(name) for name in ("label_smoothing", "ema_momentum")}
         # KerasTuner loses values where two scopes have hyperparameters of one name.
@@ -234,19 +233,18 @@ def _rate(name, value):
     return arguments.number(name, value, above=0)
 
 
+# The options of the model that may vary, in the order in which they are declared.
+_OPTIONS = (
+    *("model_dim", "encoder_layers", "decoder_layers", "num_heads", "key_dim"),
+    *("dropout", "normalize_first", "positions", "tie_embeddings"),
+)
+_SIZES = ("feed_forward_ratio", "warmup_steps", "post_norm_warmup_steps")
 _CHECKS = {
-    **dict.fromkeys(
-        (
-            *("model_dim", "encoder_layers", "decoder_layers", "num_heads", "key_dim"),
-            *("feed_forward_ratio", "warmup_steps", "post_norm_warmup_steps"),
-            "vocabulary_size",
-        ),
-        arguments.positive_integer,
-    ),
-    **dict.fromkeys(("dropout", "label_smoothing", "ema_momentum"), _share),
-    **dict.fromkeys(("normalize_first", "tie_embeddings"), arguments.boolean),
+    # A name of positions is checked further by the model.
+    **{name: TranslationConfig.checks().get(name, arguments.text) for name in _OPTIONS},
+    **dict.fromkeys((*_SIZES, "vocabulary_size"), arguments.positive_integer),
+    **dict.fromkeys(("label_smoothing", "ema_momentum"), _share),
     **dict.fromkeys(("learning_rate", "post_norm_learning_rate"), _rate),
-    "positions": arguments.text,  # checked by the model
 }
 
 

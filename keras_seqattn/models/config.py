@@ -1,0 +1,167 @@
+"""The options of models: each with its type, its default and its check in one line.
+
+What an option means, the docstring of the model that takes it says. An option without
+a check is checked by the one layer that takes it.
+
+Shapes: D model_dim, V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from keras_seqattn import arguments
+
+# Names of positions that are applied inside attention, not added to the embedding.
+POSITIONS_IN_ATTENTION = ("rotary", "alibi", "relative")
+
+
+def option(check: Callable[[str, Any], Any], default: Any = dataclasses.MISSING) -> Any:
+    """Returns a field of a `Config`.
+
+    Args:
+        check: Function of the option's name and a value, which returns the value as
+            plain Python or raises a `ValueError`.
+        default: The default; without it the option must be given.
+
+    Returns:
+        A dataclass field.
+    """
+    return dataclasses.field(default=default, metadata={"check": check})
+
+
+def optional_size(name: str, value: Any) -> int | None:
+    """Returns a positive integer or None, checked."""
+    return arguments.positive_integer(name, value, optional=True)
+
+
+def _attention(name: str, value: Any) -> dict | None:
+    return arguments.instance(name, value, dict, "a dict", optional=True)
+
+
+def _activation(name: str, value: Any) -> Any:
+    arguments.keras_object(name, value)
+    return value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """The checked arguments of a model's constructor; its fields are the options.
+
+    Raises:
+        ValueError: If an option is out of range.
+    """
+
+    def __post_init__(self):
+        """Checks each option, and keeps it as plain Python."""
+        for name, check in self.checks().items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+        options = self.options()
+        sizes = [options[name] for name in options if name.endswith("vocabulary_size")]
+        smallest = min((size for size in sizes if size is not None), default=None)
+        for name in ("start_id", "end_id", "pad_id"):
+            if name in options and smallest is not None:
+                arguments.integer(name, options[name], 0, smallest - 1)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Returns the configuration of a constructor's arguments.
+
+        Args:
+            given: Arguments by name, as `locals()` of a constructor has them; names
+                that are no option are left out.
+
+        Returns:
+            A configuration.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: given[name] for name in names if name in given})
+
+    @classmethod
+    def checks(cls) -> dict[str, Callable[[str, Any], Any]]:
+        """Returns the check of each option that has one."""
+        fields = dataclasses.fields(cls)
+        return {
+            field.name: field.metadata["check"] for field in fields if field.metadata
+        }
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options by name."""
+        return dict(vars(self))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockConfig(Config):
+    """The options that each block of a model takes under the same name.
+
+    Example:
+        >>> BlockConfig(num_heads=2).options()["intermediate_dim"]
+        1024
+    """
+
+    num_heads: int = option(arguments.positive_integer, 4)
+    intermediate_dim: int = option(arguments.positive_integer, 1024)
+    dropout: float = option(arguments.fraction, 0.1)
+    key_dim: int | None = option(optional_size, None)
+    attention_dropout: float = option(arguments.fraction, 0.0)
+    activation: Any = option(_activation, "relu")
+    gated: bool = option(arguments.boolean, False)
+    norm: str = "layer"
+    normalize_first: bool = option(arguments.boolean, True)
+    attention: dict | None = option(_attention, None)
+    activation_dropout: float = option(arguments.fraction, 0.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig(BlockConfig):
+    """The options that all Transformer models have in common.
+
+    Example:
+        >>> config = TransformerConfig(model_dim=64, positions="rotary")
+        >>> config.num_heads, config.embedding_positions
+        (4, None)
+    """
+
+    model_dim: int = option(arguments.positive_integer, 256)
+    positions: Any = "sinusoidal"
+    tie_embeddings: bool = option(arguments.boolean, True)
+    max_length: int | None = option(optional_size, None)
+    pad_id: int = 0
+    stochastic_depth: float = option(arguments.fraction, 0.0)
+    share_layers: bool = option(arguments.boolean, False)
+
+    @property
+    def _inside(self) -> bool:
+        name = self.positions
+        return isinstance(name, str) and name in POSITIONS_IN_ATTENTION
+
+    @property
+    def embedding_positions(self) -> Any:
+        """The positions that the embedding adds; None where attention applies them."""
+        return None if self._inside else self.positions
+
+    def block_options(self) -> dict[str, Any]:
+        """Returns the arguments that the blocks of all depths have in common."""
+        names = [field.name for field in dataclasses.fields(BlockConfig)]
+        options = {name: getattr(self, name) for name in names}
+        if self._inside:
+            inside = {"positions": self.positions}
+            options["attention"] = inside | (self.attention or {})
+        return options
+
+    def cross_attention(self) -> dict[str, Any]:
+        """Returns the options of the attention between source and target.
+
+        Positions of the two have no common count: what counts them is left out.
+
+        Returns:
+            A dict of `MultiHeadAttention` arguments.
+
+        Example:
+            >>> given = {"sliding_window": 3, "scale": 1.0}
+            >>> TransformerConfig(attention=given).cross_attention()
+            {'scale': 1.0}
+        """
+        given = self.attention or {}
+        counting = ("sliding_window", "positions")
+        return {name: given[name] for name in given if name not in counting}

@@ -1,0 +1,65 @@
+"""Tests of what the models are configured by: `models/config.py`."""
+
+import dataclasses
+import inspect
+
+import numpy as np
+import pytest
+
+from keras_seqattn import models
+from keras_seqattn.models.config import TransformerConfig
+from keras_seqattn.models.decoder import LanguageConfig
+from keras_seqattn.models.encoder import EncoderConfig
+from keras_seqattn.models.recurrent import RecurrentConfig
+from keras_seqattn.models.transformer import TranslationConfig
+
+CONFIGS = {
+    models.EncoderModel: EncoderConfig,
+    models.LanguageModel: LanguageConfig,
+    models.TranslationRNN: RecurrentConfig,
+    models.TranslationTransformer: TranslationConfig,
+}
+by_model = pytest.mark.parametrize(
+    ("model", "config"), CONFIGS.items(), ids=lambda one: one.__name__
+)
+
+
+@by_model
+def test_a_constructor_has_the_options_and_defaults_of_its_configuration(model, config):
+    parameters = dict(inspect.signature(model).parameters)
+    parameters.pop("kwargs")
+    missing = {dataclasses.MISSING: inspect.Parameter.empty}
+    assert {name: one.default for name, one in parameters.items()} == {
+        field.name: missing.get(field.default, field.default)
+        for field in dataclasses.fields(config)
+    }
+
+
+@by_model
+def test_a_model_keeps_its_configuration(model, config):
+    sizes = {"model_dim": 8, "dropout": 0.5}
+    made = model(11, **sizes)
+    assert type(made.config) is config
+    assert made.get_config().items() >= sizes.items()
+    assert made.config == model.from_config(made.get_config()).config
+
+
+def test_options_are_plain_python_and_frozen():
+    config = TransformerConfig(model_dim=np.int64(8))
+    assert type(config.model_dim) is int
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.model_dim = 16
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "relative"])
+def test_positions_are_applied_in_one_place(positions):
+    config = TransformerConfig(positions=positions, attention={"scale": 1.0})
+    assert config.embedding_positions is None
+    inside = {"positions": positions, "scale": 1.0}
+    assert config.block_options()["attention"] == inside
+
+
+def test_ids_are_within_the_smaller_vocabulary():
+    sizes = {"source_vocabulary_size": 9, "target_vocabulary_size": 5}
+    with pytest.raises(ValueError, match=r"`end_id` must .* Received: end_id=5"):
+        TranslationConfig(**sizes, end_id=5)
