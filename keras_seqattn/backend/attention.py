@@ -33,7 +33,7 @@ _KERNELS = {
 
 
 def has_fused_attention(dtype: str, same_width: bool) -> bool:
-    """Tells whether the backend has a kernel with a gradient, and the same numbers.
+    """Returns whether the backend has a kernel with a gradient, and the same numbers.
 
     Args:
         dtype: Dtype of the query.
@@ -55,7 +55,7 @@ def has_fused_attention(dtype: str, same_width: bool) -> bool:
 
 @functools.cache
 def fused_attention_takes_float16() -> bool:
-    """Tells whether the kernel keeps the scores of float16 in float32 on the device.
+    """Returns whether the kernel keeps the scores of float16 in float32 on the device.
 
     Returns:
         A bool.
@@ -71,7 +71,7 @@ def fused_attention_takes_float16() -> bool:
 
 
 def fused_attention_is_linear(dtype: str, device: str | None = None) -> bool:
-    """Tells whether the kernel takes O(T + S) memory: never holds all scores.
+    """Returns whether the kernel takes O(T + S) memory: never holds all scores.
 
     Args:
         dtype: Dtype of the query.

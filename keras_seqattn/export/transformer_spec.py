@@ -101,7 +101,7 @@ def _blocks(model, side: str) -> list:
 
 
 def _stack_options(blocks, side):
-    """Gives the arguments of a stack's specification, which hold for all its blocks."""
+    """Returns the arguments of a stack's specification, the same for all blocks."""
     from ctranslate2.specs import Activation
 
     block = blocks[0]
@@ -127,7 +127,7 @@ def _attention(block):
 
 
 def _positions_options(attentions, side):
-    """Gives the arguments for the positions inside a stack's self-attentions."""
+    """Returns the arguments for the positions inside a stack's self-attentions."""
     from ctranslate2.specs.attention_spec import RotaryScalingType
 
     positions = attentions[0].positions
@@ -158,7 +158,7 @@ def _positions_options(attentions, side):
 
 
 def _checked_attention(residual):
-    """Gives the attention of a residual, if it is one that CTranslate2 knows."""
+    """Computes the attention of a residual, if it is one that CTranslate2 knows."""
     attention = residual.sublayer
     if type(attention) is not MultiHeadAttention:
         refuse(
@@ -179,7 +179,7 @@ def _checked_attention(residual):
 
 
 def _head_width(attention):
-    """Gives the one width W that CTranslate2 has for queries, keys and values.
+    """Returns the one width W that CTranslate2 has for queries, keys and values.
 
     The narrower are padded with zeros, which change no product.
     """
@@ -200,7 +200,7 @@ def _fill_embedding(stack, block, embedding, max_length):
 
 
 def _position_table(embedding, length):
-    """Gives the rows `(L, D)` that the embedding adds: zeros where it adds none."""
+    """Returns the rows `(L, D)` that the embedding adds: zeros where it adds none."""
     positions, width = embedding.positions, embedding.model_dim
     if positions is None:
         return np.zeros((length, width), "float32")
@@ -266,7 +266,7 @@ def _fill_attention(spec, residual, fused):
 
 
 def _project_in(dense, width):
-    """Gives weights `(heads W, D)` and biases: heads are padded with zeros to W."""
+    """Returns weights `(heads W, D)` and biases: heads are padded with zeros to W."""
     kernel, bias = _dense(dense)  # (D, heads, K or V)
     padding = (0, width - kernel.shape[-1])
     kernel = np.pad(kernel, ((0, 0), (0, 0), padding))
@@ -276,7 +276,7 @@ def _project_in(dense, width):
 
 
 def _project_out(dense, width):
-    """Gives weights `(O, H W)` and biases."""
+    """Returns weights `(O, H W)` and biases."""
     kernel, bias = _dense(dense)  # (H, V, O)
     kernel = np.pad(kernel, ((0, 0), (0, width - kernel.shape[1]), (0, 0)))
     return kernel.reshape(-1, kernel.shape[-1]).T, bias
@@ -319,7 +319,7 @@ def _fill_linear(spec, weight, bias=None):
 
 
 def _dense(dense):
-    """Gives the kernel and the bias, or None, of a Keras layer."""
+    """Returns the kernel and the bias, or None, of a Keras layer."""
     _check_not_quantized(dense)
     return _array(dense.kernel), None if dense.bias is None else _array(dense.bias)
 

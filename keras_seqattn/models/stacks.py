@@ -81,7 +81,7 @@ class Configured:
         self.train_function = self.test_function = self.predict_function = None
 
     def get_config(self):
-        """Gives the constructor's arguments."""
+        """Returns the constructor's arguments."""
         options = attention_config(self.config.options())
         config = {"name": self.name, "dtype": dtype_config(self), **options}
         lora = getattr(self, "lora_options", None)
@@ -179,13 +179,13 @@ class Logits:
             self._output = TokenLogits(size, name="output", dtype=dtype)
 
     def __call__(self, x, shared=None):
-        """Gives the logits of `x`."""
+        """Computes the logits of `x`."""
         if self._embedding is None:
             return self._output(x)
         return self._embedding.logits(x, **(shared or {}))
 
     def shared(self):
-        """Gives what all calls of a search share, as a dict of tensors."""
+        """Returns what all calls of a search share, as a dict of tensors."""
         if self._embedding is None:
             return {}
         kernel = self._embedding.logits_kernel()

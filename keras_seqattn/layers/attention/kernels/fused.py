@@ -82,7 +82,7 @@ def is_plain_causal(
     window: int | None = None,
     offset: int | Tensor = 0,
 ) -> bool:
-    """Tells whether the causal flag of a backend's kernel says all there is to say.
+    """Returns whether the causal flag of a backend's kernel says all there is to say.
 
     Args:
         mask: The mask, or None.
