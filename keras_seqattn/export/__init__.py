@@ -15,7 +15,11 @@ print(serve(lines=tf.constant(["two dogs"]))["translations"].numpy())
 ```
 
 A folder for CTranslate2 holds no search: `ctranslate2.Translator.translate_batch` has
-its own defaults. It finds the tokens and scores of a `Translator` with these arguments:
+its own defaults. It finds the tokens of a `Translator` with these arguments. Its scores
+are a little higher: the padding and start tokens are never generated, and the engine
+leaves them out of the softmax, while the `Translator`'s scores are those of the model's
+softmax over the whole vocabulary. The less a model gives to the two, the nearer they
+are; where beams compete, a near tie may then be decided otherwise.
 
 - `beam_size`, 2 by default: 1 for `Greedy()`, the `width` of a `BeamSearch`.
 - `length_penalty`, 1 by default: the `length_penalty` of a `BeamSearch` whose `penalty`

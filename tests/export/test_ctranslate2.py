@@ -104,8 +104,8 @@ def pieces(text):
     return [f"<0x{byte:02X}>" for byte in text]
 
 
-def log_probs(model, sources, targets):
-    """Gives the model's own, over what may be generated, for given byte strings."""
+def log_probs(model, sources, targets, left_out=(0, 1)):
+    """Gives the model's own, for given byte strings, over all tokens but a few."""
     source_ids = np.zeros((len(sources), max(map(len, sources)) + 1), "int32")
     target_ids = np.zeros((len(sources), max(map(len, targets)) + 1), "int32")
     target_ids[:, 0] = 1
@@ -114,7 +114,7 @@ def log_probs(model, sources, targets):
         target_ids[row, 1 : len(target) + 1] = [b + 4 for b in target]
     logits = model({"source_ids": source_ids, "target_ids": target_ids})
     logits = keras.ops.convert_to_numpy(logits).astype("float64")
-    logits[..., [0, 1]] = -np.inf  # padding and start
+    logits[..., list(left_out)] = -np.inf  # by default padding and start
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
@@ -238,6 +238,30 @@ def test_the_documented_arguments_find_the_same(tmp_path, search, options):
     np.testing.assert_allclose(
         [score for _, score in ours], [score for _, score in found], rtol=0.01
     )
+
+
+def test_scores_differ_by_what_the_model_gives_to_padding_and_start(tmp_path):
+    translator = make_translator(ks.decoding.Greedy())
+    engine = engine_of(translator, tmp_path)
+    for source in SOURCES:
+        limit = min(2 * (len(source) + 1) + 10, MAX_LENGTH)
+        (found,) = engine.translate_batch(
+            [pieces(source)],
+            beam_size=1,
+            length_penalty=0,
+            min_decoding_length=0,
+            max_decoding_length=limit,
+            return_scores=True,
+        )
+        ids = [int(piece[3:5], 16) + 4 for piece in found.hypotheses[0]]
+        target = bytes(token - 4 for token in ids)
+        ids = (ids + [2])[:limit]
+        ((_, score),) = translator.translate([source.decode()])[0]
+        for own, left_out in ((score, ()), (found.scores[0], (0, 1))):
+            expected = log_probs(translator.model, [source], [target], left_out)[0]
+            expected = expected[np.arange(len(ids)), ids].sum()
+            np.testing.assert_allclose(own, expected, rtol=1e-4)
+        assert found.scores[0] > score
 
 
 def test_the_documented_end_tokens_stop_as_stop_ids_do(tmp_path):
