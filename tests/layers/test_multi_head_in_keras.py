@@ -132,3 +132,20 @@ def test_a_translation_model_takes_the_options(options):
     np.testing.assert_allclose(numpy(again(inputs)), numpy(model(inputs)), atol=1e-5)
     found = model.generate(IDS, max_length=5)
     assert found.token_ids.shape == (2, 1, 5)
+
+
+def test_the_two_documented_differences_from_keras():
+    embedding = keras.layers.Embedding(9, 8, mask_zero=True)
+    ids = np.array([[3, 4, 0]])
+    theirs = keras.layers.MultiHeadAttention(2, 4)
+    used = embedding(ids)
+    expected = theirs(used, used)
+    assert getattr(used, "_keras_mask", None) is None
+    ours = ks.layers.MultiHeadAttention.from_keras(theirs)
+    x = embedding(ids)
+    output = keras.ops.convert_to_numpy(ours(x, x))
+    assert getattr(x, "_keras_mask", None) is not None
+    expected = keras.ops.convert_to_numpy(expected)
+    np.testing.assert_allclose(output[:, :2], expected[:, :2], atol=1e-5)
+    np.testing.assert_array_equal(output[:, 2], 0)  # the output's bias
+    assert np.abs(expected[:, 2]).max() > 0

@@ -114,7 +114,8 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
     Reference:
         Vaswani et al. 2017, section 3.2.2; additive: Bahdanau et al. 2015; grouped
         heads: Ainslie et al. 2023; norms: Henry et al. 2020, Dehghani et al. 2023;
-        gate: Qiu et al. 2025. Differs: empty rows are zero.
+        gate: Qiu et al. 2025. Differs: empty rows are zero, those of masked queries too,
+        and an input keeps its implicit mask, which Keras's layer removes from it.
     """
 
     def __init__(
@@ -219,6 +220,11 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
     @classmethod
     def from_keras(cls, layer, **options):
         """Makes a layer that computes what one of Keras's does, with its weights.
+
+        It differs from Keras's in two ways: a query that is masked, or sees no key,
+        gets zeros from its heads, where Keras averages all values; and an input keeps
+        its implicit mask, which Keras's layer removes from its own inputs, so that a
+        second use of the same tensor there sees its padding.
 
         Args:
             layer: A `keras.layers.MultiHeadAttention` or
