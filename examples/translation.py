@@ -59,7 +59,10 @@ def arguments():
     add("--data-dir", help="folder of multi30k's files; default: download them")
     add("--source", default="en", help="language translated from; default: en")
     add("--target", default="de", help="language translated to; default: de")
-    files = "a TSV file (see --header), or two files, in place of a corpus; or .gz"
+    files = (
+        "in place of a corpus: a TSV file (with --header where its first line names "
+    )
+    files += "the columns), or two files; .gz is read too"
     add("--train", nargs="+", metavar="FILE", help=files)
     add("--val", nargs="+", metavar="FILE", help="the same, scored after each epoch")
     add("--test", nargs="+", metavar="FILE", help="the same, scored at the end")
@@ -161,6 +164,9 @@ def read(paths, args, clean):
     except ValueError as error:
         sys.exit(f"{error}\nOf a TSV with other than two columns choose --columns.")
     print(f"{' and '.join(paths)}: {pairs.report}")
+    if len(paths) == 1 and not args.header:
+        first = " -> ".join(repr(side[0])[:60] for side in pairs)
+        print(f"  The first pair is {first}; if it names the columns: --header.")
     return pairs
 
 

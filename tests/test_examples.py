@@ -215,6 +215,7 @@ def test_a_small_file_is_read_again(example, monkeypatch, tmp_path, capsys):
     files = ("--train", train, "--val", train)
     example.run("--preset", "own", *files, "--output", tmp_path / "out")
     printed = capsys.readouterr().out
+    assert "The first pair is '0 red dogs' -> '0 rote Hunde'; if it names" in printed
     steps = int(re.search(r"(\d+)/\1\b", printed)[1])
     assert len(epochs(tmp_path / "out")) == -(-15 // steps)
 
