@@ -63,10 +63,8 @@ def arguments():
     add("--data-dir", help="folder of multi30k's files; default: download them")
     add("--source", default="en", help="language translated from; default: en")
     add("--target", default="de", help="language translated to; default: de")
-    files = (
-        "in place of a corpus: a TSV file (with --header where its first line names "
-    )
-    files += "the columns), or two files; .gz is read too"
+    files = "in place of a corpus: a TSV file (--header where its first line names the "
+    files += "columns), or two files; .gz is read too"
     add("--train", nargs="+", metavar="FILE", help=files)
     add("--val", nargs="+", metavar="FILE", help="the same, that trials are scored on")
     add("--test", nargs="+", metavar="FILE", help="the same, for the best model; val")

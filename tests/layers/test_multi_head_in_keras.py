@@ -141,7 +141,7 @@ def test_the_two_documented_differences_from_keras():
     used = embedding(ids)
     expected = theirs(used, used)
     assert getattr(used, "_keras_mask", None) is None
-    ours = ks.layers.MultiHeadAttention.from_keras(theirs)
+    ours = layers.MultiHeadAttention.from_keras(theirs)
     x = embedding(ids)
     output = keras.ops.convert_to_numpy(ours(x, x))
     assert getattr(x, "_keras_mask", None) is not None

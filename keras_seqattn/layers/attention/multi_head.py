@@ -114,8 +114,8 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
     Reference:
         Vaswani et al. 2017, section 3.2.2; additive: Bahdanau et al. 2015; grouped
         heads: Ainslie et al. 2023; norms: Henry et al. 2020, Dehghani et al. 2023;
-        gate: Qiu et al. 2025. Differs: empty rows are zero, those of masked queries too,
-        and an input keeps its implicit mask, which Keras's layer removes from it.
+        gate: Qiu et al. 2025. Differs: empty rows are zero, those of masked queries
+        too, and an input keeps its implicit mask, which Keras's layer removes from it.
     """
 
     def __init__(
