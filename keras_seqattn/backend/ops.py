@@ -3,7 +3,7 @@
 import keras
 
 from keras_seqattn.backend import Tensor, autodiff
-from keras_seqattn.backend.tracing import is_compiled_by_xla
+from keras_seqattn.backend.tracing import cpu_program
 
 
 def random_uint16(shape, seed):
@@ -120,20 +120,19 @@ def has_adam(variable):
         variable: The backend's variable, as optimizers are given it.
 
     Returns:
-        A Python bool: True on TensorFlow for a variable of one device, where XLA does
-        not compile, which makes one pass of many operations by itself.
+        A Python bool: True on TensorFlow for a variable of one CPU, where XLA does not
+        compile, which makes one pass of many operations by itself.
 
     Example:
         >>> import numpy as np
         >>> has_adam(np.ones(3))
         False
     """
-    if keras.backend.backend() != "tensorflow":
+    if cpu_program(variable) != "tensorflow":
         return False
     from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
-    is_single = isinstance(variable, BaseResourceVariable)
-    return is_single and not is_compiled_by_xla(variable)
+    return isinstance(variable, BaseResourceVariable)
 
 
 def adam_scalars(dtype, learning_rate, step, beta_1, beta_2, epsilon):

@@ -33,6 +33,41 @@ def is_compiled_by_xla(x):
     return False
 
 
+def cpu_program(x):
+    """Returns what kind of program computes a tensor, where it does so on a CPU.
+
+    Forms of operations that are faster on a CPU alone, as measured by
+    `benchmarks/paths.py`, are chosen by it; an accelerator, on which nothing has been
+    measured, gets Keras's own.
+
+    Args:
+        x: Tensor, of the program being traced or of none.
+
+    Returns:
+        "xla" for a program that XLA will compile, "tensorflow" for one that TensorFlow
+        runs operation by operation; None for others, and on an accelerator.
+
+    Example:
+        >>> from keras import ops
+        >>> cpu_program(ops.ones(3)) in ("tensorflow", None)
+        True
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow" and _has_no_gpu():
+        return "xla" if is_compiled_by_xla(x) else "tensorflow"
+    if backend == "jax" and is_compiled_by_xla(x):
+        import jax
+
+        return "xla" if jax.default_backend() == "cpu" else None
+    return None
+
+
+def _has_no_gpu():
+    import tensorflow as tf
+
+    return not tf.config.get_visible_devices("GPU")
+
+
 def allows_any_shape(x):
     """Returns whether shapes may depend on values in the program a tensor belongs to.
 
@@ -54,11 +89,7 @@ def allows_any_shape(x):
         import torch
 
         return x.device.type == "cpu" and not torch.compiler.is_compiling()
-    if keras.backend.backend() != "tensorflow" or is_compiled_by_xla(x):
-        return False
-    import tensorflow as tf
-
-    return not tf.config.get_visible_devices("GPU")
+    return cpu_program(x) == "tensorflow"
 
 
 def known_values(x, wait=True):

@@ -20,9 +20,10 @@ def drop(x, rate, seed):
     """Sets a fraction of the numbers to zero, and scales the others up for it.
 
     What is dropped is a function of the seed and the shape. In a program that XLA
-    compiles, each number is dropped by a hash of its place and the seed; elsewhere on
-    TensorFlow by 16 random bits of its own, so at a rate rounded to 1 / 65,536; and
-    else by `keras.random.dropout`. All three draw other numbers.
+    compiles for a CPU, each number is dropped by a hash of its place and the seed; on
+    TensorFlow on a CPU without XLA by 16 random bits of its own, so at a rate rounded
+    to 1 / 65,536; elsewhere by `keras.random.dropout`. All three draw different
+    numbers.
 
     Args:
         x: Float tensor.
@@ -42,10 +43,11 @@ def drop(x, rate, seed):
         constants of its later search, twice, once for each half of the seed.
     """
     is_drawn = isinstance(seed, keras.random.SeedGenerator)
-    if is_drawn and tracing.is_compiled_by_xla(x):
+    program = tracing.cpu_program(x) if is_drawn else None
+    if program == "xla":
         numbers = hashes(ops.shape(x), ops.cast(seed.next(), "uint32"))
         kept = numbers >= np.uint32(round(rate * 2**32))
-    elif is_drawn and keras.backend.backend() == "tensorflow":
+    elif program == "tensorflow":
         numbers = random_uint16(ops.shape(x), seed.next())
         kept = numbers >= np.uint16(round(rate * 2**16))
     else:

@@ -20,8 +20,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def call(self, inputs):
         """Normalizes each vector, then scales and shifts it."""
-        is_passes = keras.backend.backend() == "tensorflow"
-        if not is_passes or tracing.is_compiled_by_xla(inputs):
+        if tracing.cpu_program(inputs) != "tensorflow":
             return super().call(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         given = (ops.cast(x, dtype) for x in (inputs, self.gamma, self.beta))
