@@ -151,7 +151,10 @@ def test_another_run_s_output_is_an_error(run, tmp_path, changed, finished):
         (tmp_path / "translator.keras").write_bytes(b"other weights")
     before = {path: path.read_bytes() for path in tmp_path.glob("output*")}
     options = ("--beam", "2") if changed == "beam" else ()
-    message = rf"`output` must be new.*Received: .*begun with another {changed}\."
+    message = (
+        r"`output` must be new.*Received: /\S+, which was begun with another "
+        rf"{changed}\."
+    )
     with pytest.raises(SystemExit, match=message):
         run(*options)
     assert {path: path.read_bytes() for path in tmp_path.glob("output*")} == before
