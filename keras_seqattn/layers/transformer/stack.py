@@ -89,7 +89,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
     @property
     def parts(self):
         """The distinct blocks, the lowest first, and the norm."""
-        blocks = list({id(block): block for block in self.blocks}.values())
+        blocks = self._distinct()
         return blocks if self.norm is None else [*blocks, self.norm]
 
     def call(
@@ -241,7 +241,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         return (x, kept, scores) if return_attention_scores else (x, kept)
 
     def _distinct(self):
-        return self.parts if self.norm is None else self.parts[:-1]
+        return list({id(block): block for block in self.blocks}.values())
 
     def compute_mask(self, x, mask=None):
         """Passes the mask of `x` on to the output, none to the weights."""
