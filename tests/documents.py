@@ -1,5 +1,6 @@
 """What the documents show a reader: their code blocks and their commands."""
 
+import itertools
 import pathlib
 import re
 import shlex
@@ -64,7 +65,14 @@ def commands(document):
 def words(command):
     """Splits a command as a shell does, without the variables set before it."""
     parts = shlex.split(command, comments=True)
-    return [part for i, part in enumerate(parts) if "=" not in part or i > 0]
+    return parts[len(variables(command)) :]
+
+
+def variables(command):
+    """Returns the variables of the environment that are set before a command."""
+    parts = shlex.split(command, comments=True)
+    before = itertools.takewhile(lambda part: "=" in part, parts)
+    return dict(part.split("=", 1) for part in before)
 
 
 def docstring_commands(source):
