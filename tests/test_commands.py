@@ -169,6 +169,7 @@ def is_of_an_example(command):
 SHOWN = [command for command in COMMANDS if is_of_an_example(command)]
 SHOWN += [command for command in COMMANDS if command.startswith("python -c")]
 SHOWN += [f"python {path.relative_to(ROOT)}" for path in LECTURES]
+SHOWN = list(dict.fromkeys(SHOWN))
 
 
 @pytest.mark.slow
