@@ -124,7 +124,7 @@ def plain_ways(path):
 
     from keras_seqattn.backend import ops
     from keras_seqattn.layers import TransformerStack, dropout
-    from keras_seqattn.layers.attention.projections import _Projection
+    from keras_seqattn.layers.attention.projections import Projection
     from keras_seqattn.layers.transformer.normalization import LayerNormalization
     from keras_seqattn.training import Adam, losses, metrics
 
@@ -140,7 +140,7 @@ def plain_ways(path):
     if path == "norm":
         yield LayerNormalization, "call", keras.layers.LayerNormalization.call
     if path == "projections":
-        yield _Projection, "call", keras.layers.EinsumDense.call
+        yield Projection, "call", keras.layers.EinsumDense.call
     if path == "adam":
         yield Adam, "update_step", keras.optimizers.Adam.update_step
     if path == "gather":

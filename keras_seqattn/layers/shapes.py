@@ -5,6 +5,8 @@ A size that is not known yet (None, or a tensor) fits.
 
 from keras_seqattn import arguments
 
+BEAMS = "(batch, beams, width)"
+
 
 def check_built(layer):
     """Raises an error if a layer has no weights yet.
@@ -163,3 +165,22 @@ def check_not_empty(name, x):
 def _shape(x):
     shape = getattr(x, "shape", x)
     return () if isinstance(shape, bool | int | float) else tuple(shape)
+
+
+def check_kept(name, kept, kind, maker):
+    """Raises an error if an argument is not what a method of the layer made.
+
+    Args:
+        name: Name of the argument.
+        kept: What the caller passed.
+        kind: The class of what the method makes.
+        maker: Name of the method.
+
+    Raises:
+        ValueError: If `kept` is no `kind`.
+
+    Example:
+        >>> check_kept("cache", (1, 2), tuple, "initial_cache")
+    """
+    if not isinstance(kept, kind):
+        arguments.refuse(name, kept, f"what `{maker}` returned, a `{kind.__name__}`")

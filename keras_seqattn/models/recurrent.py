@@ -173,7 +173,7 @@ class _Stacks(TranslationStacks):
         if coverage:
             batch_size, length = ops.shape(memory["mask"])
             beam["coverage"] = ops.zeros((batch_size, width, length), "float32")
-        sentence = {"mask": memory["mask"], **projected}
+        sentence = {"mask": memory["mask"], "memory": projected}
         return {"beam": beam, "sentence": sentence, "shared": self.logits.shared()}
 
     def grow_state(self, state, max_length, index):
@@ -185,7 +185,7 @@ class _Stacks(TranslationStacks):
         x, beam["states"], *scores = self.decoder.step(
             x,
             beam["states"],
-            sentence,
+            sentence["memory"],
             sentence["mask"],
             return_attention_scores="coverage" in beam,
         )

@@ -39,7 +39,7 @@ def built(case, shape=(B, T, D), **more):
 def steps(layer, x, cache, start=0, mask=None):
     """Takes the vectors `(B, W, T, D)` one after the other; gives the rows."""
 
-    length = cache["key"].shape[3] // W
+    length = cache.key.shape[3] // W
 
     def step(query, cache, index):
         ancestry = layers.initial_ancestry(B, W, length)
@@ -144,7 +144,9 @@ def test_a_cache_is_filled_in_parts(rng, start):
 
     whole, parts = evaluated(both_ways, layer)(value)
     for name in ("key", "value"):
-        np.testing.assert_allclose(parts[name], whole[name], atol=1e-6)
+        np.testing.assert_allclose(
+            getattr(parts, name), getattr(whole, name), atol=1e-6
+        )
 
 
 def test_a_position_may_be_a_tensor(rng):

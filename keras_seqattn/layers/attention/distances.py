@@ -172,3 +172,22 @@ def relative_unshift(pairs: Tensor) -> Tensor:
     x = ops.pad(pairs, ((0, 0), (0, 0), (rows - 1, 0)))  # (H, rows, distances)
     x = ops.pad(ops.reshape(x, (heads, rows * distances)), ((0, 0), (0, rows)))
     return ops.sum(ops.reshape(x, (heads, rows, distances + 1)), axis=1)[:, :distances]
+
+
+def check_lengths(target_length, source_length, offset):
+    """Raises an error if lengths or a position are not integers or tensors of such.
+
+    Args:
+        target_length: Number of queries, an integer or a scalar tensor.
+        source_length: Number of keys.
+        offset: Position of the first query.
+
+    Raises:
+        ValueError: If one of them is something else.
+
+    Example:
+        >>> check_lengths(3, 4, offset=0)
+    """
+    arguments.index("target_length", target_length, 0)
+    arguments.index("source_length", source_length, 0)
+    arguments.index("offset", offset)

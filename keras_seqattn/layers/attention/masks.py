@@ -18,6 +18,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.backend import tracing
+from keras_seqattn.layers.shapes import check_tensor
 
 
 def padding_mask(token_ids, pad_id=0):
@@ -314,3 +315,34 @@ def _distance(target_length, source_length, offset):
     rows = ops.arange(target_length, dtype="int32") + offset
     columns = ops.arange(source_length, dtype="int32")
     return rows[:, None] - columns[None, :]  # (T, S)
+
+
+def checked_mask(name, mask, length):
+    """Returns the mask of one step as a bool tensor, if it fits.
+
+    Args:
+        name: Name of the argument.
+        mask: Bool tensor `(B, L)`, or None.
+        length: Number of positions L, or None where it is not known.
+
+    Returns:
+        A bool tensor, or None.
+
+    Raises:
+        ValueError: If `mask` is something else.
+
+    Example:
+        >>> checked_mask("mask", None, 3) is None
+        True
+    """
+    mask = bool_mask(name, mask)
+    if mask is None:
+        return None
+    check_tensor(name, mask, "(batch, length)")
+    sizes = (mask.shape[1], length)
+    if all(isinstance(size, int) for size in sizes) and sizes[0] not in (1, length):
+        raise ValueError(
+            f"`{name}` must be (batch, length) of {length} positions. "
+            f"Received: {name}.shape={tuple(mask.shape)}."
+        )
+    return mask

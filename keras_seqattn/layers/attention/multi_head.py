@@ -1,7 +1,10 @@
 """Multi-head attention with the interface of `keras.layers.MultiHeadAttention`.
 
+In this order: the constructor, `build`, a call, the projections, the steps on keys and
+values of before, the configuration.
+
 Shapes: B batch, T target length, S source length, D width of an input, H heads,
-G key and value heads, K key_dim, V value_dim, W beams, L cache length.
+G key and value heads, K key_dim, V value_dim, W beams, L positions of a cache.
 """
 
 import keras
@@ -10,12 +13,26 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.layers.attention import additive, conversion, functional, masks
 from keras_seqattn.layers.attention.axes import Folding
-from keras_seqattn.layers.attention.distances import count_heads
-from keras_seqattn.layers.attention.kv_cache import CachedSteps
-from keras_seqattn.layers.attention.projections import HeadProjections
+from keras_seqattn.layers.attention.distances import count_heads, of_pairs
+from keras_seqattn.layers.attention.kv_cache import (
+    KVCache,
+    check_cache_sizes,
+    held_positions,
+    slots_in_sight,
+)
+from keras_seqattn.layers.attention.masks import checked_mask
+from keras_seqattn.layers.attention.projections import Projection
 from keras_seqattn.layers.embedding.relative import positions_in_attention
-from keras_seqattn.layers.shapes import check_batch, check_rank
+from keras_seqattn.layers.shapes import (
+    BEAMS,
+    check_batch,
+    check_built,
+    check_kept,
+    check_rank,
+    check_tensor,
+)
 from keras_seqattn.layers.weights.initializers import copied
+from keras_seqattn.layers.weights.quantization import dtype_config, unquantized
 
 # What Keras's layer calls, and lets subclasses override.
 KERAS_HOOKS = (
@@ -28,7 +45,7 @@ SCORES = ("scaled_dot", "dot", "additive")
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class MultiHeadAttention(CachedSteps, HeadProjections):
+class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     """Attends with several heads, each on its own projection of the inputs.
 
     output = concat_h(softmax(score(q_h, k_h)) . v_h) W_o with q_h = query W_q,h and so
@@ -147,25 +164,44 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         implementation="auto",
         **kwargs,
     ):
-        super().__init__(
-            num_heads,
-            key_dim,
-            value_dim=value_dim,
-            use_bias=use_bias,
-            output_shape=output_shape,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            use_gate=use_gate,
-            num_key_value_heads=num_key_value_heads,
-            qk_norm=qk_norm,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
         self._refuse_hooks()
+        self.num_heads = _positive("num_heads", num_heads)
+        self.key_dim = _positive("key_dim", key_dim)
+        self.value_dim = _positive(
+            "value_dim", key_dim if value_dim is None else value_dim
+        )
+        self.num_key_value_heads = _positive(
+            "num_key_value_heads",
+            num_heads if num_key_value_heads is None else num_key_value_heads,
+        )
+        self.use_bias = arguments.boolean("use_bias", use_bias)
+        self.use_gate = arguments.boolean("use_gate", use_gate)
+        self.qk_norm = arguments.boolean("qk_norm", qk_norm)
+        # Keras owns the name `output_shape` (`summary()` reads it).
+        self._output_shape = _output_widths(output_shape)
+        self.kernel_initializer = arguments.keras_object(
+            "kernel_initializer", kernel_initializer
+        )
+        self.bias_initializer = arguments.keras_object(
+            "bias_initializer", bias_initializer
+        )
+        self.kernel_regularizer = arguments.keras_object(
+            "kernel_regularizer", kernel_regularizer
+        )
+        self.bias_regularizer = arguments.keras_object(
+            "bias_regularizer", bias_regularizer
+        )
+        # Keras would apply its own `activity_regularizer` to the layer's output.
+        self._activity_regularizer = arguments.keras_object(
+            "activity_regularizer", activity_regularizer
+        )
+        self.kernel_constraint = arguments.keras_object(
+            "kernel_constraint", kernel_constraint
+        )
+        self.bias_constraint = arguments.keras_object(
+            "bias_constraint", bias_constraint
+        )
         self.dropout = arguments.fraction("dropout", dropout)
         self.attention_axes = _axes(attention_axes)
         self.sliding_window = arguments.positive_integer(
@@ -195,6 +231,12 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
                 )
 
     def _check_options(self):
+        if self.num_heads % self.num_key_value_heads:
+            raise ValueError(
+                "`num_key_value_heads` must divide `num_heads`. Received: "
+                f"num_key_value_heads={self.num_key_value_heads}, "
+                f"num_heads={self.num_heads}."
+            )
         arguments.choice(
             "implementation", self.implementation, functional.IMPLEMENTATIONS
         )
@@ -250,8 +292,10 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
 
     def build(self, query_shape, value_shape, key_shape=None):
         """Makes the projections, and what the score and the positions learn."""
+        key_shape = value_shape if key_shape is None else key_shape
         _check_ranks(query_shape, value_shape)
-        super().build(query_shape, value_shape, key_shape)
+        _check_lengths(value_shape, key_shape)
+        self._build_projections(query_shape, value_shape, key_shape)
         rank = len(query_shape)
         axes = self.attention_axes or tuple(range(1, rank - 1))
         self._folding = Folding(rank, tuple(axis % rank for axis in axes))
@@ -265,6 +309,55 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
             )
         if self.positions is not None:
             self._build_positions(axes)
+
+    # The order of the weights, and the names of the attributes, are those of
+    # `keras.layers.MultiHeadAttention`: so its weights fit. What it has not, the norms
+    # of queries and keys, comes after.
+    def _build_projections(self, query_shape, value_shape, key_shape):
+        shapes = query_shape, value_shape, key_shape
+        self._query_width, self._value_width, self._key_width = (x[-1] for x in shapes)
+        heads, groups = self.num_heads, self.num_key_value_heads
+        self.query_dense = self._dense("query", query_shape, (heads, self.key_dim))
+        self.key_dense = self._dense("key", key_shape, (groups, self.key_dim))
+        if self.use_gate:
+            self._gate_dense = self._dense(
+                "gate", query_shape, (heads, self.value_dim), activation="sigmoid"
+            )
+        self.value_dense = self._dense("value", value_shape, (groups, self.value_dim))
+        self.output_dense = self._dense(
+            "attention_output",
+            (*query_shape[:-1], heads, self.value_dim),
+            self._output_shape or (query_shape[-1],),
+            bound=2,
+        )
+        self.query_norm = self._norm("query_norm") if self.qk_norm else None
+        self.key_norm = self._norm("key_norm") if self.qk_norm else None
+
+    def _dense(self, name, input_shape, widths, **options):
+        """Makes a projection with the layer's initializers, regularizers and so on."""
+        return Projection.of(
+            input_shape,
+            widths,
+            use_bias=self.use_bias,
+            kernel_initializer=copied(self.kernel_initializer),
+            bias_initializer=copied(self.bias_initializer),
+            kernel_regularizer=self.kernel_regularizer,
+            bias_regularizer=self.bias_regularizer,
+            activity_regularizer=self._activity_regularizer,
+            kernel_constraint=self.kernel_constraint,
+            bias_constraint=self.bias_constraint,
+            name=name,
+            dtype=self.dtype_policy,
+            **options,
+        )
+
+    def _norm(self, name):
+        """Makes a norm over the width of a head, one scale for all heads."""
+        policy = unquantized(self.dtype_policy)
+        norm = keras.layers.RMSNormalization(epsilon=1e-6, name=name, dtype=policy)
+        norm.build((None, None, None, self.key_dim))
+        norm.supports_masking = True
+        return norm
 
     def _build_positions(self, axes):
         if len(axes) > 1:
@@ -417,9 +510,231 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
             return self.implementation
         return "fused" if self.flash_attention else "explicit"
 
+    def project_query(self, query):
+        """Returns the queries `(..., H, K)` of vectors `(..., D)`."""
+        check_built(self)
+        check_tensor("query", query, width=self._query_width)
+        queries = self.query_dense(query)
+        return self.query_norm(queries) if self.qk_norm else queries
+
+    def project_key(self, key):
+        """Returns the keys `(..., G, K)` of vectors `(..., D)`."""
+        check_built(self)
+        check_tensor("key", key, width=self._key_width)
+        keys = self.key_dense(key)
+        return self.key_norm(keys) if self.qk_norm else keys
+
+    def project_value(self, value):
+        """Returns the values `(..., G, V)` of vectors `(..., D)`."""
+        check_built(self)
+        check_tensor("value", value, width=self._value_width)
+        return self.value_dense(value)
+
+    def project_output(self, query, heads):
+        """Gates what the heads gave, `(..., H, V)`, and projects it back."""
+        check_built(self)
+        check_tensor("query", query, width=self._query_width)
+        check_tensor("heads", heads, "(batch, ..., heads, width)", self.value_dim)
+        if self.use_gate:
+            heads = ops.multiply(heads, self._gate_dense(query))
+        return self.output_dense(heads)
+
+    def initial_cache(self, batch_size, width, max_length):
+        """Makes the empty cache of `step`.
+
+        Args:
+            batch_size: Number of sentences B.
+            width: Number of beams W a sentence.
+            max_length: Number of steps L the cache has room for.
+
+        Returns:
+            A `KVCache` of L W slots: "key" `(B, G, K, L W)` and "value"
+            `(B, G, L W, V)`, zeros.
+        """
+        check_cache_sizes(batch_size, width, max_length)
+        heads, slots = (batch_size, self.num_key_value_heads), max_length * width
+        return KVCache(
+            ops.zeros((*heads, self.key_dim, slots), self.compute_dtype),
+            ops.zeros((*heads, slots, self.value_dim), self.compute_dtype),
+        )
+
+    def fill_cache(self, value, cache, index=0, width=1):
+        """Writes the keys and values of a whole sequence, the same for all beams.
+
+        A `step` at `index + T` goes on from there.
+
+        Args:
+            value: Float tensor `(B, T, D)`, the vectors at `index`, `index + 1`, ...
+            cache: What `initial_cache` or another call gave.
+            index: Position of the first vector, an integer or a scalar int32 tensor.
+            width: Number of beams W a sentence.
+
+        Returns:
+            The cache with these positions.
+        """
+        check_built(self)
+        check_kept("cache", cache, KVCache, "initial_cache")
+        arguments.index("index", index, 0)
+        arguments.index("width", width, 1)
+        entries = self.project_memory(value, start=index).repeat(width)
+        return cache.write(entries, index * width)
+
+    def step(self, query, cache, index, mask=None, ancestry=None):
+        """Attends from one new position to itself and those before it.
+
+        Equals row `index` of a call with `use_causal_mask=True` on the whole sequence,
+        or on the last L positions of a longer one.
+
+        Args:
+            query: Float tensor `(B, W, D)`, the vector at `index` of each beam.
+            cache: What `initial_cache` or the step before gave.
+            index: The position, an integer or a scalar int32 tensor.
+            mask: Bool tensor `(B, L)` over the positions of the cache, as it holds them
+                (`held_positions`), True = may attend; False hides the padding before a
+                short prompt, or another sentence.
+            ancestry: Int32 tensor `(B, W, L)`, the beam that wrote each position of a
+                beam's history, as `mark_ancestry` returns it for `index`; None for a
+                single beam.
+
+        Returns:
+            Float tensor `(B, W, output_shape)`, and the cache with this position.
+
+        Raises:
+            ValueError: If `ancestry` is None and there are several beams.
+        """
+        check_built(self)
+        check_tensor("query", query, BEAMS)
+        check_kept("cache", cache, KVCache, "initial_cache")
+        arguments.index("index", index, 0)
+        width = query.shape[1]
+        if ancestry is not None:
+            check_tensor("ancestry", ancestry, "(batch, beams, length)", integers=True)
+        if ancestry is None and width != 1:
+            raise ValueError(
+                "`ancestry` must be given for several beams, which a search reorders: "
+                "keep `layers.initial_ancestry(...)` in the state under 'beam' and "
+                "pass `layers.mark_ancestry(ancestry, index)`. "
+                f"Received: ancestry=None with {width} beams."
+            )
+        keys = self._beams_placed(self.project_key(query), index)
+        entries = KVCache.of(keys, self.project_value(query))
+        length = cache.key.shape[3] // width
+        cache = cache.write(entries, index % length * width)
+        mask = checked_mask("mask", mask, length)
+        heads, _ = self._attend_beams(
+            query,
+            cache,
+            index,
+            slots_in_sight(width, length, index, self.sliding_window, mask, ancestry),
+            self._bias_of_slots(width, length, index),
+        )
+        return self.project_output(query, heads), cache
+
+    def _bias_of_slots(self, width, length, index):
+        """Computes the bias `(1, H, 1, L W)` of what the slots hold, or None."""
+        bias = self._bias(1, length, length - 1)
+        if bias is None:
+            return None
+        # As the last of a full cache sees them, nearest last.
+        behind = held_positions(length, index) - index + length - 1
+        bias = ops.take(of_pairs(bias), ops.maximum(behind, 0), axis=-1)
+        return ops.repeat(bias, width, axis=-1)
+
+    def project_memory(self, value, key=None, start=0):
+        """Projects what `step_memory` attends to, once for all steps and beams.
+
+        Args:
+            value: Float tensor `(B, S, D)`.
+            key: Float tensor `(B, S, D)`; `value` when None.
+            start: Position of the first vector, an integer or a scalar tensor.
+
+        Returns:
+            A `KVCache` of S slots: "key" `(B, G, K, S)` and "value" `(B, G, S, V)`.
+        """
+        check_built(self)
+        check_tensor("value", value, "(batch, length, width)")
+        if key is not None:
+            check_tensor("key", key, "(batch, length, width)")
+        arguments.index("start", start)
+        keys = self.project_key(value if key is None else key)
+        return KVCache.of(self._placed(keys, start), self.project_value(value))
+
+    def step_memory(
+        self, query, memory, mask=None, index=None, return_attention_scores=False
+    ):
+        """Attends from one new position of each beam to a projected memory.
+
+        Equals row `index` of a call of the layer on the whole sequence and memory.
+
+        Args:
+            query: Float tensor `(B, W, D)`; the beams stand on the query axis and
+                share the memory.
+            memory: What `project_memory` gave.
+            mask: Bool tensor `(B, S)`, True = may attend.
+            index: Position of the beams among the memory's, an integer or a scalar
+                int32 tensor; needed with `positions` or `sliding_window`.
+            return_attention_scores: Whether to return the weights too.
+
+        Returns:
+            Float tensor `(B, W, output_shape)`; with `return_attention_scores` also
+            the weights `(B, H, W, S)`.
+
+        Raises:
+            ValueError: If `index` is needed and None.
+        """
+        check_built(self)
+        check_tensor("query", query, BEAMS)
+        check_kept("memory", memory, KVCache, "project_memory")
+        arguments.check_flag("return_attention_scores", return_attention_scores)
+        if index is not None:
+            arguments.index("index", index, 0)
+        if self.positions is not None or self.sliding_window is not None:
+            _check_given("index", index)
+        length = memory.key.shape[3]
+        mask = checked_mask("mask", mask, length)
+        mask = masks.input_masks(None, mask, None, None)  # (B, 1, S)
+        if self.sliding_window is not None:
+            near = masks.window_mask(1, length, self.sliding_window, index)
+            mask = masks.combine_masks(mask, near)
+        heads, scores = self._attend_beams(
+            query,
+            memory,
+            index,
+            mask,
+            self._bias(1, length, index),
+            return_scores=return_attention_scores,
+        )
+        output = self.project_output(query, heads)
+        return (output, scores) if return_attention_scores else output
+
+    def _attend_beams(self, query, kept, index, mask, bias, return_scores=False):
+        """Attends from beams `(B, W, D)` that all stand at `index` to what is kept."""
+        # A kernel would count the beams' positions from 0: mask and bias say them.
+        return self._attend(
+            self._beams_placed(self.project_query(query), index),
+            *kept.read(),  # (B, N, G, K), (B, N, G, V)
+            mask=mask,
+            bias=bias,
+            window=None,
+            implementation="explicit",
+            return_scores=return_scores,
+        )
+
+    def _beams_placed(self, heads, index):
+        """Rotates heads `(B, W, H, K)` of beams, which all stand at `index`."""
+        if self.positions is None:
+            return heads
+        rows = ops.reshape(heads, (-1, 1, *heads.shape[2:]))  # (B W, 1, H, K)
+        return ops.reshape(self._placed(rows, index), (-1, *heads.shape[1:]))
+
     def compute_mask(self, query, mask=None):
         """Passes the mask of `query` on to the output, none to the weights."""
         return mask
+
+    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+        """Returns the shape of the output without the weights."""
+        _check_lengths(value_shape, value_shape if key_shape is None else key_shape)
+        return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(
         self,
@@ -450,6 +765,22 @@ class MultiHeadAttention(CachedSteps, HeadProjections):
         serialize = keras.saving.serialize_keras_object
         return {
             **super().get_config(),
+            "dtype": dtype_config(self),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "use_bias": self.use_bias,
+            "output_shape": self._output_shape,
+            "kernel_initializer": serialize(self.kernel_initializer),
+            "bias_initializer": serialize(self.bias_initializer),
+            "kernel_regularizer": serialize(self.kernel_regularizer),
+            "bias_regularizer": serialize(self.bias_regularizer),
+            "activity_regularizer": serialize(self._activity_regularizer),
+            "kernel_constraint": serialize(self.kernel_constraint),
+            "bias_constraint": serialize(self.bias_constraint),
+            "use_gate": self.use_gate,
+            "num_key_value_heads": self.num_key_value_heads,
+            "qk_norm": self.qk_norm,
             "dropout": self.dropout,
             "attention_axes": self.attention_axes,
             "sliding_window": self.sliding_window,
@@ -469,7 +800,7 @@ def _check_shapes(query, value, key):
 
 
 def _check_ranks(query_shape, value_shape):
-    """Checks that values have the rank of queries; `check_lengths` sees to the keys."""
+    """Checks that values have the rank of queries."""
     check_rank("query", query_shape, "(batch, ..., length, width)")
     axes = ", ".join(["length"] * (len(query_shape) - 2))
     check_rank("value", value_shape, f"(batch, {axes}, width)")
@@ -484,3 +815,46 @@ def _axes(attention_axes):
     wanted = "an int, list, or tuple of axes"
     axes = arguments.sequence("attention_axes", axes, wanted, arguments.integer)
     return tuple(axes) or arguments.refuse("attention_axes", attention_axes, wanted)
+
+
+def _check_lengths(value_shape, key_shape):
+    """Checks that values and keys agree in all but the width; in Keras's wording."""
+    if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
+        raise ValueError(
+            "All dimensions of `value` and `key`, except the last one, must be equal. "
+            f"Received: value_shape={value_shape} and key_shape={key_shape}"
+        )
+
+
+def _positive(name, value):
+    """Checks a size; the wording is that of Keras."""
+    try:
+        return arguments.positive_integer(name, value)
+    except ValueError:
+        raise ValueError(
+            f"Received an invalid value for argument `{name}`, "
+            f"expected a positive integer. Received: {name}={value!r}"
+        ) from None
+
+
+def _output_widths(output_shape):
+    if isinstance(output_shape, int) and not isinstance(output_shape, bool):
+        output_shape = (output_shape,)
+    try:
+        widths = arguments.sequence(
+            "output_shape", output_shape, "", arguments.positive_integer, optional=True
+        )
+    except ValueError:
+        raise ValueError(
+            f"Invalid `output_shape`: {output_shape!r}. When specified, the "
+            "`output_shape` should be of type tuple, list, or int."
+        ) from None
+    return tuple(widths or ()) or None
+
+
+def _check_given(name, index):
+    if index is None:
+        raise ValueError(
+            f"`{name}` must be given where the layer has `positions` or "
+            f"`sliding_window`. Received: {name}=None."
+        )

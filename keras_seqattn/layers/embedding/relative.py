@@ -19,8 +19,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.backend.ops import gather
-from keras_seqattn.layers.attention.distances import DistanceBias
-from keras_seqattn.layers.attention.step_checks import check_lengths
+from keras_seqattn.layers.attention.distances import DistanceBias, check_lengths
 from keras_seqattn.layers.embedding.rotary import RotaryPositions
 from keras_seqattn.layers.shapes import check_built, check_rank, check_tensor
 from keras_seqattn.layers.weights.quantization import unquantized

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.layers.attention.step_checks import check_lengths
+from keras_seqattn.layers.attention.distances import check_lengths
 from keras_seqattn.layers.embedding.counting import positions_of
 from keras_seqattn.layers.shapes import check_rank, check_tensor
 

@@ -4,22 +4,37 @@ Shapes: B batch, T target length, S source length, W beams, N layers, D width of
 target, E width of the source, U units, A width of the attention's projections.
 """
 
+from typing import Any, NamedTuple
+
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.layers.attention import additive
-from keras_seqattn.layers.attention.masks import bool_mask, input_masks
-from keras_seqattn.layers.attention.step_checks import BEAMS, check_kept, checked_mask
+from keras_seqattn.layers.attention.masks import bool_mask, checked_mask, input_masks
 from keras_seqattn.layers.recurrent.encoder import RecurrentStack
 from keras_seqattn.layers.shapes import (
+    BEAMS,
     check_batch,
     check_built,
+    check_kept,
     check_not_empty,
     check_rank,
     check_tensor,
 )
 from keras_seqattn.layers.weights.lora import Dense
+
+
+class Memory(NamedTuple):
+    """A projected source: what each step of the decoder attends to.
+
+    Args:
+        key: Float tensor `(B, S, 1, A)`.
+        value: Float tensor `(B, S, 1, E)`.
+    """
+
+    key: Any
+    value: Any
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -150,8 +165,8 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         query = ops.expand_dims(self.query_dense(hidden), 2)  # (B, T, 1, A)
         context, scores = additive.attend(
             query,
-            memory["key"],
-            memory["value"],
+            memory.key,
+            memory.value,
             ops.cast(self.vector, query.dtype),
             mask=mask,
             return_scores=return_scores,
@@ -184,15 +199,13 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             source: Float tensor `(B, S, E)`.
 
         Returns:
-            A dict of "key" `(B, S, 1, A)`, where A is `attention_units`, and "value"
-            `(B, S, 1, E)`.
+            A `Memory` of "key" `(B, S, 1, A)`, where A is `attention_units`, and
+            "value" `(B, S, 1, E)`.
         """
         check_built(self)
         check_tensor("source", source, "(batch, length, width)", self._widths[1])
-        return {
-            "key": ops.expand_dims(self.key_dense(source), 2),
-            "value": ops.expand_dims(source, 2),
-        }
+        keys = ops.expand_dims(self.key_dense(source), 2)
+        return Memory(keys, ops.expand_dims(source, 2))
 
     def step(
         self, target, cache, memory, source_mask=None, return_attention_scores=False
@@ -213,7 +226,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         check_built(self)
         check_tensor("target", target, BEAMS, self._widths[0])
         check_tensor("cache", cache, "(batch, beams, layers, units)", self.units)
-        check_kept("memory", memory, "project_memory")
+        check_kept("memory", memory, Memory, "project_memory")
         arguments.check_flag("return_attention_scores", return_attention_scores)
         width = target.shape[1]
         hidden = ops.reshape(target, (-1, target.shape[-1]))  # (B W, D)
@@ -224,7 +237,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             states.append(hidden)
         hidden = ops.reshape(hidden, (-1, width, self.units))
         cache = ops.reshape(ops.stack(states, axis=1), (-1, *cache.shape[1:]))
-        source_mask = checked_mask("source_mask", source_mask, memory["key"].shape[1])
+        source_mask = checked_mask("source_mask", source_mask, memory.key.shape[1])
         mask = input_masks(None, source_mask, None, None)
         output, scores = self._attend(hidden, memory, mask, return_attention_scores)
         return (output, cache, scores) if return_attention_scores else (output, cache)

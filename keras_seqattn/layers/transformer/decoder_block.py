@@ -8,10 +8,16 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.layers.attention.masks import bool_mask, input_masks
+from keras_seqattn.layers.attention.kv_cache import KVCache
+from keras_seqattn.layers.attention.masks import bool_mask, checked_mask, input_masks
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
-from keras_seqattn.layers.attention.step_checks import BEAMS, check_kept, checked_mask
-from keras_seqattn.layers.shapes import check_built, check_rank, check_tensor
+from keras_seqattn.layers.shapes import (
+    BEAMS,
+    check_built,
+    check_kept,
+    check_rank,
+    check_tensor,
+)
 from keras_seqattn.layers.transformer.checkpointing import checkpointed
 from keras_seqattn.layers.transformer.encoder_block import (
     Block,
@@ -265,8 +271,8 @@ class DecoderBlock(Block):
             self.cross_residual.sublayer, MultiHeadAttention
         )
         if known:
-            check_kept("memory", memory, "project_memory")
-        length = memory["key"].shape[3] if known else None
+            check_kept("memory", memory, KVCache, "project_memory")
+        length = memory.key.shape[3] if known else None
         return checked_mask("source_mask", source_mask, length)
 
     def initial_cache(self, batch_size, width, max_length):
@@ -278,7 +284,7 @@ class DecoderBlock(Block):
             max_length: Number of steps L the cache has room for.
 
         Returns:
-            A dict of tensors `(B, ...)`, zeros, for `state["sentence"]`.
+            A `KVCache` of tensors `(B, ...)`, zeros, for `state["sentence"]`.
         """
         check_built(self)
         attention = self.attention_residual.sublayer
@@ -291,7 +297,7 @@ class DecoderBlock(Block):
             source: Float tensor `(B, S, D)`.
 
         Returns:
-            A dict of tensors `(B, ...)`, for `state["sentence"]`.
+            A `KVCache` of tensors `(B, ...)`, for `state["sentence"]`.
         """
         check_built(self)
         self._check_source(source)

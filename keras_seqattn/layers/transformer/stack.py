@@ -8,7 +8,6 @@ import keras
 
 from keras_seqattn import arguments
 from keras_seqattn.backend import tracing
-from keras_seqattn.layers.attention.kv_cache import grown_cache
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.shapes import check_built, check_rank
 from keras_seqattn.layers.transformer.encoder_block import Block, check_sequences
@@ -194,7 +193,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         """
         arguments.index("max_length", max_length, 1)
         arguments.index("index", index, 0)
-        return [grown_cache(cache, max_length, index, width) for cache in caches]
+        return [cache.grow(max_length, index, width) for cache in caches]
 
     def step(
         self,
