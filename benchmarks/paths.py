@@ -1,9 +1,11 @@
-"""What does each special path of a training step gain, alone?
+"""What does each special path of a training step or of a search gain, alone?
 
 A special path is code that is there for speed: beside it stands a plainer way to the
 same result, most often Keras's own. For each, the same model trains with all paths and
-with all but this one, in one process, a few steps of each in turn. A path that gains
-less than 5% of a step anywhere is not worth its code.
+with all but this one, in one process, a few steps of each in turn; "unscored" is greedy
+search of a batch instead. Seconds are processor time, of all threads: what else a busy
+machine does changes it little. A path that gains less than 5% of a step anywhere is not
+worth its code.
 
     python -m benchmarks.paths
     python -m benchmarks.paths --systems tensorflow --shapes T1 --paths factors dropout
@@ -12,9 +14,11 @@ less than 5% of a step anywhere is not worth its code.
 import argparse
 import contextlib
 import ctypes
+import functools
 import os
 import statistics
 import sys
+import time
 import unittest.mock
 
 from benchmarks import rounds
@@ -30,10 +34,12 @@ PATHS = {
     "norm": "layer norm with a gradient of its own",
     "projections": "projections as one product of two matrices",
     "adam": "Adam's update as one operation",
-    "gather": "gathering that does not look for negative indices",
+    "softmax": "softmax with a gradient of its own (JAX)",
+    "unscored": "greedy search that computes no scores",
     "memory": "freed memory that the process keeps for the next step",
 }
 ALL = "with all"
+UNSCORED = "greedy search with all"
 STEPS = 5
 
 
@@ -74,11 +80,12 @@ def report(shape, measures, workers):
         own = [m for m in measures if (m["shape"], m["system"]) == (shape, system)]
         first = worker.ready["first_s"]
         for path in [path for path in PATHS if path in first]:
-            ratios = [m[path] / m[ALL] for m in own]
+            whole = UNSCORED if path == "unscored" else ALL
+            ratios = [m[path] / m[whole] for m in own]
             median, low, high = statistics.median(ratios), min(ratios), max(ratios)
             rows.append(
                 [f"{system}: {path}", f"{median:.2f}", f"{low:.2f}-{high:.2f}"]
-                + [f"{first[path]:.1f} / {first[ALL]:.1f}"]
+                + [f"{first[path]:.1f} / {first[whole]:.1f}"]
             )
     header = [f"{shape}, without", "step without / with", "range"]
     return rounds.table([*header, "first step, s"], rows)
@@ -93,20 +100,43 @@ def work(arguments):
     jit_compile = backend == "jax" or bool(jit)
     shape, runs, first = SHAPES[arguments.shape], {}, {}
     batches = random_batches(shape)
-    for path in (ALL, *arguments.paths):
+    paths = [path for path in arguments.paths if path != "unscored"]
+    for path in (ALL, *paths):
         with without(path):
             _, runs[path] = peers.trainer("ours", shape, batches, jit_compile, True)
             first[path], _ = rounds.timed(runs[path], 1)
         runs[path](2)
+    if "unscored" in arguments.paths:
+        for path, scored in ((UNSCORED, False), ("unscored", True)):
+            runs[path] = searcher(peers.ours(shape), batches[0][0], scored)
+            first[path] = runs[path](1)[0]
 
     def answer(steps):
         seconds = {}
         for path, run in runs.items():
             with memory_given_back() if path == "memory" else contextlib.nullcontext():
-                seconds[path] = run(steps)[0] / steps
+                start = time.process_time()
+                run(steps)
+                seconds[path] = (time.process_time() - start) / steps
         return seconds
 
     rounds.serve({"first_s": first}, answer)
+
+
+def searcher(model, source_ids, scored):
+    """Returns a function that searches a batch some times, and gives the seconds."""
+    from keras_seqattn import decoding
+
+    length = source_ids.shape[1]
+    search = decoding.Greedy(min_length=length, scored=scored)
+    search_once = functools.partial(
+        decoding.generate, model, source_ids[:32], search, max_length=length
+    )
+
+    def run(times):
+        return rounds.timed(lambda: [search_once() for _ in range(times)])
+
+    return run
 
 
 @contextlib.contextmanager
@@ -141,11 +171,10 @@ def plain_ways(path):
         yield LayerNormalization, "call", keras.layers.LayerNormalization.call
     if path == "projections":
         yield Projection, "call", keras.layers.EinsumDense.call
+    if path == "softmax":
+        yield from everywhere(ops.softmax, "softmax", keras.ops.softmax)
     if path == "adam":
         yield Adam, "update_step", keras.optimizers.Adam.update_step
-    if path == "gather":
-        take = keras.ops.take
-        yield from everywhere(ops.gather, "gather", lambda x, i: take(x, i, axis=0))
 
 
 def everywhere(function, name, plain):

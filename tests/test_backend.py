@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn.backend.autodiff import gradients
 from keras_seqattn.backend.compile import CompiledFunction, num_threads
-from keras_seqattn.backend.ops import gather, sizes
+from keras_seqattn.backend.ops import sizes
 from keras_seqattn.backend.random import repeated_randomness
 from keras_seqattn.scheduling.threads import in_threads
 
@@ -121,21 +120,6 @@ def test_randomness_repeats_and_goes_on_as_if_nothing_had_been():
         first = dropped(dropout)
     with keras.StatelessScope(), repeated_randomness():
         np.testing.assert_array_equal(dropped(dropout), first)
-
-
-@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 3, 2)])
-def test_gather_is_indexing(shape):
-    rng = np.random.default_rng(0)
-    x, indices = rng.normal(size=shape).astype("float32"), rng.integers(0, 5, (2, 4))
-    np.testing.assert_array_equal(
-        ops.convert_to_numpy(gather(x, indices.astype("int32"))), x[indices]
-    )
-
-
-def test_gather_adds_up_the_gradients_of_what_is_taken_twice():
-    indices = np.array([1, 1, 3], "int32")
-    slope = gradients(lambda x: ops.sum(gather(x, indices)), np.ones((4, 2), "float32"))
-    np.testing.assert_array_equal(slope, [[0, 0], [2, 2], [0, 0], [1, 1]])
 
 
 @pytest.mark.parametrize("length", [3, None])

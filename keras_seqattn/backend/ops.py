@@ -67,31 +67,6 @@ def _softmax_jax(x):
 _SOFTMAX = {"jax": _softmax_jax}
 
 
-def gather(x, indices):
-    """Takes what stands at places of the first axis, without asking whether they are.
-
-    `ops.take` reads negative places from the end, at the price of eight operations on
-    TensorFlow.
-
-    Args:
-        x: Tensor `(N, ...)`.
-        indices: Int tensor of any shape, of numbers in [0, N).
-
-    Returns:
-        Tensor of the shape of `indices`, then that of a row of `x`.
-
-    Example:
-        >>> import numpy as np
-        >>> [int(x) for x in gather(np.array([5, 6]), np.array([1, 1]))]
-        [6, 6]
-    """
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.gather(keras.ops.convert_to_tensor(x), indices)
-    return keras.ops.take(x, indices, axis=0)
-
-
 def sizes(x):
     """Returns a tensor's shape as `ops.reshape` takes it.
 

@@ -19,7 +19,6 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.backend import compile
-from keras_seqattn.backend.ops import gather
 from keras_seqattn.decoding.beam import BeamState
 from keras_seqattn.decoding.hypotheses import (
     Hypotheses,
@@ -148,7 +147,7 @@ def taken(state: LoopState, rows: Tensor) -> LoopState:
     """
 
     def take(tensors: Any) -> Any:
-        return keras.tree.map_structure(lambda x: gather(x, rows), tensors)
+        return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), tensors)
 
     model_state = {
         part: tensors if part == "shared" else take(tensors)

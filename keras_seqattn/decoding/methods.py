@@ -16,7 +16,6 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.backend.ops import gather
 from keras_seqattn.decoding import processors
 from keras_seqattn.decoding.hypotheses import SpecialTokens, Tensor
 
@@ -391,5 +390,5 @@ def picked(log_probs: Tensor, token: Tensor) -> Tensor:
     batch_size, width, vocabulary_size = ops.shape(log_probs)
     beams = ops.arange(batch_size * width, dtype="int32")
     indices = beams * vocabulary_size + ops.reshape(token, (-1,))
-    chosen = gather(ops.reshape(log_probs, (-1,)), indices)
+    chosen = ops.take(ops.reshape(log_probs, (-1,)), indices, axis=0)
     return ops.reshape(chosen, (batch_size, width))

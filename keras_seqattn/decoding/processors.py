@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from keras import ops
 
-from keras_seqattn.backend.ops import gather
 from keras_seqattn.decoding.hypotheses import Tensor
 
 # Far below any sum of log-probabilities, and finite: its differences are no NaN.
@@ -352,4 +351,4 @@ def gathered(x: Tensor, indices: Tensor) -> Tensor:
     batch_size, size = x.shape[:2]
     rows = ops.arange(batch_size, dtype="int32")[:, None] * size
     flat = ops.reshape(x, (batch_size * size, *x.shape[2:]))
-    return gather(flat, ops.cast(indices, "int32") + rows)
+    return ops.take(flat, ops.cast(indices, "int32") + rows, axis=0)

@@ -20,7 +20,6 @@ import keras
 import numpy as np
 
 from keras_seqattn.backend import compile
-from keras_seqattn.backend.ops import gather
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.beam import BeamState
 from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens, Tensor
@@ -195,7 +194,7 @@ def _resumed(
         grown = model.grow_state(state.model_state, options.capacity, state.index)
         state = state._replace(model_state=grown)
     if start is not None:
-        start = gather(start, rows)
+        start = keras.ops.take(start, rows, axis=0)
     ended = loop.run(options.method, model.step, state, options.tokens, start=start)
     return ended.search_state
 

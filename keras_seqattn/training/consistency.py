@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_seqattn.backend import autodiff
-from keras_seqattn.backend.ops import gather
 
 
 class Pairs(NamedTuple):
@@ -28,7 +27,7 @@ class Pairs(NamedTuple):
 
     def weights_of(self, tokens, start):
         """Returns the weights of the tokens that stand at `start` and after it."""
-        weights = gather(self.weights, tokens)
+        weights = ops.take(self.weights, tokens, axis=0)
         place = start + ops.arange(tokens.shape[0], dtype="int32")
         return ops.where(place < self.count, weights, 0.0)
 
@@ -145,7 +144,7 @@ def paired_divergence(logits, pairs, rows):
         def body(start, value, slopes):
             tokens = ops.slice(order, (start,), (rows,))
             weights = pairs.weights_of(tokens, start)
-            block = ops.cast(gather(logits, tokens), "float32")
+            block = ops.cast(ops.take(logits, tokens, axis=0), "float32")
             log_probs = ops.log_softmax(block)
             added, slope = divergence(log_probs, ops.exp(log_probs), weights)
             return (
@@ -165,7 +164,7 @@ def paired_divergence(logits, pairs, rows):
         )
 
         def gradient(upstream):
-            slope = ops.cast(gather(slopes, place), "float32")
+            slope = ops.cast(ops.take(slopes, place, axis=0), "float32")
             return ops.cast(slope * upstream, logits.dtype)
 
         return value, gradient

@@ -7,7 +7,6 @@ import keras
 from keras import ops
 
 from keras_seqattn.backend import autodiff, tracing
-from keras_seqattn.backend.ops import gather
 from keras_seqattn.training.consistency import divergence
 
 # Logits in a block, 8 MB: blocks of 40 MB took twice as long, since memory of that
@@ -108,7 +107,7 @@ def _chosen(labels, logits):
         return ops.take_along_axis(logits, labels[:, None], axis=-1)
     # On TensorFlow `take_along_axis` copies the logits; these indices fit an int32.
     starts = ops.arange(size, dtype="int32") * vocabulary_size
-    chosen = gather(ops.reshape(logits, (-1,)), starts + labels)
+    chosen = ops.take(ops.reshape(logits, (-1,)), starts + labels, axis=0)
     return ops.expand_dims(chosen, -1)
 
 
@@ -186,8 +185,8 @@ def projected_crossentropy(
                 ops.zeros(kernel.shape, "float32"),
             ),
         )
-        each = gather(each, blocks.place)
-        hidden_slope = gather(hidden_slope, blocks.place)
+        each = ops.take(each, blocks.place, axis=0)
+        hidden_slope = ops.take(hidden_slope, blocks.place, axis=0)
         if blocks.are_factored(kernel):
             inner, outer = blocks.target_slopes(hidden, transposed, mean)
             hidden_slope, kernel_slope = hidden_slope - inner, kernel_slope - outer
@@ -264,11 +263,12 @@ class _Blocks:
         """
         tokens = ops.slice(self._order, (start,), (self.rows,))
         labels, weights, in_range = (
-            gather(x, tokens) for x in (self._labels, self._weights, self._in_range)
+            ops.take(x, tokens, axis=0)
+            for x in (self._labels, self._weights, self._in_range)
         )
         last = start + ops.arange(self.rows, dtype="int32") >= self._count
         weights = ops.where(last, 0.0, weights)  # (R,)
-        vectors = gather(hidden, tokens)  # (R, D)
+        vectors = ops.take(hidden, tokens, axis=0)  # (R, D)
         logits = ops.cast(ops.matmul(vectors, kernel), "float32")  # (R, V)
         each, chosen, exponentials, total, peak = _losses(labels, logits)
         losses = each
@@ -301,7 +301,7 @@ class _Blocks:
         weights = ops.where(self._in_range, self._weights, 0.0)[:, None]  # (N, 1)
         chosen = (1 - self._label_smoothing) * weights
         spread = self._label_smoothing * weights
-        inner = chosen * gather(transposed, self._labels)
+        inner = chosen * ops.take(transposed, self._labels, axis=0)
         inner = inner + spread * ops.transpose(mean)
         outer = ops.segment_sum(chosen * hidden, self._labels, vocabulary_size)
         everywhere = ops.sum(spread * hidden, axis=0) / vocabulary_size  # (D,)

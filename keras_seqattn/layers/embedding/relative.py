@@ -18,7 +18,6 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.backend.ops import gather
 from keras_seqattn.layers.attention.distances import DistanceBias, check_lengths
 from keras_seqattn.layers.embedding.rotary import RotaryPositions
 from keras_seqattn.layers.shapes import check_built, check_rank, check_tensor
@@ -171,7 +170,7 @@ class RelativeBias(_Bias):
         check_built(self)
         check_lengths(target_length, source_length, offset)
         behind = _behind(target_length, source_length, offset)
-        rows = gather(self.table, self.buckets(behind))  # (T + S - 1, H)
+        rows = ops.take(self.table, self.buckets(behind), axis=0)  # (T + S - 1, H)
         values = ops.cast(ops.transpose(rows), "float32")
         return DistanceBias(values, target_length)
 
@@ -189,7 +188,7 @@ class RelativeBias(_Bias):
         size = self._buckets_of_a_direction()
         distance = ops.abs(behind) if self.bidirectional else ops.maximum(behind, 0)
         table = ops.convert_to_tensor(_bucket_table(size, self.max_distance), "int32")
-        bucket = gather(table, ops.minimum(distance, self.max_distance))
+        bucket = ops.take(table, ops.minimum(distance, self.max_distance), axis=0)
         if not self.bidirectional:
             return bucket
         return bucket + ops.where(behind < 0, size, 0)

@@ -14,7 +14,6 @@ import math
 from keras import ops
 
 from keras_seqattn.backend import autodiff
-from keras_seqattn.backend.ops import gather
 
 # The number of tokens is a multiple of this one: a library prepares its matrix products
 # for each new shape.
@@ -124,7 +123,7 @@ def _moved(x, move, back):
 
 def _take(indices):
     """Returns a function that takes vectors `(N, D)` by their indices."""
-    return lambda x: gather(x, indices)
+    return lambda x: ops.take(x, indices, axis=0)
 
 
 def _take_or_zero(indices):
@@ -132,6 +131,6 @@ def _take_or_zero(indices):
 
     def take(x):
         zero = ops.zeros((1, x.shape[-1]), x.dtype)
-        return gather(ops.concatenate([x, zero]), indices)
+        return ops.take(ops.concatenate([x, zero]), indices, axis=0)
 
     return take
