@@ -34,7 +34,6 @@ PATHS = {
     "norm": "layer norm with a gradient of its own",
     "projections": "projections as one product of two matrices",
     "adam": "Adam's update as one operation",
-    "softmax": "softmax with a gradient of its own (JAX)",
     "unscored": "greedy search that computes no scores",
     "memory": "freed memory that the process keeps for the next step",
 }
@@ -152,7 +151,6 @@ def plain_ways(path):
     """Yields what replaces a path: an object, its attribute, and the plain way."""
     import keras
 
-    from keras_seqattn.backend import ops
     from keras_seqattn.layers import TransformerStack, dropout
     from keras_seqattn.layers.attention.projections import Projection
     from keras_seqattn.layers.transformer.normalization import LayerNormalization
@@ -171,8 +169,6 @@ def plain_ways(path):
         yield LayerNormalization, "call", keras.layers.LayerNormalization.call
     if path == "projections":
         yield Projection, "call", keras.layers.EinsumDense.call
-    if path == "softmax":
-        yield from everywhere(ops.softmax, "softmax", keras.ops.softmax)
     if path == "adam":
         yield Adam, "update_step", keras.optimizers.Adam.update_step
 

@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_seqattn.backend import Tensor, autodiff
 from keras_seqattn.backend.tracing import cpu_program
 
 
@@ -35,36 +34,6 @@ def random_uint16(shape, seed):
     numbers = tf.reshape(tf.bitcast(both, "uint16"), (*others, -1))
     is_even = isinstance(width, int) and width % 2 == 0
     return numbers if is_even else numbers[..., :width]
-
-
-def softmax(x: Tensor) -> Tensor:
-    """Normalizes the last axis; on JAX with a gradient in fewer passes than its own.
-
-    Args:
-        x: Float tensor.
-
-    Returns:
-        Tensor of its shape, whose last axis sums to 1.
-
-    Example:
-        >>> import numpy as np
-        >>> keras.ops.convert_to_numpy(softmax(np.zeros((1, 2)))).tolist()
-        [[0.5, 0.5]]
-    """
-    return _SOFTMAX.get(keras.backend.backend(), keras.ops.softmax)(x)
-
-
-@autodiff.custom_gradient
-def _softmax_jax(x):
-    y = keras.ops.softmax(x, axis=-1)
-
-    def gradient(upstream):
-        return y * (upstream - keras.ops.sum(y * upstream, axis=-1, keepdims=True))
-
-    return y, gradient
-
-
-_SOFTMAX = {"jax": _softmax_jax}
 
 
 def sizes(x):

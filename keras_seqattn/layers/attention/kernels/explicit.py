@@ -8,7 +8,6 @@ import keras
 from keras import ops
 
 from keras_seqattn.backend import Tensor
-from keras_seqattn.backend import ops as backend
 from keras_seqattn.layers.attention.distances import DistanceBias, of_pairs
 from keras_seqattn.layers.dropout import drop
 
@@ -61,7 +60,7 @@ def softmax(
         scores = scores + ops.where(mask, 0.0, MASKED_SCORE)
     # Keras warns of a softmax over one key, which is what a first position may see.
     one_key = scores.shape[-1] == 1
-    scores = ops.ones_like(scores) if one_key else backend.softmax(scores)
+    scores = ops.ones_like(scores) if one_key else ops.softmax(scores)
     return ops.cast(scores, dtype)
 
 
