@@ -22,6 +22,7 @@ from keras_seqattn.audit.passes import (
     modes,
     padding_id,
 )
+from keras_seqattn.backend.parts import layers_of
 
 
 def check_padding_invariance(
@@ -296,9 +297,7 @@ def _other_vectors(model, token_ids, padding, rng):
         return noisy
 
     layers = [
-        layer
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.Embedding)
+        layer for layer in layers_of(model) if isinstance(layer, keras.layers.Embedding)
     ]
     for layer in layers:
         layer.call = wrapped(layer.call)

@@ -12,6 +12,7 @@ from keras import ops, tree
 
 from keras_seqattn import arguments
 from keras_seqattn.backend import random
+from keras_seqattn.backend.parts import layers_of
 
 MODES = {False: "in inference", True: "in training"}
 # In units of the largest (or typical) output; see the text of `keras_seqattn.audit`.
@@ -139,7 +140,7 @@ class Passes:
         largest = int(array.max(initial=0))
         tables = [
             layer.input_dim
-            for layer in self.model._flatten_layers()
+            for layer in layers_of(self.model)
             if isinstance(layer, keras.layers.Embedding)
         ]
         # The input's own table is among those that hold its largest id. The smallest
@@ -179,12 +180,7 @@ def _same_draws(model):
 @contextlib.contextmanager
 def _computing_padding(model):
     """In it stacks compute padding too, on whose place dropout would depend."""
-    layers = [
-        operation
-        for layer in model._flatten_layers()
-        for operation in (layer, *getattr(layer, "operations", ()))
-    ]
-    stacks = [layer for layer in layers if getattr(layer, "unpad", False)]
+    stacks = [layer for layer in layers_of(model) if getattr(layer, "unpad", False)]
     for stack in stacks:
         stack.unpad = False
     try:
@@ -233,7 +229,7 @@ def first_position(changed):
 
 
 def _default_tolerance(model):
-    dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
+    dtypes = {layer.compute_dtype for layer in layers_of(model)}
     units = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
     return max([TOLERANCE, *(2 * units.get(dtype, 0.0) for dtype in dtypes)])
 

@@ -11,6 +11,8 @@ import inspect
 import keras
 from keras import ops
 
+from keras_seqattn.backend.parts import seed_generators_of
+
 
 def checkpointed(call):
     """Makes a layer keep, of all that its `call` computes, only the output.
@@ -54,11 +56,7 @@ def _call_twice(layer, arguments):
     """Calls a built layer while training, and again in the backward pass."""
     floats = {name: x for name, x in arguments.items() if _is_float_tensor(x)}
     others = {name: x for name, x in arguments.items() if name not in floats}
-    generators = [
-        generator
-        for part in layer._flatten_layers()
-        for generator in part._seed_generators
-    ]
+    generators = seed_generators_of(layer)
     # Not among the arguments: TensorFlow adds zeros to these to order its program.
     seeds = [generator.next() for generator in generators]
 

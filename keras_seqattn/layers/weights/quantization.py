@@ -5,6 +5,8 @@ import warnings
 
 import keras
 
+from keras_seqattn.backend.parts import layers_of
+
 
 class QuantizedAsParent:
     """A subclass of one of Keras's layers that is quantized as that layer is.
@@ -37,7 +39,7 @@ def quantize_composites(model, mode, config=None, filters=None):
         >>> model.layers[0].quantization_mode
         'int8'
     """
-    for layer in model._flatten_layers():
+    for layer in layers_of(model):
         is_composite = isinstance(layer, QuantizedAsParent)
         if not is_composite or layer.quantization_mode or not _passes(layer, filters):
             continue
@@ -79,7 +81,7 @@ def dtype_config(layer):
     outside = layer.path.rpartition("/")[0] + "/"
     quantized = {
         f"(.*/)?{re.escape(part.path.removeprefix(outside))}": part.dtype_policy
-        for part in layer._flatten_layers(include_self=False)
+        for part in layers_of(layer)[1:]
         if part.quantization_mode is not None
         and not isinstance(part.dtype_policy, keras.dtype_policies.DTypePolicyMap)
     }
