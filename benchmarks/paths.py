@@ -33,7 +33,6 @@ PATHS = {
     "dropout": "dropout by a hash (XLA) or by 16 random bits (TensorFlow)",
     "norm": "layer norm with a gradient of its own",
     "projections": "projections as one product of two matrices",
-    "adam": "Adam's update as one operation",
     "unscored": "greedy search that computes no scores",
     "memory": "freed memory that the process keeps for the next step",
 }
@@ -154,7 +153,7 @@ def plain_ways(path):
     from keras_seqattn.layers import TransformerStack, dropout
     from keras_seqattn.layers.attention.projections import Projection
     from keras_seqattn.layers.transformer.normalization import LayerNormalization
-    from keras_seqattn.training import Adam, losses, metrics
+    from keras_seqattn.training import losses, metrics
 
     if path == "factors":
         yield losses, "factors_of", lambda logits: None
@@ -169,8 +168,6 @@ def plain_ways(path):
         yield LayerNormalization, "call", keras.layers.LayerNormalization.call
     if path == "projections":
         yield Projection, "call", keras.layers.EinsumDense.call
-    if path == "adam":
-        yield Adam, "update_step", keras.optimizers.Adam.update_step
 
 
 def everywhere(function, name, plain):

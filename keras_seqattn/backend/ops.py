@@ -2,8 +2,6 @@
 
 import keras
 
-from keras_seqattn.backend.tracing import cpu_program
-
 
 def random_uint16(shape, seed):
     """Draws 16 random bits for each place of a shape, on TensorFlow.
@@ -57,70 +55,21 @@ def sizes(x):
     return tuple(-1 if size is None else size for size in shape)
 
 
-def has_adam(variable):
-    """Returns whether the backend has an operation for Adam's update of a variable.
+def dense(gradient):
+    """Adds up a gradient that TensorFlow keeps in parts, one for each lookup of a row.
 
     Args:
-        variable: The backend's variable, as optimizers are given it.
+        gradient: Tensor, or on TensorFlow `tf.IndexedSlices`.
 
     Returns:
-        A Python bool: True on TensorFlow for a variable of one CPU, where XLA does not
-        compile, which makes one pass of many operations by itself.
+        Tensor.
 
     Example:
-        >>> import numpy as np
-        >>> has_adam(np.ones(3))
-        False
+        >>> dense(keras.ops.ones((2, 3))).shape == (2, 3)
+        True
     """
-    if cpu_program(variable) != "tensorflow":
-        return False
-    from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
-
-    return isinstance(variable, BaseResourceVariable)
-
-
-def adam_scalars(dtype, learning_rate, step, beta_1, beta_2, epsilon):
-    """Makes what all updates of a step have in common, for `apply_adam`.
-
-    Args:
-        dtype: The variables' dtype.
-        learning_rate: Float scalar.
-        step: Integer scalar, 1 at the first update.
-        beta_1: Float.
-        beta_2: Float.
-        epsilon: Float.
-
-    Returns:
-        Dict of scalar tensors.
-    """
+    if keras.backend.backend() != "tensorflow":
+        return gradient
     import tensorflow as tf
 
-    scalars = {"lr": learning_rate, "beta1": beta_1, "beta2": beta_2}
-    scalars = {name: tf.cast(x, dtype) for name, x in scalars.items()}
-    step = tf.cast(step, dtype)
-    return scalars | {
-        "beta1_power": tf.pow(scalars["beta1"], step),
-        "beta2_power": tf.pow(scalars["beta2"], step),
-        "epsilon": tf.cast(epsilon, dtype),
-    }
-
-
-def apply_adam(variable, momentum, velocity, gradient, scalars):
-    """Updates a variable, its momentum and its velocity in one pass, on TensorFlow.
-
-    Args:
-        variable: Variable of TensorFlow.
-        momentum: Variable of its shape.
-        velocity: Variable of its shape.
-        gradient: Tensor of its shape, or `IndexedSlices`.
-        scalars: What `adam_scalars` gave for the variable's dtype.
-    """
-    import tensorflow as tf
-
-    tf.raw_ops.ResourceApplyAdam(
-        var=variable.handle,
-        m=momentum.handle,
-        v=velocity.handle,
-        grad=tf.cast(tf.convert_to_tensor(gradient), variable.dtype),
-        **scalars,
-    )
+    return tf.convert_to_tensor(gradient)

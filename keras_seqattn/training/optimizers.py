@@ -1,21 +1,19 @@
-"""Adam with an update of one pass."""
+"""Adam that squares the whole gradient of a token's vector."""
 
 import keras
 
 from keras_seqattn import arguments
-from keras_seqattn.backend.ops import adam_scalars, apply_adam, has_adam
+from keras_seqattn.backend.ops import dense
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class Adam(keras.optimizers.Adam):
-    """Keras's Adam, which updates each weight in one pass on TensorFlow without XLA.
+    """Keras's Adam, the same on every backend.
 
-    There Keras's own makes eleven operations for each weight, each a pass over it: a
-    twentieth of a step, and much of the time in which the first one is traced.
-    Elsewhere, and with `amsgrad`, it is Keras's own. Arguments, state and saved files
-    are the same, and so are the updates, except that of an embedding that no other
-    layer shares: Keras's own adds up the squares of what each place of a token
-    contributes on TensorFlow, where here, as on JAX and torch, it squares the sum.
+    Arguments, state and saved files are those of Keras's own, and so are the updates,
+    except on TensorFlow that of an embedding that no other layer shares: there Keras's
+    own adds up the squares of what each position of a token contributes to its
+    gradient, where here, as on JAX and torch, the sum is squared.
 
     Args:
         learning_rate: A positive number, or a schedule.
@@ -36,34 +34,7 @@ class Adam(keras.optimizers.Adam):
         if not callable(learning_rate):
             arguments.number("learning_rate", learning_rate, least=0)
         super().__init__(learning_rate, **kwargs)
-        self._scalars = {}  # by dtype: of one step, and of the program being traced
-
-    def apply(self, grads, trainable_variables=None):
-        """Updates all weights."""
-        try:
-            super().apply(grads, trainable_variables)
-        finally:
-            self._scalars.clear()
 
     def update_step(self, gradient, variable, learning_rate):
-        """Updates one weight and its two moments."""
-        if self.amsgrad or not has_adam(variable):
-            super().update_step(gradient, variable, learning_rate)
-            return
-        index = self._get_variable_index(variable)
-        if variable.dtype not in self._scalars:
-            self._scalars[variable.dtype] = adam_scalars(
-                variable.dtype,
-                learning_rate,
-                self.iterations + 1,
-                self.beta_1,
-                self.beta_2,
-                self.epsilon,
-            )
-        apply_adam(
-            variable,
-            self._momentums[index].value,
-            self._velocities[index].value,
-            gradient,
-            self._scalars[variable.dtype],
-        )
+        """Updates one weight and its moments."""
+        super().update_step(dense(gradient), variable, learning_rate)

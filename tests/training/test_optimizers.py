@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn.backend.ops import has_adam
 from keras_seqattn.training import Adam
 
 rng = np.random.default_rng(0)
@@ -69,21 +68,6 @@ def test_a_row_that_is_looked_up_twice_has_one_gradient():
     np.testing.assert_allclose(
         layer.get_weights()[0], [[1.0, 1.0], [0.9, 0.9], [1.0, 1.0]], atol=1e-5
     )
-
-
-@pytest.mark.backends("tensorflow")
-def test_one_operation_updates_a_weight_without_xla():
-    import tensorflow as tf
-
-    weight = keras.Variable(np.ones(3, "float32"))
-    assert has_adam(weight.value)
-    optimizer = Adam()
-    optimizer.build([weight])
-    update = tf.function(lambda g: optimizer.apply([g], [weight]))
-    graph = update.get_concrete_function(tf.ones(3)).graph
-    names = [op.type for op in graph.get_operations()]
-    assert names.count("ResourceApplyAdam") == 1
-    assert not {"Sqrt", "AssignSubVariableOp"} & set(names)
 
 
 @pytest.mark.backends("tensorflow")
