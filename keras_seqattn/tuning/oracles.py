@@ -12,8 +12,9 @@ from keras_tuner.engine import trial as trials
 
 from keras_seqattn.tuning.records import read_json, write_json
 
-# Draws in a row that may be over budget before the space is taken for exhausted.
-MOST_REJECTED = 1000
+# Draws in a row that may be over budget before the space is taken for exhausted, and
+# before a draw is one at random.
+MOST_REJECTED, MOST_GUESSES = 1000, 10
 
 
 class Durable:
@@ -24,20 +25,18 @@ class Durable:
         admit: A function of a dict of hyperparameters, that gives None where a trial
             may be made of them, else the reason why not.
         clock: The study's `Clock`.
+        directory: The study's folder.
         **kwargs: The oracle's own arguments.
     """
 
-    def __init__(self, *args, admit, clock, **kwargs):
+    def __init__(self, *args, admit, clock, directory, **kwargs):
         # What is not feasible is no failure, nor is one trial's loss that of all.
         super().__init__(*args, max_consecutive_failed_trials=2**31, **kwargs)
         self.verbose = 0
         self.rejected = []
+        self._waiting = []  # trials that lost their worker
         self._admit, self._clock = admit, clock
-
-    @property
-    def state_path(self):
-        """The file that holds everything."""
-        return pathlib.Path(self._project_dir) / "oracle.json"
+        self.state_path = pathlib.Path(directory) / "oracle.json"  # holds everything
 
     def save(self):
         """Replaces the file."""
@@ -46,6 +45,7 @@ class Durable:
             "oracle": self.get_state(),
             "trials": states,
             "rejected": self.rejected,
+            "waiting": self._waiting,
         }
         write_json(self.state_path, state)
 
@@ -55,6 +55,7 @@ class Durable:
         loaded = [trials.Trial.from_state(state) for state in state["trials"]]
         self.trials = {trial.trial_id: trial for trial in loaded}
         self.rejected = state["rejected"]
+        self._waiting = state.get("waiting", [])
         self.set_state(state["oracle"])
         for tuner_id in sorted(self.ongoing_trials, reverse=True):
             self._give_back(tuner_id)
@@ -64,6 +65,8 @@ class Durable:
         """Returns a trial: none when time is over, none yet while one may come back."""
         if self._clock.is_over():
             return self._no_trial(tuner_id, trials.TrialStatus.STOPPED)
+        if self._waiting and tuner_id not in self.ongoing_trials:
+            return self._take_over(tuner_id)
         trial = super().create_trial(tuner_id)
         if trial.status == trials.TrialStatus.STOPPED and self.ongoing_trials:
             # Should their worker die, this one is to take over.
@@ -74,6 +77,14 @@ class Durable:
         stopped = status == trials.TrialStatus.STOPPED
         (self.tuner_ids.discard if stopped else self.tuner_ids.add)(tuner_id)
         return trials.Trial(hyperparameters=self.get_space(), status=status)
+
+    def _take_over(self, tuner_id):
+        """Hands a worker a trial that lost its own."""
+        trial = self.trials[self._waiting.pop()]
+        self.tuner_ids.add(tuner_id)
+        self.ongoing_trials[tuner_id] = trial
+        self.save()
+        return trial
 
     @keras_tuner.synchronized
     def release(self, tuner_id):
@@ -88,12 +99,12 @@ class Durable:
             self.save()
 
     def _give_back(self, tuner_id):
-        """Puts a running trial back in the queue, as if nothing was reported of it."""
+        """Lets a running trial wait, as if nothing had been reported of it."""
         trial = self.ongoing_trials.pop(tuner_id)
         if trial.status == trials.TrialStatus.RUNNING:
             fresh = trials.Trial(trial.hyperparameters, trial.trial_id, trial.status)
             self.trials[trial.trial_id] = fresh
-            self._retry_queue.append(trial.trial_id)
+            self._waiting.append(trial.trial_id)
 
     @property
     @keras_tuner.synchronized
@@ -101,20 +112,33 @@ class Durable:
         """The names of all workers that are at it."""
         return self.tuner_ids | set(self.ongoing_trials)
 
-    def _random_values(self):
-        """Draws values within the budget; None where there are none left."""
-        for _ in range(MOST_REJECTED):
-            values = super()._random_values()
+    def populate_space(self, trial_id):
+        """Returns values within the budget, for as long as there are any."""
+        response = self._populate_within_budget(trial_id, MOST_REJECTED)
+        return response or {"status": trials.TrialStatus.STOPPED, "values": None}
+
+    def _populate_within_budget(self, trial_id, most_draws):
+        """Draws until values are within the budget; returns None if none are."""
+        for _ in range(most_draws):
+            response = super().populate_space(trial_id)
+            values = response.get("values")
             if values is None or self._admits(values):
-                return values
+                return response
+            self._withdraw(trial_id)
         return None
 
     def _admits(self, values):
+        """Whether values are within the budget; those that are not are written down."""
+        values = {k: x for k, x in values.items() if not k.startswith("tuner/")}
+        if any(drawn["values"] == values for drawn in self.rejected):
+            return False
         reason = self._admit(values)
         if reason is not None:
-            self.rejected.append({"values": dict(values), "reason": reason})
-            self._tried_so_far.add(self._compute_values_hash(values))
+            self.rejected.append({"values": values, "reason": reason})
         return reason is None
+
+    def _withdraw(self, trial_id):
+        """Forgets a trial whose values were not within the budget."""
 
 
 class RandomSearch(Durable, keras_tuner.oracles.RandomSearchOracle):
@@ -126,28 +150,47 @@ class BayesianOptimization(Durable, keras_tuner.oracles.BayesianOptimizationOrac
 
     def populate_space(self, trial_id):
         """Returns values within the budget, at random where the process knows none."""
-        for _ in range(10):
-            response = super().populate_space(trial_id)
-            values = response.get("values")
-            if values is None or self._admit(values) is None:
-                return response
-            self._admits(values)
-        return self._random_populate_space()
+        response = self._populate_within_budget(trial_id, MOST_GUESSES)
+        if response is not None:
+            return response
+        number = self.num_initial_points
+        self.num_initial_points = len(self.trials) + 1  # up to which it draws at random
+        try:
+            return super().populate_space(trial_id)
+        finally:
+            self.num_initial_points = number
 
     def get_state(self):
         """Adds the random state, which KerasTuner forgets."""
-        name, keys, *rest = self._random_state.get_state()
+        name, keys, *rest = self._random_numbers().get_state()
         return {**super().get_state(), "random_state": [name, keys.tolist(), *rest]}
 
     def set_state(self, state):
         """Sets the random state too."""
         super().set_state(state)
         name, keys, *rest = state["random_state"]
-        self._random_state.set_state((name, np.array(keys, "uint32"), *rest))
+        self._random_numbers().set_state((name, np.array(keys, "uint32"), *rest))
+
+    def _random_numbers(self):
+        """Returns what KerasTuner draws from, its only attribute of this type."""
+        state = np.random.RandomState
+        return next(x for x in vars(self).values() if isinstance(x, state))
 
 
 class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
     """Trains many trials for few epochs, and the best of them for more."""
+
+    def _admits(self, values):
+        """Whether values are within the budget: a trial that goes on has shown it."""
+        return "tuner/trial_id" in values or super()._admits(values)
+
+    def _withdraw(self, trial_id):
+        """Takes a trial out of the bracket that it was drawn for."""
+        state = self.get_state()
+        for bracket in state["brackets"]:
+            drawn = bracket["rounds"][0]
+            bracket["rounds"][0] = [each for each in drawn if each["id"] != trial_id]
+        self.set_state(state)
 
     @keras_tuner.synchronized
     def end_trial(self, trial):

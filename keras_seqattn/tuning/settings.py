@@ -153,7 +153,10 @@ class Settings:
         if self.algorithm == "bayesian":
             arguments["num_initial_points"] = INITIAL_POINTS
         oracle = ORACLES[self.algorithm](
-            **arguments, admit=self.refusal, clock=self.clock
+            **arguments,
+            admit=self.refusal,
+            clock=self.clock,
+            directory=self.directory,
         )
         oracle.max_trials = most
         return oracle

@@ -31,20 +31,14 @@ class Tuner(keras_tuner.Tuner):
         self._settings = settings
         self._failures, self._busy = 0, True
         oracle, folder = settings.make_oracle(), settings.directory
-        super().__init__(
-            oracle,
-            settings.hypermodel,
-            directory=str(folder.parent),
-            project_name=folder.name,
-        )
+        hp = oracle.get_space()
+        settings.hypermodel.declare_hyperparameters(hp)
+        oracle.update_space(hp)
+        # KerasTuner would build models of a hypermodel, to find the space.
+        super().__init__(oracle, directory=str(folder.parent), project_name=folder.name)
+        self.hypermodel = settings.hypermodel
         if not is_worker() and oracle.state_path.exists():
             oracle.reload()
-
-    def _populate_initial_space(self):
-        """Declares the space; KerasTuner would build models to find it."""
-        hp = self.oracle.get_space()
-        self.hypermodel.declare_hyperparameters(hp)
-        self.oracle.update_space(hp)
 
     def save(self):
         """Writes the oracle's state down: a tuner has none."""
