@@ -25,11 +25,10 @@ def is_compiled_by_xla(x):
         return isinstance(x, jax.core.Tracer)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
-        from tensorflow.python.ops import control_flow_util
 
-        # TensorFlow has no public way to ask.
-        graph = tf.compat.v1.get_default_graph()
-        return control_flow_util.GraphOrParentsInXlaContext(graph)
+        # What TensorFlow offers to Keras; it has no public way to ask:
+        # https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/ops/control_flow_ops.py#L2208
+        return tf.__internal__.get_enclosing_xla_context() is not None
     return False
 
 
@@ -66,6 +65,19 @@ def _has_no_gpu():
     import tensorflow as tf
 
     return not tf.config.get_visible_devices("GPU")
+
+
+def leaves_out_unused():
+    """Returns whether programs leave out what none of their results needs.
+
+    Returns:
+        A bool: False on torch, which computes each operation when it is called.
+
+    Example:
+        >>> leaves_out_unused() == (keras.backend.backend() != "torch")
+        True
+    """
+    return keras.backend.backend() != "torch"
 
 
 def allows_any_shape(x):

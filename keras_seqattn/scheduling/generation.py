@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 
 from keras_seqattn import arguments
@@ -112,10 +111,8 @@ def planned(count: int, width: int = 1, is_able: bool = False) -> Plan:
     least, most = SHARES if threads > 1 else BATCH_SIZES[-1:] * 2
     share = min(max(-(-count // threads), least), most)
     size = next(size for size in BATCH_SIZES if size >= min(count, share))
-    if size * width == 1 and keras.backend.backend() == "tensorflow":
-        # Its XLA takes loops of scalars for the products of a single row: on a CPU two
-        # take half of the time.
-        size = 2
+    if size * width < compile.fewest_rows():
+        size = compile.fewest_rows()
     return Plan(size, is_able and 1 < threads and threads * most < count, width)
 
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.backend.random import start_randomness
 from keras_seqattn.files import reading, release_lock, take_lock
 from keras_seqattn.training.callback_states import (
     CallbackStates,
@@ -220,7 +221,8 @@ class Resume(keras.callbacks.Callback):
         with reading(self.path, *_OF_THIS_TRAINING):
             self._assign(model, saved)
         epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
-        # Keras has no other way to begin at an epoch that `fit` was not given.
+        # Keras's own callback has no other way to begin at a later epoch either:
+        # https://github.com/keras-team/keras/blob/v3.15.1/keras/src/callbacks/backup_and_restore.py#L152
         model._initial_epoch = epoch
         if epoch < self.params["epochs"]:
             self._begin_passes(saved["epoch"])
@@ -250,13 +252,7 @@ class Resume(keras.callbacks.Callback):
     def _start_random_numbers(self, batch):
         place = np.random.SeedSequence((self._seed, self._epoch, batch))
         seed = int(place.generate_state(1)[0])
-        if keras.backend.backend() != "tensorflow":
-            keras.utils.set_random_seed(seed)
-        else:
-            # With TensorFlow's own, it would make all that it has compiled ready anew,
-            # which took a tenth of each epoch.
-            random.seed(seed)
-            np.random.seed(seed)
+        start_randomness(seed)
 
     def _skip_batches(self, model, left):
         """Makes `fit` pass over batches, by a train function that does nothing."""

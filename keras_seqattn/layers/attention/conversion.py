@@ -30,9 +30,9 @@ def options_of(layer):
             f"keras.layers.GroupQueryAttention. Received: layer={layer!r}."
         )
     options = {_RENAMED.get(k, k): value for k, value in layer.get_config().items()}
-    # Keras forgets it in the config, and keeps None where it is not asked for.
-    flash_attention = getattr(layer, "_flash_attention", None)
-    return {**options, "flash_attention": flash_attention}
+    # Keras leaves it out of the config:
+    # https://github.com/keras-team/keras/blob/v3.15.1/keras/src/layers/attention/multi_head_attention.py#L175
+    return {**options, "flash_attention": layer._flash_attention}
 
 
 def take_weights(layer, source):

@@ -7,6 +7,8 @@ Shapes: B batch, T target length, S source length, D width of an input, H heads,
 G key and value heads, K key_dim, V value_dim, W beams, L positions of a cache.
 """
 
+import inspect
+
 import keras
 from keras import ops
 
@@ -34,13 +36,6 @@ from keras_seqattn.layers.shapes import (
 from keras_seqattn.layers.weights.initializers import copied
 from keras_seqattn.layers.weights.quantization import dtype_config, unquantized
 
-# What Keras's layer calls, and lets subclasses override.
-KERAS_HOOKS = (
-    "_build_attention",
-    "_compute_attention",
-    "_compute_attention_mask",
-    "_masked_softmax",
-)
 SCORES = ("scaled_dot", "dot", "additive")
 
 
@@ -221,8 +216,10 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
     def _refuse_hooks(self):
         """Refuses what a subclass overrides of Keras's class and nothing here calls."""
-        for hook in KERAS_HOOKS:
-            if hasattr(type(self), hook):
+        theirs = vars(keras.layers.MultiHeadAttention)
+        own = set(dir(type(self))) - set(dir(MultiHeadAttention))
+        for hook in sorted(own & set(theirs)):
+            if inspect.isfunction(theirs[hook]):
                 raise ValueError(
                     f"`{hook}` must not be overridden: no method of this class calls "
                     "it. Override `call`, give `score`, `scale` or `positions`, or "

@@ -26,6 +26,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_seqattn.backend import tracing
+
 _NAME = "_keras_seqattn_factors"
 _OF_JAX = {}  # by the id of a tensor, where tensors take no attributes
 
@@ -68,7 +70,7 @@ def keep_factors(logits: Any, hidden: Any, kernel: Any) -> Any:
     """
     symbolic = isinstance(logits, keras.KerasTensor)
     is_empty = 0 in logits.shape  # What is computed a block at a time needs a token.
-    if not symbolic and not is_empty and keras.backend.backend() != "torch":
+    if not symbolic and not is_empty and tracing.leaves_out_unused():
         factors = Factors(hidden, kernel)
         _write(logits, factors)
         outside = _outside_of_gradient(logits)

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.backend.compile import compiles_cudnn
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.shapes import (
@@ -116,8 +117,7 @@ class RecurrentStack(arguments.Checked, keras.layers.Layer):
         if self.cell == "simple":
             cell = RecurrentCell(self.units, dtype=self.dtype_policy)
             return keras.layers.RNN(cell, **options)
-        # TensorFlow's cuDNN operation does not compile under XLA, as decoding must.
-        cudnn = False if keras.backend.backend() == "tensorflow" else "auto"
+        cudnn = "auto" if compiles_cudnn() else False  # Decoding is compiled.
         return keras.layers.GRU(self.units, use_cudnn=cudnn, **options)
 
     def get_config(self):

@@ -109,14 +109,14 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
             return self._call_unpadded(x, mask, memory, memory_mask)
         scores = []
         for block in self.blocks:
-            x, *weights = self._apply(
+            x, *weights = self._call_block(
                 block, x, mask, memory, memory_mask, return_attention_scores
             )
             scores.append(tuple(weights))
         x = self.finish(x)
         return (x, scores) if return_attention_scores else x
 
-    def _apply(self, block, x, mask, memory, memory_mask, return_scores):
+    def _call_block(self, block, x, mask, memory, memory_mask, return_scores):
         """Calls one block; returns its output and what weights were asked for."""
         options = {"return_attention_scores": return_scores} if return_scores else {}
         if memory is None:
