@@ -295,8 +295,9 @@ def _searched(
     Returns:
         Token ids `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
     """
-    most = continuous.most_waiting(sentences.source_ids.shape[1])
-    if plan.continuous and most > options.size:
+    length = sentences.source_ids.shape[1]
+    most = continuous.most_waiting(length) if plan.continuous else 0
+    if most > options.size:
         state = continuous.search_continuously(
             model, options, sentences, most, to_the_end
         )
