@@ -104,7 +104,7 @@ def losses():
     """Makes the three losses of labels, vectors and projection."""
     from keras import ops
 
-    from keras_seqattn.layers.embedding.factors import keep_factors
+    from keras_seqattn.layers.embedding.logits import keep_factors
     from keras_seqattn.training import MaskedCrossentropy
 
     loss = MaskedCrossentropy(label_smoothing=SMOOTHING)

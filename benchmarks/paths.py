@@ -152,7 +152,7 @@ def plain_ways(path):
 
     from keras_seqattn.layers import TransformerStack, dropout
     from keras_seqattn.layers.attention.projections import Projection
-    from keras_seqattn.layers.transformer.normalization import LayerNormalization
+    from keras_seqattn.layers.transformer.residual import LayerNormalization
     from keras_seqattn.training import losses, metrics
 
     if path == "factors":

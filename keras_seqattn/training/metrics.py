@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.layers.embedding.factors import crossentropies_of
+from keras_seqattn.layers.embedding.logits import crossentropies_of
 from keras_seqattn.training.crossentropy import token_crossentropy
 from keras_seqattn.training.losses import flatten_tokens
 

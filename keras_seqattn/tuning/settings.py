@@ -1,20 +1,22 @@
-"""What a study was asked, in a form that travels to its workers."""
+"""What a study was asked, in a form that travels to its workers, and its clock."""
 
 import dataclasses
 import functools
 import pathlib
+import threading
+import time
 from typing import Any
 
 import keras_tuner
 
 from keras_seqattn.tuning import records
-from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.corpus import Batches, Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.oracles import ORACLES
 from keras_seqattn.tuning.progress import Progress
 
 DEFAULT_TRIALS = 10
+TICK = 1.0  # seconds between two writes of the clock: what a kill may lose
 # Trials drawn at random before the Gaussian process has its say. KerasTuner's three for
 # each hyperparameter would be forty.
 INITIAL_POINTS = 8
@@ -28,6 +30,64 @@ IDENTITY = (
     "vocabulary_size",
     "target_vocabulary_size",
 )
+
+
+class Clock:
+    """Counts the wall-clock seconds in which a study ran, on disk.
+
+    One process keeps the clock, that of the oracle; all others read it.
+
+    Args:
+        folder: The study's folder.
+        limit: Seconds that the study may take, or None.
+
+    Example:
+        >>> clock = Clock("no/such/folder", limit=60)
+        >>> clock.left(), clock.is_over()
+        (60.0, False)
+    """
+
+    def __init__(self, folder, limit=None):
+        self._path = pathlib.Path(folder) / "clock.json"
+        self.limit = limit
+        self._origin = None
+        self._stopped = threading.Event()
+
+    def __enter__(self):
+        """Begins to count, from what was spent before."""
+        self._origin = time.monotonic() - self.elapsed()
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        """Stops to count."""
+        self._stopped.set()
+        self._thread.join()
+        self._write()
+        self._origin = None
+
+    def _tick(self):
+        while not self._stopped.wait(TICK):
+            self._write()
+
+    def _write(self):
+        records.write_json(self._path, {"seconds": self.elapsed()})
+
+    def elapsed(self):
+        """Returns the seconds spent so far."""
+        if self._origin is not None:
+            return time.monotonic() - self._origin
+        return records.read_json(self._path, {"seconds": 0.0}, ("seconds",))["seconds"]
+
+    def left(self):
+        """Returns the seconds left, infinity without a limit."""
+        return float("inf") if self.limit is None else self.limit - self.elapsed()
+
+    def is_over(self):
+        """Whether no time is left."""
+        return self.left() <= 0
 
 
 @dataclasses.dataclass

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn.layers.embedding.factors import (
+from keras_seqattn.layers.embedding.logits import (
     Factors,
     crossentropies_of,
     factors_of,

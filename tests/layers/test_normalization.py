@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn.layers.transformer.normalization import LayerNormalization
+from keras_seqattn.layers.transformer.residual import LayerNormalization
 from tests.differentiate import values_and_gradients
 
 rng = np.random.default_rng(0)

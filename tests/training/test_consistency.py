@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn.layers.embedding.factors import keep_factors
-from keras_seqattn.layers.embedding.logits import TokenLogits
+from keras_seqattn.layers.embedding.logits import TokenLogits, keep_factors
 from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import MaskedCrossentropy
 from tests.differentiate import values_and_gradients

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn.layers import PositionalEmbedding, TokenLogits
-from keras_seqattn.layers.embedding.factors import factors_of, keep_factors
+from keras_seqattn.layers.embedding.logits import factors_of, keep_factors
 from keras_seqattn.training import (
     MaskedCrossentropy,
     Perplexity,

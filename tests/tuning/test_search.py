@@ -6,7 +6,7 @@ import keras_tuner
 import pytest
 
 from keras_seqattn import tuning
-from keras_seqattn.tuning import clock, oracles, records, trials
+from keras_seqattn.tuning import oracles, records, settings, trials
 from tests.tuning import conftest
 
 pytestmark = [
@@ -195,7 +195,7 @@ def test_the_time_is_counted_over_resumptions(study, monkeypatch):
         return conftest.simulated_fit(model, hp, settings, record, folder, 2, is_done)
 
     monkeypatch.setattr(trials, "fit", fit)
-    monkeypatch.setattr(clock.Clock, "elapsed", lambda self: elapsed)
+    monkeypatch.setattr(settings.Clock, "elapsed", lambda self: elapsed)
     options = {"algorithm": "random", "epochs": 2}
     found = study(**options, max_seconds=35)
     assert statuses(found) == ["completed"] * 4  # no fifth one is begun
@@ -218,7 +218,7 @@ def ten_seconds_a_fit(monkeypatch):
         )
 
     monkeypatch.setattr(trials, "fit", fit)
-    monkeypatch.setattr(clock.Clock, "elapsed", lambda self: elapsed)
+    monkeypatch.setattr(settings.Clock, "elapsed", lambda self: elapsed)
     return order
 
 
@@ -259,13 +259,13 @@ def test_a_trial_that_fails_while_it_trains_on_keeps_its_best(study, monkeypatch
 
 def test_the_clock_goes_on_where_it_stopped(tmp_path):
     for _ in range(2):
-        with clock.Clock(tmp_path, limit=100) as running:
+        with settings.Clock(tmp_path, limit=100) as running:
             before = running.elapsed()
             while running.elapsed() < before + 0.02:
                 pass
-    assert 0.04 <= clock.Clock(tmp_path).elapsed() < 5
-    assert not clock.Clock(tmp_path, limit=5).is_over()
-    assert clock.Clock(tmp_path, limit=0.01).is_over()
+    assert 0.04 <= settings.Clock(tmp_path).elapsed() < 5
+    assert not settings.Clock(tmp_path, limit=5).is_over()
+    assert settings.Clock(tmp_path, limit=0.01).is_over()
 
 
 def test_hopeless_trials_end_early():

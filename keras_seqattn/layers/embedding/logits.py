@@ -1,15 +1,170 @@
-"""Logits over a vocabulary.
+"""Logits over a vocabulary, and what they carry: the vectors and kernel they are of.
 
-Shapes: B batch, L length, D model_dim, V vocabulary.
+A loss over a large vocabulary needs the factors of the logits, not the logits: computed
+of them, over the real tokens alone, a training step takes a half to two thirds of its
+time (`benchmarks/paths.py`, row "factors"). But `fit` calls the model as
+`model(x, training=True)`, which returns logits, and hands the loss and the metrics
+these and nothing else, on all three trainers. So the layers that make logits keep the
+factors with them, as Keras keeps masks with tensors. This is the only such record here.
+
+Tried in its place: `Model.compute_loss`, which is given `x` too, computes the vectors
+again. What `fit` computed before is then unused, and a compiled program leaves most of
+it out: a step takes 1.10 times as long on TensorFlow without XLA, 1.08 on JAX and 0.98
+on TensorFlow with XLA (medians of 5 rounds of 6 steps, T1, 2026-11-24, 2 cores, AMD
+EPYC, beside other work). But it takes twice as long where a metric needs the logits or
+the model runs eagerly, and losses that layers add count twice. Kept on the model, the
+factors of one replica would be read by another, since `tf.distribute.MirroredStrategy`
+traces replicas in threads.
+
+Shapes: B batch, T length, D model_dim, V vocabulary.
 """
+
+import dataclasses
+import weakref
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.layers.embedding.factors import keep_factors
+from keras_seqattn.backend import tracing
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent
+
+_NAME = "_keras_seqattn_factors"
+_OF_JAX = {}  # by the id of a tensor, where tensors take no attributes
+
+
+@dataclasses.dataclass(frozen=True)
+class Factors:
+    """What logits are the product of, and what a loss has computed of them.
+
+    Attributes:
+        hidden: Float tensor `(..., D)`.
+        kernel: Float tensor `(D, V)`.
+        losses: Dict that holds what `keep_crossentropies` was given.
+    """
+
+    hidden: Any
+    kernel: Any
+    losses: dict = dataclasses.field(default_factory=dict)
+
+
+def keep_factors(logits: Any, hidden: Any, kernel: Any) -> Any:
+    """Records of logits that they are `hidden . kernel`.
+
+    A loss that is given these factors (`factors_of`) leaves the logits unused, and a
+    compiled program leaves out their product. On torch, which has computed it by then,
+    nothing is recorded.
+
+    Args:
+        logits: Float tensor `(..., V)`.
+        hidden: Float tensor `(..., D)`.
+        kernel: Float tensor `(D, V)`.
+
+    Returns:
+        `logits`.
+
+    Example:
+        >>> x, kernel = ops.ones((2, 3)), ops.ones((3, 4))
+        >>> logits = keep_factors(ops.matmul(x, kernel), x, kernel)
+        >>> tuple(logits.shape)
+        (2, 4)
+    """
+    symbolic = isinstance(logits, keras.KerasTensor)
+    is_empty = 0 in logits.shape  # What is computed a block at a time needs a token.
+    if not symbolic and not is_empty and tracing.leaves_out_unused():
+        factors = Factors(hidden, kernel)
+        _write(logits, factors)
+        outside = _outside_of_gradient(logits)
+        if outside is not logits:  # where the factors do not exist
+            _write(outside, Factors(None, None, factors.losses))
+    return logits
+
+
+def factors_of(logits: Any) -> Factors | None:
+    """Returns what `keep_factors` recorded of logits.
+
+    Args:
+        logits: Any tensor.
+
+    Returns:
+        `Factors`, or None.
+
+    Example:
+        >>> factors_of(ops.ones((2, 4))) is None
+        True
+    """
+    factors = _read(logits)
+    return None if factors is None or factors.hidden is None else factors
+
+
+def keep_crossentropies(logits: Any, labels: Any, pad_id: int, values: Any) -> None:
+    """Records each token's crossentropy with the factors, for metrics after the loss.
+
+    Args:
+        logits: Float tensor `(B, T, V)` that has factors.
+        labels: Integer tensor `(B, T)`.
+        pad_id: The label that does not count.
+        values: Float32 tensor `(B * T,)`.
+
+    Example:
+        >>> logits, labels = ops.zeros((1, 2, 5)), ops.ones((1, 2), "int32")
+        >>> keep_crossentropies(logits, labels, 0, ops.ones(2))  # It has no factors.
+        >>> crossentropies_of(logits, labels, 0) is None
+        True
+    """
+    factors = _read(logits)
+    if factors is not None:
+        # A gradient ends here, so on JAX the values are known outside of it too.
+        factors.losses.update(
+            labels=labels, pad_id=pad_id, values=ops.stop_gradient(values)
+        )
+
+
+def crossentropies_of(logits: Any, labels: Any, pad_id: int) -> Any:
+    """Returns what `keep_crossentropies` recorded for the very same labels.
+
+    Args:
+        logits: Float tensor `(B, T, V)`.
+        labels: Integer tensor `(B, T)`.
+        pad_id: The label that does not count.
+
+    Returns:
+        Float32 tensor `(B * T,)`, or None.
+
+    Example:
+        >>> crossentropies_of(ops.zeros((1, 2, 5)), ops.ones((1, 2)), 0) is None
+        True
+    """
+    factors = _read(logits)
+    if factors is None or factors.losses.get("labels") is not labels:
+        return None
+    return factors.losses["values"] if factors.losses["pad_id"] == pad_id else None
+
+
+def _write(tensor, factors):
+    try:
+        # Even factors that refer to the tensor's own graph are freed with it.
+        setattr(tensor, _NAME, factors)
+    except AttributeError:  # JAX's arrays and tracers take none.
+        key = id(tensor)
+        reference = weakref.ref(tensor, lambda _: _OF_JAX.pop(key, None))
+        _OF_JAX[key] = reference, factors
+
+
+def _read(tensor):
+    reference, factors = _OF_JAX.get(id(tensor), (lambda: None, None))
+    return factors if reference() is tensor else getattr(tensor, _NAME, None)
+
+
+def _outside_of_gradient(tensor):
+    """Returns what a function that JAX differentiates returns for this tensor.
+
+    JAX has no way to hand on what a gradient computes beside its function's results:
+    https://github.com/jax-ml/jax/issues/5131
+    """
+    return getattr(tensor, "primal", tensor)  # jax-ml/jax/issues/5131
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")

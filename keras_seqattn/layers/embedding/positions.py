@@ -15,7 +15,7 @@ from keras_seqattn import arguments
 from keras_seqattn.backend import tracing
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.embedding.counting import positions_of
-from keras_seqattn.layers.embedding.factors import keep_factors
+from keras_seqattn.layers.embedding.logits import keep_factors
 from keras_seqattn.layers.shapes import check_rank, check_tensor, check_width
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent, unquantized

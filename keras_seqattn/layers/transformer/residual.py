@@ -1,6 +1,6 @@
-"""The residual connection that every sublayer of a block stands in.
+"""The residual connection that every sublayer of a block stands in, and its norm.
 
-Shapes: D model_dim.
+Shapes: N vectors, D model_dim.
 """
 
 import keras
@@ -8,9 +8,10 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.backend import autodiff, tracing
+from keras_seqattn.backend.ops import sizes
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.shapes import check_built, check_tensor
-from keras_seqattn.layers.transformer.normalization import LayerNormalization
 from keras_seqattn.layers.weights.quantization import dtype_config
 
 EPSILON = 1e-5
@@ -164,3 +165,49 @@ def make_norm(norm, epsilon=EPSILON, **kwargs):
     layer = keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)
     layer.supports_masking = True  # else Keras warns that the mask ends here
     return layer
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class LayerNormalization(keras.layers.LayerNormalization):
+    """Keras's layer, over the last axis; part of other layers, and saved with them.
+
+    Without XLA TensorFlow makes a pass over all vectors for each operation, and Keras's
+    formula, differentiated by TensorFlow, takes twice as long as what stands here.
+    """
+
+    def call(self, inputs):
+        """Normalizes each vector, then scales and shifts it."""
+        if tracing.cpu_program(inputs) != "tensorflow":
+            return super().call(inputs)
+        dtype = keras.backend.result_type(inputs.dtype, "float32")
+        given = (ops.cast(x, dtype) for x in (inputs, self.gamma, self.beta))
+        return ops.cast(_normalized(*given, self.epsilon), self.compute_dtype)
+
+
+def _normalized(x, gamma, beta, epsilon):
+    """Normalizes `(..., D)`, with `gamma` and `beta` `(D,)`."""
+    width = x.shape[-1]
+    mean_of = ops.full((width, 1), 1 / width, x.dtype)
+
+    @autodiff.custom_gradient
+    def normalized(x, gamma, beta):
+        shape = sizes(x)
+        x = ops.reshape(x, (-1, width))  # (N, D)
+        # Means are products with a column: a sum along rows takes longer.
+        centered = x - ops.matmul(x, mean_of)
+        variance = ops.matmul(ops.square(centered), mean_of)  # (N, 1)
+        inverse = ops.rsqrt(variance + epsilon)
+        normal = centered * inverse
+
+        def gradient(upstream):
+            slope = ops.reshape(upstream, (-1, width))
+            along = slope * normal
+            scaled_mean = gamma[:, None] * mean_of
+            x_slope = slope * gamma - ops.matmul(slope, scaled_mean)
+            x_slope = (x_slope - normal * ops.matmul(along, scaled_mean)) * inverse
+            sums = ops.sum(along, axis=0), ops.sum(slope, axis=0)
+            return ops.reshape(x_slope, shape), *sums
+
+        return ops.reshape(normal * gamma + beta, shape), gradient
+
+    return normalized(x, gamma, beta)
