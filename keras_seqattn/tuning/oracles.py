@@ -13,8 +13,8 @@ from keras_tuner.engine import trial as trials
 from keras_seqattn.tuning.records import read_json, write_json
 
 # Draws in a row that may be over budget before the space is taken for exhausted, and
-# before a draw is one at random.
-MOST_REJECTED, MOST_GUESSES = 1000, 10
+# those of them that may be known to be; guesses before a draw is one at random.
+MOST_REJECTED, MOST_REPEATED, MOST_GUESSES = 1000, 20, 10
 
 
 class Durable:
@@ -119,12 +119,16 @@ class Durable:
 
     def _populate_within_budget(self, trial_id, most_draws):
         """Draws until values are within the budget; returns None if none are."""
+        repeated = 0
         for _ in range(most_draws):
-            response = super().populate_space(trial_id)
+            response, known = super().populate_space(trial_id), len(self.rejected)
             values = response.get("values")
             if values is None or self._admits(values):
                 return response
             self._withdraw(trial_id)
+            repeated = repeated + 1 if len(self.rejected) == known else 0
+            if repeated > MOST_REPEATED:
+                break
         return None
 
     def _admits(self, values):

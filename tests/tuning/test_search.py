@@ -89,6 +89,26 @@ def test_a_space_with_nothing_within_the_budget_ends(study, monkeypatch):
         found.best_model()
 
 
+def test_a_draw_over_budget_takes_no_place_in_a_bracket(tmp_path):
+    oracle = oracles.Hyperband(
+        keras_tuner.Objective("val_loss", "min"),
+        max_epochs=9,
+        seed=1,
+        admit=lambda values: None if values["size"] % 2 else "even",
+        clock=settings.Clock(tmp_path),
+        directory=tmp_path,
+    )
+    oracle._set_project_dir(str(tmp_path), "study")
+    hp = oracle.get_space()
+    hp.Int("size", 0, 99)
+    oracle.update_space(hp)
+    made = [oracle.create_trial(f"worker{number}") for number in range(9)]
+    assert all(trial.hyperparameters.values["size"] % 2 for trial in made)
+    assert oracle.rejected
+    first = oracle.get_state()["brackets"][0]["rounds"][0]
+    assert [drawn["id"] for drawn in first] == [trial.trial_id for trial in made]
+
+
 def test_a_model_too_slow_is_over_budget_and_its_like_not_drawn(study, monkeypatch):
     def latency(model):
         return 0.2
