@@ -168,6 +168,8 @@ def prepare(system, data_dir, pairs=None):
 
 def shape_of(recipe):
     """Describes the recipe's model."""
+    names = ("model_dim", "num_heads", "encoder_layers", "decoder_layers")
+    names += ("intermediate_dim", "dropout", "attention_dropout")
     return Shape(
         "multi30k",
         recipe.vocabulary_size,
@@ -175,7 +177,7 @@ def shape_of(recipe):
         length=GUIDE_LENGTH,
         min_length=1,
         tied=True,
-        **{"attention_dropout": 0.0} | recipe.model,
+        **{name: getattr(recipe.model, name) for name in names},
     )
 
 

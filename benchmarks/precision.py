@@ -135,9 +135,7 @@ def work(arguments):
         text.load_parallel(recipe.corpus, "en", "de", split="val"), shuffle=False
     )
     model = recipe.make_model(tokenizer.vocabulary_size)
-    schedule = training.InverseSquareRoot(
-        recipe.peak_learning_rate, recipe.warmup_steps
-    )
+    schedule = training.InverseSquareRoot(recipe.learning_rate, recipe.warmup_steps)
     model.compile(
         training.Adam(schedule, beta_2=0.98),
         training.MaskedCrossentropy(),

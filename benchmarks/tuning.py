@@ -217,20 +217,8 @@ def run_default(task, seconds, folder):
     """Trains the recipe; gives its model of the best epoch, and its scores."""
     import keras
 
-    from keras_seqattn import tuning
-
     recipe = task.recipe
-    model = tuning.Configuration(
-        {
-            "source_vocabulary_size": task.tokenizer.vocabulary_size,
-            "target_vocabulary_size": None,
-            **recipe.model,
-        },
-        learning_rate=recipe.peak_learning_rate,
-        warmup_steps=recipe.warmup_steps,
-        label_smoothing=recipe.label_smoothing,
-        ema_momentum=recipe.ema_momentum,
-    ).make_model()
+    model = recipe.make_model(task.tokenizer.vocabulary_size)
     train, validation = task.batches()
 
     class TimeIsOver(Exception):
@@ -261,7 +249,7 @@ def run_default(task, seconds, folder):
     if not watch.curve:
         return None, [], 1, {}
     model.load_weights(best)
-    return model, watch.curve, 1, recipe.model
+    return model, watch.curve, 1, recipe.model.options()
 
 
 def run_tuned(task, seconds, folder):
@@ -270,7 +258,6 @@ def run_tuned(task, seconds, folder):
     from keras_seqattn.tuning import records
 
     recipe, arguments = task.recipe, task.arguments
-    size = dict(source_vocabulary_size=recipe.vocabulary_size)
     study = tuning.tune_translation(
         task.train,
         task.validation,
@@ -278,11 +265,11 @@ def run_tuned(task, seconds, folder):
         epochs=arguments.epochs,
         max_seconds=seconds,
         finish=arguments.finish,
-        max_parameters=tuning.count_parameters(**recipe.model, **size),
+        max_parameters=recipe.count_parameters(),
         directory=folder,
         verbose=False,
         space=tuning.TranslationSpace(
-            model_dim=(recipe.model["model_dim"], 192),
+            model_dim=(recipe.model.model_dim, 192),
             encoder_layers=(2, 3, 4, 6),
             decoder_layers=(1, 2, 3, 4),
             dropout=(0.1, 0.15, 0.2, 0.3),
@@ -306,7 +293,7 @@ def run_tuned(task, seconds, folder):
         for epoch in record.epochs[record.inherited_epochs :]
     ]
     best = study.best_trial
-    return study.best_model(), curve, len(known), best.configuration["model"]
+    return study.best_model(), curve, len(known), best.configuration.model.options()
 
 
 def run_random(task, seconds, folder):

@@ -91,16 +91,8 @@ class Run:
             *load(args, "train"), tokenizer, seed=args.seed, **sizes
         )
         self.validation = batches(*load(args, "val"), tokenizer, shuffle=False, **sizes)
-        self.model = recipe.make_model(tokenizer.vocabulary_size)
-        schedule = ks.training.InverseSquareRoot(
-            recipe.peak_learning_rate, recipe.warmup_steps
-        )
-        self.model.compile(
-            ks.training.Adam(
-                schedule, beta_2=0.98, use_ema=True, ema_momentum=recipe.ema_momentum
-            ),
-            ks.training.MaskedCrossentropy(label_smoothing=recipe.label_smoothing),
-            metrics=[ks.training.Perplexity()],
+        self.model = recipe.make_model(
+            tokenizer.vocabulary_size, metrics=[ks.training.Perplexity()]
         )
         self.translator = ks.Translator(self.model, tokenizer)
         self.results = {"weights": self.model.count_params()}

@@ -31,9 +31,10 @@ import keras_seqattn as ks
 def main():
     args = arguments()
     recipe = ks.recipes.RECIPES[args.preset]
-    given = {name: getattr(args, name) for name in ("epochs", "vocabulary_size")}
-    given = {name: value for name, value in given.items() if value}
-    recipe = dataclasses.replace(recipe, **given)
+    if args.epochs:
+        recipe = dataclasses.replace(recipe, epochs=args.epochs)
+    if args.vocabulary_size:
+        recipe = recipe.with_vocabulary(args.vocabulary_size)
     keras.utils.set_random_seed(args.seed)
     ks.training.keep_freed_memory()
     claim(args, recipe)
@@ -114,16 +115,22 @@ def claim(args, recipe):
         run["seed"] = args.seed
     if args.devices > 1:
         run["devices"] = args.devices
-    run = json.dumps({**run, "recipe": dataclasses.asdict(recipe)}, indent=2)
     args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / "run.json"
     begun = any(other.name != path.name for other in args.output.iterdir())
-    if begun and path.exists() and path.read_text() != run:
+    if begun and path.exists() and read_run(path) != {**run, "recipe": recipe}:
         sys.exit(
             "`--output` must be a new folder, or that of the same command. "
             f"Received: --output={args.output}, of another run: see {path}."
         )
-    path.write_text(run)
+    run["recipe"] = dataclasses.asdict(recipe)
+    path.write_text(json.dumps(run, indent=2))
+
+
+def read_run(path):
+    """Reads what identifies a run, its recipe as the record that it was."""
+    run = json.loads(path.read_text())
+    return {**run, "recipe": ks.recipes.Recipe.from_dict(run["recipe"])}
 
 
 def on_devices(count):
@@ -197,16 +204,8 @@ def train(args, recipe):
         *load(args, "val"), tokenizer, shuffle=False, **sizes
     )
 
-    model = recipe.make_model(tokenizer.vocabulary_size)
-    schedule = ks.training.InverseSquareRoot(
-        recipe.peak_learning_rate, recipe.warmup_steps
-    )
-    model.compile(
-        ks.training.Adam(
-            schedule, beta_2=0.98, use_ema=True, ema_momentum=recipe.ema_momentum
-        ),
-        ks.training.MaskedCrossentropy(label_smoothing=recipe.label_smoothing),
-        metrics=[ks.training.Perplexity()],
+    model = recipe.make_model(
+        tokenizer.vocabulary_size, metrics=[ks.training.Perplexity()]
     )
     print(f"{len(sources):,} pairs, {model.count_params():,} weights -> {args.output}")
     epochs = recipe.epochs

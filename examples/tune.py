@@ -158,17 +158,17 @@ def space_of(recipe, vocabulary_size, everything=False):
     }
     if everything:
         return ks.tuning.TranslationSpace(**given)
-    model_dim = recipe.model["model_dim"]
+    model_dim = recipe.model.model_dim
     return ks.tuning.TranslationSpace(
         **HEADS_AND_DEPTH,
         **given,
         model_dim=model_dim,
-        feed_forward_ratio=recipe.model["intermediate_dim"] // model_dim,
-        dropout=recipe.model["dropout"],
+        feed_forward_ratio=recipe.model.intermediate_dim // model_dim,
+        dropout=recipe.model.dropout,
         label_smoothing=recipe.label_smoothing,
         normalize_first=True,
         positions="sinusoidal",
-        learning_rate=recipe.peak_learning_rate,
+        learning_rate=recipe.learning_rate,
         warmup_steps=recipe.warmup_steps,
     )
 

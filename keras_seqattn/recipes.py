@@ -1,68 +1,206 @@
-"""Presets a user can read: every number of a training, under one name.
+"""A model's options and how it is trained, in one record; presets of it by name.
 
 `RECIPES["default"]` is a `Recipe`; `dataclasses.replace(recipe, epochs=3)` varies it.
 """
 
 import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Self
 
-from keras_seqattn import models
+import keras
+
+from keras_seqattn import arguments, models, training
+from keras_seqattn.models.config import Config, option
+from keras_seqattn.models.parameters import count_parameters
+from keras_seqattn.models.recurrent import RecurrentConfig
+from keras_seqattn.models.stacks import check_names
+from keras_seqattn.models.transformer import TranslationConfig
+
+CONFIGS = {
+    "TranslationTransformer": TranslationConfig,
+    "TranslationRNN": RecurrentConfig,
+}
+
+
+def _dtype(name: str, value: Any) -> Any:
+    policy = keras.dtype_policies.get
+    arguments.interpreted(name, value, policy, "the name of a dtype", optional=True)
+    return value
+
+
+def _lengths(name: str, value: Any) -> tuple[int, ...]:
+    wanted, check = "increasing positive integers", arguments.positive_integer
+    return tuple(arguments.sequence(name, value, wanted, check))
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
-    """The hyperparameters of one training.
+class Configuration(Config):
+    """The options of a model that translates, and those of its training.
 
     Attributes:
-        corpus: Name of the corpus that the numbers were chosen on.
-        vocabulary_size: Entries of the one vocabulary of both languages.
-        model: Arguments of the architecture, beside the vocabulary's size.
-        batch_tokens: Most tokens in a batch, padding included.
-        bucket_lengths: Lengths in tokens that batches are padded to; a longer pair is
-            left out of training.
-        peak_learning_rate: Highest rate of `InverseSquareRoot`.
+        model: Dict of the model's arguments, `source_vocabulary_size` among them. It
+            is kept as a record with an attribute for every argument.
+        learning_rate: Peak of `InverseSquareRoot`.
         warmup_steps: Steps in which the rate rises to its peak.
         label_smoothing: Probability taken from the true token and spread over all.
-        ema_momentum: Share of the running average of the weights kept at a step. The
-            average is what is validated, saved and used.
-        epochs: Passes over the training pairs.
+        ema_momentum: Share of the running average of the weights kept at a step; None
+            for no average.
         architecture: Name of a model of `keras_seqattn.models` that translates.
+        dtype: Dtype policy of the model; None for Keras's own.
+
+    Raises:
+        ValueError: If an argument is out of range.
 
     Example:
-    >>> RECIPES["multi30k"].model["encoder_layers"]
-    4
+        >>> chosen = Configuration({"source_vocabulary_size": 50}, 0.001, 100)
+        >>> chosen.vocabulary_size, chosen.model.num_heads
+        (50, 4)
     """
 
-    corpus: str
-    vocabulary_size: int
-    model: dict
-    batch_tokens: int
-    bucket_lengths: tuple[int, ...]
-    peak_learning_rate: float
-    warmup_steps: int
-    label_smoothing: float
-    ema_momentum: float
-    epochs: int
-    architecture: str = "TranslationTransformer"
+    model: Any
+    learning_rate: float = option(partial(arguments.number, above=0))
+    warmup_steps: int = option(arguments.positive_integer)
+    label_smoothing: float = option(arguments.fraction, 0.0)
+    ema_momentum: float | None = option(
+        partial(arguments.fraction, optional=True), None
+    )
+    architecture: str = option(
+        partial(arguments.choice, choices=tuple(CONFIGS)), "TranslationTransformer"
+    )
+    dtype: Any = option(_dtype, None)
 
-    def make_model(self, vocabulary_size=None):
-        """Makes the model that is to be trained.
+    def __post_init__(self):
+        """Checks the arguments, and keeps the model's as its typed configuration."""
+        given = self.model
+        if isinstance(given, dict) and "dtype" in given:
+            object.__setattr__(self, "dtype", given["dtype"])
+        super().__post_init__()
+        config = CONFIGS[self.architecture]
+        if isinstance(given, dict):
+            check_names(getattr(models, self.architecture), given)
+            given = config.of({"source_vocabulary_size": None, **given})
+            object.__setattr__(self, "model", given)
+        arguments.instance("model", given, config, "a dict")
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Entries of the source's vocabulary."""
+        return self.model.source_vocabulary_size
+
+    def with_vocabulary(self, vocabulary_size: int) -> Self:
+        """Returns the same for a vocabulary of another size.
 
         Args:
-            vocabulary_size: Entries that the tokenizer has; the recipe's when None.
+            vocabulary_size: Entries of the source's vocabulary.
+
+        Returns:
+            A `Configuration`, or a `Recipe` of a `Recipe`.
+
+        Example:
+            >>> RECIPES["smoke"].with_vocabulary(290).vocabulary_size
+            290
+        """
+        arguments.positive_integer("vocabulary_size", vocabulary_size)
+        size = {"source_vocabulary_size": vocabulary_size}
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, **size))
+
+    def make_model(
+        self,
+        vocabulary_size: int | None = None,
+        weights: Any = None,
+        metrics: list | None = None,
+    ) -> keras.Model:
+        """Makes the model, compiled as it is to be trained.
+
+        Args:
+            vocabulary_size: Entries that the tokenizer has; None for as many as
+                configured.
+            weights: Path of a file of the model's weights, or None.
+            metrics: What is logged beside the loss, which is smoothed as in training;
+                None: `TokenCrossentropy` and `Perplexity`, which are not smoothed.
 
         Returns:
             A Keras model.
         """
+        arguments.path("weights", weights, optional=True)
+        arguments.sequence("metrics", metrics, "a list of metrics", optional=True)
+        config = self.model
+        if vocabulary_size is not None:
+            config = self.with_vocabulary(vocabulary_size).model
         make = getattr(models, self.architecture)
-        return make(vocabulary_size or self.vocabulary_size, **self.model)
+        model = make(**config.options(), dtype=self.dtype)
+        if weights is not None:
+            model.load_weights(weights)
+        if metrics is None:
+            metrics = [training.TokenCrossentropy(), training.Perplexity()]
+        averaged = self.ema_momentum is not None
+        average = {"ema_momentum": self.ema_momentum} if averaged else {}
+        model.compile(
+            training.Adam(
+                training.InverseSquareRoot(self.learning_rate, self.warmup_steps),
+                beta_2=0.98,
+                use_ema=averaged,
+                **average,
+            ),
+            training.MaskedCrossentropy(label_smoothing=self.label_smoothing),
+            metrics=metrics,
+        )
+        return model
+
+    def count_parameters(self) -> int:
+        """Counts the weights of a `TranslationTransformer` without making any."""
+        return count_parameters(**self.model.options())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe(Configuration):
+    """A `Configuration` with all else that a training needs: its batches and epochs.
+
+    Attributes:
+        corpus: Name of the corpus that the numbers were chosen on.
+        batch_tokens: Most tokens in a batch, padding included.
+        bucket_lengths: Lengths in tokens that batches are padded to; a longer pair is
+            left out of training.
+        epochs: Passes over the training pairs.
+
+    Example:
+        >>> RECIPES["multi30k"].model.encoder_layers
+        4
+    """
+
+    corpus: str = option(arguments.text)
+    batch_tokens: int = option(arguments.positive_integer)
+    bucket_lengths: tuple[int, ...] = option(_lengths)
+    epochs: int = option(arguments.positive_integer)
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> Self:
+        """Makes a recipe of what `dataclasses.asdict` gave, as JSON keeps it.
+
+        Args:
+            config: A dict of the fields. Those of early versions may have the
+                vocabulary's size beside the model's arguments, and the rate as
+                `peak_learning_rate`.
+
+        Returns:
+            A `Recipe`.
+        """
+        config = dict(config)
+        if "peak_learning_rate" in config:
+            config["learning_rate"] = config.pop("peak_learning_rate")
+        if "vocabulary_size" in config:
+            size = {"source_vocabulary_size": config.pop("vocabulary_size")}
+            config["model"] = {**size, **config["model"]}
+        return cls(**config)
 
 
 RECIPES = {
     # Shows that everything runs: under a minute in all on two cores, and no more.
     "smoke": Recipe(
         corpus="phrases",
-        vocabulary_size=1000,
         model={
+            "source_vocabulary_size": 1000,
             "model_dim": 64,
             "num_heads": 4,
             "encoder_layers": 1,
@@ -72,7 +210,7 @@ RECIPES = {
         },
         batch_tokens=1024,
         bucket_lengths=(8, 12, 16, 32),
-        peak_learning_rate=0.005,
+        learning_rate=0.005,
         warmup_steps=50,
         label_smoothing=0.0,
         ema_momentum=0.95,
@@ -81,9 +219,9 @@ RECIPES = {
     # About five minutes on two cores.
     "default": Recipe(
         corpus="phrases",
-        # Small, so that numbers are spelt by digits rather than known by heart.
-        vocabulary_size=1000,
         model={
+            # Small, so that numbers are spelt by digits rather than known by heart.
+            "source_vocabulary_size": 1000,
             "model_dim": 128,
             "num_heads": 4,
             "encoder_layers": 2,
@@ -93,7 +231,7 @@ RECIPES = {
         },
         batch_tokens=2048,
         bucket_lengths=(8, 12, 16, 32),
-        peak_learning_rate=0.004,
+        learning_rate=0.004,
         warmup_steps=400,
         label_smoothing=0.1,
         ema_momentum=0.99,
@@ -103,9 +241,9 @@ RECIPES = {
     # Misconceived Reasons", who found larger ones worse on this corpus.
     "multi30k": Recipe(
         corpus="multi30k",
-        # Half of theirs: half the cost of the logits, and pieces seen more often.
-        vocabulary_size=5000,
         model={
+            # Half of theirs: half the cost of the logits, and pieces seen more often.
+            "source_vocabulary_size": 5000,
             "model_dim": 128,
             "num_heads": 4,
             "encoder_layers": 4,
@@ -118,7 +256,7 @@ RECIPES = {
         batch_tokens=2048,
         # Tight, so that little of a batch is padding: captions have 18 tokens or so.
         bucket_lengths=(11, 13, 15, 17, 19, 21, 24, 28, 36, 64),
-        peak_learning_rate=0.0035,
+        learning_rate=0.0035,
         warmup_steps=500,
         label_smoothing=0.1,
         # A mean over about 1,000 steps, some four epochs.
@@ -132,13 +270,15 @@ RECIPES["own"] = dataclasses.replace(
 )
 
 
-def _recurrent(recipe, model_dim):
+def _recurrent(recipe: Recipe, model_dim: int) -> Recipe:
     """Returns a recipe's recurrent counterpart: `model_dim` for as many weights."""
+    kept = ("source_vocabulary_size", "dropout")
+    same = {name: getattr(recipe.model, name) for name in kept}
     return dataclasses.replace(
         recipe,
         architecture="TranslationRNN",
-        model={"model_dim": model_dim, "dropout": recipe.model["dropout"]},
-        peak_learning_rate=0.003,
+        model={**same, "model_dim": model_dim},
+        learning_rate=0.003,
     )
 
 

@@ -32,6 +32,7 @@ UNCHECKED = {
         for method in ("initial_cache", "project_memory", "grow_cache", "step")
     },
     "layers.TransformerStack.finish": TOKENS,
+    "tuning.Configuration.of": "the constructor checks what it takes of a dict",
     **{
         f"decoding.{search}.{method}": LOOP
         for search in ("BeamSearch", "Greedy")
@@ -83,15 +84,14 @@ def study():
     records.write_json(path / "study.json", {"objective": ["val_loss", "min"]})
     sizes = {"model_dim": 8, "num_heads": 2, "intermediate_dim": 12}
     depths = {"encoder_layers": 1, "decoder_layers": 1}
-    configuration = {
-        "model": {"source_vocabulary_size": 260, **sizes, **depths},
-        "learning_rate": 0.1,
-        "warmup_steps": 10,
-    }
+    configuration = ks.tuning.Configuration(
+        {"source_vocabulary_size": 260, **sizes, **depths},
+        learning_rate=0.1,
+        warmup_steps=10,
+    )
     trial = TrialFolder.of(path, "0")
     trial.path.mkdir()
-    trained = ks.tuning.Configuration(**configuration).make_model()
-    trained.save_weights(trial.best)
+    configuration.make_model().save_weights(trial.best)
     epochs = [{"score": 2.0}]
     record = records.TrialRecord("0", "completed", configuration=configuration)
     record.epochs, record.score, record.parameters = epochs, 2.0, 100
@@ -216,7 +216,10 @@ def methods():
             tokenizer,
             {"tokenize": {"lines": lines}, "detokenize": {"ids": [[70, 71]]}},
         ),
-        "tuning.Configuration": (chosen, {"make_model": {}}),
+        "tuning.Configuration": (
+            chosen,
+            {"make_model": {}, "with_vocabulary": {"vocabulary_size": 50}},
+        ),
         "tuning.Study": (study(), {"best_translator": {}, "plot": {}}),
         "tuning.TranslationHyperModel": (
             ks.tuning.TranslationHyperModel(**sizes),

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -62,13 +63,13 @@ def example(load_example, monkeypatch):
     module = load_example("translation")
     tiny = {
         "model": {
+            "source_vocabulary_size": 290,
             "model_dim": 8,
             "num_heads": 2,
             "encoder_layers": 1,
             "decoder_layers": 1,
             "intermediate_dim": 8,
         },
-        "vocabulary_size": 290,
         "batch_tokens": 512,
         "bucket_lengths": (16,),
         "epochs": 3,
@@ -206,6 +207,20 @@ def test_it_trains_on_files_of_one_s_own(example, monkeypatch, tmp_path, capsys)
     assert example.arguments().output == pathlib.Path("runs/mine-own")
 
 
+def test_a_run_that_an_early_version_began_goes_on(example, tmp_path):
+    recipe = ks.recipes.RECIPES["default"]
+    golden = ROOT / "tests" / "golden" / "recipes-0.1.0.json"
+    given = {"corpus": "phrases", "source": "en", "target": "de", "seed": 0}
+    run = {**given, "recipe": json.loads(golden.read_text())["default"]}
+    (tmp_path / "run.json").write_text(json.dumps(run, indent=2))
+    (tmp_path / "backup").mkdir()
+    args = types.SimpleNamespace(**given, train=None, devices=1, output=tmp_path)
+    for _ in range(2):  # as it was written, and as it is written now
+        example.claim(args, recipe)
+    with pytest.raises(SystemExit, match="must be a new folder, or that of the same"):
+        example.claim(args, dataclasses.replace(recipe, epochs=3))
+
+
 def test_a_small_file_is_read_again(example, monkeypatch, tmp_path, capsys):
     """Until the learning rate has risen, and has fallen for four times as long."""
     recipe = dataclasses.replace(ks.recipes.RECIPES["smoke"], warmup_steps=3)
@@ -291,7 +306,7 @@ def test_a_corpus_that_needs_an_option_names_it(example, monkeypatch, tmp_path, 
     columns = ("--columns", 1, 2, "--epochs", 1)
     with pytest.raises(SystemExit, match="Received: vocabulary_size=9999.*-size"):
         example.run(*files, *columns, "--vocabulary-size", 9999)
-    recipe = dataclasses.replace(ks.recipes.RECIPES["smoke"], vocabulary_size=9999)
+    recipe = ks.recipes.RECIPES["smoke"].with_vocabulary(9999)
     monkeypatch.setitem(ks.recipes.RECIPES, "smoke", recipe)
     example.run(*files, *columns)
     assert "in place of the preset's 9999." in capsys.readouterr().out

@@ -35,9 +35,9 @@ ROOMS = {
     "translator": {"decoding", "models", "scheduling", "translator_file"},
     "text_generator": {"decoding", "scheduling", "translator_file"},
     "export": {"decoding", "layers", "models", "scheduling", "text"},
-    "recipes": {"models"},
+    "recipes": {"models", "training"},
     "plotting": set(),
-    "tuning": {"decoding", "files", "layers", "models", "training"},
+    "tuning": {"decoding", "files", "models", "recipes", "training"},
     "audit": {"backend"},
 }
 # What the `__init__` of a room shows of rooms above the room's own modules.

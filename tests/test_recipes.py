@@ -1,11 +1,13 @@
 """Each preset describes a model and batches that can be made."""
 
 import dataclasses
+import json
+import pathlib
 
 import pytest
 
 import keras_seqattn as ks
-from keras_seqattn.recipes import RECIPES
+from keras_seqattn.recipes import RECIPES, Recipe
 
 pytestmark = pytest.mark.backends("tensorflow", "torch")
 
@@ -18,7 +20,7 @@ def test_a_recipe_is_feasible(recipe):
     assert model.source_vocabulary_size == recipe.vocabulary_size
     assert list(recipe.bucket_lengths) == sorted(set(recipe.bucket_lengths))
     assert recipe.batch_tokens >= recipe.bucket_lengths[-1]
-    ks.training.InverseSquareRoot(recipe.peak_learning_rate, recipe.warmup_steps)
+    ks.training.InverseSquareRoot(recipe.learning_rate, recipe.warmup_steps)
     ks.training.MaskedCrossentropy(label_smoothing=recipe.label_smoothing)
     assert 0 < recipe.ema_momentum < 1
     assert recipe.epochs > 0
@@ -29,6 +31,32 @@ def test_a_recipe_is_varied_by_replacing():
     assert (recipe.epochs, RECIPES["smoke"].epochs) == (3, 1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.epochs = 4
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_read_from_json_and_as_early_versions_wrote_it(name):
+    recipe = RECIPES[name]
+    written = json.loads(json.dumps(dataclasses.asdict(recipe)))
+    assert Recipe.from_dict(written) == recipe
+    golden = pathlib.Path(__file__).parent / "golden" / "recipes-0.1.0.json"
+    assert Recipe.from_dict(json.loads(golden.read_text())[name]) == recipe
+
+
+def test_the_options_of_a_model_are_checked():
+    model = {"source_vocabulary_size": 50, "model_dim": 8}
+    given = ks.tuning.Configuration({**model, "dtype": "float16"}, 0.1, 10)
+    assert (given.dtype, given.model.model_dim) == ("float16", 8)
+    assert given.make_model().dtype_policy.name == "float16"
+    for change, message in (
+        ({"dropuot": 0.1}, "`dropuot` must be an argument of .*Did you mean `dropout`"),
+        ({"dropout": 2.0}, "`dropout` must be .*dropout=2.0"),
+        ({"source_vocabulary_size": None}, "`source_vocabulary_size` must be"),
+        ({"cell": "gru"}, "`cell` must be an argument of `TranslationTransformer`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(given, model={**model, **change})
+    with pytest.raises(ValueError, match="`model` must be a dict"):
+        dataclasses.replace(given, architecture="TranslationRNN")
 
 
 def test_a_model_has_the_vocabulary_that_the_tokenizer_has():

@@ -56,8 +56,7 @@ def example(load_example, monkeypatch):
     for name, model in tiny.items():
         recipe = dataclasses.replace(
             ks.recipes.RECIPES[name],
-            model=model,
-            vocabulary_size=290,
+            model={"source_vocabulary_size": 290, **model},
             batch_tokens=256,
             bucket_lengths=(16,),
         )

@@ -46,7 +46,7 @@ def _activation(name: str, value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """The checked arguments of a model's constructor; its fields are the options.
+    """The checked arguments of a constructor; its fields are the options.
 
     Raises:
         ValueError: If an option is out of range.
@@ -87,7 +87,8 @@ class Config:
 
     def options(self) -> dict[str, Any]:
         """Returns the options by name."""
-        return dict(vars(self))
+        names = [field.name for field in dataclasses.fields(self)]
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

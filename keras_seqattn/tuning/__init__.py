@@ -5,7 +5,8 @@
 KerasTuner's, which lives in this room alone.
 """
 
-from keras_seqattn.tuning.configuration import Configuration, count_parameters
+from keras_seqattn.models.parameters import count_parameters
+from keras_seqattn.recipes import Configuration
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.latency import decode_latency
 from keras_seqattn.tuning.search import tune_translation

@@ -8,10 +8,10 @@ oracle knows; `clock.json`, the seconds spent; and for each trial a folder
 
 import dataclasses
 import json
-import math
 import pathlib
 
 from keras_seqattn.files import mapping, reading, replacing
+from keras_seqattn.recipes import Configuration
 
 # What the file of a study is, and what to do where it is not: see `files.reading`.
 _OF_A_STUDY = (
@@ -25,6 +25,8 @@ KILLED, FAILED, STOPPED = "killed", "failed", "stopped"
 SCORED = (COMPLETED, PRUNED)
 # Those of trials that have not come to their end, and go on where the study does.
 UNFINISHED = (RUNNING, STOPPED)
+COUNTED = (*SCORED, *UNFINISHED)
+BEST = {"min": min, "max": max}  # of scores, by the direction of the objective
 
 
 def write_json(path, content):
@@ -81,7 +83,7 @@ class TrialRecord:
             "stopped" (the study ended first; it goes on where that goes on).
         reason: What led to the status, in words.
         values: Dict of the hyperparameters.
-        configuration: Dict of the `Configuration`'s fields.
+        configuration: The `Configuration`, None until it began.
         parameters: Number of weights.
         latency: Seconds to translate a sentence, or None.
         epochs: List of dicts of logs, one an epoch.
@@ -104,7 +106,7 @@ class TrialRecord:
     status: str = RUNNING
     reason: str | None = None
     values: dict = dataclasses.field(default_factory=dict)
-    configuration: dict = dataclasses.field(default_factory=dict)
+    configuration: Configuration | None = None
     parameters: int | None = None
     latency: float | None = None
     epochs: list = dataclasses.field(default_factory=list)
@@ -133,8 +135,13 @@ class TrialRecord:
         """
         path = pathlib.Path(folder) / "record.json"
         fields = read_json(path)
+        if fields is None:
+            return None
         with reading(path, *_OF_A_STUDY):
-            return None if fields is None else cls(**fields)
+            record = cls(**fields)
+            chosen = record.configuration  # early versions wrote {} for None
+            record.configuration = Configuration(**chosen) if chosen else None
+            return record
 
     def save(self, folder):
         """Writes the record into the trial's folder."""
@@ -158,10 +165,9 @@ class TrialRecord:
         self.epochs.append({**logs, "score": score, "seconds": seconds, "at": at})
         own = self.epochs[self.inherited_epochs :]
         self.seconds = sum(epoch["seconds"] for epoch in own)
-        sign = -1 if direction == "max" else 1
-        scores = [sign * epoch["score"] for epoch in self.epochs]
-        self.best_epoch = 1 + min(range(len(scores)), key=scores.__getitem__)
-        self.score = sign * scores[self.best_epoch - 1]
+        scores = [epoch["score"] for epoch in self.epochs]
+        self.score = BEST[direction](scores)
+        self.best_epoch = 1 + scores.index(self.score)
         self.best_seconds = sum(e["seconds"] for e in self.epochs[: self.best_epoch])
         self.fruitless_starts = 0
         return self.best_epoch == epoch + 1
@@ -194,10 +200,9 @@ class TrialRecord:
             >>> record.best_until(1, "min"), record.best_until(3, "min")
             (3.0, None)
         """
-        scores = [epoch["score"] for epoch in self.epochs[:num_epochs]]
-        if len(scores) < num_epochs:
+        if len(self.epochs) < num_epochs:
             return None
-        return max(scores) if direction == "max" else min(scores)
+        return BEST[direction](epoch["score"] for epoch in self.epochs[:num_epochs])
 
 
 def load_records(folder):
@@ -219,28 +224,6 @@ def load_records(folder):
     return sorted(found, key=lambda record: int(record.trial_id))
 
 
-def better(score, other, direction):
-    """Whether a score is better than another, which may be None.
-
-    Args:
-        score: A number.
-        other: A number or None.
-        direction: "min" or "max".
-
-    Returns:
-        True or False; False for NaN.
-
-    Example:
-        >>> better(2.0, 3.0, "min"), better(2.0, None, "max"), better(2.0, 3.0, "max")
-        (True, True, False)
-    """
-    if math.isnan(score):
-        return False
-    if other is None:
-        return True
-    return score > other if direction == "max" else score < other
-
-
 def best_of(known, direction):
     """Returns the best of the records that have a score.
 
@@ -259,10 +242,9 @@ def best_of(known, direction):
         >>> best_of(known, "min").trial_id
         '1'
     """
-    best = None
-    for record in known:
-        if record.score is None or record.status not in (*SCORED, *UNFINISHED):
-            continue
-        if best is None or better(record.score, best.score, direction):
-            best = record
-    return best
+    scored = [
+        record
+        for record in known
+        if record.score is not None and record.status in COUNTED
+    ]
+    return BEST[direction](scored, key=lambda record: record.score, default=None)

@@ -1,19 +1,14 @@
 """`tune_translation`: the one call of a study, the first time and every time after."""
 
 import contextlib
-import pathlib
 
 from keras_seqattn import arguments, training
 from keras_seqattn.tuning import processes
-from keras_seqattn.tuning.objective import DECODED, make_objective
-from keras_seqattn.tuning.oracles import ORACLES
 from keras_seqattn.tuning.settings import Settings
 from keras_seqattn.tuning.space import TranslationSpace
 from keras_seqattn.tuning.study import Study
 from keras_seqattn.tuning.trials import OutOfTime
 from keras_seqattn.tuning.tuner import Tuner, is_chief, is_worker
-
-DEFAULT_VOCABULARY_SIZE = 4000
 
 
 def tune_translation(
@@ -95,50 +90,12 @@ def tune_translation(
             study.
         RuntimeError: If three trials in a row fail, or the workers die again and again.
     """
-    for name, size in (("max_trials", max_trials), ("max_parameters", max_parameters)):
-        arguments.positive_integer(name, size, optional=True)
-    for name, limit in (("max_seconds", max_seconds), ("max_latency", max_latency)):
-        arguments.number(name, limit, above=0, optional=True)
-    arguments.path("directory", directory)
-    arguments.integer("seed", seed, 0)
-    arguments.instance("space", space, TranslationSpace, "a `TranslationSpace`", True)
-    arguments.positive_integer("batch_tokens", batch_tokens)
-    arguments.sequence(
-        "bucket_lengths",
-        bucket_lengths,
-        "increasing positive integers",
-        arguments.positive_integer,
-    )
-    arguments.boolean("prune", prune, optional=True)
-    arguments.boolean("warm_start", warm_start)
-    arguments.boolean("verbose", verbose)
-    source_size, target_size = _sizes(vocabulary_size)
-    space = space or TranslationSpace()
-    if space.vocabulary_size is None and source_size is None:
-        source_size = DEFAULT_VOCABULARY_SIZE
-    settings = Settings(
-        directory=pathlib.Path(directory).resolve(),
-        objective=make_objective(objective),
-        algorithm=arguments.choice("algorithm", algorithm, tuple(ORACLES)),
-        epochs=arguments.positive_integer("epochs", epochs),
-        max_trials=max_trials,
-        max_seconds=max_seconds,
-        finish=arguments.fraction("finish", finish),
-        max_parameters=max_parameters,
-        max_latency=max_latency,
-        seed=seed,
-        prune=algorithm != "hyperband" if prune is None else prune,
-        warm_start=warm_start,
-        verbose=verbose,
-        space=space,
-        vocabulary_size=source_size,
-        target_vocabulary_size=target_size,
-        train=_lines_or_batches("train", train),
-        validation=_lines_or_batches("validation", validation),
-        batch_tokens=batch_tokens,
-        bucket_lengths=tuple(bucket_lengths),
-    )
-    _check(settings, workers)
+    given = dict(locals())
+    sizes = _sizes(vocabulary_size)
+    given["vocabulary_size"], given["target_vocabulary_size"] = sizes
+    given["space"] = TranslationSpace() if space is None else space
+    given["prune"] = algorithm != "hyperband" if prune is None else prune
+    settings = Settings.of(given)
     settings.claim()
     if workers > 1:
         processes.run(settings, workers)
@@ -192,42 +149,3 @@ def _sizes(vocabulary_size):
         return tuple(sizes)
     arguments.positive_integer("vocabulary_size", vocabulary_size, optional=True)
     return vocabulary_size, None
-
-
-def _lines_or_batches(name, given):
-    """Returns a pair of lists of strings, or a dataset as it is."""
-    if not isinstance(given, tuple | list):
-        wanted = "a dataset, or a pair of lists of strings"
-        if isinstance(given, str | dict):
-            arguments.refuse(name, given, wanted)
-        return arguments.offers(name, given, ("__iter__",), wanted)
-    if len(given) != 2 or not all(isinstance(side, list | tuple) for side in given):
-        raise ValueError(
-            f"`{name}` must be a dataset, or a pair of lists of strings, sources and "
-            f"targets. Received: {name}={given!r:.80}."
-        )
-    return tuple(list(side) for side in given)
-
-
-def _check(settings, workers):
-    arguments.positive_integer("workers", workers)
-    if settings.finish and settings.max_seconds is None:
-        raise ValueError(
-            "`finish` must be 0.0 where `max_seconds` is None: it is a share of them. "
-            f"Received: finish={settings.finish!r}."
-        )
-    if workers > 1 and type(settings.space).__module__ == "__main__":
-        raise ValueError(
-            "`space` must be of a class that the workers can import: put it in a "
-            f"module. Received: space of {type(settings.space)!r}."
-        )
-    if isinstance(settings.train, tuple):
-        return
-    decoded, name = settings.objective.name in DECODED, settings.objective.name
-    if decoded or workers > 1 or settings.space.vocabulary_size is not None:
-        raise ValueError(
-            "`train` must be lists of strings for an objective that is decoded, for "
-            "several workers, or for a space with sizes of vocabularies. "
-            f"Received: a dataset, with objective={name!r}, workers={workers!r}, "
-            f"space.vocabulary_size={settings.space.vocabulary_size!r}."
-        )

@@ -1,22 +1,25 @@
-"""What a study was asked, in a form that travels to its workers, and its clock."""
+"""What a study was asked, in a form that travels to its workers."""
 
 import dataclasses
 import functools
 import pathlib
-import threading
-import time
 from typing import Any
 
 import keras_tuner
 
+from keras_seqattn import arguments
+from keras_seqattn.models.config import Config, option, optional_size
+from keras_seqattn.recipes import Recipe
 from keras_seqattn.tuning import records
+from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.corpus import Batches, Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
+from keras_seqattn.tuning.objective import DECODED, make_objective
 from keras_seqattn.tuning.oracles import ORACLES
 from keras_seqattn.tuning.progress import Progress
+from keras_seqattn.tuning.space import TranslationSpace
 
-DEFAULT_TRIALS = 10
-TICK = 1.0  # seconds between two writes of the clock: what a kill may lose
+DEFAULT_TRIALS, DEFAULT_VOCABULARY_SIZE = 10, 4000
 # Trials drawn at random before the Gaussian process has its say. KerasTuner's three for
 # each hyperparameter would be forty.
 INITIAL_POINTS = 8
@@ -32,116 +35,93 @@ IDENTITY = (
 )
 
 
-class Clock:
-    """Counts the wall-clock seconds in which a study ran, on disk.
-
-    One process keeps the clock, that of the oracle; all others read it.
-
-    Args:
-        folder: The study's folder.
-        limit: Seconds that the study may take, or None.
-
-    Example:
-        >>> clock = Clock("no/such/folder", limit=60)
-        >>> clock.left(), clock.is_over()
-        (60.0, False)
-    """
-
-    def __init__(self, folder, limit=None):
-        self._path = pathlib.Path(folder) / "clock.json"
-        self.limit = limit
-        self._origin = None
-        self._stopped = threading.Event()
-
-    def __enter__(self):
-        """Begins to count, from what was spent before."""
-        self._origin = time.monotonic() - self.elapsed()
-        self._stopped.clear()
-        self._thread = threading.Thread(target=self._tick, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception):
-        """Stops to count."""
-        self._stopped.set()
-        self._thread.join()
-        self._write()
-        self._origin = None
-
-    def _tick(self):
-        while not self._stopped.wait(TICK):
-            self._write()
-
-    def _write(self):
-        records.write_json(self._path, {"seconds": self.elapsed()})
-
-    def elapsed(self):
-        """Returns the seconds spent so far."""
-        if self._origin is not None:
-            return time.monotonic() - self._origin
-        return records.read_json(self._path, {"seconds": 0.0}, ("seconds",))["seconds"]
-
-    def left(self):
-        """Returns the seconds left, infinity without a limit."""
-        return float("inf") if self.limit is None else self.limit - self.elapsed()
-
-    def is_over(self):
-        """Whether no time is left."""
-        return self.left() <= 0
+_space = functools.partial(
+    arguments.instance, types=TranslationSpace, wanted="a `TranslationSpace`"
+)
+_limit = functools.partial(arguments.number, above=0, optional=True)
 
 
-@dataclasses.dataclass
-class Settings:
+def _objective(name: str, value: Any) -> keras_tuner.Objective:
+    return make_objective(value)
+
+
+def _folder(name: str, value: Any) -> pathlib.Path:
+    return pathlib.Path(arguments.path(name, value)).resolve()
+
+
+def _lines_or_batches(name: str, given: Any) -> Any:
+    """Returns a pair of lists of strings, or a dataset as it is."""
+    if not isinstance(given, tuple | list):
+        wanted = "a dataset, or a pair of lists of strings"
+        if isinstance(given, str | dict):
+            arguments.refuse(name, given, wanted)
+        return arguments.offers(name, given, ("__iter__",), wanted)
+    if len(given) != 2 or not all(isinstance(side, list | tuple) for side in given):
+        raise ValueError(
+            f"`{name}` must be a dataset, or a pair of lists of strings, sources and "
+            f"targets. Received: {name}={given!r:.80}."
+        )
+    return tuple(list(side) for side in given)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(Config):
     """A study as it was asked for, and what its processes make of it.
 
-    Attributes:
-        directory: The study's folder, absolute.
-        objective: A `keras_tuner.Objective`.
-        algorithm: "hyperband", "random" or "bayesian".
-        epochs: Most epochs of a trial.
-        max_trials: Most trials, or None.
-        max_seconds: Seconds of wall-clock, over all resumptions, or None.
-        finish: Share of `max_seconds` in which the best trial trains on.
-        max_parameters: Most weights of a model, or None.
-        max_latency: Most seconds to translate a sentence, or None.
-        seed: Integer.
-        prune: Whether hopeless trials end early.
-        warm_start: Whether trials start from the weights of smaller ones.
-        verbose: Whether to print progress.
-        space: A `TranslationSpace`.
-        vocabulary_size: Entries of the source's vocabulary, or None.
-        target_vocabulary_size: Entries of the target's, or None.
-        train: Pair of lists of strings, or a dataset.
-        validation: The same.
-        batch_tokens: As in `text.translation_batches`.
-        bucket_lengths: As in `text.translation_batches`.
+    The options are the arguments of `tune_translation`, which says what they mean; the
+    two of a pair of vocabularies are apart.
     """
 
-    directory: pathlib.Path
-    objective: keras_tuner.Objective
-    algorithm: str
-    epochs: int
-    max_trials: int | None
-    max_seconds: float | None
-    finish: float
-    max_parameters: int | None
-    max_latency: float | None
-    seed: int
-    prune: bool
-    warm_start: bool
-    verbose: bool
-    space: Any
-    vocabulary_size: int | None
-    target_vocabulary_size: int | None
-    train: Any
-    validation: Any
-    batch_tokens: int
-    bucket_lengths: tuple
+    train: Any = option(_lines_or_batches)
+    validation: Any = option(_lines_or_batches)
+    objective: keras_tuner.Objective = option(_objective)
+    algorithm: str = option(functools.partial(arguments.choice, choices=(*ORACLES,)))
+    epochs: int = option(arguments.positive_integer)
+    max_trials: int | None = option(optional_size)
+    max_seconds: float | None = option(_limit)
+    finish: float = option(arguments.fraction)
+    max_parameters: int | None = option(optional_size)
+    max_latency: float | None = option(_limit)
+    directory: pathlib.Path = option(_folder)
+    workers: int = option(arguments.positive_integer, 1)
+    seed: int = option(functools.partial(arguments.integer, least=0))
+    space: TranslationSpace = option(_space)
+    vocabulary_size: int | None = option(optional_size)
+    target_vocabulary_size: int | None = option(optional_size)
+    batch_tokens: int = option(Recipe.checks()["batch_tokens"])
+    bucket_lengths: tuple[int, ...] = option(Recipe.checks()["bucket_lengths"])
+    prune: bool = option(arguments.boolean)
+    warm_start: bool = option(arguments.boolean)
+    verbose: bool = option(arguments.boolean)
+
+    def __post_init__(self):
+        """Checks the options, and which go together."""
+        super().__post_init__()
+        if self.space.vocabulary_size is None and self.vocabulary_size is None:
+            object.__setattr__(self, "vocabulary_size", DEFAULT_VOCABULARY_SIZE)
+        if self.finish and self.max_seconds is None:
+            raise ValueError(
+                "`finish` must be 0.0 where `max_seconds` is None: it is a share of "
+                f"them. Received: finish={self.finish!r}."
+            )
+        if self.workers > 1 and type(self.space).__module__ == "__main__":
+            raise ValueError(
+                "`space` must be of a class that the workers can import: put it in a "
+                f"module. Received: space of {type(self.space)!r}."
+            )
+        decoded, sizes = self.objective.name in DECODED, self.space.vocabulary_size
+        lines = isinstance(self.train, tuple)
+        if not lines and (decoded or self.workers > 1 or sizes is not None):
+            raise ValueError(
+                "`train` must be lists of strings for an objective that is decoded, "
+                "for several workers, or for a space with sizes of vocabularies. "
+                f"Received: a dataset, with objective={self.objective.name!r}, "
+                f"workers={self.workers!r}, space.vocabulary_size={sizes!r}."
+            )
 
     def __getstate__(self):
         """Returns what travels: what was asked, and not what was made of it."""
-        fields = dataclasses.fields(self)
-        return {field.name: getattr(self, field.name) for field in fields}
+        return self.options()
 
     @functools.cached_property
     def clock(self):
@@ -201,22 +181,22 @@ class Settings:
         Returns:
             One of `oracles.ORACLES`.
         """
-        # KerasTuner takes a seed of 0 for none.
-        arguments = {"objective": self.objective, "seed": self.seed + 1}
         budgeted = self.max_trials is not None or self.max_seconds is not None
-        most = self.max_trials
+        most, options = self.max_trials, {}
         if self.algorithm == "hyperband":
-            arguments["max_epochs"] = self.epochs
-            arguments["hyperband_iterations"] = None if budgeted else 1
+            options["max_epochs"] = self.epochs
+            options["hyperband_iterations"] = None if budgeted else 1
         elif not budgeted:
             most = DEFAULT_TRIALS
         if self.algorithm == "bayesian":
-            arguments["num_initial_points"] = INITIAL_POINTS
+            options["num_initial_points"] = INITIAL_POINTS
         oracle = ORACLES[self.algorithm](
-            **arguments,
+            objective=self.objective,
+            seed=self.seed + 1,  # KerasTuner takes a seed of 0 for none.
             admit=self.refusal,
             clock=self.clock,
             directory=self.directory,
+            **options,
         )
         oracle.max_trials = most
         return oracle
@@ -240,7 +220,7 @@ class Settings:
             return None
         # A model of this shape may have been found too slow.
         for record in records.load_records(self.directory):
-            same = record.configuration.get("model") == configuration.model
-            if same and record.status == records.OVER_BUDGET:
+            slow = record.status == records.OVER_BUDGET
+            if slow and record.configuration.model == configuration.model:
                 return record.reason
         return None

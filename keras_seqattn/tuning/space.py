@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from keras_seqattn import arguments
 from keras_seqattn.models.transformer import TranslationConfig
-from keras_seqattn.tuning.configuration import Configuration
+from keras_seqattn.recipes import Configuration
 
 HEADS, WIDTHS, DEPTHS = (2, 4, 8), (16, 32, 64), (1, 2, 3, 4, 6)
 
@@ -143,7 +143,7 @@ class TranslationSpace:
         >>> import keras_tuner
         >>> space = TranslationSpace(num_heads=4, encoder_layers=(2, 6))
         >>> chosen = space.choose(keras_tuner.HyperParameters(), vocabulary_size=500)
-        >>> chosen.model["num_heads"], chosen.model["encoder_layers"]
+        >>> chosen.model.num_heads, chosen.model.encoder_layers
         (4, 2)
     """
 
@@ -225,26 +225,21 @@ class TranslationSpace:
         return declare(hp, name, getattr(self, name))
 
 
-def _share(name, value):
-    return arguments.fraction(name, value, optional=True)
-
-
-def _rate(name, value):
-    return arguments.number(name, value, above=0)
-
-
 # The options of the model that may vary, in the order in which they are declared.
 _OPTIONS = (
     *("model_dim", "encoder_layers", "decoder_layers", "num_heads", "key_dim"),
     *("dropout", "normalize_first", "positions", "tie_embeddings"),
 )
 _SIZES = ("feed_forward_ratio", "warmup_steps", "post_norm_warmup_steps")
+_SIZES += ("vocabulary_size",)
+_RATES = ("learning_rate", "post_norm_learning_rate")
+_TRAINING = Configuration.checks()
 _CHECKS = {
     # A name of positions is checked further by the model.
     **{name: TranslationConfig.checks().get(name, arguments.text) for name in _OPTIONS},
-    **dict.fromkeys((*_SIZES, "vocabulary_size"), arguments.positive_integer),
-    **dict.fromkeys(("label_smoothing", "ema_momentum"), _share),
-    **dict.fromkeys(("learning_rate", "post_norm_learning_rate"), _rate),
+    **dict.fromkeys(_SIZES, arguments.positive_integer),
+    **{name: _TRAINING[name] for name in ("label_smoothing", "ema_momentum")},
+    **dict.fromkeys(_RATES, _TRAINING["learning_rate"]),
 }
 
 

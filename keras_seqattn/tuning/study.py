@@ -7,7 +7,6 @@ import keras_tuner
 from keras_seqattn import arguments
 from keras_seqattn.decoding.methods import checked_search
 from keras_seqattn.tuning import records
-from keras_seqattn.tuning.configuration import Configuration
 from keras_seqattn.tuning.objective import score_name
 from keras_seqattn.tuning.trials import TrialFolder
 
@@ -90,7 +89,7 @@ class Study:
         """
         best = self.best_trial
         weights = TrialFolder.of(self.directory, best.trial_id).best
-        return Configuration(**best.configuration).make_model(weights)
+        return best.configuration.make_model(weights=weights)
 
     def best_translator(self, search=None):
         """Returns the best model with its tokenizer: strings in, strings out.
@@ -135,7 +134,7 @@ class Study:
             {
                 "trial": int(record.trial_id),
                 "status": record.status,
-                "score": record.score if record.status in _COUNTED else None,
+                "score": record.score if record.status in records.COUNTED else None,
                 "epochs": len(record.epochs),
                 "best_epoch": record.best_epoch,
                 "seconds": record.seconds,
@@ -223,7 +222,7 @@ class Study:
         known = [
             record
             for record in records.load_records(self.directory)
-            if record.status in _COUNTED
+            if record.status in records.COUNTED
         ]
         # A trial that goes on from another is one training with it.
         trained = sorted(
@@ -283,7 +282,6 @@ class Study:
         return figure
 
 
-_COUNTED = (*records.SCORED, *records.UNFINISHED)
 # Columns of which some rows, or all, may have nothing.
 _TYPES = dict.fromkeys(("trial", "continued_from", "warm_started_from"), "Int64")
 _TYPES |= dict.fromkeys(("score", "latency", "finished_at"), "float64")

@@ -194,13 +194,12 @@ def is_hopeless(record, others, direction):
     scores = [
         other.best_until(num_epochs, direction)
         for other in others
-        if other.trial_id != record.trial_id
+        if other.trial_id != record.trial_id and len(other.epochs) >= num_epochs
     ]
-    scores = [score for score in scores if score is not None]
     if len(scores) < PRUNING_TRIALS:
         return False
-    median = float(np.median(scores))
-    return records.better(median, record.best_until(num_epochs, direction), direction)
+    own = record.best_until(num_epochs, direction)
+    return own != records.BEST[direction](own, np.median(scores))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@
 and runs each: what a kill leaves of it is continued, what is over is not repeated.
 """
 
-import dataclasses
 import os
 import time
 
@@ -121,7 +120,7 @@ class Tuner(keras_tuner.Tuner):
         # Each trial by itself, so that it does not matter what ran before in a process.
         keras.utils.set_random_seed(settings.seed + int(record.trial_id))
         configuration = self.hypermodel.configuration(hp)
-        record.configuration = dataclasses.asdict(configuration)
+        record.configuration = configuration
         record.parameters = configuration.count_parameters()
         parent = hp.values.get("tuner/trial_id")
         if parent is not None:

@@ -9,13 +9,14 @@ depth of post-norm models, whose norms are no identity; the depth of models that
 their layers; the heads of `alibi`, whose slopes depend on their number.
 """
 
+import dataclasses
 import re
 
 import numpy as np
 from keras import ops
 
+from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.tuning import records, trials
-from keras_seqattn.tuning.configuration import Configuration
 
 GROWING = ("encoder_layers", "decoder_layers", "num_heads", "intermediate_dim")
 DEPTHS = GROWING[:2]
@@ -25,38 +26,35 @@ IRRELEVANT = ("dropout", "attention_dropout", "activation_dropout", "stochastic_
 _OUTGOING = re.compile(r"/(attention_output|output)/kernel$")
 
 
-def can_grow(smaller, larger):
+def can_grow(smaller: TranslationConfig, larger: TranslationConfig) -> bool:
     """Returns whether a model can start as another that is no larger.
 
     Args:
-        smaller: Dict of arguments of `TranslationTransformer`.
-        larger: The same of the model that is to start.
+        smaller: The options of the other.
+        larger: Those of the model that is to start.
 
     Returns:
         True or False.
 
     Example:
-        >>> can_grow({"encoder_layers": 1}, {"encoder_layers": 3})
+        >>> small = TranslationConfig(source_vocabulary_size=9, encoder_layers=1)
+        >>> can_grow(small, dataclasses.replace(small, encoder_layers=3))
         True
-        >>> can_grow({"model_dim": 64}, {"model_dim": 128})
+        >>> can_grow(small, dataclasses.replace(small, model_dim=512))
         False
     """
-
-    def fixed(options):
-        ignored = (*GROWING, *IRRELEVANT)
-        return {name: value for name, value in options.items() if name not in ignored}
-
-    grown = [name for name in GROWING if smaller.get(name, 0) != larger.get(name, 0)]
-    if any(smaller.get(name, 0) > larger.get(name, 0) for name in grown):
+    free = {name: getattr(larger, name) for name in (*GROWING, *IRRELEVANT)}
+    if dataclasses.replace(smaller, **free) != larger:
         return False
-    deeper = any(name in grown for name in DEPTHS)
-    identity = larger.get("normalize_first", True) and not larger.get("share_layers")
-    if deeper and not identity:
+    sizes = {name: (getattr(smaller, name), free[name]) for name in GROWING}
+    if any(less > more for less, more in sizes.values()):
         return False
-    if "num_heads" in grown:
-        if larger.get("positions") == "alibi" or larger.get("key_dim") is None:
-            return False
-    return fixed(smaller) == fixed(larger)
+    grown = {name for name, (less, more) in sizes.items() if less != more}
+    deeper = not grown.isdisjoint(DEPTHS)
+    if deeper and (larger.share_layers or not larger.normalize_first):
+        return False
+    by_heads = larger.positions == "alibi" or larger.key_dim is None
+    return not ("num_heads" in grown and by_heads)
 
 
 def grow(smaller, larger):
@@ -125,7 +123,7 @@ def source_of(configuration, known, direction):
         record
         for record in known
         if record.status in records.SCORED
-        and can_grow(record.configuration["model"], configuration.model)
+        and can_grow(record.configuration.model, configuration.model)
     ]
     return records.best_of(able, direction)
 
@@ -144,7 +142,7 @@ def start(model, configuration, record, settings):
     if source is None:
         return
     folder = trials.TrialFolder.of(settings.directory, source.trial_id)
-    grow(Configuration(**source.configuration).make_model(folder.best), model)
+    grow(source.configuration.make_model(weights=folder.best), model)
     record.warm_started_from = source.trial_id
     record.inherited_seconds = source.best_seconds
     if source.warm_started_from is not None:

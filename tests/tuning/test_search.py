@@ -117,7 +117,7 @@ def test_a_model_too_slow_is_over_budget_and_its_like_not_drawn(study, monkeypat
     found = study(algorithm="random", max_trials=3, max_latency=0.1)
     assert statuses(found) == ["over budget"] * 3
     assert found.table()["reason"].str.startswith("200.0 ms a sentence, 100 al").all()
-    models = [r.configuration["model"] for r in records.load_records(found.directory)]
+    models = [r.configuration.model for r in records.load_records(found.directory)]
     assert all(models.count(model) == 1 for model in models)
 
 

@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from keras_seqattn.tuning import records
 from tests.tuning import program
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
+GOLDEN = ROOT / "tests" / "golden" / "study-0.1.0"  # two trials, of one the weights
 
 
 def start(folder, **options):
@@ -53,6 +55,23 @@ def test_a_study_finds_a_model_that_scores_what_it_says(tmp_path):
     cold = tuning.Study(tmp_path)
     with pytest.raises(ValueError, match="`corpus` must be given.*Received: corpus=No"):
         cold.best_translator()
+
+
+@pytest.mark.backends("torch")
+def test_a_study_of_an_early_version_is_read_and_goes_on(tmp_path):
+    shutil.copytree(GOLDEN, tmp_path, dirs_exist_ok=True)
+    known = records.load_records(tmp_path)
+    assert [record.configuration.dtype for record in known] == ["float32"] * 2
+    model = tuning.Study(tmp_path).best_model()
+    assert model.config == known[1].configuration.model
+    assert model.config.activation == "gelu"
+    assert len(tuning.Study(tmp_path).table()) == 2
+    space = {"options": {"activation": "gelu", "dtype": "float32"}}
+    study = program.study(
+        tmp_path, space | {"ema_momentum": 0.5}, max_trials=3, epochs=1, max_latency=9e9
+    )
+    assert records.load_records(tmp_path)[:2] == known
+    assert len(study.table()) == 3
 
 
 @pytest.mark.slow

@@ -1,87 +1,16 @@
-"""One point of a space: a model's arguments and how it is trained.
+"""How many weights a `TranslationTransformer` has, by its options alone.
 
 Shapes: V vocabulary, D model_dim, H heads, K key_dim, F intermediate_dim.
 """
 
-import dataclasses
 import inspect
 from typing import Any
 
-from keras_seqattn import arguments, layers, models, training
+from keras_seqattn import arguments, layers
 from keras_seqattn.layers.transformer.residual import NORMS
 from keras_seqattn.models.config import POSITIONS_IN_ATTENTION
 from keras_seqattn.models.stacks import check_names
-from keras_seqattn.models.transformer import TranslationConfig
-
-
-@dataclasses.dataclass(frozen=True)
-class Configuration:
-    """The arguments of a `TranslationTransformer`, and those of its training.
-
-    Attributes:
-        model: Dict of arguments of `TranslationTransformer`.
-        learning_rate: Peak of `InverseSquareRoot`.
-        warmup_steps: Steps up to the peak.
-        label_smoothing: Share of the target spread over the vocabulary.
-        ema_momentum: Share of the running average of the weights kept at a step, or
-            None.
-
-    Example:
-        >>> chosen = Configuration({"source_vocabulary_size": 50}, 0.001, 100)
-        >>> chosen.vocabulary_size
-        50
-    """
-
-    model: dict
-    learning_rate: float
-    warmup_steps: int
-    label_smoothing: float = 0.0
-    ema_momentum: float | None = None
-
-    def __post_init__(self):
-        """Checks the arguments."""
-        arguments.instance("model", self.model, dict, "a dict")
-        arguments.number("learning_rate", self.learning_rate, above=0)
-        arguments.positive_integer("warmup_steps", self.warmup_steps)
-        arguments.fraction("label_smoothing", self.label_smoothing)
-        arguments.fraction("ema_momentum", self.ema_momentum, optional=True)
-
-    @property
-    def vocabulary_size(self):
-        """Entries of the source's vocabulary."""
-        return self.model["source_vocabulary_size"]
-
-    def make_model(self, weights=None):
-        """Makes the model, compiled.
-
-        Args:
-            weights: Path of a file of its weights, or None.
-
-        Returns:
-            A `TranslationTransformer`, whose validation logs the loss, smoothed as in
-            training, and `token_crossentropy` and `perplexity`, which are not smoothed.
-        """
-        arguments.path("weights", weights, optional=True)
-        model = models.TranslationTransformer(**self.model)
-        if weights is not None:
-            model.load_weights(weights)
-        averaged = self.ema_momentum is not None
-        average = {"ema_momentum": self.ema_momentum} if averaged else {}
-        model.compile(
-            training.Adam(
-                training.InverseSquareRoot(self.learning_rate, self.warmup_steps),
-                beta_2=0.98,
-                use_ema=averaged,
-                **average,
-            ),
-            training.MaskedCrossentropy(label_smoothing=self.label_smoothing),
-            metrics=[training.TokenCrossentropy(), training.Perplexity()],
-        )
-        return model
-
-    def count_parameters(self):
-        """Counts the model's weights without making any: see `count_parameters`."""
-        return count_parameters(**self.model)
+from keras_seqattn.models.transformer import TranslationConfig, TranslationTransformer
 
 
 def count_parameters(**options: Any) -> int:
@@ -103,7 +32,7 @@ def count_parameters(**options: Any) -> int:
         ...                  encoder_layers=1, decoder_layers=1, intermediate_dim=32)
         7232
     """
-    check_names(models.TranslationTransformer, options)
+    check_names(TranslationTransformer, options)
     config = TranslationConfig.of({"source_vocabulary_size": None, **options})
     arguments.choice("norm", config.norm, NORMS)
     names = ("sinusoidal", "learned", *POSITIONS_IN_ATTENTION)

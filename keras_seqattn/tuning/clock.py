@@ -1,0 +1,67 @@
+"""The seconds that a study has spent, over all its resumptions."""
+
+import pathlib
+import threading
+import time
+
+from keras_seqattn.tuning.records import read_json, write_json
+
+TICK = 1.0  # seconds between two writes: what a kill may lose
+
+
+class Clock:
+    """Counts the wall-clock seconds in which a study ran, on disk.
+
+    One process keeps the clock, that of the oracle; all others read it.
+
+    Args:
+        folder: The study's folder.
+        limit: Seconds that the study may take, or None.
+
+    Example:
+        >>> clock = Clock("no/such/folder", limit=60)
+        >>> clock.left(), clock.is_over()
+        (60.0, False)
+    """
+
+    def __init__(self, folder, limit=None):
+        self._path = pathlib.Path(folder) / "clock.json"
+        self.limit = limit
+        self._origin = None
+        self._stopped = threading.Event()
+
+    def __enter__(self):
+        """Begins to count, from what was spent before."""
+        self._origin = time.monotonic() - self.elapsed()
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        """Stops to count."""
+        self._stopped.set()
+        self._thread.join()
+        self._write()
+        self._origin = None
+
+    def _tick(self):
+        while not self._stopped.wait(TICK):
+            self._write()
+
+    def _write(self):
+        write_json(self._path, {"seconds": self.elapsed()})
+
+    def elapsed(self):
+        """Returns the seconds spent so far."""
+        if self._origin is not None:
+            return time.monotonic() - self._origin
+        return read_json(self._path, {"seconds": 0.0}, ("seconds",))["seconds"]
+
+    def left(self):
+        """Returns the seconds left, infinity without a limit."""
+        return float("inf") if self.limit is None else self.limit - self.elapsed()
+
+    def is_over(self):
+        """Whether no time is left."""
+        return self.left() <= 0
