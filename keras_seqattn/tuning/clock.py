@@ -1,5 +1,6 @@
 """The seconds that a study has spent, over all its resumptions."""
 
+import contextlib
 import pathlib
 import threading
 import time
@@ -7,6 +8,36 @@ import time
 from keras_seqattn.tuning.records import read_json, write_json
 
 TICK = 1.0  # seconds between two writes: what a kill may lose
+
+
+@contextlib.contextmanager
+def repeating(seconds, action):
+    """Calls a function again and again, in a thread, until the block ends.
+
+    Args:
+        seconds: Seconds before each call.
+        action: Function without arguments.
+
+    Example:
+        >>> times = []
+        >>> with repeating(0.001, lambda: times.append(time.monotonic())):
+        ...     time.sleep(0.1)
+        >>> len(times) > 1
+        True
+    """
+    stopped = threading.Event()
+
+    def repeat():
+        while not stopped.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
 
 class Clock:
@@ -28,26 +59,19 @@ class Clock:
         self._path = pathlib.Path(folder) / "clock.json"
         self.limit = limit
         self._origin = None
-        self._stopped = threading.Event()
 
     def __enter__(self):
         """Begins to count, from what was spent before."""
         self._origin = time.monotonic() - self.elapsed()
-        self._stopped.clear()
-        self._thread = threading.Thread(target=self._tick, daemon=True)
-        self._thread.start()
+        self._ticking = repeating(TICK, self._write)
+        self._ticking.__enter__()
         return self
 
     def __exit__(self, *exception):
         """Stops to count."""
-        self._stopped.set()
-        self._thread.join()
+        self._ticking.__exit__(None, None, None)
         self._write()
         self._origin = None
-
-    def _tick(self):
-        while not self._stopped.wait(TICK):
-            self._write()
 
     def _write(self):
         write_json(self._path, {"seconds": self.elapsed()})

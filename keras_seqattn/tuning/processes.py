@@ -21,6 +21,8 @@ import time
 import keras
 import keras_tuner
 
+from keras_seqattn.tuning.clock import repeating
+
 ADDRESS = "127.0.0.1"
 TOUCH_SECONDS = 2.0  # between two signs of life
 CHECK_SECONDS = 1.0  # between two roll calls, and two looks at the processes
@@ -32,38 +34,29 @@ MOST_DEATHS, MOST_STILLBORN = 20, 2
 FATAL = 3  # exit status of a worker that must not be started again
 
 
-class SignOfLife:
-    """Touches a worker's file for as long as it lives.
+@contextlib.contextmanager
+def sign_of_life(directory, tuner_id=None):
+    """Touches a worker's file for as long as the block lasts.
 
     Args:
         directory: The study's folder.
         tuner_id: The worker's name; None: what KerasTuner's variable says.
+
+    Yields:
+        The file's path.
     """
+    path = _sign(directory, tuner_id or os.environ["KERASTUNER_TUNER_ID"])
+    path.parent.mkdir(exist_ok=True)
 
-    def __init__(self, directory, tuner_id=None):
-        self.path = _sign(directory, tuner_id or os.environ["KERASTUNER_TUNER_ID"])
-        self._stopped = threading.Event()
+    def touch():
+        path.write_text(repr(time.time()))
 
-    def __enter__(self):
-        """Touches the file, and goes on to."""
-        self.path.parent.mkdir(exist_ok=True)
-        self._touch()
-        self._thread = threading.Thread(target=self._repeat, daemon=True)
-        self._thread.start()
-        return self
-
-    def _touch(self):
-        self.path.write_text(repr(time.time()))
-
-    def _repeat(self):
-        while not self._stopped.wait(TOUCH_SECONDS):
-            self._touch()
-
-    def __exit__(self, *exception):
-        """Sends a last sign of life."""
-        self._stopped.set()
-        self._thread.join()
-        self.path.unlink(missing_ok=True)
+    touch()
+    try:
+        with repeating(TOUCH_SECONDS, touch):
+            yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 class Rollcall:
@@ -77,20 +70,6 @@ class Rollcall:
     def __init__(self, directory, oracle):
         self._directory, self._oracle = directory, oracle
         self._seen, self._missed = {}, collections.Counter()
-        self._stopped = threading.Event()
-
-    def __enter__(self):
-        """Begins to call."""
-        threading.Thread(target=self._repeat, daemon=True).start()
-        return self
-
-    def __exit__(self, *exception):
-        """Ends."""
-        self._stopped.set()
-
-    def _repeat(self):
-        while not self._stopped.wait(CHECK_SECONDS):
-            self.call()
 
     def call(self):
         """Calls all workers once."""
@@ -114,94 +93,82 @@ def _sign(directory, tuner_id):
     return pathlib.Path(directory) / "workers" / tuner_id
 
 
-def run(settings, count):
+def run(settings):
     """Runs a study by a chief and workers on this machine, until it ends.
 
     A worker that dies is started again; its trial goes on from its last epoch.
 
     Args:
         settings: The study's `Settings`.
-        count: Number of workers.
 
     Raises:
         RuntimeError: If the chief dies, trials fail one after the other, or no worker
             stays alive.
     """
-    message = pickle.dumps((settings, keras.config.dtype_policy().name))
-    port = _free_port()
-    names = [f"worker{number}" for number in range(count)]
-    with Family(message, port, count) as family:
+    names = [f"worker{number}" for number in range(settings.workers)]
+    with Family(settings) as family:
         family.start("chief")
         for name in names:
             _sign(settings.directory, name).unlink(missing_ok=True)
             family.start(name)
-        _supervise(family, settings, names)
+        _supervise(family, settings.directory, names)
 
 
-def _supervise(family, settings, names):
+def _supervise(family, directory, names):
     """Waits for the workers to end, and starts those again that died."""
-    deaths, stillborn, ended = collections.Counter(), collections.Counter(), set()
-    running = set(names)
+    deaths, stillborn = collections.Counter(), collections.Counter()
+    running, ended = set(names), False
     while running:
         time.sleep(CHECK_SECONDS)
         chief = family.status("chief")
         if chief not in (None, 0):
             raise RuntimeError(f"The chief died with status {chief}; run it again.")
         for name in sorted(running):
-            status = family.status(name)
+            status, sign = family.status(name), _sign(directory, name)
             if status is None:
-                continue
-            running.remove(name)
-            if status == 0:
-                ended.add(name)
                 continue
             if status == FATAL:
                 raise RuntimeError("The study cannot go on: a worker has said why.")
-            sign = _sign(settings.directory, name)
+            deaths[name] += status != 0
             stillborn[name] += not sign.exists()
-            deaths[name] += 1
             sign.unlink(missing_ok=True)
             hopeless = deaths[name] > MOST_DEATHS or stillborn[name] > MOST_STILLBORN
-            if not hopeless and chief is None:
+            if status == 0 or hopeless or chief is not None:
+                running.remove(name)
+                ended = ended or status == 0
+            else:
                 family.start(name)
-                running.add(name)
     if not ended:
         raise RuntimeError(f"All workers died, each {dict(deaths)} times.")
 
 
 class Family:
-    """The processes of a study, which live no longer than the one that made them.
+    """The processes of a study, which live no longer than the block they are made in.
 
     Args:
-        message: Bytes that each is given on its standard input.
-        port: Port of the chief.
-        count: Number of workers, which share the processors.
+        settings: The study's `Settings`.
     """
 
-    def __init__(self, message, port, count):
-        self._message, self._port = message, port
-        self._cores = _shares(count)
+    def __init__(self, settings):
+        # What each is given on its standard input.
+        self._message = pickle.dumps((settings, keras.config.dtype_policy().name))
+        self._port, self._cores = _free_port(), _shares(settings.workers)
         self._processes = {}
 
     def __enter__(self):
-        """Does nothing yet."""
+        """Begins with none."""
         return self
 
     def __exit__(self, *exception):
-        """Ends all processes, and waits until they are gone."""
+        """Ends all processes: what a kill leaves, the study goes on from."""
         for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            try:
-                process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            process.stdin.close()
+            _end(process)
 
     def start(self, name):
         """Starts the process of a name, "chief" or one that ends in its number."""
-        process = subprocess.Popen(
+        if name in self._processes:
+            _end(self._processes[name])
+        self._processes[name] = process = subprocess.Popen(
             [sys.executable, "-c", f"from {__name__} import main; main()"],
             stdin=subprocess.PIPE,
             env=self._environment(name),
@@ -210,48 +177,50 @@ class Family:
         if name != "chief" and hasattr(os, "sched_setaffinity"):
             # All backends make as many threads as they may use processors.
             with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(process.pid, self._share(name, self._cores))
+                os.sched_setaffinity(process.pid, _share(name, self._cores))
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(self._message)
             process.stdin.flush()
-        before = self._processes.get(name)
-        if before is not None:
-            before.stdin.close()
-        self._processes[name] = process
 
     def status(self, name):
         """Returns the exit status of a process, None while it lives."""
         return self._processes[name].poll()
 
-    def pid(self, name):
-        """Returns the number of a process."""
-        return self._processes[name].pid
-
-    def _share(self, name, shares):
-        return shares[int(name.removeprefix("worker")) % len(shares)]
-
     def _environment(self, name):
         """Returns the variables that KerasTuner and the backends read."""
-        environment = os.environ | {
+        threads = str(len(self._cores[0]))
+        devices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        own = {"CUDA_VISIBLE_DEVICES": ""} if name == "chief" else {}
+        if len(devices) > 1 and not own:
+            own = {"CUDA_VISIBLE_DEVICES": _share(name, devices)}
+        return {
+            # Several processes on one device: none may take all of its memory.
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "OMP_NUM_THREADS": threads,
+            "TF_NUM_INTRAOP_THREADS": threads,
+            **os.environ,
             "KERASTUNER_TUNER_ID": name,
             "KERASTUNER_ORACLE_IP": ADDRESS,
             "KERASTUNER_ORACLE_PORT": str(self._port),
             "KERAS_BACKEND": keras.backend.backend(),
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "no_grpc_proxy": ADDRESS,
+            **own,
         }
-        # Several processes on one device: none may take all of its memory.
-        environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-        environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        threads = str(len(self._cores[0]))
-        for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
-            environment.setdefault(variable, threads)
-        devices = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        if name == "chief":
-            environment["CUDA_VISIBLE_DEVICES"] = ""
-        elif len(devices) > 1:
-            environment["CUDA_VISIBLE_DEVICES"] = self._share(name, devices)
-        return environment
+
+
+def _end(process):
+    """Ends a process if it lives, and waits until it is gone."""
+    process.kill()
+    process.wait()
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+
+
+def _share(name, shares):
+    """Returns the share of a worker, whose name ends in its number."""
+    return shares[int(name.removeprefix("worker")) % len(shares)]
 
 
 def _shares(count):

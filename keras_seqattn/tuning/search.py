@@ -4,6 +4,7 @@ import contextlib
 
 from keras_seqattn import arguments, training
 from keras_seqattn.tuning import processes
+from keras_seqattn.tuning.clock import repeating
 from keras_seqattn.tuning.settings import Settings
 from keras_seqattn.tuning.space import TranslationSpace
 from keras_seqattn.tuning.study import Study
@@ -98,7 +99,7 @@ def tune_translation(
     settings = Settings.of(given)
     settings.claim()
     if workers > 1:
-        processes.run(settings, workers)
+        processes.run(settings)
     else:
         run(settings)
     if finish and not is_worker():
@@ -118,11 +119,12 @@ def run(settings):
     tuner = Tuner(settings)
     with contextlib.ExitStack() as stack:
         if is_worker():
-            stack.enter_context(processes.SignOfLife(settings.directory))
+            stack.enter_context(processes.sign_of_life(settings.directory))
         else:
             stack.enter_context(settings.clock)
         if is_chief():
-            stack.enter_context(processes.Rollcall(settings.directory, tuner.oracle))
+            rollcall = processes.Rollcall(settings.directory, tuner.oracle)
+            stack.enter_context(repeating(processes.CHECK_SECONDS, rollcall.call))
         stack.enter_context(contextlib.suppress(OutOfTime))
         tuner.search()
 

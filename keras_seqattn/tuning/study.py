@@ -7,6 +7,7 @@ import keras_tuner
 from keras_seqattn import arguments
 from keras_seqattn.decoding.methods import checked_search
 from keras_seqattn.tuning import records
+from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.objective import score_name
 from keras_seqattn.tuning.trials import TrialFolder
 
@@ -47,8 +48,7 @@ class Study:
     @property
     def seconds(self):
         """Seconds of wall-clock spent, over all resumptions."""
-        path = self.directory / "clock.json"
-        return records.read_json(path, {"seconds": 0.0}, ("seconds",))["seconds"]
+        return Clock(self.directory).elapsed()
 
     @property
     def best_trial(self):
@@ -130,42 +130,20 @@ class Study:
         """
         import pandas
 
-        rows = [
-            {
-                "trial": int(record.trial_id),
-                "status": record.status,
-                "score": record.score if record.status in records.COUNTED else None,
-                "epochs": len(record.epochs),
-                "best_epoch": record.best_epoch,
-                "seconds": record.seconds,
-                "finished_at": record.finished_at,
-                "parameters": record.parameters,
-                "latency": record.latency,
-                "continued_from": _number(record.continued_from),
-                "warm_started_from": _number(record.warm_started_from),
-                "inherited_seconds": record.inherited_seconds,
-                "resumed": max(0, record.starts - 1),
-                "reason": record.reason,
-                **_own(record.values),
-            }
-            for record in records.load_records(self.directory)
-        ]
+        rows = [_row(record) for record in records.load_records(self.directory)]
         state = records.read_json(
             self.directory / "oracle.json", {"rejected": []}, ("rejected",)
         )
         rows += [
             {
-                "trial": None,
                 "status": records.OVER_BUDGET,
-                "score": None,
                 "reason": drawn["reason"],
                 **_own(drawn["values"]),
             }
             for drawn in state["rejected"]
         ]
-        frame = pandas.DataFrame(rows, columns=None if rows else [*_TYPES])
-        types = {name: kind for name, kind in _TYPES.items() if name in frame}
-        return frame.astype(types)
+        names = dict.fromkeys((*_COLUMNS, *(name for row in rows for name in row)))
+        return pandas.DataFrame(rows, columns=[*names]).astype(_TYPES)
 
     def hyperparameters(self):
         """Lists the names of the hyperparameters that differ between trials.
@@ -282,13 +260,23 @@ class Study:
         return figure
 
 
+_COLUMNS = ("trial", "status", "score", "epochs", "best_epoch", "seconds")
+_COLUMNS += ("finished_at", "parameters", "latency", "continued_from")
+_COLUMNS += ("warm_started_from", "inherited_seconds", "resumed", "reason")
 # Columns of which some rows, or all, may have nothing.
 _TYPES = dict.fromkeys(("trial", "continued_from", "warm_started_from"), "Int64")
 _TYPES |= dict.fromkeys(("score", "latency", "finished_at"), "float64")
 
 
-def _number(trial_id):
-    return None if trial_id is None else int(trial_id)
+def _row(record):
+    """Returns a record's row of the table."""
+    values = vars(record) | {"trial": record.trial_id, "epochs": len(record.epochs)}
+    values["resumed"] = max(0, record.starts - 1)
+    if record.status not in records.COUNTED:
+        values["score"] = None
+    for name in ("trial", "continued_from", "warm_started_from"):
+        values[name] = None if values[name] is None else int(values[name])
+    return {name: values[name] for name in _COLUMNS} | _own(record.values)
 
 
 def _own(values):

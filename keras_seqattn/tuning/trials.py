@@ -100,38 +100,10 @@ class Candidate(keras.callbacks.Callback):
             model.optimizer = optimizer
 
 
-class Watch(keras.callbacks.Callback):
-    """Ends a trial that has no loss any more, or no time.
-
-    Args:
-        clock: The study's `Clock`.
-    """
-
-    def __init__(self, clock):
-        super().__init__()
-        self._clock, self._seconds = clock, 0.0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        """Begins no epoch that would not end in time, if as long as the last."""
-        if self._clock.left() < self._seconds:
-            raise OutOfTime("no time is left for another epoch")
-        self._begin = time.monotonic()
-
-    def on_train_batch_end(self, batch, logs=None):
-        """Looks at the loss and at the clock."""
-        loss = float((logs or {}).get("loss", 0.0))
-        if not np.isfinite(loss):
-            raise TrialEnded(records.NAN, f"the loss is {loss} at batch {batch}")
-        if self._clock.is_over():
-            raise OutOfTime("the time is over")
-
-    def on_epoch_end(self, epoch, logs=None):
-        """Takes the time."""
-        self._seconds = time.monotonic() - self._begin
-
-
 class Recorder(keras.callbacks.Callback):
     """Writes down each epoch, keeps the best weights, and ends what is done.
+
+    A trial that has no loss any more, or no time, ends at once.
 
     Args:
         record: The `TrialRecord`.
@@ -146,8 +118,19 @@ class Recorder(keras.callbacks.Callback):
         self._study, self._is_done = study, is_done
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Takes the time."""
+        """Begins no epoch that would not end in time, if as long as the last."""
+        last = self._record.epochs[-1:]
+        if last and self._study.clock.left() < last[0]["seconds"]:
+            raise OutOfTime("no time is left for another epoch")
         self._begin = time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Looks at the loss and at the clock."""
+        loss = float((logs or {}).get("loss", 0.0))
+        if not np.isfinite(loss):
+            raise TrialEnded(records.NAN, f"the loss is {loss} at batch {batch}")
+        if self._study.clock.is_over():
+            raise OutOfTime("the time is over")
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes the epoch down."""
@@ -242,7 +225,6 @@ def fit(model, hp, study, record, folder, epochs, is_done):
         Candidate(folder),
         *averaged,
         *decoded,
-        Watch(study.clock),
         Recorder(record, folder, study, is_done),
         # Last: an epoch that it knows is one that was written down.
         training.Resume(folder.state, data=train),

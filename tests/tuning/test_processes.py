@@ -47,16 +47,16 @@ def end(oracle, trial):
 
 def test_the_trial_of_a_dead_worker_goes_to_another(oracle, tmp_path):
     rollcall = processes.Rollcall(tmp_path, oracle)
-    with processes.SignOfLife(tmp_path, "worker0"):
+    with processes.sign_of_life(tmp_path, "worker0"):
         lost = oracle.create_trial("worker0")
-    with processes.SignOfLife(tmp_path, "worker1") as alive:
+    with processes.sign_of_life(tmp_path, "worker1") as alive:
         rollcall.call()
         kept = oracle.create_trial("worker1")
         end(oracle, kept)
         assert oracle.create_trial("worker1").status == "IDLE"  # it may be needed
         for number in range(processes.PATIENCE - 1):  # one was missed above
             assert oracle.workers == {"worker0", "worker1"}, number
-            alive.path.write_text(str(number))
+            alive.write_text(str(number))
             rollcall.call()
         assert oracle.workers == {"worker1"}
         taken = oracle.create_trial("worker1")
@@ -68,7 +68,7 @@ def test_the_trial_of_a_dead_worker_goes_to_another(oracle, tmp_path):
 
 def test_one_that_said_goodbye_is_not_waited_for(oracle, tmp_path):
     rollcall = processes.Rollcall(tmp_path, oracle)
-    with processes.SignOfLife(tmp_path, "worker0"):
+    with processes.sign_of_life(tmp_path, "worker0"):
         oracle.create_trial("worker0")
         rollcall.call()
     for _ in range(processes.PATIENCE_GONE):
