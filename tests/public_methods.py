@@ -13,7 +13,6 @@ import numpy as np
 import keras_seqattn as ks
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.corpus import Batches
-from keras_seqattn.tuning.trials import TrialFolder
 from tests.cases import CASES, HEADS, IDS, X, Y
 from tests.public_calls import named
 
@@ -89,13 +88,12 @@ def study():
         learning_rate=0.1,
         warmup_steps=10,
     )
-    trial = TrialFolder.of(path, "0")
-    trial.path.mkdir()
-    configuration.make_model().save_weights(trial.best)
-    epochs = [{"score": 2.0}]
-    record = records.TrialRecord("0", "completed", configuration=configuration)
-    record.epochs, record.score, record.parameters = epochs, 2.0, 100
-    record.save(trial.path)
+    folder, epochs = records.folder_of(path, "0"), [{"score": 2.0}]
+    record = records.TrialRecord("0", "completed", path=folder)
+    record.configuration, record.parameters = configuration, 100
+    record.epochs, record.score = epochs, 2.0
+    record.save()
+    configuration.make_model().save_weights(record.best_weights)
     return ks.tuning.Study(path, corpus=Tokenized(None, None))
 
 

@@ -46,10 +46,10 @@ def simulated(monkeypatch):
     """Studies of a number of trials that take milliseconds; returns its setter."""
     most = [9]
 
-    def fit(model, hp, study, record, folder, epochs, is_done):
+    def fit(model, hp, study, record, epochs, is_done):
         if len(records.load_records(study.directory)) > most[0]:
             raise trials.OutOfTime("the time is over")
-        return conftest.simulated_fit(model, hp, study, record, folder, epochs, is_done)
+        return conftest.simulated_fit(model, hp, study, record, epochs, is_done)
 
     monkeypatch.setattr(trials, "fit", fit)
     monkeypatch.setattr(studies, "TREES", 5)

@@ -9,6 +9,7 @@ oracle knows; `clock.json`, the seconds spent; and for each trial a folder
 import dataclasses
 import json
 import pathlib
+import shutil
 
 from keras_seqattn.files import mapping, reading, replacing
 from keras_seqattn.recipes import Configuration
@@ -74,7 +75,7 @@ def read_json(path, missing=None, keys=()):
 
 @dataclasses.dataclass
 class TrialRecord:
-    """What became of one trial, on disk in its folder.
+    """What became of one trial, and the files of its folder.
 
     Attributes:
         trial_id: The trial's number, a string.
@@ -100,6 +101,7 @@ class TrialRecord:
         fruitless_starts: How often it was begun since its last epoch ended.
         owner: Name of the process that runs it.
         finished_at: Seconds of the study when it ended.
+        path: The trial's folder, which is not written down.
     """
 
     trial_id: str
@@ -122,6 +124,22 @@ class TrialRecord:
     fruitless_starts: int = 0
     owner: str | None = None
     finished_at: float | None = None
+    path: pathlib.Path | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def best_weights(self):
+        """The file of the weights of the best epoch."""
+        return self.path / "best.weights.h5"
+
+    @property
+    def last_weights(self):
+        """The file of the weights that the epoch that runs was scored with."""
+        return self.path / "last.weights.h5"
+
+    @property
+    def state(self):
+        """The folder that the training resumes from."""
+        return self.path / "state"
 
     @classmethod
     def load(cls, folder):
@@ -133,19 +151,23 @@ class TrialRecord:
         Returns:
             A `TrialRecord`, or None where there is none.
         """
-        path = pathlib.Path(folder) / "record.json"
+        folder = pathlib.Path(folder)
+        path = folder / "record.json"
         fields = read_json(path)
         if fields is None:
             return None
         with reading(path, *_OF_A_STUDY):
-            record = cls(**fields)
+            record = cls(**fields, path=folder)
             chosen = record.configuration  # early versions wrote {} for None
             record.configuration = Configuration(**chosen) if chosen else None
             return record
 
-    def save(self, folder):
+    def save(self):
         """Writes the record into the trial's folder."""
-        write_json(pathlib.Path(folder) / "record.json", dataclasses.asdict(self))
+        fields = dataclasses.asdict(self)
+        del fields["path"]
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "record.json", fields)
 
     def note_epoch(self, epoch, logs, score, direction, seconds, at=0.0):
         """Notes what an epoch gave, over what a lost run of it may have noted.
@@ -173,17 +195,23 @@ class TrialRecord:
         return self.best_epoch == epoch + 1
 
     def inherit(self, other):
-        """Goes on from another trial.
+        """Goes on from another trial: its best weights, and the state of its training.
 
         Args:
             other: Its `TrialRecord`.
         """
+        self.state.mkdir(parents=True, exist_ok=True)
+        copies = [(path, self.state / path.name) for path in other.state.iterdir()]
+        for source, target in [(other.best_weights, self.best_weights), *copies]:
+            with replacing(target) as unfinished:
+                shutil.copyfile(source, unfinished)
         self.continued_from = other.trial_id
         self.epochs = list(other.epochs)
         self.inherited_epochs = len(other.epochs)
         self.inherited_seconds = other.seconds + other.inherited_seconds
         self.best_epoch, self.score = other.best_epoch, other.score
         self.best_seconds = other.best_seconds
+        self.save()
 
     def best_until(self, num_epochs, direction):
         """Returns the best score of the first epochs, or None where it has not as many.
@@ -205,6 +233,11 @@ class TrialRecord:
         return BEST[direction](epoch["score"] for epoch in self.epochs[:num_epochs])
 
 
+def folder_of(study, trial_id):
+    """Returns the folder of a trial in a study's folder."""
+    return pathlib.Path(study) / f"trial_{trial_id}"
+
+
 def load_records(folder):
     """Reads the records of all of a study's trials.
 
@@ -218,8 +251,7 @@ def load_records(folder):
         >>> load_records("no/such/folder")
         []
     """
-    folders = pathlib.Path(folder).glob("trial_*")
-    records = [TrialRecord.load(path) for path in folders]
+    records = [TrialRecord.load(path) for path in pathlib.Path(folder).glob("trial_*")]
     found = [record for record in records if record is not None]
     return sorted(found, key=lambda record: int(record.trial_id))
 

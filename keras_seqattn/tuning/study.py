@@ -9,7 +9,6 @@ from keras_seqattn.decoding.methods import checked_search
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.objective import score_name
-from keras_seqattn.tuning.trials import TrialFolder
 
 TREES, REPETITIONS = 100, 5  # of the forest that says what mattered
 # Trials, trained for equally many epochs, below which chance decides what mattered.
@@ -88,8 +87,7 @@ class Study:
             A compiled `TranslationTransformer`.
         """
         best = self.best_trial
-        weights = TrialFolder.of(self.directory, best.trial_id).best
-        return best.configuration.make_model(weights=weights)
+        return best.configuration.make_model(weights=best.best_weights)
 
     def best_translator(self, search=None):
         """Returns the best model with its tokenizer: strings in, strings out.

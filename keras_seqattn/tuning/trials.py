@@ -1,9 +1,7 @@
 """How one trial runs: from its last epoch, to its end, and what is written down."""
 
 import contextlib
-import pathlib
 import re
-import shutil
 import time
 
 import keras
@@ -44,37 +42,6 @@ class OutOfTime(SearchInterrupted):
     """The study's seconds are spent."""
 
 
-class TrialFolder:
-    """One trial on disk: its record, its best weights, and what it resumes from.
-
-    Args:
-        path: The folder.
-    """
-
-    def __init__(self, path):
-        self.path = pathlib.Path(path)
-        self.best = self.path / "best.weights.h5"
-        self.last = self.path / "last.weights.h5"
-        self.state = self.path / "state"
-
-    @classmethod
-    def of(cls, study, trial_id):
-        """Returns the folder of a trial in a study's folder."""
-        return cls(pathlib.Path(study) / f"trial_{trial_id}")
-
-    def continue_from(self, other):
-        """Takes over another trial's best weights, and the state of its training."""
-        self.state.mkdir(parents=True, exist_ok=True)
-        copies = [(path, self.state / path.name) for path in other.state.iterdir()]
-        for source, target in [(other.best, self.best), *copies]:
-            with replacing(target) as unfinished:
-                shutil.copyfile(source, unfinished)
-
-    def clear(self):
-        """Removes what only a running trial needs."""
-        self.last.unlink(missing_ok=True)
-
-
 class Candidate(keras.callbacks.Callback):
     """Keeps the weights that each epoch was scored with.
 
@@ -82,19 +49,19 @@ class Candidate(keras.callbacks.Callback):
     are still in the model.
 
     Args:
-        folder: The `TrialFolder`.
+        record: The `TrialRecord`.
     """
 
-    def __init__(self, folder):
+    def __init__(self, record):
         super().__init__()
-        self._folder = folder
+        self._record = record
 
     def on_test_end(self, logs=None):
         """Writes the weights; those of the optimizer are in the trial's state."""
         model, optimizer = self.model, self.model.optimizer
         model.optimizer = None
         try:
-            with replacing(self._folder.last) as unfinished:
+            with replacing(self._record.last_weights) as unfinished:
                 model.save_weights(unfinished)
         finally:
             model.optimizer = optimizer
@@ -107,15 +74,13 @@ class Recorder(keras.callbacks.Callback):
 
     Args:
         record: The `TrialRecord`.
-        folder: The `TrialFolder`.
         study: The study's `Settings`.
         is_done: A function of the record: whether the trial ends here.
     """
 
-    def __init__(self, record, folder, study, is_done):
+    def __init__(self, record, study, is_done):
         super().__init__()
-        self._record, self._folder = record, folder
-        self._study, self._is_done = study, is_done
+        self._record, self._study, self._is_done = record, study, is_done
 
     def on_epoch_begin(self, epoch, logs=None):
         """Begins no epoch that would not end in time, if as long as the last."""
@@ -140,14 +105,14 @@ class Recorder(keras.callbacks.Callback):
         if not np.isfinite(score):
             name = score_name(study.objective.name)
             raise TrialEnded(records.NAN, f"{name} is {score} in epoch {epoch + 1}")
-        owner = records.TrialRecord.load(self._folder.path).owner
+        owner = records.TrialRecord.load(record.path).owner
         if owner != record.owner:
             raise SearchInterrupted(f"trial {record.trial_id} is now run by {owner}")
         seconds = time.monotonic() - self._begin
         direction, now = study.objective.direction, study.clock.elapsed()
         if record.note_epoch(epoch, logs, score, direction, seconds, now):
-            self._folder.last.replace(self._folder.best)
-        record.save(self._folder.path)
+            record.last_weights.replace(record.best_weights)
+        record.save()
         study.progress.epoch(record)
         if self._is_done(record):
             self.model.stop_training = True
@@ -199,7 +164,7 @@ def failures_told():
         raise TrialEnded(status, message[:2000]) from error
 
 
-def fit(model, hp, study, record, folder, epochs, is_done):
+def fit(model, hp, study, record, epochs, is_done):
     """Trains a trial from where it stands.
 
     Args:
@@ -207,7 +172,6 @@ def fit(model, hp, study, record, folder, epochs, is_done):
         hp: Its hyperparameters.
         study: The study's `Settings`.
         record: Its `TrialRecord`.
-        folder: Its `TrialFolder`.
         epochs: Number of epochs at which its training ends.
         is_done: A function of the record, after each epoch: whether to end before.
 
@@ -222,12 +186,12 @@ def fit(model, hp, study, record, folder, epochs, is_done):
     averaged = [keras.callbacks.SwapEMAWeights()] if model.optimizer.use_ema else []
     decoded = [study.data.score(size)] if study.objective.name in DECODED else []
     callbacks = [
-        Candidate(folder),
+        Candidate(record),
         *averaged,
         *decoded,
-        Recorder(record, folder, study, is_done),
+        Recorder(record, study, is_done),
         # Last: an epoch that it knows is one that was written down.
-        training.Resume(folder.state, data=train),
+        training.Resume(record.state, data=train),
     ]
     study.hypermodel.fit(
         hp,

@@ -71,25 +71,25 @@ class Tuner(keras_tuner.Tuner):
             keras_tuner.errors.FailedTrialError: If it has no score.
             OutOfTime: If the study's time ends first.
         """
-        folder = trials.TrialFolder.of(self._settings.directory, trial.trial_id)
-        record = records.TrialRecord.load(folder.path)
+        path = records.folder_of(self._settings.directory, trial.trial_id)
+        record = records.TrialRecord.load(path)
         if record is None:
-            record = records.TrialRecord(trial.trial_id)
-            record.values = dict(trial.hyperparameters.values)
+            values = dict(trial.hyperparameters.values)
+            record = records.TrialRecord(trial.trial_id, values=values, path=path)
         if record.status in records.UNFINISHED:
-            self._run(trial.hyperparameters, record, folder)
+            self._run(trial.hyperparameters, record)
         if record.status not in records.SCORED:
             raise keras_tuner.errors.FailedTrialError(record.reason)
         return {self._settings.objective.name: record.score}
 
-    def _run(self, hp, record, folder):
+    def _run(self, hp, record):
         try:
             with trials.failures_told():
-                pruned = self._train(hp, record, folder)
+                pruned = self._train(hp, record)
             reason = "worse than the median of the others" if pruned else None
-            self._end(record, folder, records.PRUNED if pruned else "completed", reason)
+            self._end(record, records.PRUNED if pruned else "completed", reason)
         except trials.TrialEnded as ended:
-            self._end(record, folder, ended.status, ended.reason)
+            self._end(record, ended.status, ended.reason)
             if ended.status == records.FAILED:
                 self._failures += 1
                 if self._failures == FAILURES_IN_A_ROW:
@@ -101,21 +101,21 @@ class Tuner(keras_tuner.Tuner):
         except (trials.OutOfTime, KeyboardInterrupt):
             record.fruitless_starts -= 1  # It did not take its process with it.
             record.status = records.STOPPED
-            record.save(folder.path)
+            record.save()
             raise
         self._failures = 0
 
-    def _end(self, record, folder, status, reason):
+    def _end(self, record, status, reason):
         record.status, record.reason = status, reason
         record.finished_at = self._settings.clock.elapsed()
-        record.save(folder.path)
-        folder.clear()
+        record.save()
+        record.last_weights.unlink(missing_ok=True)
         self._settings.progress.end(record)
 
-    def _train(self, hp, record, folder):
+    def _train(self, hp, record):
         """Makes the model and trains it; says whether it was pruned."""
         settings = self._settings
-        self._begin(record, folder)
+        self._begin(record)
         keras.utils.clear_session()
         # Each trial by itself, so that it does not matter what ran before in a process.
         keras.utils.set_random_seed(settings.seed + int(record.trial_id))
@@ -124,15 +124,15 @@ class Tuner(keras_tuner.Tuner):
         record.parameters = configuration.count_parameters()
         parent = hp.values.get("tuner/trial_id")
         if parent is not None:
-            self._promote(record, folder, parent)
+            self._promote(record, parent)
         model = self.hypermodel.build(hp)
-        self._check_latency(model, record, folder)
+        self._check_latency(model, record)
         if settings.warm_start and parent is None and not record.epochs:
             warm.start(model, configuration, record, settings)
-            record.save(folder.path)
+            record.save()
         epochs = hp.values.get("tuner/epochs", settings.epochs)
         done = self._is_hopeless
-        return trials.fit(model, hp, settings, record, folder, epochs, done)
+        return trials.fit(model, hp, settings, record, epochs, done)
 
     def _is_hopeless(self, record):
         settings = self._settings
@@ -170,31 +170,28 @@ class Tuner(keras_tuner.Tuner):
     def _train_on(self, record):
         """Trains a trial on; says whether that took all the time there was."""
         settings = self._settings
-        folder = trials.TrialFolder.of(settings.directory, record.trial_id)
         hp = keras_tuner.HyperParameters()
         hp.values = dict(record.values)
         record.owner = self._owner
-        record.save(folder.path)
+        record.save()
         keras.utils.clear_session()
         model = self.hypermodel.build(hp)
         is_over = False
         try:
             with trials.failures_told():
-                trials.fit(
-                    model, hp, settings, record, folder, MOST_EPOCHS, _has_settled
-                )
+                trials.fit(model, hp, settings, record, MOST_EPOCHS, _has_settled)
         except trials.TrialEnded:
             pass  # That costs nothing: the best epoch so far is kept.
         except trials.OutOfTime:
             is_over = True
-        self._end(record, folder, records.COMPLETED, None)
+        self._end(record, records.COMPLETED, None)
         return is_over
 
     @property
     def _owner(self):
         return f"{self.tuner_id}-{os.getpid()}"
 
-    def _begin(self, record, folder):
+    def _begin(self, record):
         """Notes a start before all else, so that one that kills its process is seen."""
         if record.fruitless_starts >= trials.MOST_FRUITLESS_STARTS:
             raise trials.TrialEnded(
@@ -205,28 +202,25 @@ class Tuner(keras_tuner.Tuner):
         record.starts += 1
         record.fruitless_starts += 1
         record.owner = self._owner
-        folder.path.mkdir(parents=True, exist_ok=True)
-        record.save(folder.path)
+        record.save()
 
-    def _promote(self, record, folder, parent):
+    def _promote(self, record, parent):
         """Lets a trial go on from the last epoch of another, as Hyperband wants it."""
-        other = trials.TrialFolder.of(self._settings.directory, parent)
-        before = records.TrialRecord.load(other.path)
+        path = records.folder_of(self._settings.directory, parent)
+        before = records.TrialRecord.load(path)
         if before.status not in records.SCORED:
             raise trials.TrialEnded(before.status, f"as trial {parent} ended before it")
         if record.continued_from is None:
-            folder.continue_from(other)
             record.inherit(before)
-            record.save(folder.path)
 
-    def _check_latency(self, model, record, folder):
+    def _check_latency(self, model, record):
         """Measures, once, the seconds of a sentence, where they have a limit."""
         limit = self._settings.max_latency
         if limit is None:
             return
         if record.latency is None:
             record.latency = decode_latency(model)
-            record.save(folder.path)
+            record.save()
         if record.latency > limit:
             raise trials.TrialEnded(
                 records.OVER_BUDGET,

@@ -16,7 +16,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn.models.transformer import TranslationConfig
-from keras_seqattn.tuning import records, trials
+from keras_seqattn.tuning import records
 
 GROWING = ("encoder_layers", "decoder_layers", "num_heads", "intermediate_dim")
 DEPTHS = GROWING[:2]
@@ -141,8 +141,7 @@ def start(model, configuration, record, settings):
     source = source_of(configuration, known, settings.objective.direction)
     if source is None:
         return
-    folder = trials.TrialFolder.of(settings.directory, source.trial_id)
-    grow(source.configuration.make_model(weights=folder.best), model)
+    grow(source.configuration.make_model(weights=source.best_weights), model)
     record.warm_started_from = source.trial_id
     record.inherited_seconds = source.best_seconds
     if source.warm_started_from is not None:

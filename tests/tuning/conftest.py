@@ -24,15 +24,15 @@ def step(value, values):
     return value + 0.3 * (target - value)
 
 
-def simulated_fit(model, hp, study, record, folder, epochs, is_done):
-    path = folder.state / "state.json"
+def simulated_fit(model, hp, study, record, epochs, is_done):
+    path = record.state / "state.json"
     state = records.read_json(path, {"epoch": 0, "value": 1.0})
-    folder.state.mkdir(exist_ok=True)
+    record.state.mkdir(exist_ok=True)
     for epoch in range(state["epoch"], epochs):
         value = step(state["value"], hp.values)
         if record.note_epoch(epoch, {}, value, study.objective.direction, 1.0):
-            folder.best.write_text(repr(value))
-        record.save(folder.path)
+            record.best_weights.write_text(repr(value))
+        record.save()
         state = {"epoch": epoch + 1, "value": value}
         records.write_json(path, state)
         if is_done(record):

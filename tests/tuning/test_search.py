@@ -207,12 +207,12 @@ def test_a_study_goes_on_with_larger_budgets(study):
 def test_the_time_is_counted_over_resumptions(study, monkeypatch):
     elapsed = 0.0
 
-    def fit(model, hp, settings, record, folder, epochs, is_done):
+    def fit(model, hp, settings, record, epochs, is_done):
         nonlocal elapsed
         if elapsed >= settings.max_seconds:
             raise trials.OutOfTime("the time is over")
         elapsed += 10.0
-        return conftest.simulated_fit(model, hp, settings, record, folder, 2, is_done)
+        return conftest.simulated_fit(model, hp, settings, record, 2, is_done)
 
     monkeypatch.setattr(trials, "fit", fit)
     monkeypatch.setattr(settings.Clock, "elapsed", lambda self: elapsed)
@@ -228,14 +228,12 @@ def ten_seconds_a_fit(monkeypatch):
     """Has a training take ten seconds and five epochs at most; gives whose it was."""
     elapsed, order = 0.0, []
 
-    def fit(model, hp, settings, record, folder, epochs, is_done):
+    def fit(model, hp, settings, record, epochs, is_done):
         nonlocal elapsed
         elapsed += 10.0
         order.append(record.trial_id)
         limit = min(epochs, 5)
-        return conftest.simulated_fit(
-            model, hp, settings, record, folder, limit, is_done
-        )
+        return conftest.simulated_fit(model, hp, settings, record, limit, is_done)
 
     monkeypatch.setattr(trials, "fit", fit)
     monkeypatch.setattr(settings.Clock, "elapsed", lambda self: elapsed)
@@ -263,12 +261,10 @@ def test_a_trial_that_another_continued_does_not_train_on(study, ten_seconds_a_f
 
 
 def test_a_trial_that_fails_while_it_trains_on_keeps_its_best(study, monkeypatch):
-    def fit(model, hp, settings, record, folder, epochs, is_done):
+    def fit(model, hp, settings, record, epochs, is_done):
         if epochs > 2:
             raise MemoryError
-        return conftest.simulated_fit(
-            model, hp, settings, record, folder, epochs, is_done
-        )
+        return conftest.simulated_fit(model, hp, settings, record, epochs, is_done)
 
     monkeypatch.setattr(trials, "fit", fit)
     options = {"algorithm": "random", "max_trials": 3, "epochs": 2}
