@@ -25,7 +25,10 @@ class Corpus:
         self._sizes = {"batch_tokens": batch_tokens, "bucket_lengths": bucket_lengths}
         self._seed = seed
         self.tokenizer = functools.cache(self._tokenizer)
-        self._validation_batches = functools.cache(self._make_validation_batches)
+        # Always the same, unlike those of training, which know their epoch.
+        self._validation_batches = functools.cache(
+            lambda size: self._batches(self.validation, size, shuffle=False)
+        )
 
     def _tokenizer(self, vocabulary_size):
         """Trains the tokenizer of a size: the same lines give the same one."""
@@ -34,13 +37,11 @@ class Corpus:
         lines = [*self.train[0], *self.train[1]]
         return SentencePieceTokenizer.train(lines, vocabulary_size)
 
-    def _make_validation_batches(self, vocabulary_size):
+    def _batches(self, lines, vocabulary_size, **options):
         from keras_seqattn.text import translation_batches
 
         tokenizer = self.tokenizer(vocabulary_size)
-        return translation_batches(
-            *self.validation, tokenizer, shuffle=False, **self._sizes
-        )
+        return translation_batches(*lines, tokenizer, **options, **self._sizes)
 
     def batches(self, vocabulary_size):
         """Returns the batches of a trial; those of training in the order of epoch 0.
@@ -51,15 +52,10 @@ class Corpus:
         Returns:
             Two datasets, of training and of validation.
         """
-        from keras_seqattn.text import translation_batches
-
-        training_batches = translation_batches(
-            *self.train,
-            self.tokenizer(vocabulary_size),
-            seed=self._seed,
-            **self._sizes,
+        return (
+            self._batches(self.train, vocabulary_size, seed=self._seed),
+            self._validation_batches(vocabulary_size),
         )
-        return training_batches, self._validation_batches(vocabulary_size)
 
     def score(self, vocabulary_size):
         """Returns a callback that logs BLEU and chrF of the validation lines."""

@@ -3,6 +3,7 @@
 import keras_tuner
 
 from keras_seqattn import arguments
+from keras_seqattn.models.config import optional_size
 from keras_seqattn.tuning.space import TranslationSpace
 
 
@@ -29,11 +30,8 @@ class TranslationHyperModel(keras_tuner.HyperModel):
     """
 
     def __init__(self, vocabulary_size=None, target_vocabulary_size=None, space=None):
-        for name, size in (
-            ("vocabulary_size", vocabulary_size),
-            ("target_vocabulary_size", target_vocabulary_size),
-        ):
-            arguments.positive_integer(name, size, optional=True)
+        optional_size("vocabulary_size", vocabulary_size)
+        optional_size("target_vocabulary_size", target_vocabulary_size)
         arguments.instance(
             "space", space, TranslationSpace, "a `TranslationSpace`", True
         )

@@ -8,23 +8,17 @@ class Progress:
     """Prints a line for each epoch and each end of a trial.
 
     Args:
-        folder: The study's folder.
-        objective: A `keras_tuner.Objective`.
-        clock: The study's `Clock`.
-        max_trials: Number of trials, or None.
-        verbose: Whether to print at all.
+        study: The study's `Settings`.
     """
 
-    def __init__(self, folder, objective, clock, max_trials=None, verbose=True):
-        self._folder, self._objective = folder, objective
-        self._clock, self._max_trials = clock, max_trials
-        self._verbose = verbose
+    def __init__(self, study):
+        self._study = study
         self.stream = None  # standard output, whatever it is by then
 
     def epoch(self, record):
         """Prints a line of an epoch that ended."""
         score, number = record.epochs[-1]["score"], len(record.epochs)
-        name = score_name(self._objective.name)
+        name = score_name(self._study.objective.name)
         self._print(record, f"epoch {number}, {name} {score:.4g}")
 
     def end(self, record):
@@ -33,13 +27,13 @@ class Progress:
         self._print(record, f"{record.status}{reason}")
 
     def _print(self, record, what):
-        if not self._verbose:
+        if not self._study.verbose:
             return
-        known = records.load_records(self._folder)
-        number = int(record.trial_id)
-        count = f" ({number + 1} of {self._max_trials})" if self._max_trials else ""
+        known = records.load_records(self._study.directory)
+        number, most = int(record.trial_id), self._study.max_trials
+        count = f" ({number + 1} of {most})" if most else ""
         parts = [f"trial {number}{count}: {what}"]
-        best = records.best_of(known, self._objective.direction)
+        best = records.best_of(known, self._study.objective.direction)
         if best is not None:
             parts.append(f"best {best.score:.4g} in trial {int(best.trial_id)}")
         left = self._time_left(known)
@@ -49,11 +43,11 @@ class Progress:
 
     def _time_left(self, known):
         """The seconds left: those of the budget, or what the trials left will take."""
-        limits = [self._clock.left()] if self._clock.limit is not None else []
+        clock, most = self._study.clock, self._study.max_trials
+        limits = [clock.left()] if clock.limit is not None else []
         ended = [record for record in known if record.finished_at is not None]
-        if self._max_trials and ended:
-            pace = self._clock.elapsed() / len(ended)
-            limits.append(pace * (self._max_trials - len(ended)))
+        if most and ended:
+            limits.append(clock.elapsed() / len(ended) * (most - len(ended)))
         return max(0.0, min(limits)) if limits else None
 
 

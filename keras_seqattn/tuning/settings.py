@@ -24,16 +24,8 @@ DEFAULT_TRIALS, DEFAULT_VOCABULARY_SIZE = 10, 4000
 # each hyperparameter would be forty.
 INITIAL_POINTS = 8
 # What makes a study another one. Its budgets may change when it goes on.
-IDENTITY = (
-    "algorithm",
-    "epochs",
-    "seed",
-    "prune",
-    "warm_start",
-    "vocabulary_size",
-    "target_vocabulary_size",
-)
-
+IDENTITY = ("algorithm", "epochs", "seed", "prune", "warm_start")
+IDENTITY += ("vocabulary_size", "target_vocabulary_size")
 
 _space = functools.partial(
     arguments.instance, types=TranslationSpace, wanted="a `TranslationSpace`"
@@ -132,9 +124,7 @@ class Settings(Config):
     @functools.cached_property
     def progress(self):
         """The study's `Progress`."""
-        return Progress(
-            self.directory, self.objective, self.clock, self.max_trials, self.verbose
-        )
+        return Progress(self)
 
     @functools.cached_property
     def hypermodel(self):

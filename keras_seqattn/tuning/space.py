@@ -10,6 +10,7 @@ import functools
 from typing import Any, NamedTuple
 
 from keras_seqattn import arguments
+from keras_seqattn.models.config import optional_size
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.recipes import Configuration
 
@@ -188,11 +189,8 @@ class TranslationSpace:
             ValueError: If nothing says the vocabulary's size.
         """
         _check_hp(hp)
-        for name, value in (
-            ("vocabulary_size", vocabulary_size),
-            ("target_vocabulary_size", target_vocabulary_size),
-        ):
-            arguments.positive_integer(name, value, optional=True)
+        optional_size("vocabulary_size", vocabulary_size)
+        optional_size("target_vocabulary_size", target_vocabulary_size)
         take = functools.partial(self._take, hp)
         size = take("vocabulary_size") or vocabulary_size
         if size is None:

@@ -45,6 +45,10 @@ class Study:
         self._corpus = corpus
 
     @property
+    def _records(self):
+        return records.load_records(self.directory)
+
+    @property
     def seconds(self):
         """Seconds of wall-clock spent, over all resumptions."""
         return Clock(self.directory).elapsed()
@@ -56,7 +60,7 @@ class Study:
         Raises:
             ValueError: If no trial has a score.
         """
-        known = records.load_records(self.directory)
+        known = self._records
         best = records.best_of(known, self.direction)
         if best is None:
             statuses = [record.status for record in known]
@@ -128,17 +132,12 @@ class Study:
         """
         import pandas
 
-        rows = [_row(record) for record in records.load_records(self.directory)]
-        state = records.read_json(
-            self.directory / "oracle.json", {"rejected": []}, ("rejected",)
-        )
+        path, none = self.directory / "oracle.json", {"rejected": []}
+        drawn = records.read_json(path, none, keys=("rejected",))["rejected"]
+        refused = {"status": records.OVER_BUDGET}
+        rows = [_row(record) for record in self._records]
         rows += [
-            {
-                "status": records.OVER_BUDGET,
-                "reason": drawn["reason"],
-                **_own(drawn["values"]),
-            }
-            for drawn in state["rejected"]
+            {**refused, "reason": one["reason"], **_own(one["values"])} for one in drawn
         ]
         names = dict.fromkeys((*_COLUMNS, *(name for row in rows for name in row)))
         return pandas.DataFrame(rows, columns=[*names]).astype(_TYPES)
@@ -149,8 +148,7 @@ class Study:
         Returns:
             List of strings.
         """
-        known = records.load_records(self.directory)
-        values = [_own(record.values) for record in known]
+        values = [_own(record.values) for record in self._records]
         names = dict.fromkeys(name for row in values for name in row)
         return [name for name in names if len({row.get(name) for row in values}) > 1]
 
@@ -174,9 +172,7 @@ class Study:
             return {}
         import pandas
 
-        known = [
-            r for r in records.load_records(self.directory) if r.trial_id in scores
-        ]
+        known = [record for record in self._records if record.trial_id in scores]
         frame = pandas.DataFrame([_own(record.values) for record in known])
         frame["score"] = [scores[record.trial_id] for record in known]
         from sklearn.ensemble import RandomForestRegressor
@@ -195,17 +191,10 @@ class Study:
 
     def _comparable(self):
         """Returns the score of each trial that can be compared; too few are none."""
-        known = [
-            record
-            for record in records.load_records(self.directory)
-            if record.status in records.COUNTED
-        ]
+        known = [r for r in self._records if r.status in records.COUNTED]
         # A trial that goes on from another is one training with it.
-        trained = sorted(
-            (len(r.epochs) for r in known if len(r.epochs) > r.inherited_epochs),
-            reverse=True,
-        )
-        for epochs in dict.fromkeys(trained):
+        trained = {len(r.epochs) for r in known if len(r.epochs) > r.inherited_epochs}
+        for epochs in sorted(trained, reverse=True):
             scores = {
                 record.trial_id: record.best_until(epochs, self.direction)
                 for record in known
@@ -222,8 +211,7 @@ class Study:
             List of sentences: that no trial has had three epochs, that too few can be
             compared to know what mattered; empty where there is nothing to say.
         """
-        known = records.load_records(self.directory)
-        longest = max((len(record.epochs) for record in known), default=0)
+        longest = max((len(record.epochs) for record in self._records), default=0)
         doubts = []
         if longest < FEW_EPOCHS:
             doubts.append(
@@ -279,9 +267,7 @@ def _row(record):
 
 def _own(values):
     """Leaves out what Hyperband adds to the hyperparameters."""
-    return {
-        name: value for name, value in values.items() if not name.startswith("tuner/")
-    }
+    return {name: values[name] for name in values if not name.startswith("tuner/")}
 
 
 def _numbers(column):

@@ -119,20 +119,18 @@ class Tuner(keras_tuner.Tuner):
         keras.utils.clear_session()
         # Each trial by itself, so that it does not matter what ran before in a process.
         keras.utils.set_random_seed(settings.seed + int(record.trial_id))
-        configuration = self.hypermodel.configuration(hp)
-        record.configuration = configuration
-        record.parameters = configuration.count_parameters()
+        record.configuration = self.hypermodel.configuration(hp)
+        record.parameters = record.configuration.count_parameters()
         parent = hp.values.get("tuner/trial_id")
         if parent is not None:
             self._promote(record, parent)
         model = self.hypermodel.build(hp)
         self._check_latency(model, record)
         if settings.warm_start and parent is None and not record.epochs:
-            warm.start(model, configuration, record, settings)
+            warm.start(model, record, settings)
             record.save()
         epochs = hp.values.get("tuner/epochs", settings.epochs)
-        done = self._is_hopeless
-        return trials.fit(model, hp, settings, record, epochs, done)
+        return trials.fit(model, hp, settings, record, epochs, self._is_hopeless)
 
     def _is_hopeless(self, record):
         settings = self._settings
@@ -235,13 +233,10 @@ def _has_settled(record):
 
 def is_worker():
     """Whether this process is a worker of a chief: KerasTuner's own variables say."""
-    return _has_chief() and not is_chief()
+    return "KERASTUNER_ORACLE_IP" in os.environ and not is_chief()
 
 
 def is_chief():
     """Whether this process is the chief of workers."""
-    return _has_chief() and "chief" in os.environ["KERASTUNER_TUNER_ID"]
-
-
-def _has_chief():
-    return "KERASTUNER_ORACLE_IP" in os.environ
+    alone = "KERASTUNER_ORACLE_IP" not in os.environ
+    return not alone and "chief" in os.environ["KERASTUNER_TUNER_ID"]

@@ -107,38 +107,21 @@ def place_of(weight):
     return "/".join([first, *(re.sub(r"_\d+$", "", part) for part in rest)])
 
 
-def source_of(configuration, known, direction):
-    """Chooses the trial whose weights a new one is to start from.
-
-    Args:
-        configuration: The new trial's `Configuration`.
-        known: List of `TrialRecord` of the study.
-        direction: "min" or "max".
-
-    Returns:
-        The best `TrialRecord` of those that ended and can grow; None where there is
-        none.
-    """
-    able = [
-        record
-        for record in known
-        if record.status in records.SCORED
-        and can_grow(record.configuration.model, configuration.model)
-    ]
-    return records.best_of(able, direction)
-
-
-def start(model, configuration, record, settings):
-    """Starts a trial from another's weights where one can grow into it.
+def start(model, record, settings):
+    """Starts a trial from the best of those that ended and can grow into it.
 
     Args:
         model: The new trial's model, which gets the weights.
-        configuration: Its `Configuration`.
         record: Its `TrialRecord`, which gets to know where they come from.
         settings: The study's `Settings`.
     """
-    known = records.load_records(settings.directory)
-    source = source_of(configuration, known, settings.objective.direction)
+    able = [
+        other
+        for other in records.load_records(settings.directory)
+        if other.status in records.SCORED
+        and can_grow(other.configuration.model, record.configuration.model)
+    ]
+    source = records.best_of(able, settings.objective.direction)
     if source is None:
         return
     grow(source.configuration.make_model(weights=source.best_weights), model)
