@@ -228,7 +228,7 @@ class Tuner(keras_tuner.Tuner):
 
 def _has_settled(record):
     """Whether a trial's best epoch was too long ago."""
-    return len(record.epochs) - record.best_epoch >= PATIENCE
+    return len(record.epochs) - (record.best_epoch or 0) >= PATIENCE
 
 
 def is_worker():

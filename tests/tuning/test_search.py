@@ -260,6 +260,20 @@ def test_a_trial_that_another_continued_does_not_train_on(study, ten_seconds_a_f
         assert (len(record.epochs) == 5) != (record.trial_id in continued)
 
 
+def test_a_trial_without_an_epoch_does_not_train_on(study, monkeypatch):
+    def fit(model, hp, settings, record, epochs, is_done):
+        if int(record.trial_id) == 1:
+            raise trials.OutOfTime("the time is over")
+        epochs = min(epochs, 5)
+        return conftest.simulated_fit(model, hp, settings, record, epochs, is_done)
+
+    monkeypatch.setattr(trials, "fit", fit)
+    found = study(algorithm="random", epochs=2, max_seconds=1_000, finish=0.5)
+    known = records.load_records(found.directory)
+    assert [len(record.epochs) for record in known] == [5, 0]
+    assert statuses(found) == ["completed", "stopped"]
+
+
 def test_a_trial_that_fails_while_it_trains_on_keeps_its_best(study, monkeypatch):
     def fit(model, hp, settings, record, epochs, is_done):
         if epochs > 2:
