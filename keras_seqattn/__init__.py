@@ -5,6 +5,7 @@ keras and numpy is imported when first used.
 """
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
 try:
     import keras  # noqa: F401
@@ -21,7 +22,10 @@ except ModuleNotFoundError as error:
 from keras_seqattn import decoding, layers, models, training
 from keras_seqattn.version import __version__
 
-_LAZY_MODULES = ("audit", "export", "plotting", "recipes", "text", "tuning")
+if TYPE_CHECKING:
+    from keras_seqattn import audit, export, plotting, recipes, text, tuning
+    from keras_seqattn.text_generator import TextGenerator
+    from keras_seqattn.translator import Translator
 
 _LAZY_CLASSES = {"TextGenerator": "text_generator", "Translator": "translator"}
 
@@ -29,22 +33,27 @@ __all__ = [
     "TextGenerator",
     "Translator",
     "__version__",
+    "audit",
     "decoding",
+    "export",
     "layers",
     "models",
+    "plotting",
+    "recipes",
+    "text",
     "training",
-    *_LAZY_MODULES,
+    "tuning",
 ]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name in _LAZY_CLASSES:
         module = importlib.import_module(f"keras_seqattn.{_LAZY_CLASSES[name]}")
         return getattr(module, name)
-    if name in _LAZY_MODULES:
+    if name in __all__:
         return importlib.import_module(f"keras_seqattn.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted(__all__)

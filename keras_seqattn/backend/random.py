@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqattn.backend import Tensor
+from keras_seqattn.annotations import Tensor
 
 _SEED_DTYPES = {"tensorflow": "int32", "jax": "uint32", "torch": "int32"}
 

@@ -20,7 +20,8 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.decoding.hypotheses import SpecialTokens, Tensor
+from keras_seqattn.annotations import Tensor
+from keras_seqattn.decoding.hypotheses import SpecialTokens
 from keras_seqattn.decoding.methods import Greedy, Search, written
 from keras_seqattn.decoding.processors import (
     FORBIDDEN,

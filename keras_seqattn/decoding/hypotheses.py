@@ -4,14 +4,11 @@ Shapes: B sentences, N hypotheses, L generated length, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from keras_seqattn import arguments
-
-# A tensor of the active backend, or where a program begins and ends a NumPy array.
-Tensor = Any
 
 
 class Hypotheses(NamedTuple):

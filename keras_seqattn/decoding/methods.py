@@ -17,7 +17,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.decoding import processors
-from keras_seqattn.decoding.hypotheses import SpecialTokens, Tensor
+from keras_seqattn.decoding.hypotheses import SpecialTokens
 
 
 class GreedyState(NamedTuple):

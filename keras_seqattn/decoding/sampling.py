@@ -10,8 +10,8 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding import processors
-from keras_seqattn.decoding.hypotheses import Tensor
 from keras_seqattn.decoding.methods import Greedy, GreedyState
 
 

@@ -22,10 +22,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import compile
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.beam import BeamState
-from keras_seqattn.decoding.hypotheses import Hypotheses, Tensor
+from keras_seqattn.decoding.hypotheses import Hypotheses
 from keras_seqattn.decoding.methods import GreedyState
 from keras_seqattn.scheduling.programs import program
 from keras_seqattn.scheduling.static import (

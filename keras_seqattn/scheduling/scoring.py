@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.decoding.hypotheses import Tensor
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.ids import checked_ids
 from keras_seqattn.scheduling.programs import program
 from keras_seqattn.scheduling.static import (

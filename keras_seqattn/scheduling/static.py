@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import compile
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.beam import BeamState
-from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens, Tensor
+from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens
 from keras_seqattn.decoding.methods import GreedyState, Search
 from keras_seqattn.scheduling.programs import program
 from keras_seqattn.scheduling.threads import in_threads

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding import loop
-from keras_seqattn.decoding.hypotheses import Tensor
 from keras_seqattn.decoding.methods import Search
 from keras_seqattn.scheduling.generation import alone
 from keras_seqattn.scheduling.programs import program

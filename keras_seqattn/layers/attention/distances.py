@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.backend import Tensor
+from keras_seqattn.annotations import Tensor
 
 
 class DistanceBias:

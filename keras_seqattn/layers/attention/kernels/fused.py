@@ -7,7 +7,7 @@ K key_dim, V value_dim.
 import keras
 from keras import ops
 
-from keras_seqattn.backend import Tensor
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend.attention import fused_attention_takes_float16
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.kernels import explicit

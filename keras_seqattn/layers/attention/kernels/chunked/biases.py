@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from keras import ops
 
-from keras_seqattn.backend import Tensor
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.layers.attention.distances import (
     relative_shift,
     relative_unshift,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_seqattn.backend import Tensor
+from keras_seqattn.annotations import Tensor
 
 
 class Blocks(NamedTuple):

@@ -40,7 +40,8 @@ import functools
 import keras
 from keras import ops
 
-from keras_seqattn.backend import Tensor, autodiff
+from keras_seqattn.annotations import Tensor
+from keras_seqattn.backend import autodiff
 from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.kernels.chunked.biases import (
     BlockDistanceBias,

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.backend import Tensor
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend.random import computed_uniform
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks

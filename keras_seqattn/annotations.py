@@ -1,0 +1,88 @@
+"""Names of the types in public signatures.
+
+A type checker sees `Any` where Keras has no type of its own: a tensor of one of three
+backends has no class in common with the others. There the name is for the reader.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import keras
+import numpy as np
+
+# A tensor of the active backend, a `keras.KerasTensor`, or a NumPy array where one of
+# these is made of it.
+Tensor: TypeAlias = Any
+ArrayLike: TypeAlias = Any  # what `numpy.asarray` takes
+Dataset: TypeAlias = Any  # what `fit` takes as `x`, such as a `tf.data.Dataset`
+
+Shape: TypeAlias = Sequence[int | None]
+TokenIds: TypeAlias = np.ndarray | Sequence[Sequence[int]] | Tensor
+# Nested dicts of tensors, which decoding hands on.
+State: TypeAlias = dict[str, Any]
+Lines: TypeAlias = list[str] | tuple[str, ...]  # no single string
+Path: TypeAlias = str | os.PathLike[str]
+Seed: TypeAlias = int | keras.random.SeedGenerator | None
+
+# Each may be a name, the object, its configuration, or a function.
+Activation: TypeAlias = str | dict[str, Any] | Callable[[Tensor], Tensor] | None
+Constraint: TypeAlias = str | dict[str, Any] | Callable[[Tensor], Tensor] | None
+Dtype: TypeAlias = str | dict[str, Any] | keras.DTypePolicy | None
+Initializer: TypeAlias = str | dict[str, Any] | Callable[..., Tensor]
+Regularizer: TypeAlias = str | dict[str, Any] | Callable[[Tensor], Tensor] | None
+
+AttentionKind: TypeAlias = Literal["cross", "encoder", "decoder"]
+Cell: TypeAlias = Literal["gru", "simple"]
+ExportFormat: TypeAlias = Literal["saved_model", "ctranslate2", "onnx"]
+Implementation: TypeAlias = Literal["auto", "explicit", "fused", "chunked"]
+Norm: TypeAlias = Literal["layer", "rms"]
+PositionsInAttention: TypeAlias = (
+    Literal["rotary", "relative", "alibi"] | dict[str, Any] | keras.layers.Layer
+)
+
+# Which layers `quantize` is for: patterns of their names, or a function of a layer.
+Filters: TypeAlias = str | Iterable[str] | Callable[[keras.layers.Layer], bool]
+
+
+class DecodingModel(Protocol):
+    """A model that decodes: what `decoding.generate` and `Translator` call.
+
+    `docs/architecture.md` says what the three methods take and return.
+    """
+
+    start_id: int
+    end_id: int
+    pad_id: int
+
+    @property
+    def encode(self) -> Callable[..., State]:
+        """Encodes the source ids into the memory."""
+        ...
+
+    @property
+    def initial_state(self) -> Callable[..., State]:
+        """Makes the state before the first step of the memory."""
+        ...
+
+    @property
+    def step(self) -> Callable[..., tuple[Tensor, State]]:
+        """Computes the logits of the next tokens, and the state after them."""
+        ...
+
+
+class TokenizerLike(Protocol):
+    """What turns strings into token ids and back, as those of `keras_seqattn.text`."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of ids."""
+        ...
+
+    def tokenize(self, lines: Any, sampling: float = 0.0) -> Any:
+        """Turns strings into token ids."""
+        ...
+
+    def detokenize(self, ids: Any) -> list[str]:
+        """Turns token ids into strings."""
+        ...
