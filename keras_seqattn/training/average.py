@@ -1,5 +1,7 @@
 """The mean of the weights at the last epochs' ends."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -37,21 +39,21 @@ class CheckpointAverage(keras.callbacks.Callback):
         Vaswani et al. 2017, section 6.1. Differs: epochs in place of ten minutes.
     """
 
-    def __init__(self, last=10):
+    def __init__(self, last: int = 10) -> None:
         super().__init__()
         self.last = arguments.positive_integer("last", last)
         self.checkpoints = []
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forgets the epochs of an earlier `fit`."""
         self.checkpoints = []
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Takes a copy of the weights, and drops the oldest."""
         weights = [array_of(weight) for weight in self.model.weights]
         self.checkpoints = [*self.checkpoints, weights][-self.last :]
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Puts the mean into the model."""
         weights = self.model.weights
         for weight, *values in zip(weights, *self.checkpoints, strict=True):

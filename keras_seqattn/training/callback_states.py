@@ -4,6 +4,8 @@ import collections
 import copy
 import gc
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +22,11 @@ class CallbackStates:
         others: List of those whose state is not; a warning names one that changes.
     """
 
-    def __init__(self, kept, others=()):
+    def __init__(
+        self,
+        kept: Sequence[keras.callbacks.Callback],
+        others: Sequence[keras.callbacks.Callback] = (),
+    ) -> None:
         self.kept, self.others = kept, others
         self._begun = [copy.deepcopy(_plain(callback)) for callback in kept]
         self._lost = [_unsaved(callback) for callback in kept]
@@ -30,7 +36,7 @@ class CallbackStates:
         ]
         self._warned = set()
 
-    def changed(self):
+    def changed(self) -> list[Any]:
         """Lists the class of each callback that is kept and what of it has changed."""
         self._warn()
         return [
@@ -38,7 +44,7 @@ class CallbackStates:
             for callback, begun in zip(self.kept, self._begun, strict=True)
         ]
 
-    def restore(self, saved):
+    def restore(self, saved: list[Any]) -> None:
         """Puts what `changed` listed into the callbacks of the same classes."""
         waiting = list(self.kept)
         for name, state in saved:
@@ -77,7 +83,9 @@ class CallbackStates:
             warnings.warn(message, stacklevel=2)
 
 
-def standing_before(callback):
+def standing_before(
+    callback: keras.callbacks.Callback,
+) -> list[keras.callbacks.Callback]:
     """Lists the callbacks of the same `fit` that stand before one.
 
     Keras tells a callback nothing of its list; the list is an object in memory. A
@@ -117,7 +125,10 @@ def _warn_of_late(after):
         )
 
 
-def split(before, chosen):
+def split(
+    before: list[keras.callbacks.Callback],
+    chosen: Sequence[keras.callbacks.Callback] | None,
+) -> tuple[list[keras.callbacks.Callback], list[keras.callbacks.Callback]]:
     """Parts the callbacks before `Resume` in those to keep and the others.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import autodiff
 
 
@@ -25,14 +26,14 @@ class Pairs(NamedTuple):
     place: Any
     count: Any
 
-    def weights_of(self, tokens, start):
+    def weights_of(self, tokens: Tensor, start: int | Tensor) -> Tensor:
         """Returns the weights of the tokens that stand at `start` and after it."""
         weights = ops.take(self.weights, tokens, axis=0)
         place = start + ops.arange(tokens.shape[0], dtype="int32")
         return ops.where(place < self.count, weights, 0.0)
 
 
-def find_pairs(labels, weights, length):
+def find_pairs(labels: Tensor, weights: Tensor, length: int) -> Pairs:
     """Finds the pairs in rows 2i and 2i + 1 whose labels are equal.
 
     Args:
@@ -76,7 +77,9 @@ def _filled(values, rest):
     return ops.concatenate([ops.reshape(values, (-1,)), zeros])
 
 
-def divergence(log_probs, probs, weights):
+def divergence(
+    log_probs: Tensor, probs: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
     """Sums the weighted divergence of pairs, and gives its gradient.
 
     Of the two predictions p and q of a pair it is `(KL(p || q) + KL(q || p)) / 2`.
@@ -109,7 +112,7 @@ def divergence(log_probs, probs, weights):
     return ops.sum(each) / 2, ops.reshape(slopes / 2, (-1, pairs[-1]))
 
 
-def paired_divergence(logits, pairs, rows):
+def paired_divergence(logits: Tensor, pairs: Pairs, rows: int) -> Tensor:
     """Sums the weighted divergence of all pairs of a batch.
 
     Pairs are taken a block at a time, and the gradient is computed beside the value;

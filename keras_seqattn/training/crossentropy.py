@@ -6,6 +6,7 @@ Shapes: N tokens, D model_dim, V vocabulary, R rows of a block.
 import keras
 from keras import ops
 
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import autodiff, tracing
 from keras_seqattn.training.consistency import divergence
 
@@ -14,7 +15,7 @@ from keras_seqattn.training.consistency import divergence
 BLOCK_LOGITS = 2_000_000
 
 
-def block_rows(vocabulary_size):
+def block_rows(vocabulary_size: int) -> int:
     """Returns the number of tokens whose logits are computed together.
 
     Args:
@@ -31,7 +32,9 @@ def block_rows(vocabulary_size):
     return rows - rows % 2
 
 
-def token_crossentropy(labels, logits, pad_id=0, label_smoothing=0.0):
+def token_crossentropy(
+    labels: Tensor, logits: Tensor, pad_id: int = 0, label_smoothing: float = 0.0
+) -> Tensor:
     """Computes the crossentropy of each token, 0 at padding.
 
     Args:
@@ -129,8 +132,14 @@ def _losses(labels, logits):
 
 
 def projected_crossentropy(
-    hidden, kernel, labels, weights, label_smoothing=0.0, pairs=None, consistency=0.0
-):
+    hidden: Tensor,
+    kernel: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    label_smoothing: float = 0.0,
+    pairs: Pairs | None = None,
+    consistency: float = 0.0,
+) -> tuple[Tensor, Tensor]:
     """Sums the weighted crossentropy of tokens without ever holding their logits.
 
     sum(w * loss) of the logits `hidden . kernel`, with its gradient for both factors,

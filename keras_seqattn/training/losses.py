@@ -90,12 +90,12 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     def __init__(
         self,
-        label_smoothing=0.0,
-        consistency=0.0,
-        normalize_by=None,
-        pad_id=0,
-        name="masked_crossentropy",
-    ):
+        label_smoothing: float = 0.0,
+        consistency: float = 0.0,
+        normalize_by: float | None = None,
+        pad_id: int = 0,
+        name: str = "masked_crossentropy",
+    ) -> None:
         arguments.text("name", name)
         # Keras's own reduction divides by the number of replicas, but not a "sum".
         reduction = "mean_with_sample_weight" if normalize_by is None else "sum"
@@ -109,7 +109,9 @@ class MaskedCrossentropy(keras.losses.Loss):
         )
         self.pad_id = arguments.integer("pad_id", pad_id)
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> Tensor:
         """Returns the loss of a batch, a float32 scalar."""
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
@@ -152,13 +154,13 @@ class MaskedCrossentropy(keras.losses.Loss):
         # Keras's reduction, of one value, for what it does under replicas.
         return _Given(self.reduction)(ops.zeros((1,)), ops.reshape(total, (1,)))
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns each token's loss `(N,)` for labels `(N,)`, logits `(N, V)`."""
         # Keras hands labels over as float32, which holds ids to 2**24 exactly.
         labels = ops.cast(y_true, "int32")
         return token_crossentropy(labels, y_pred, self.pad_id, self.label_smoothing)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             "label_smoothing": self.label_smoothing,
@@ -249,7 +251,9 @@ class _Given(keras.losses.Loss):
         return y_pred
 
 
-def flatten_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
+def flatten_tokens(
+    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None, pad_id: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
     """Checks a batch and makes it rows of tokens.
 
     Returns:

@@ -8,7 +8,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 _MOST, _PAD = 2**31 - 1, 64 * 2**20
 
 
-def keep_freed_memory():
+def keep_freed_memory() -> bool:
     """Lets the process keep memory that it frees, for the next step to use.
 
     A training step on a CPU frees most of what it allocated. The C library gives large

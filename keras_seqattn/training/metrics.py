@@ -1,5 +1,7 @@
 """Metrics over token ids, weighted by tokens and not by batches."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -12,18 +14,22 @@ from keras_seqattn.training.losses import flatten_tokens
 class TokenMean(keras.metrics.Mean):
     """The mean over all real tokens seen of what `token_values` returns."""
 
-    def __init__(self, pad_id=0, name=None, dtype="float32"):
+    def __init__(
+        self, pad_id: int = 0, name: str | None = None, dtype: Dtype = "float32"
+    ) -> None:
         arguments.text("name", name, optional=True)
         policy = keras.dtype_policies.get
         arguments.interpreted("dtype", dtype, policy, "the name of a dtype", True)
         super().__init__(name=name, dtype=dtype)
         self.pad_id = arguments.integer("pad_id", pad_id)
 
-    def token_values(self, labels, logits):
+    def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         """Returns a tensor `(N,)` for int32 labels `(N,)` and logits `(N, V)`."""
         raise NotImplementedError
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Adds a batch: labels `(B, T)`, logits `(B, T, V)`, weights as the loss."""
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
@@ -33,11 +39,11 @@ class TokenMean(keras.metrics.Mean):
             values = self.token_values(labels, logits)
         super().update_state(values, weights)
 
-    def known_values(self, y_true, y_pred):
+    def known_values(self, y_true: Tensor, y_pred: Tensor) -> Tensor | None:
         """Returns the tensor `(N,)` that the loss has computed already, or None."""
         return None
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {"pad_id": self.pad_id, **super().get_config()}
 
@@ -81,14 +87,19 @@ class TokenCrossentropy(TokenMean):
         1.6094
     """
 
-    def __init__(self, pad_id=0, name="token_crossentropy", dtype="float32"):
+    def __init__(
+        self,
+        pad_id: int = 0,
+        name: str | None = "token_crossentropy",
+        dtype: Dtype = "float32",
+    ) -> None:
         super().__init__(pad_id=pad_id, name=name, dtype=dtype)
 
-    def token_values(self, labels, logits):
+    def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         """Returns the crossentropy `(N,)` of each token."""
         return token_crossentropy(labels, logits, self.pad_id)
 
-    def known_values(self, y_true, y_pred):
+    def known_values(self, y_true: Tensor, y_pred: Tensor) -> Tensor | None:
         """Returns what `MaskedCrossentropy` recorded with the logits."""
         return crossentropies_of(y_pred, y_true, self.pad_id)
 
@@ -126,10 +137,12 @@ class Perplexity(TokenCrossentropy):
         5.0
     """
 
-    def __init__(self, pad_id=0, name="perplexity", dtype="float32"):
+    def __init__(
+        self, pad_id: int = 0, name: str | None = "perplexity", dtype: Dtype = "float32"
+    ) -> None:
         super().__init__(pad_id=pad_id, name=name, dtype=dtype)
 
-    def result(self):
+    def result(self) -> Tensor:
         """Returns the perplexity of all tokens seen."""
         return ops.exp(super().result())
 
@@ -169,10 +182,12 @@ class MaskedAccuracy(TokenMean):
         0.5
     """
 
-    def __init__(self, pad_id=0, name="accuracy", dtype="float32"):
+    def __init__(
+        self, pad_id: int = 0, name: str | None = "accuracy", dtype: Dtype = "float32"
+    ) -> None:
         super().__init__(pad_id=pad_id, name=name, dtype=dtype)
 
-    def token_values(self, labels, logits):
+    def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         """Returns `(N,)`, True where the label has the largest logit."""
         # `argmax` takes twice as long on TensorFlow and three times as long on JAX.
         _, predicted = ops.top_k(logits, 1)  # (N, 1)

@@ -1,5 +1,8 @@
 """Adam that squares the whole gradient of a token's vector."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 
 from keras_seqattn import arguments
@@ -30,7 +33,11 @@ class Adam(keras.optimizers.Adam):
         Kingma and Ba 2015, before section 2.1. Differs: none.
     """
 
-    def __init__(self, learning_rate=0.001, **kwargs):
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
+        **kwargs: Any,
+    ) -> None:
         if not callable(learning_rate):
             arguments.number("learning_rate", learning_rate, least=0)
         super().__init__(learning_rate, **kwargs)

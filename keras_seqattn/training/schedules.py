@@ -1,11 +1,13 @@
 """Learning rates that rise over a warm-up and fall as the inverse square root."""
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -40,17 +42,17 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         the model's width.
     """
 
-    def __init__(self, peak, warmup_steps):
+    def __init__(self, peak: float, warmup_steps: int) -> None:
         self.peak = arguments.number("peak", peak, above=0)
         self.warmup_steps = arguments.positive_integer("warmup_steps", warmup_steps)
 
-    def __call__(self, step):
+    def __call__(self, step: int | Tensor) -> Tensor:
         """Returns the learning rate of `step`."""
         step = ops.cast(step, "float32")
         fall = math.sqrt(self.warmup_steps) * ops.rsqrt(ops.maximum(step, 1.0))
         return self.peak * ops.minimum(step / self.warmup_steps, fall)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {"peak": self.peak, "warmup_steps": self.warmup_steps}
 
@@ -87,19 +89,19 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
         Vaswani et al. 2017, equation 3. Differs: `scale`, 1 in the paper.
     """
 
-    def __init__(self, model_dim, warmup_steps, scale=1.0):
+    def __init__(self, model_dim: int, warmup_steps: int, scale: float = 1.0) -> None:
         self.model_dim = arguments.positive_integer("model_dim", model_dim)
         self.warmup_steps = arguments.positive_integer("warmup_steps", warmup_steps)
         self.scale = arguments.number("scale", scale, above=0)
 
-    def __call__(self, step):
+    def __call__(self, step: int | Tensor) -> Tensor:
         """Returns the learning rate of `step`."""
         count = ops.cast(step, "float32") + 1.0
         rise = count * self.warmup_steps**-1.5
         factor = self.scale * self.model_dim**-0.5
         return factor * ops.minimum(ops.rsqrt(count), rise)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             "model_dim": self.model_dim,

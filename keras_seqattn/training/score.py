@@ -1,9 +1,12 @@
 """How good the translations of a model in training are."""
 
+from typing import Any
+
 import keras
 
 from keras_seqattn import arguments
-from keras_seqattn.decoding.methods import checked_search, unscored
+from keras_seqattn.annotations import Lines, TokenizerLike
+from keras_seqattn.decoding.methods import Search, checked_search, unscored
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
 
 
@@ -57,14 +60,14 @@ class TranslationScore(keras.callbacks.Callback):
 
     def __init__(
         self,
-        sources,
-        references,
-        source_tokenizer,
-        target_tokenizer=None,
-        search=None,
-        every=1,
-        lines=None,
-    ):
+        sources: Lines,
+        references: Lines,
+        source_tokenizer: TokenizerLike,
+        target_tokenizer: TokenizerLike | None = None,
+        search: Search | None = None,
+        every: int = 1,
+        lines: int | None = None,
+    ) -> None:
         super().__init__()
         for name, lines_given in (("sources", sources), ("references", references)):
             arguments.sequence(name, lines_given, "a list of strings", arguments.text)
@@ -92,30 +95,30 @@ class TranslationScore(keras.callbacks.Callback):
         self.translations = self.bleu_signature = self.chrf_signature = None
         self._scores, self._epoch, self._is_scored = {}, None, False
 
-    def is_due(self, epoch):
+    def is_due(self, epoch: int) -> bool:
         """Whether an epoch is scored, by its number from 0."""
         arguments.integer("epoch", epoch, 0)
         last = self.params["epochs"] - 1
         return epoch % self.every == 0 or epoch == last
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forgets the scores of an earlier `fit`."""
         import sacrebleu  # Now, so that a missing one shows before an epoch is spent.
 
         self._metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
         self._scores, self._epoch = {}, None
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Notes whether the epoch is to be scored."""
         due = self.is_due(epoch) or not self._scores  # Or just resumed without any.
         self._epoch, self._is_scored = epoch, not due
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Scores, where this is the validation of an epoch to be scored."""
         if self._epoch is not None:
             self._score()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the scores to the logs."""
         self._score()
         self._epoch = None

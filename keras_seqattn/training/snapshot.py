@@ -1,15 +1,18 @@
 """Plain values and arrays in one file, which is there whole or not at all."""
 
 import json
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
+from keras_seqattn.annotations import Path
 from keras_seqattn.files import mapping, reading, replacing
 
 _TEXT = "values"
 
 
-def write_snapshot(path, values):
+def write_snapshot(path: Path, values: Any) -> None:
     """Writes values to a file, in place of what it held; a kill leaves the old file.
 
     Args:
@@ -31,7 +34,7 @@ def write_snapshot(path, values):
         np.savez(unfinished, **{_TEXT: np.frombuffer(text, "uint8")}, **arrays)
 
 
-def read_snapshot(path, keys=None):
+def read_snapshot(path: Path, keys: Iterable[str] | None = None) -> Any:
     """Reads what `write_snapshot` wrote.
 
     Args:
@@ -51,7 +54,7 @@ def read_snapshot(path, keys=None):
         return values if keys is None else mapping(values, keys)
 
 
-def array_of(variable):
+def array_of(variable: Any) -> np.ndarray:
     """Copies a variable's value.
 
     Args:
@@ -70,7 +73,7 @@ def array_of(variable):
     return value.astype("float32") if value.dtype.kind == "V" else value
 
 
-def is_plain(value):
+def is_plain(value: Any) -> bool:
     """Whether `write_snapshot` can write a value.
 
     Args:
