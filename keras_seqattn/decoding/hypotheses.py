@@ -4,7 +4,7 @@ Shapes: B sentences, N hypotheses, L generated length, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -102,7 +102,7 @@ def hypotheses(
     )
 
 
-def padded(lists: Sequence[Sequence[int]], pad_id: int) -> np.ndarray:
+def padded(lists: Sequence[Any], pad_id: int) -> np.ndarray:
     """Makes an array of lists of token ids.
 
     Args:

@@ -52,7 +52,7 @@ def begin(
 
 def advance(
     method: Search,
-    step: Callable,
+    step: Callable[..., tuple[Tensor, dict[str, Any]]],
     state: LoopState,
     tokens: SpecialTokens,
     start: Tensor | None = None,
@@ -92,7 +92,7 @@ def advance(
 
 def run(
     method: Search,
-    step: Callable,
+    step: Callable[..., tuple[Tensor, dict[str, Any]]],
     state: LoopState,
     tokens: SpecialTokens,
     few: int = 0,
@@ -160,7 +160,7 @@ def _coverage(model_state: dict[str, Any]) -> Tensor:
 
 
 def search(
-    step: Callable,
+    step: Callable[..., tuple[Tensor, dict[str, Any]]],
     state: dict[str, Any],
     *,
     batch_size: int,

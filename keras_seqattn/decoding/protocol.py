@@ -6,16 +6,26 @@ Shapes: B sentences, W beams, V vocabulary, S source length.
 import contextlib
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops, tree
+
+from keras_seqattn.annotations import DecodingModel, Shape, State
 
 # By model: the widths and options of `initial_state` that were checked.
 _CHECKED = weakref.WeakKeyDictionary()
 _CHECKING = threading.Lock()
 
 
-def check_model(model, source_shape, max_length, width, **options):
+def check_model(
+    model: DecodingModel,
+    source_shape: Shape,
+    max_length: int,
+    width: int,
+    **options: Any,
+) -> None:
     """Checks what a model's methods return, once, without computing it.
 
     Args:
@@ -55,7 +65,9 @@ def check_model(model, source_shape, max_length, width, **options):
             checked.add(key)
 
 
-def check_step(step, state, batch_size, width):
+def check_step(
+    step: Callable[..., Any], state: State, batch_size: int, width: int
+) -> None:
     """Checks what a step function returns, without computing it.
 
     Args:

@@ -350,7 +350,7 @@ def _short_to_long(
                 yield indices, found
 
 
-def shares(items: Any, size: int, length: int) -> list:
+def shares(items: Any, size: int, length: int) -> list[Any]:
     """Deals sentences out to programs, as many to each of the threads.
 
     Args:

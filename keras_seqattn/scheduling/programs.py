@@ -69,7 +69,7 @@ _MAKING = threading.Lock()
 
 
 def program(
-    model: Any, function: Callable, *options: Hashable, to_numpy: bool = False
+    model: Any, function: Callable[..., Any], *options: Hashable, to_numpy: bool = False
 ) -> compile.CompiledFunction:
     """Returns a function of a model, compiled; made at the first call.
 

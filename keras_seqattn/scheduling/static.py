@@ -13,7 +13,7 @@ Batches and lengths are padded to few sizes, for which few programs are compiled
 Shapes: B sentences, S source length, P prefix length, N hypotheses, L capacity.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -244,7 +244,7 @@ def schedule(
         yield indices, found
 
 
-def in_batches(items: Sequence, size: int = BATCH_SIZES[-1]) -> Iterator[Sequence]:
+def in_batches(items: Any, size: int = BATCH_SIZES[-1]) -> Iterator[Any]:
     """Cuts a sequence into batches that are searched, or scored, together.
 
     Args:

@@ -7,9 +7,12 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 
-def in_threads(function: Callable, items: Iterable, threads: int) -> Iterator:
+def in_threads(
+    function: Callable[[Any], Any], items: Iterable[Any], threads: int
+) -> Iterator[Any]:
     """Computes a function of each item in threads; yields the results in their order.
 
     Items are taken as results are: at most `threads` more of them than were yielded.
@@ -46,7 +49,7 @@ def in_threads(function: Callable, items: Iterable, threads: int) -> Iterator:
             yield waiting.popleft().result()
 
 
-def together(generators: Iterable[Iterator]) -> Iterator:
+def together(generators: Iterable[Iterator[Any]]) -> Iterator[Any]:
     """Runs each generator in a thread of its own; yields all results as they come.
 
     They stop after their present result when one of them fails, or nobody takes results
@@ -68,7 +71,7 @@ def together(generators: Iterable[Iterator]) -> Iterator:
     generators = list(generators)
     results, over, stopped = queue.SimpleQueue(), object(), threading.Event()
 
-    def run(generator: Iterator) -> None:
+    def run(generator: Iterator[Any]) -> None:
         try:
             for result in generator:
                 results.put((result, None))
