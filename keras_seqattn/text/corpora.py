@@ -1,10 +1,12 @@
 """Named corpora of parallel text."""
 
 import pathlib
+from typing import Literal
 
 import keras
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Path
 from keras_seqattn.text.parallel import read_parallel
 from keras_seqattn.text.phrases import LANGUAGES, SPLITS, phrase_splits
 
@@ -39,7 +41,13 @@ CHOICES = {
 }
 
 
-def load_parallel(name, source, target, split="train", data_dir=None):
+def load_parallel(
+    name: Literal["multi30k", "phrases"],
+    source: str,
+    target: str,
+    split: str = "train",
+    data_dir: Path | None = None,
+) -> tuple[list[str], list[str]]:
     """Loads a named corpus of sentences and their translations.
 
     "multi30k": 29,000 descriptions of photographs in en, de, fr and cs, with the

@@ -1,20 +1,23 @@
 """Batches of lines for `fit` of a language model."""
 
+from collections.abc import Sequence
+
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Dataset, Lines, TokenizerLike
 from keras_seqattn.text.batching import translation_batches
 from keras_seqattn.text.tokenizers import check_lines
 
 
 def language_batches(
-    lines,
-    tokenizer,
-    batch_tokens=4096,
-    bucket_lengths=(16, 32, 64),
-    shuffle=True,
-    seed=0,
-    sampling=0.0,
-    rows_multiple=1,
-):
+    lines: Lines,
+    tokenizer: TokenizerLike,
+    batch_tokens: int = 4096,
+    bucket_lengths: Sequence[int] = (16, 32, 64),
+    shuffle: bool = True,
+    seed: int = 0,
+    sampling: float = 0.0,
+    rows_multiple: int = 1,
+) -> Dataset:
     """Makes batches for training and evaluating a `LanguageModel`.
 
     Each element is `(start + x, x + end)`, int32, padded with 0: at every position the

@@ -4,11 +4,13 @@ import codecs
 import gzip
 import pathlib
 import zlib
+from typing import Any, Self
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Path
 
 
-class ParallelText(tuple):
+class ParallelText(tuple[list[str], list[str]]):
     r"""The two lists that were read from files, and a report on their lines.
 
     It is the pair `(sources, targets)`; the functions that read files make it.
@@ -31,18 +33,29 @@ class ParallelText(tuple):
         2 pairs of 3 lines; left out: 1 duplicate (line 2); kept: 1 empty (line 3)
     """
 
-    def __new__(cls, sources, targets, num_lines, found, skipped):
+    num_lines: int
+    found: dict[str, list[int]]
+    skipped: tuple[str, ...]
+
+    def __new__(
+        cls,
+        sources: list[str],
+        targets: list[str],
+        num_lines: int,
+        found: dict[str, list[int]],
+        skipped: tuple[str, ...],
+    ) -> Self:
         """Makes the pair."""
         pair = super().__new__(cls, (sources, targets))
         pair.num_lines, pair.found, pair.skipped = num_lines, found, skipped
         return pair
 
-    def __getnewargs__(self):
+    def __getnewargs__(self) -> tuple[Any, ...]:
         """Returns the constructor's arguments, for copies and pickles."""
         return (*self, self.num_lines, self.found, self.skipped)
 
     @property
-    def report(self):
+    def report(self) -> str:
         """One line of text: how many pairs of how many lines, and what was found."""
         parts = [f"{len(self[0]):,} pairs of {self.num_lines:,} lines"]
         for what, skipped in (("left out", True), ("kept", False)):
@@ -56,12 +69,12 @@ class ParallelText(tuple):
 
 
 def read_parallel(
-    source_path,
-    target_path,
-    skip_empty=False,
-    skip_duplicates=False,
-    skip_malformed=False,
-):
+    source_path: Path,
+    target_path: Path,
+    skip_empty: bool = False,
+    skip_duplicates: bool = False,
+    skip_malformed: bool = False,
+) -> ParallelText:
     r"""Reads two files of which the lines are each other's translations.
 
     Only `\n` and `\r\n` end a line; every other character is part of the text, except a
@@ -113,13 +126,13 @@ def read_parallel(
 
 
 def read_tsv(
-    path,
-    columns=None,
-    skip_empty=False,
-    skip_duplicates=False,
-    skip_malformed=False,
-    header=False,
-):
+    path: Path,
+    columns: tuple[int, int] | None = None,
+    skip_empty: bool = False,
+    skip_duplicates: bool = False,
+    skip_malformed: bool = False,
+    header: bool = False,
+) -> ParallelText:
     r"""Reads a file of pairs in columns with a tab between them.
 
     Only `\n` and `\r\n` end a line; quotation marks are text. A byte-order mark at the

@@ -70,7 +70,7 @@ TONGUES = """
 
 
 @functools.lru_cache
-def phrase_splits(source, target):
+def phrase_splits(source: str, target: str) -> dict[str, list[tuple[str, str]]]:
     """Makes the corpus "phrases" of `load_parallel` for two of `LANGUAGES`.
 
     A source has one translation: where there are several, the first, which is of the

@@ -5,6 +5,8 @@ import io
 import pathlib
 import re
 import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, Self
 
 import keras
 import numpy as np
@@ -14,6 +16,7 @@ import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor, TokenIds
 
 # Ids that no text produces. A model pads, starts and ends its sequences with them.
 SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
@@ -38,7 +41,7 @@ LOSSLESS = {
 }
 
 
-def check_lines(lines, argument="lines"):
+def check_lines(lines: Any, argument: str = "lines") -> Iterator[str]:
     """Yields the lines one by one, each a string that UTF-8 can encode."""
     wanted = "a list of strings, not one string"
     yield from arguments.strings(argument, arguments.ordered(argument, lines, wanted))
@@ -52,13 +55,16 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
     strings, where special ids stand for nothing.
     """
 
+    vocabulary_size: int
     pad_id, start_id, end_id, unknown_id = range(len(SPECIAL_PIECES))
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.built = True  # There is nothing to build, so a model that holds it is.
 
-    def tokenize(self, lines, sampling=0.0):
+    def tokenize(
+        self, lines: Iterable[str] | Tensor, sampling: float = 0.0
+    ) -> list[list[int]] | Tensor:
         """Turns strings into token ids, without start or end.
 
         Args:
@@ -79,7 +85,7 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
         lines = list(check_lines(lines))
         return self._encode(tf.constant(lines, tf.string), sampling).to_list()
 
-    def detokenize(self, ids):
+    def detokenize(self, ids: TokenIds) -> list[str]:
         """Turns token ids back into strings.
 
         Args:
@@ -160,7 +166,7 @@ class SentencePieceTokenizer(Tokenizer):
         escapes U+2581 and U+0010, so that they too come back.
     """
 
-    def __init__(self, model, **kwargs):
+    def __init__(self, model: bytes, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         try:
             processor = tensorflow_text.SentencepieceTokenizer(model)
@@ -181,7 +187,13 @@ class SentencePieceTokenizer(Tokenizer):
         self._to_ids, self._to_strings = _graph_functions(model)
 
     @classmethod
-    def train(cls, lines, vocabulary_size=8000, model_type="bpe", strict=True):
+    def train(
+        cls,
+        lines: Iterable[str],
+        vocabulary_size: int = 8000,
+        model_type: Literal["bpe", "unigram"] = "bpe",
+        strict: bool = True,
+    ) -> Self:
         """Trains a tokenizer on text; the same lines always give the same one.
 
         Args:
@@ -239,12 +251,12 @@ class SentencePieceTokenizer(Tokenizer):
         lines = self._to_strings(ragged(rows))
         return [line.decode(errors="replace") for line in lines.numpy()]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, the model's bytes as base64."""
         return {**super().get_config(), "model": base64.b64encode(self._model).decode()}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """Makes the tokenizer that `get_config` described."""
         return cls(**{**config, "model": base64.b64decode(config["model"])})
 
@@ -284,7 +296,7 @@ class ByteTokenizer(Tokenizer):
         ]
 
 
-def ragged(rows):
+def ragged(rows: list[list[int]]) -> Tensor:
     """Makes a RaggedTensor of lists of ids.
 
     Args:

@@ -1,6 +1,8 @@
 """`WordPieceTokenizer`: BERT's subwords of words, in the tf.data graph."""
 
 import collections
+from collections.abc import Iterable
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
@@ -59,7 +61,7 @@ class WordPieceTokenizer(Tokenizer):
         lower-cased.
     """
 
-    def __init__(self, vocabulary, **kwargs):
+    def __init__(self, vocabulary: Iterable[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         wanted = "a list of strings"
         arguments.offers("vocabulary", vocabulary, ("__iter__",), wanted)
@@ -83,7 +85,7 @@ class WordPieceTokenizer(Tokenizer):
         )
 
     @classmethod
-    def train(cls, lines, vocabulary_size=8000):
+    def train(cls, lines: Iterable[str], vocabulary_size: int = 8000) -> Self:
         """Trains a tokenizer on text; the same lines always give the same one.
 
         Args:
@@ -138,6 +140,6 @@ class WordPieceTokenizer(Tokenizer):
         lines = self._pieces.detokenize(ragged(rows))
         return [line.decode(errors="replace") for line in lines.numpy()]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {**super().get_config(), "vocabulary": self.vocabulary}
