@@ -5,11 +5,13 @@ vocabulary.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import State, Tensor
 from keras_seqattn.layers import DecoderBlock, SegmentMemory, padding_mask
 from keras_seqattn.layers.attention.kv_cache import initial_ancestry, mark_ancestry
 from keras_seqattn.layers.recurrent.segment_memory import next_memory
@@ -32,7 +34,7 @@ class LanguageConfig(TransformerConfig):
     end_id: int = 2
     memory_length: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Checks the options."""
         super().__post_init__()
         arguments.integer("memory_length", self.memory_length, least=0)
@@ -57,7 +59,7 @@ class Decoder:
         dtype: Dtype policy of all layers.
     """
 
-    def __init__(self, config: LanguageConfig, dtype: Any):
+    def __init__(self, config: LanguageConfig, dtype: Any) -> None:
         self.config, self.dtype = config, dtype
         self.embedding = stacks.make_embedding(
             config, "embedding", config.vocabulary_size, dtype
@@ -67,13 +69,18 @@ class Decoder:
         )
         self._project = stacks.Logits(self.embedding, config.tie_embeddings, dtype)
 
-    def logits(self, token_ids, training=None):
+    def logits(self, token_ids: Tensor, training: bool | None = None) -> Tensor:
         """Returns the logits of whole texts."""
         mask = padding_mask(token_ids, self.config.pad_id)
         x = self.embedding(token_ids, training=training)
         return self._project(self.stack(x, mask=mask, training=training))
 
-    def logits_after(self, token_ids, recall, training=None):
+    def logits_after(
+        self,
+        token_ids: Tensor,
+        recall: Callable[..., tuple[Tensor, Tensor]],
+        training: bool | None = None,
+    ) -> Tensor:
         """Returns the logits of segments of texts.
 
         Args:
@@ -96,7 +103,7 @@ class Decoder:
         """Returns a name for each depth, where one block may serve several."""
         return [f"decoder_{depth}" for depth in range(len(self.stack.blocks))]
 
-    def initial_memory(self, batch_size):
+    def initial_memory(self, batch_size: int) -> State:
         """Makes a memory that holds nothing."""
         shape = (batch_size, self.config.memory_length)
         vectors = ops.zeros(
@@ -105,7 +112,9 @@ class Decoder:
         hidden = dict.fromkeys(self._depths(), vectors)
         return {"hidden": hidden, "mask": ops.zeros(shape, "bool")}
 
-    def segment(self, token_ids, memory, training):
+    def segment(
+        self, token_ids: Tensor, memory: State, training: bool | None
+    ) -> tuple[Tensor, State]:
         """Computes the logits of a segment, and the memory after it."""
         held, hidden = memory["hidden"], {}
 
@@ -117,7 +126,7 @@ class Decoder:
         mask = padding_mask(token_ids, self.config.pad_id)
         return logits, {"hidden": hidden, "mask": next_memory(memory["mask"], mask)}
 
-    def memories(self, batch_size):
+    def memories(self, batch_size: int) -> dict[str, SegmentMemory]:
         """Makes a `SegmentMemory` for each depth."""
         length = self.config.memory_length
         return {
@@ -127,7 +136,7 @@ class Decoder:
             for name in self._depths()
         }
 
-    def embed_prompts(self, prompt_ids):
+    def embed_prompts(self, prompt_ids: Tensor) -> State:
         """Embeds prompts, and moves each to the end of its row."""
         mask = padding_mask(prompt_ids, self.config.pad_id)
         length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
@@ -137,7 +146,7 @@ class Decoder:
         moved = ops.take_along_axis(hidden, ops.maximum(column, 0)[..., None], axis=1)
         return {"hidden": moved, "mask": column >= 0}
 
-    def initial_state(self, memory, max_length, width):
+    def initial_state(self, memory: State, max_length: int, width: int) -> State:
         """Reads the prompts, and gives the caches they leave."""
         x, mask = memory["hidden"], memory["mask"]
         batch_size, length = ops.shape(mask)[0], mask.shape[1]
@@ -161,7 +170,9 @@ class Decoder:
         shared = self._project.shared()
         return {"beam": beam, "sentence": sentence, "shared": shared}
 
-    def step(self, token_ids, state, index):
+    def step(
+        self, token_ids: Tensor, state: State, index: int | Tensor
+    ) -> tuple[Tensor, State]:
         """Decodes one position of each beam."""
         sentence = state["sentence"]
         x = self._embed_step(token_ids, sentence, index)

@@ -25,7 +25,7 @@ class EncoderConfig(TransformerConfig):
     num_layers: int = option(arguments.positive_integer, 3)
     pooling: str = "mean"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Checks the options."""
         super().__post_init__()
         arguments.choice("pooling", self.pooling, ("mean", "first"))
@@ -113,14 +113,14 @@ class EncoderModel(stacks.Configured, keras.Model):
         gated: bool = False,
         norm: str = "layer",
         normalize_first: bool = True,
-        attention: dict | None = None,
+        attention: dict[str, Any] | None = None,
         max_length: int | None = None,
         pad_id: int = 0,
         activation_dropout: float = 0.0,
         stochastic_depth: float = 0.0,
         share_layers: bool = False,
         **kwargs: Any,
-    ):
+    ) -> None:
         stacks.check_names(EncoderModel, kwargs)
         config = EncoderConfig.of(locals())
         dtype = kwargs.get("dtype")

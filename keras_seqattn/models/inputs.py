@@ -3,15 +3,18 @@
 Shapes: B batch, L length.
 """
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import State, Tensor, TokenIds
 from keras_seqattn.decoding.ids import id_array
 
 
-def id_tensor(name, token_ids, pad_id):
+def id_tensor(name: str, token_ids: TokenIds, pad_id: int) -> Tensor:
     """Returns token ids as a tensor; tensors pass as they are.
 
     Args:
@@ -34,7 +37,7 @@ def id_tensor(name, token_ids, pad_id):
     return ops.convert_to_tensor(id_array(name, token_ids, pad_id), "int32")
 
 
-def memory_of(memory, maker="encode"):
+def memory_of(memory: Any, maker: str = "encode") -> State:
     """Returns what `encode` returned, with tensors in the place of NumPy's arrays.
 
     Args:
@@ -55,7 +58,7 @@ def memory_of(memory, maker="encode"):
     return _parts("memory", memory, ("hidden", "mask"), maker)
 
 
-def state_of(state, index):
+def state_of(state: Any, index: Any) -> tuple[State, int | Tensor]:
     """Returns a state and its position, with tensors in the place of NumPy's arrays.
 
     Args:
@@ -84,7 +87,7 @@ def _parts(name, value, keys, maker):
     return tensors(value)
 
 
-def check_sizes(max_length, width=1, coverage=False):
+def check_sizes(max_length: Any, width: Any = 1, coverage: Any = False) -> None:
     """Checks the sizes of a state.
 
     Args:
@@ -103,7 +106,7 @@ def check_sizes(max_length, width=1, coverage=False):
     arguments.boolean("coverage", coverage)
 
 
-def tensors(structure):
+def tensors(structure: Any) -> Any:
     """Returns a nested structure with tensors in the place of NumPy's arrays.
 
     Args:

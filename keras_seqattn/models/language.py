@@ -11,7 +11,10 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments, decoding
+from keras_seqattn.annotations import State, Tensor, TokenIds
+from keras_seqattn.decoding import Hypotheses
 from keras_seqattn.decoding.ids import checked_ids
+from keras_seqattn.decoding.methods import Search
 from keras_seqattn.layers.shapes import check_not_empty
 from keras_seqattn.models import stacks
 from keras_seqattn.models.decoder import Decoder, LanguageConfig
@@ -109,7 +112,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         gated: bool = False,
         norm: str = "layer",
         normalize_first: bool = True,
-        attention: dict | None = None,
+        attention: dict[str, Any] | None = None,
         max_length: int | None = None,
         start_id: int = 1,
         end_id: int = 2,
@@ -119,7 +122,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         share_layers: bool = False,
         memory_length: int = 0,
         **kwargs: Any,
-    ):
+    ) -> None:
         stacks.check_names(LanguageModel, kwargs)
         config = LanguageConfig.of(locals())
         decoder = Decoder(config, kwargs.get("dtype"))
@@ -131,7 +134,12 @@ class LanguageModel(stacks.Configured, keras.Model):
         self.max_length, self.memory_length = max_length, memory_length
         self.start_id, self.end_id, self.pad_id = start_id, end_id, pad_id
 
-    def generate(self, prompt_ids, search=None, max_length=None):
+    def generate(
+        self,
+        prompt_ids: TokenIds,
+        search: Search | None = None,
+        max_length: int | None = None,
+    ) -> Hypotheses:
         """Continues prompts, each from its own end.
 
         A prompt is what the model is to read, so it begins with `start_id` where the
@@ -178,7 +186,7 @@ class LanguageModel(stacks.Configured, keras.Model):
             )
         return prompt_ids
 
-    def most_generated(self, prompt_length):
+    def most_generated(self, prompt_length: int) -> int | None:
         """Returns how many tokens the model can put after a prompt.
 
         Args:
@@ -190,7 +198,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         arguments.integer("prompt_length", prompt_length, 0)
         return None if self.max_length is None else self.max_length - prompt_length
 
-    def encode(self, prompt_ids):
+    def encode(self, prompt_ids: TokenIds) -> State:
         """Embeds prompts, and moves each to the end of its row.
 
         So the last tokens of all stand in one column, and a step is at one position
@@ -206,7 +214,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         prompt_ids = id_tensor("prompt_ids", prompt_ids, self.pad_id)
         return self._decoder.embed_prompts(prompt_ids)
 
-    def initial_state(self, memory, max_length, width=1):
+    def initial_state(self, memory: State, max_length: int, width: int = 1) -> State:
         """Reads the prompts in one pass.
 
         Args:
@@ -222,7 +230,9 @@ class LanguageModel(stacks.Configured, keras.Model):
         check_sizes(max_length, width)
         return self._decoder.initial_state(memory_of(memory), max_length, width)
 
-    def step(self, token_ids, state, index):
+    def step(
+        self, token_ids: TokenIds, state: State, index: int | Tensor
+    ) -> tuple[Tensor, State]:
         """Decodes one position; equals row P - 1 + `index` of the full pass.
 
         Args:
@@ -238,7 +248,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         check_not_empty("token_ids", token_ids)
         return self._decoder.step(token_ids, *state_of(state, index))
 
-    def initial_memory(self, batch_size):
+    def initial_memory(self, batch_size: int) -> State:
         """Makes the empty memory of `segment`.
 
         Args:
@@ -255,7 +265,12 @@ class LanguageModel(stacks.Configured, keras.Model):
         arguments.index("batch_size", batch_size, 1)
         return self._decoder.initial_memory(batch_size)
 
-    def segment(self, token_ids, memory=None, training=None):
+    def segment(
+        self,
+        token_ids: TokenIds,
+        memory: State | None = None,
+        training: bool | None = None,
+    ) -> tuple[Tensor, State]:
         """Reads the next segment of each text, after what the memory holds.
 
         A pure function of its arguments and the weights: no state is kept.
@@ -280,7 +295,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         memory = memory_of(memory, "initial_memory")
         return self._decoder.segment(token_ids, memory, training)
 
-    def recurrent(self, batch_size):
+    def recurrent(self, batch_size: int) -> keras.Model:
         """Makes the model that carries its memory from batch to batch, for `fit`.
 
         It shares this model's weights. Row b of a batch goes on where row b of the

@@ -121,7 +121,7 @@ class TranslationRNN(TranslationModel):
         end_id: int = 2,
         pad_id: int = 0,
         **kwargs: Any,
-    ):
+    ) -> None:
         check_names(TranslationRNN, kwargs)
         config = RecurrentConfig.of(locals())
         super().__init__(_Stacks(config, kwargs.get("dtype")), config, **kwargs)

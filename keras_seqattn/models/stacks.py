@@ -4,9 +4,12 @@ Shapes: D model_dim, V vocabulary.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
+
+import keras
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Filters, Tensor
 from keras_seqattn.layers import (
     PositionalEmbedding,
     TokenLogits,
@@ -43,7 +46,7 @@ class Configured:
             self.dtype_policy = dtype
 
     @property
-    def layers(self):
+    def layers(self) -> list[keras.layers.Layer]:
         """The layers of the graph, of a stack its blocks and its norm.
 
         So a file has the blocks' weights where they were before there were stacks, and
@@ -57,7 +60,7 @@ class Configured:
             )
         ]
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> Any:
         """Makes what `fit` runs, the optimizer's variables first.
 
         Made while TensorFlow traces a step they have it traced a second time, and the
@@ -67,7 +70,13 @@ class Configured:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
-    def quantize(self, mode=None, config=None, filters=None, **kwargs):
+    def quantize(
+        self,
+        mode: str | None = None,
+        config: Any = None,
+        filters: Filters | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Quantizes the weights as Keras does, and the tables of embeddings with them.
 
         Args:
@@ -80,7 +89,7 @@ class Configured:
         quantize_composites(self, mode, config, filters)
         self.train_function = self.test_function = self.predict_function = None
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         options = attention_config(self.config.options())
         config = {"name": self.name, "dtype": dtype_config(self), **options}
@@ -88,7 +97,9 @@ class Configured:
         return config if lora is None else {**config, "lora": dict(lora)}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> Self:
         """Makes the model from its constructor's arguments."""
         if "attention" in config:
             attention = attention_from_config(config["attention"])
@@ -172,19 +183,19 @@ class Logits:
 
     def __init__(
         self, embedding: PositionalEmbedding, tie_embeddings: bool, dtype: Any
-    ):
+    ) -> None:
         self._embedding = embedding if tie_embeddings else None
         if self._embedding is None:
             size = embedding.vocabulary_size
             self._output = TokenLogits(size, name="output", dtype=dtype)
 
-    def __call__(self, x, shared=None):
+    def __call__(self, x: Tensor, shared: dict[str, Tensor] | None = None) -> Tensor:
         """Computes the logits of `x`."""
         if self._embedding is None:
             return self._output(x)
         return self._embedding.logits(x, **(shared or {}))
 
-    def shared(self):
+    def shared(self) -> dict[str, Tensor]:
         """Returns what all calls of a search share, as a dict of tensors."""
         if self._embedding is None:
             return {}

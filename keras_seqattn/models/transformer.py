@@ -131,7 +131,7 @@ class TranslationTransformer(TranslationModel):
         gated: bool = False,
         norm: str = "layer",
         normalize_first: bool = True,
-        attention: dict | None = None,
+        attention: dict[str, Any] | None = None,
         max_length: int | None = None,
         start_id: int = 1,
         end_id: int = 2,
@@ -140,7 +140,7 @@ class TranslationTransformer(TranslationModel):
         stochastic_depth: float = 0.0,
         share_layers: bool = False,
         **kwargs: Any,
-    ):
+    ) -> None:
         stacks.check_names(TranslationTransformer, kwargs)
         config = TranslationConfig.of(locals())
         super().__init__(_Stacks(config, kwargs.get("dtype")), config, **kwargs)

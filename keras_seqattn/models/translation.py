@@ -6,9 +6,13 @@ Shapes: B batch, W beams, S source length, T target length, D model_dim, V vocab
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments, decoding
+from keras_seqattn.annotations import AttentionKind, State, Tensor, TokenIds
+from keras_seqattn.decoding import Hypotheses
+from keras_seqattn.decoding.methods import Search
 from keras_seqattn.layers import PositionalEmbedding
 from keras_seqattn.layers.shapes import check_batch, check_not_empty, check_rank
 from keras_seqattn.models.config import Config
@@ -35,9 +39,17 @@ class TranslationModel(Configured, keras.Model):
         attention_kinds: What `attention_scores` can be asked for, a tuple of strings.
     """
 
-    attention_kinds = ("cross", "encoder", "decoder")
+    attention_kinds: tuple[str, ...] = ("cross", "encoder", "decoder")
+    source_vocabulary_size: int
+    target_vocabulary_size: int
+    max_length: int | None
+    start_id: int
+    end_id: int
+    pad_id: int
 
-    def __init__(self, stacks: "TranslationStacks", config: Config, **kwargs: Any):
+    def __init__(
+        self, stacks: "TranslationStacks", config: Config, **kwargs: Any
+    ) -> None:
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         logits, _ = stacks.decode(target_ids, stacks.encode(source_ids))
@@ -51,7 +63,7 @@ class TranslationModel(Configured, keras.Model):
         for name in ("max_length", "start_id", "end_id", "pad_id"):
             setattr(self, name, getattr(config, name))
 
-    def encode(self, source_ids):
+    def encode(self, source_ids: TokenIds) -> State:
         """Encodes source sentences, once for all decoding steps.
 
         Args:
@@ -64,7 +76,9 @@ class TranslationModel(Configured, keras.Model):
         source_ids = id_tensor("source_ids", source_ids, self.pad_id)
         return self._stacks.encode(source_ids)
 
-    def initial_state(self, memory, max_length, width=1, coverage=False):
+    def initial_state(
+        self, memory: State, max_length: int, width: int = 1, coverage: bool = False
+    ) -> State:
         """Makes the state before the first decoding step.
 
         Args:
@@ -85,7 +99,7 @@ class TranslationModel(Configured, keras.Model):
         memory = memory_of(memory)
         return self._stacks.initial_state(memory, max_length, width, coverage)
 
-    def grow_state(self, state, max_length, index):
+    def grow_state(self, state: State, max_length: int, index: int | Tensor) -> State:
         """Makes room in a state for more steps.
 
         Args:
@@ -101,7 +115,13 @@ class TranslationModel(Configured, keras.Model):
         state, index = state_of(state, index)
         return self._stacks.grow_state(state, max_length, index)
 
-    def step(self, token_ids, state, index, start=None):
+    def step(
+        self,
+        token_ids: TokenIds,
+        state: State,
+        index: int | Tensor,
+        start: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
         """Decodes one position; equals row `index` of the full pass.
 
         Args:
@@ -124,11 +144,19 @@ class TranslationModel(Configured, keras.Model):
             check_batch(token_ids=token_ids, start=start)
         return self._stacks.step(token_ids, state, index, start)
 
-    def generate(self, source_ids, search=None, max_length=None, prefix=None):
+    def generate(
+        self,
+        source_ids: TokenIds,
+        search: Search | None = None,
+        max_length: int | None = None,
+        prefix: TokenIds | None = None,
+    ) -> Hypotheses:
         """Translates token ids: see `keras_seqattn.decoding.generate`."""
         return decoding.generate(self, source_ids, search, max_length, prefix)
 
-    def attention_scores(self, source_ids, target_ids, kind="cross"):
+    def attention_scores(
+        self, source_ids: TokenIds, target_ids: TokenIds, kind: AttentionKind = "cross"
+    ) -> Tensor:
         """Computes the attention weights of every layer and head.
 
         Args:
@@ -155,7 +183,7 @@ class TranslationModel(Configured, keras.Model):
         scores = {**scores, **decoder_scores}
         return ops.cast(ops.stack(scores[kind], axis=1), "float32")
 
-    def score(self, source_ids, target_ids):
+    def score(self, source_ids: TokenIds, target_ids: TokenIds) -> np.ndarray:
         """Computes the log-probability of given target sentences.
 
         Args:
@@ -185,17 +213,23 @@ class TranslationStacks:
         **embedding: Arguments of both `PositionalEmbedding`s.
     """
 
-    def __init__(self, config: Config, dtype: Any, **embedding: Any):
-        self.config, self.dtype, self.pad_id = config, dtype, config.pad_id
+    def __init__(self, config: Config, dtype: Any, **embedding: Any) -> None:
+        self.config: Any = config
+        self.dtype: Any = dtype
+        self.pad_id: int = config.pad_id
         source_size = config.source_vocabulary_size
         target_size = config.target_vocabulary_size
-        self.source_embedding = self._embedding("source", source_size, embedding)
-        self.target_embedding = self.source_embedding
+        self.source_embedding: PositionalEmbedding = self._embedding(
+            "source", source_size, embedding
+        )
+        self.target_embedding: PositionalEmbedding = self.source_embedding
         if target_size is not None or not config.tie_embeddings:
             self.target_embedding = self._embedding(
                 "target", target_size or source_size, embedding
             )
-        self.logits = Logits(self.target_embedding, config.tie_embeddings, dtype)
+        self.logits: Logits = Logits(
+            self.target_embedding, config.tie_embeddings, dtype
+        )
 
     def _embedding(
         self, side: str, vocabulary_size: int, options: dict[str, Any]
@@ -210,7 +244,7 @@ class TranslationStacks:
         )
 
 
-def attention_given(scores):
+def attention_given(scores: list[Tensor]) -> Tensor:
     """Computes the attention of one step to each source position.
 
     Args:
