@@ -3,6 +3,10 @@
 Shapes: B batch, L length of the input.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
 import numpy as np
 from keras import ops
 
@@ -20,18 +24,18 @@ from keras_seqattn.backend import autodiff
 
 
 def check_causality(
-    model,
-    inputs,
-    which="target_ids",
+    model: keras.layers.Layer,
+    inputs: Any,
+    which: str | Sequence[str] = "target_ids",
     *,
-    vocabulary_size=None,
-    pad_id=None,
-    training=None,
-    num_draws=3,
-    tolerance=None,
-    select=None,
-    seed=0,
-):
+    vocabulary_size: int | None = None,
+    pad_id: int | None = None,
+    training: bool | None = None,
+    num_draws: int = 3,
+    tolerance: float | None = None,
+    select: Callable[[Any], Any] | None = None,
+    seed: int = 0,
+) -> AuditReport:
     """Checks that no output position depends on a later position of an input.
 
     For every position c, all that the input holds from c on is replaced, by random
@@ -122,7 +126,9 @@ def check_causality(
     )
 
 
-def random_content(array, vocabulary_size, rng):
+def random_content(
+    array: np.ndarray, vocabulary_size: int | None, rng: np.random.Generator
+) -> np.ndarray:
     """Returns an array like `array` that differs from it everywhere.
 
     Args:

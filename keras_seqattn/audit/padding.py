@@ -4,6 +4,8 @@ Shapes: B batch, L length of an input.
 """
 
 import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -26,20 +28,20 @@ from keras_seqattn.backend.parts import layers_of
 
 
 def check_padding_invariance(
-    model,
-    inputs,
-    which=None,
+    model: keras.layers.Layer,
+    inputs: Any,
+    which: str | Sequence[str] | None = None,
     *,
-    masks=None,
-    vocabulary_size=None,
-    pad_id=None,
-    extra=4,
-    training=None,
-    num_draws=3,
-    tolerance=None,
-    select=None,
-    seed=0,
-):
+    masks: dict[str, str] | None = None,
+    vocabulary_size: int | None = None,
+    pad_id: int | None = None,
+    extra: int = 4,
+    training: bool | None = None,
+    num_draws: int = 3,
+    tolerance: float | None = None,
+    select: Callable[[Any], Any] | None = None,
+    seed: int = 0,
+) -> AuditReport:
     """Checks that padding, its amount and its content, changes no real output.
 
     Amount: `extra` positions of padding are added to an input, in each mode in which

@@ -4,13 +4,15 @@ Shapes: B batch, L length of an input.
 """
 
 import contextlib
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
 from keras import ops, tree
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import random
 from keras_seqattn.backend.parts import layers_of
 
@@ -40,7 +42,7 @@ class AuditReport(NamedTuple):
     input: str | None
     message: str
 
-    def raise_if_failed(self):
+    def raise_if_failed(self) -> Self:
         """Returns the report.
 
         Raises:
@@ -65,7 +67,13 @@ class Passes:
         tolerance: Relative difference that is none; None: the default.
     """
 
-    def __init__(self, model, inputs, select=None, tolerance=None):
+    def __init__(
+        self,
+        model: keras.layers.Layer,
+        inputs: Any,
+        select: Callable[[Any], Any] | None = None,
+        tolerance: float | None = None,
+    ) -> None:
         if not isinstance(model, keras.layers.Layer):
             raise ValueError(
                 f"`model` must be a Keras model or layer. Received: model={model!r}."
@@ -78,17 +86,17 @@ class Passes:
         if not model.built:
             model(self._packed(self.arrays), training=False)
 
-    def __call__(self, arrays, training):
+    def __call__(self, arrays: dict[str, Any], training: bool) -> list[np.ndarray]:
         """Returns the outputs for `arrays`, flat, as NumPy arrays."""
         return [_numpy(output) for output in self.tensors(arrays, training)]
 
-    def tensors(self, arrays, training):
+    def tensors(self, arrays: dict[str, Any], training: bool) -> list[Tensor]:
         """Returns the outputs for `arrays`, flat, as tensors."""
         with _same_draws(self.model):
             outputs = self.model(self._packed(arrays), training=training)
             return tree.flatten(self._select(outputs) if self._select else outputs)
 
-    def repeatable(self, training):
+    def repeatable(self, training: bool) -> list[np.ndarray]:
         """Returns the outputs for the inputs as given, which a second pass equals."""
         first, second = (self(self.arrays, training) for _ in range(2))
         if self._differ(first, second):
@@ -100,7 +108,7 @@ class Passes:
             )
         return first
 
-    def is_random(self, training):
+    def is_random(self, training: bool) -> bool:
         """Whether passes differ by what they draw from the seeds."""
         inputs = self._packed(self.arrays)
         # In one scope, the second pass draws other numbers.
@@ -111,7 +119,7 @@ class Passes:
             )
         return self._differ(first, second)
 
-    def names(self, which):
+    def names(self, which: str | Sequence[str] | None) -> list[str]:
         """Returns the list of names that `which`, a name or a list, stands for."""
         wanted = "the name of an input, or a list of names"
         names = [which] if isinstance(which, str) else which
@@ -124,7 +132,7 @@ class Passes:
             self.check_name("which", name)
         return names
 
-    def check_name(self, argument, name):
+    def check_name(self, argument: str, name: str) -> None:
         """Raises an error, of that argument, if no input has a name."""
         if not isinstance(name, str) or name not in self.arrays:
             raise ValueError(
@@ -132,7 +140,7 @@ class Passes:
                 f"Received: {argument}={name!r}."
             )
 
-    def vocabulary_size(self, name, given=None):
+    def vocabulary_size(self, name: str, given: int | None = None) -> int:
         """Returns how many ids an integer input may hold."""
         array = self.arrays[name]
         if array.dtype == bool:
@@ -190,24 +198,24 @@ def _computing_padding(model):
             stack.unpad = True
 
 
-def modes(training):
+def modes(training: bool | None) -> tuple[bool, ...]:
     """Returns the modes that an argument `training` stands for."""
     arguments.boolean("training", training, optional=True)
     return (False, True) if training is None else (bool(training),)
 
 
-def is_float(array):
+def is_float(array: Tensor) -> bool:
     """Whether an array or tensor holds floats, of 16 bits too."""
     return "float" in keras.backend.standardize_dtype(array.dtype)
 
 
-def padding_id(model, given):
+def padding_id(model: keras.layers.Layer, given: int | None) -> int:
     """Returns the id of padding."""
     arguments.integer("pad_id", given, optional=True)
     return getattr(model, "pad_id", 0) if given is None else given
 
 
-def differs(left, right, tolerance):
+def differs(left: np.ndarray, right: np.ndarray, tolerance: float) -> np.ndarray:
     """Returns where two arrays of one shape differ, as a bool array of that shape."""
     if not is_float(left):
         return left != right
@@ -222,7 +230,7 @@ def differs(left, right, tolerance):
     return ~(equal | close)
 
 
-def first_position(changed):
+def first_position(changed: np.ndarray) -> int | None:
     """Returns the first index along axis 1 that holds a True, or None."""
     found = changed.any(axis=tuple(axis for axis in range(changed.ndim) if axis != 1))
     return int(found.argmax()) if found.any() else None

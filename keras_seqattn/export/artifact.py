@@ -4,15 +4,28 @@ import contextlib
 import importlib
 import pathlib
 import tempfile
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import ExportFormat, Path
+
+if TYPE_CHECKING:
+    from keras_seqattn.translator import Translator
+
 
 FORMATS = ("saved_model", "ctranslate2", "onnx")
 
 
 def export_translator(
-    translator, path, format="saved_model", *, overwrite=False, verbose=False, **options
-):
+    translator: "Translator",
+    path: Path,
+    format: ExportFormat = "saved_model",
+    *,
+    overwrite: bool = False,
+    verbose: bool = False,
+    **options: Any,
+) -> pathlib.Path:
     """Writes a translator so that a program without this library can run it.
 
     `Translator.export` calls this, and names the formats and their options.
@@ -102,7 +115,7 @@ def _say_nothing(message):
     pass
 
 
-def needed_package(name, format):
+def needed_package(name: str, format: str) -> ModuleType:
     """Imports a package that a format needs.
 
     Args:

@@ -2,6 +2,8 @@
 
 import base64
 import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from keras_seqattn import arguments
 from keras_seqattn.export.artifact import needed_package
@@ -9,12 +11,21 @@ from keras_seqattn.export.transformer_spec import refuse, transformer_spec
 from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
 
+if TYPE_CHECKING:
+    from keras_seqattn.translator import Translator
+
+
 QUANTIZATIONS = (None, "float32", "int8", "int8_float32", "int16", "float16")
 # Positions of a model that sets no limit itself.
 MAX_LENGTH = 1024
 
 
-def prepare(translator, path, quantization=None, max_length=None):
+def prepare(
+    translator: "Translator",
+    path: pathlib.Path,
+    quantization: str | None = None,
+    max_length: int | None = None,
+) -> Callable[[pathlib.Path], None]:
     """Makes the writer of a folder for CTranslate2.
 
     The folder holds the weights (`model.bin`), the vocabularies, and the SentencePiece

@@ -1,11 +1,18 @@
 """A translator's model as an ONNX file: token ids in, logits out."""
 
+import pathlib
 import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import keras
 
 from keras_seqattn import arguments
 from keras_seqattn.export.artifact import needed_package
+
+if TYPE_CHECKING:
+    from keras_seqattn.translator import Translator
+
 
 # The axes of the inputs and of the output, under names that say what they are.
 AXES = {
@@ -16,7 +23,9 @@ AXES = {
 TOKENS = ("start_id", "end_id", "pad_id")
 
 
-def prepare(translator, path, opset_version=None):
+def prepare(
+    translator: "Translator", path: pathlib.Path, opset_version: int | None = None
+) -> Callable[[pathlib.Path], None]:
     """Makes the writer of an ONNX file.
 
     The file holds the model alone: int32 `source_ids` `(batch, source_length)` and

@@ -5,16 +5,25 @@ Shapes: B lines searched together, S source length, N hypotheses, L generated le
 
 import base64
 import functools
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding import BeamSearch, Greedy, loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens
+from keras_seqattn.decoding.methods import Search
 from keras_seqattn.scheduling.static import Sentences, begin
 from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
+
+if TYPE_CHECKING:
+    from keras_seqattn.translator import Translator
+
 
 # The shortest length that sources are padded to; the others are its doubles.
 SHORTEST = 16
@@ -24,7 +33,13 @@ MAX_LENGTH = 1024
 ONLY_SPACE = r"[\t-\r\x1c-\x1f\x{85}\p{Z}]*"
 
 
-def prepare(translator, path, batch_size=16, max_length=None, jit_compile=False):
+def prepare(
+    translator: "Translator",
+    path: pathlib.Path,
+    batch_size: int = 16,
+    max_length: int | None = None,
+    jit_compile: bool = False,
+) -> Callable[[pathlib.Path], None]:
     """Makes the writer of a SavedModel.
 
     It holds model, tokenizers and search. A program that loads it needs TensorFlow and,
@@ -214,7 +229,7 @@ class _Graphs:
         return ordered_results(search, state.search_state)
 
 
-def ordered_results(search, state):
+def ordered_results(search: Search, state: Any) -> tuple[Tensor, Tensor]:
     """Does what `search.results` does, in a graph.
 
     Args:

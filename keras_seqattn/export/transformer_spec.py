@@ -6,6 +6,8 @@ Shapes: D model_dim, H heads, G key and value heads, K key_dim, V value_dim, W w
 a head in CTranslate2, O width of an output, L positions.
 """
 
+from typing import Any, NoReturn
+
 import keras
 import numpy as np
 
@@ -17,6 +19,7 @@ from keras_seqattn.layers import (
     SinusoidalPositions,
     sinusoidal_table,
 )
+from keras_seqattn.models import TranslationTransformer
 
 # CTranslate2 has one epsilon for all norms of a model: that of our blocks.
 EPSILON = 1e-5
@@ -29,14 +32,14 @@ ACTIVATIONS = {
 }
 
 
-def refuse(requirement, received):
+def refuse(requirement: str, received: str) -> NoReturn:
     """Raises the error of a model that CTranslate2 cannot express."""
     raise ValueError(
         f"`model` must {requirement} for CTranslate2. Received: {received}."
     )
 
 
-def transformer_spec(model, max_length):
+def transformer_spec(model: TranslationTransformer, max_length: int) -> Any:
     """Fills a specification of CTranslate2 with a model's weights.
 
     Args:

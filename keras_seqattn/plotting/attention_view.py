@@ -4,17 +4,28 @@ import base64
 import hashlib
 import html
 import json
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import ArrayLike, Lines
 from keras_seqattn.plotting import attention_page, tokens
+
+if TYPE_CHECKING:
+    from keras_seqattn.translator import AttentionWeights
+
 
 # One byte holds a weight to within 0.002: 12 layers of 16 heads take about 1 MB.
 STEPS = 255
 
 
-def attention_html(weights, source_tokens=None, target_tokens=None, title=None):
+def attention_html(
+    weights: "AttentionWeights | ArrayLike",
+    source_tokens: Lines | None = None,
+    target_tokens: Lines | None = None,
+    title: str | None = None,
+) -> str:
     """Writes attention weights as a page that a reader explores in a browser.
 
     The page shows every layer and head as a small map, and the tokens of both sides.

@@ -6,12 +6,22 @@ Matplotlib is imported when a function is called.
 """
 
 import csv
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import keras
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import ArrayLike, Lines, Path
 from keras_seqattn.plotting import fonts
 from keras_seqattn.plotting.tokens import panels_of, readable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from keras_seqattn.translator import AttentionWeights
+
 
 # What the numbers of a column count; a name that is not here labels its own axis.
 LABELS = {
@@ -25,7 +35,12 @@ LABELS = {
 TRAINING_COLOUR, VALIDATION_COLOUR, FAINT = "#94a3b8", "#c2410c", "#e2e8f0"
 
 
-def attention_map(weights, source_tokens=None, target_tokens=None, title=None):
+def attention_map(
+    weights: "AttentionWeights | ArrayLike",
+    source_tokens: Lines | None = None,
+    target_tokens: Lines | None = None,
+    title: str | None = None,
+) -> "Figure":
     """Draws attention weights: a row for a target token, a column for a source token.
 
     Several heads or layers make a grid: a row of panels for a layer, a column for a
@@ -86,7 +101,11 @@ def attention_map(weights, source_tokens=None, target_tokens=None, title=None):
     return figure
 
 
-def learning_curves(history, x="epoch", title=None):
+def learning_curves(
+    history: keras.callbacks.History | dict[str, Sequence[float]] | Path,
+    x: str = "epoch",
+    title: str | None = None,
+) -> "Figure":
     """Draws every metric of a training, the training and the validation together.
 
     An epoch that a file holds twice, because a kill came between its line and its
@@ -207,7 +226,7 @@ def _number(text):
     return float("nan") if text in ("NA", "") else float(text)
 
 
-def new_figure(size):
+def new_figure(size: tuple[float, float]) -> "Figure":
     """Makes an empty figure of a size in inches.
 
     Args:

@@ -1,9 +1,10 @@
 """Fonts for labels in any script: one that has the characters, or their escapes."""
 
 import functools
+from collections.abc import Sequence
 
 
-def drawable(labels):
+def drawable(labels: Sequence[str]) -> tuple[list[str], list[str]]:
     r"""Finds installed fonts for all characters of some labels.
 
     Matplotlib's own font comes first; another serves where it has no glyph. What no

@@ -4,10 +4,19 @@ What is drawn is any object that has what `keras_seqattn.tuning.Study` has: `tab
 `hyperparameters()`, `importance()`, `objective` and `direction`.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import ArrayLike
 from keras_seqattn.plotting.figures import FAINT, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from keras_seqattn.tuning.study import Study
+
 
 COLOURS = {
     "completed": "#0f766e",
@@ -26,7 +35,7 @@ NAMES = {
 }
 
 
-def study(study, title=None):
+def study(study: "Study", title: str | None = None) -> "Figure":
     """Draws what a study found, in four panels.
 
     The scores by the minutes of the study, with the best so far; the scores by the
@@ -108,7 +117,7 @@ def _draw_size(panel, scored, study):
     _label(panel, "weights", _name(study.objective))
 
 
-def pareto_front(sizes, scores, direction):
+def pareto_front(sizes: ArrayLike, scores: ArrayLike, direction: str) -> list[int]:
     """Finds the models that no smaller or equal one beats.
 
     Args:

@@ -1,11 +1,22 @@
 """What every picture of attention is made of: weights that fit tokens one can read."""
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import ArrayLike, Lines
+
+if TYPE_CHECKING:
+    from keras_seqattn.translator import AttentionWeights
 
 
-def panels_of(weights, source_tokens, target_tokens):
+def panels_of(
+    weights: "AttentionWeights | ArrayLike",
+    source_tokens: Lines | None,
+    target_tokens: Lines | None,
+) -> tuple[np.ndarray, Lines, Lines]:
     """Checks attention weights against their tokens.
 
     Args:
@@ -43,7 +54,7 @@ def panels_of(weights, source_tokens, target_tokens):
     return weights, source_tokens, target_tokens
 
 
-def readable(tokens):
+def readable(tokens: Iterable[str]) -> list[str]:
     r"""Escapes what has no shape of its own, so that each label shows its token.
 
     Example:
