@@ -7,16 +7,18 @@ generator is the faster, and its bits suffice for two places each.
 """
 
 import math
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_seqattn.annotations import Seed, Tensor
 from keras_seqattn.backend import tracing
 from keras_seqattn.backend.ops import random_uint16
 
 
-def drop(x, rate, seed):
+def drop(x: Tensor, rate: float, seed: Seed) -> Tensor:
     """Sets a fraction of the numbers to zero, and scales the others up for it.
 
     What is dropped is a function of the seed and the shape. In a program that XLA
@@ -56,7 +58,7 @@ def drop(x, rate, seed):
     return ops.where(kept, x * scale, ops.cast(0.0, x.dtype))
 
 
-def hashes(shape, seed):
+def hashes(shape: Sequence[int | Tensor], seed: Tensor) -> Tensor:
     """Computes a hash of each position of a shape.
 
     Args:
@@ -86,7 +88,7 @@ def _mixed(x):
 class Dropout(keras.layers.Dropout):
     """`keras.layers.Dropout` by `drop`; part of other layers, and saved with them."""
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         """Drops while training."""
         if not training or self.rate == 0.0:
             return inputs

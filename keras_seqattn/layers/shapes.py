@@ -3,12 +3,16 @@
 A size that is not known yet (None, or a tensor) fits.
 """
 
+from typing import Any
+
+import keras
+
 from keras_seqattn import arguments
 
 BEAMS = "(batch, beams, width)"
 
 
-def check_built(layer):
+def check_built(layer: keras.layers.Layer) -> None:
     """Raises an error if a layer has no weights yet.
 
     Args:
@@ -30,7 +34,7 @@ def check_built(layer):
         )
 
 
-def check_rank(name, x, layout):
+def check_rank(name: str, x: Any, layout: str) -> None:
     """Raises an error if an input has too few or too many axes.
 
     Args:
@@ -63,7 +67,13 @@ def check_rank(name, x, layout):
         )
 
 
-def check_tensor(name, x, layout=None, width=None, integers=False):
+def check_tensor(
+    name: str,
+    x: Any,
+    layout: str | None = None,
+    width: int | None = None,
+    integers: bool = False,
+) -> None:
     """Raises an error if an argument of a method is not a tensor that fits.
 
     Args:
@@ -94,7 +104,7 @@ def check_tensor(name, x, layout=None, width=None, integers=False):
         )
 
 
-def check_batch(**inputs):
+def check_batch(**inputs: Any) -> None:
     """Raises an error if inputs differ in the first axis.
 
     Args:
@@ -118,7 +128,7 @@ def check_batch(**inputs):
         )
 
 
-def check_width(name, x, width, when=""):
+def check_width(name: str, x: Any, width: int, when: str = "") -> None:
     """Raises an error if vectors are not of the width that a layer was built for.
 
     Args:
@@ -141,7 +151,7 @@ def check_width(name, x, width, when=""):
         )
 
 
-def check_not_empty(name, x):
+def check_not_empty(name: str, x: Any) -> None:
     """Raises an error if a sequence has no position, which no recurrence can read.
 
     Args:
@@ -167,7 +177,7 @@ def _shape(x):
     return () if isinstance(shape, bool | int | float) else tuple(shape)
 
 
-def check_kept(name, kept, kind, maker):
+def check_kept(name: str, kept: Any, kind: type, maker: str) -> None:
     """Raises an error if an argument is not what a method of the layer made.
 
     Args:

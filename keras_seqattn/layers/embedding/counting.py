@@ -6,10 +6,13 @@ Shapes: B batch, L length.
 import keras
 from keras import ops
 
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.layers.shapes import check_batch
 
 
-def positions_of(x, start=0, positions=None, axis=1):
+def positions_of(
+    x: Tensor, start: int | Tensor = 0, positions: Tensor | None = None, axis: int = 1
+) -> Tensor:
     """Returns the positions of the vectors of a sequence.
 
     Args:

@@ -201,12 +201,12 @@ class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.
         Vaswani et al. 2017, section 3.4. Differs: none.
     """
 
-    def __init__(self, vocabulary_size, **kwargs):
+    def __init__(self, vocabulary_size: int, **kwargs: Any) -> None:
         arguments.positive_integer("vocabulary_size", vocabulary_size)
         super().__init__(vocabulary_size, use_bias=False, **kwargs)
         self.vocabulary_size = vocabulary_size
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Computes the logits of `inputs`."""
         logits = super().call(inputs, training=training)
         if training and self.activation is keras.activations.linear:
@@ -214,7 +214,7 @@ class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.
             keep_factors(logits, inputs, kernel)
         return logits
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         config = super().get_config()
         for owned in ("units", "use_bias"):

@@ -6,12 +6,14 @@ computed in float32 whatever the compute dtype: in bfloat16 the sinusoids are of
 """
 
 import math
+from typing import Any, Literal
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Initializer, Shape, Tensor
 from keras_seqattn.backend import tracing
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.embedding.counting import positions_of
@@ -21,7 +23,13 @@ from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent, unquantized
 
 
-def sinusoidal_table(length, dim, base=10000.0, cosine_exponent="even", start=0):
+def sinusoidal_table(
+    length: int | Tensor,
+    dim: int,
+    base: float = 10000.0,
+    cosine_exponent: Literal["even", "odd"] = "even",
+    start: int | Tensor = 0,
+) -> Tensor:
     """Computes sinusoidal positions, sines and cosines interleaved.
 
     table[p, 2i] = sin(p / base^(2i/dim)) and table[p, 2i+1] = cos(p / base^(c/dim)),
@@ -100,7 +108,12 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
         Vaswani et al. 2017, section 3.5. Differs: none.
     """
 
-    def __init__(self, base=10000.0, cosine_exponent="even", **kwargs):
+    def __init__(
+        self,
+        base: float = 10000.0,
+        cosine_exponent: Literal["even", "odd"] = "even",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.base = arguments.number("base", base, above=0.0)
         self.cosine_exponent = arguments.choice(
@@ -109,19 +122,21 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
         self.supports_masking = True
         self.built = True
 
-    def call(self, x, start=0, positions=None):
+    def call(
+        self, x: Tensor, start: int | Tensor = 0, positions: Tensor | None = None
+    ) -> Tensor:
         """Adds the positions `start`, `start + 1`, ..., or `positions`, to `x`."""
         check_rank("x", x, "(batch, length, width)")
         positions = positions_of(x, start, positions)
         rows = _sinusoids(positions, x.shape[-1], self.base, self.cosine_exponent)
         return x + ops.cast(rows, x.dtype)
 
-    def compute_output_shape(self, x_shape):
+    def compute_output_shape(self, x_shape: Shape) -> Shape:
         """Returns the shape of `x`, unchanged."""
         check_rank("x", x_shape, "(batch, length, width)")
         return x_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         config = super().get_config()
         return {
@@ -167,13 +182,15 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
         Gehring et al. 2017, section 3.1. Differs: none.
     """
 
-    def __init__(self, max_length, initializer="uniform", **kwargs):
+    def __init__(
+        self, max_length: int, initializer: Initializer = "uniform", **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.max_length = arguments.positive_integer("max_length", max_length)
         self.initializer = arguments.keras_object("initializer", initializer)
         self.supports_masking = True
 
-    def build(self, x_shape):
+    def build(self, x_shape: Shape) -> None:
         """Makes the table `(max_length, D)`."""
         check_rank("x", x_shape, "(batch, length, width)")
         self.table = self.add_weight(
@@ -182,7 +199,9 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
             initializer=self.initializer,
         )
 
-    def call(self, x, start=0, positions=None):
+    def call(
+        self, x: Tensor, start: int | Tensor = 0, positions: Tensor | None = None
+    ) -> Tensor:
         """Adds the positions `start`, `start + 1`, ..., or `positions`, to `x`."""
         check_rank("x", x, "(batch, length, width)")
         length = x.shape[1]
@@ -216,12 +235,12 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
                 f"Received: x of length {length}, start={start!r}."
             )
 
-    def compute_output_shape(self, x_shape):
+    def compute_output_shape(self, x_shape: Shape) -> Shape:
         """Returns the shape of `x`, unchanged."""
         check_rank("x", x_shape, "(batch, length, width)")
         return x_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),
@@ -293,14 +312,17 @@ class PositionalEmbedding(
 
     def __init__(
         self,
-        vocabulary_size,
-        model_dim,
-        positions="sinusoidal",
-        max_length=None,
-        dropout=0.0,
-        mask_zero=True,
-        **kwargs,
-    ):
+        vocabulary_size: int,
+        model_dim: int,
+        positions: Literal["sinusoidal", "learned"]
+        | dict[str, Any]
+        | keras.layers.Layer
+        | None = "sinusoidal",
+        max_length: int | None = None,
+        dropout: float = 0.0,
+        mask_zero: bool = True,
+        **kwargs: Any,
+    ) -> None:
         arguments.positive_integer("vocabulary_size", vocabulary_size)
         arguments.positive_integer("model_dim", model_dim)
         arguments.boolean("mask_zero", mask_zero)
@@ -322,13 +344,20 @@ class PositionalEmbedding(
         self.dropout_layer = Dropout(dropout, dtype=float_policy)
         self.supports_masking = True
 
-    def build(self, inputs_shape=None):
+    def build(self, inputs_shape: Shape | None = None) -> None:
         """Makes the table `(V, D)` and the positions."""
         super().build(inputs_shape)
         if self.positions is not None and not self.positions.built:
             self.positions.build((None, None, self.model_dim))
 
-    def call(self, inputs, start=0, reverse=False, training=None, positions=None):
+    def call(
+        self,
+        inputs: Tensor,
+        start: int | Tensor = 0,
+        reverse: bool = False,
+        training: bool | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """Embeds `inputs`, or gives their logits."""
         self._check_inputs(inputs, reverse)
         output = super().call(inputs, reverse=reverse)
@@ -340,8 +369,13 @@ class PositionalEmbedding(
         return output
 
     def quantized_call(
-        self, inputs, start=0, reverse=False, training=None, positions=None
-    ):
+        self,
+        inputs: Tensor,
+        start: int | Tensor = 0,
+        reverse: bool = False,
+        training: bool | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """Does what `call` does, on the quantized table."""
         self._check_inputs(inputs, reverse)
         output = super().quantized_call(inputs, reverse=reverse)
@@ -366,7 +400,7 @@ class PositionalEmbedding(
                 f"{values.dtype.name!r}."
             )
 
-    def step(self, token_ids, index):
+    def step(self, token_ids: Tensor, index: int | Tensor) -> Tensor:
         """Embeds one token of each beam, all beams of a sentence at one position.
 
         Equals column `index` of a call on each beam's whole sequence.
@@ -395,7 +429,7 @@ class PositionalEmbedding(
             x = self.positions(x, start=start, **given)
         return self.dropout_layer(x)
 
-    def logits(self, x, kernel=None):
+    def logits(self, x: Tensor, kernel: Tensor | None = None) -> Tensor:
         """Computes the tied logits `(..., V)` of vectors.
 
         Args:
@@ -412,7 +446,7 @@ class PositionalEmbedding(
         rows = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), kernel)
         return ops.reshape(rows, (*ops.shape(x)[:-1], self.vocabulary_size))
 
-    def logits_kernel(self):
+    def logits_kernel(self) -> Tensor | None:
         """Turns the table once for many calls of `logits`, each of few vectors.
 
         XLA's product on a CPU would turn it in each of them, which takes as long again.
@@ -426,7 +460,7 @@ class PositionalEmbedding(
         table = ops.convert_to_tensor(self.embeddings)
         return ops.cast(ops.transpose(table), self.compute_dtype)
 
-    def compute_mask(self, inputs, mask=None):
+    def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Marks real tokens; in reverse, passes the mask of the vectors on."""
         # Keras gives no sign of `reverse` here, and `keras.Sequential` feeds float ids.
         is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
@@ -435,13 +469,18 @@ class PositionalEmbedding(
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
     def compute_output_spec(
-        self, inputs, start=0, reverse=False, training=None, positions=None
-    ):
+        self,
+        inputs: Tensor,
+        start: int | Tensor = 0,
+        reverse: bool = False,
+        training: bool | None = None,
+        positions: Tensor | None = None,
+    ) -> Any:
         """Returns the symbolic output."""
         self._check_inputs(inputs, reverse)
         return super().compute_output_spec(inputs, reverse=reverse)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         config = super().get_config()
         for owned_by_keras in ("input_dim", "output_dim"):

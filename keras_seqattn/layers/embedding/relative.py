@@ -12,6 +12,7 @@ heads, K key_dim.
 """
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,16 +28,18 @@ from keras_seqattn.layers.weights.quantization import unquantized
 class _Bias(arguments.Checked, keras.layers.Layer):
     """What biases share: they leave queries and keys as they are."""
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def build(self, query_shape, key_shape=None):
+    def build(self, query_shape: Shape, key_shape: Shape | None = None) -> None:
         """Takes the number of heads from the queries."""
         check_rank("query", query_shape, "(batch, length, heads, width)")
         self.num_heads = query_shape[2]
 
-    def call(self, query, key=None, offset=0):
+    def call(
+        self, query: Tensor, key: Tensor | None = None, offset: int | Tensor = 0
+    ) -> Tensor:
         """Computes the bias of the scores of `query` and `key`."""
         for name, x in (("query", query), ("key", key)):
             check_rank(name, x, "(batch, length, heads, width)")
@@ -49,17 +52,19 @@ class _Bias(arguments.Checked, keras.layers.Layer):
         bias = self.bias(ops.shape(query)[1], ops.shape(source)[1], offset)
         return ops.cast(bias.pairs(), self.compute_dtype)
 
-    def rotate(self, x, start=0):
+    def rotate(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
         """Returns `x`."""
         check_tensor("x", x, "(batch, length, heads, width)")
         arguments.index("start", start)
         return x
 
-    def compute_mask(self, query, mask=None):
+    def compute_mask(self, query: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Returns None: the bias has no mask."""
         return None
 
-    def compute_output_shape(self, query_shape, key_shape=None):
+    def compute_output_shape(
+        self, query_shape: Shape, key_shape: Shape | None = None
+    ) -> Shape:
         """Returns the shape of the bias."""
         for name, shape in (("query", query_shape), ("key", key_shape)):
             check_rank(name, shape, "(batch, length, heads, width)")
@@ -112,12 +117,12 @@ class RelativeBias(_Bias):
 
     def __init__(
         self,
-        num_buckets=32,
-        max_distance=128,
-        bidirectional=True,
-        initializer="random_normal",
-        **kwargs,
-    ):
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        initializer: Initializer = "random_normal",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_buckets = arguments.positive_integer("num_buckets", num_buckets)
         self.max_distance = arguments.positive_integer("max_distance", max_distance)
@@ -146,7 +151,7 @@ class RelativeBias(_Bias):
     def _buckets_of_a_direction(self):
         return self.num_buckets // 2 if self.bidirectional else self.num_buckets
 
-    def build(self, query_shape, key_shape=None):
+    def build(self, query_shape: Shape, key_shape: Shape | None = None) -> None:
         """Makes the table `(num_buckets, H)`."""
         super().build(query_shape, key_shape)
         self.table = self.add_weight(
@@ -156,7 +161,12 @@ class RelativeBias(_Bias):
             autocast=False,  # In a cached step as in a whole pass: float32.
         )
 
-    def bias(self, target_length, source_length, offset=0):
+    def bias(
+        self,
+        target_length: int | Tensor,
+        source_length: int | Tensor,
+        offset: int | Tensor = 0,
+    ) -> DistanceBias:
         """Computes the bias of the scores of given lengths.
 
         Args:
@@ -174,7 +184,7 @@ class RelativeBias(_Bias):
         values = ops.cast(ops.transpose(rows), "float32")
         return DistanceBias(values, target_length)
 
-    def buckets(self, behind):
+    def buckets(self, behind: Tensor) -> Tensor:
         """Returns the bucket of each distance.
 
         Args:
@@ -193,7 +203,7 @@ class RelativeBias(_Bias):
             return bucket
         return bucket + ops.where(behind < 0, size, 0)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),
@@ -243,13 +253,18 @@ class AlibiBias(_Bias):
         symmetric without a causal mask, which the paper leaves open.
     """
 
-    def __init__(self, alibi_bias_max=8.0, **kwargs):
+    def __init__(self, alibi_bias_max: float = 8.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.alibi_bias_max = arguments.number(
             "alibi_bias_max", alibi_bias_max, above=0.0
         )
 
-    def bias(self, target_length, source_length, offset=0):
+    def bias(
+        self,
+        target_length: int | Tensor,
+        source_length: int | Tensor,
+        offset: int | Tensor = 0,
+    ) -> DistanceBias:
         """Computes the bias of the scores of given lengths.
 
         Args:
@@ -269,7 +284,7 @@ class AlibiBias(_Bias):
         values = -ops.multiply(ops.cast(distances, "float32"), slopes)
         return DistanceBias(values, target_length, learned=False)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {**super().get_config(), "alibi_bias_max": self.alibi_bias_max}
 
@@ -277,7 +292,9 @@ class AlibiBias(_Bias):
 _LAYERS = {"rotary": RotaryPositions, "alibi": AlibiBias, "relative": RelativeBias}
 
 
-def positions_in_attention(positions, dtype=None):
+def positions_in_attention(
+    positions: PositionsInAttention | None, dtype: Dtype = None
+) -> keras.layers.Layer | None:
     """Makes the layer that a name stands for; a layer stands for itself.
 
     Args:

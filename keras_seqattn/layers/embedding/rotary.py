@@ -3,11 +3,14 @@
 Shapes: B batch, L length, H heads, K key_dim.
 """
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.layers.attention.distances import check_lengths
 from keras_seqattn.layers.embedding.counting import positions_of
 from keras_seqattn.layers.shapes import check_rank, check_tensor
@@ -59,8 +62,13 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
     """
 
     def __init__(
-        self, base=10000.0, scaling=1.0, sequence_axis=1, feature_axis=-1, **kwargs
-    ):
+        self,
+        base: float = 10000.0,
+        scaling: float = 1.0,
+        sequence_axis: int = 1,
+        feature_axis: int = -1,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.base = arguments.number("base", base, above=0.0)
         self.scaling = arguments.number("scaling", scaling, above=0.0)
@@ -68,18 +76,20 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         self.feature_axis = arguments.integer("feature_axis", feature_axis)
         self.supports_masking = True
 
-    def build(self, x_shape):
+    def build(self, x_shape: Shape) -> None:
         """Checks that the axes are there, and that the width of a head is even."""
         check_rank("x", x_shape, "(batch, ..., length, width)")
         _, feature = self._axes(len(x_shape))
         _check_width(x_shape[feature])
 
-    def call(self, x, start=0, positions=None):
+    def call(
+        self, x: Tensor, start: int | Tensor = 0, positions: Tensor | None = None
+    ) -> Tensor:
         """Rotates `x`."""
         check_rank("x", x, "(batch, ..., length, width)")
         return self._rotated(x, start, positions, *self._axes(len(x.shape)))
 
-    def rotate(self, x, start=0):
+    def rotate(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
         """Rotates heads that stand at `start`, `start + 1`, ...
 
         Args:
@@ -93,7 +103,12 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         arguments.index("start", start)
         return self._rotated(x, start, None, 1, 3)
 
-    def bias(self, target_length, source_length, offset=0):
+    def bias(
+        self,
+        target_length: int | Tensor,
+        source_length: int | Tensor,
+        offset: int | Tensor = 0,
+    ) -> None:
         """Returns None: the scores of what is rotated need no bias."""
         check_lengths(target_length, source_length, offset)
         return None
@@ -127,12 +142,12 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         turned = (left * cosine - right * sine, right * cosine + left * sine)
         return ops.cast(ops.concatenate(turned, axis=feature), x.dtype)
 
-    def compute_output_shape(self, x_shape):
+    def compute_output_shape(self, x_shape: Shape) -> Shape:
         """Returns the shape of `x`, unchanged."""
         check_rank("x", x_shape, "(batch, ..., length, width)")
         return x_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),

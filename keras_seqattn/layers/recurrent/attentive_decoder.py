@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Cell, Shape, Tensor
 from keras_seqattn.layers.attention import additive
 from keras_seqattn.layers.attention.masks import bool_mask, checked_mask, input_masks
 from keras_seqattn.layers.recurrent.encoder import RecurrentStack
@@ -96,19 +97,21 @@ class AttentiveRecurrentDecoder(RecurrentStack):
 
     def __init__(
         self,
-        units,
-        num_layers=1,
-        cell="gru",
-        attention_units=None,
-        dropout=0.0,
-        **kwargs,
-    ):
+        units: int,
+        num_layers: int = 1,
+        cell: Cell = "gru",
+        attention_units: int | None = None,
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(units, num_layers, cell, dropout, **kwargs)
         if attention_units is not None:
             arguments.positive_integer("attention_units", attention_units)
         self.attention_units = attention_units
 
-    def build(self, target_shape, source_shape, state_shape):
+    def build(
+        self, target_shape: Shape, source_shape: Shape, state_shape: Shape
+    ) -> None:
         """Makes the stack, its first states, the attention and the output."""
         _check_ranks(target_shape, source_shape, state_shape)
         shapes = (target_shape, source_shape, state_shape)
@@ -135,14 +138,14 @@ class AttentiveRecurrentDecoder(RecurrentStack):
 
     def call(
         self,
-        target,
-        source,
-        state,
-        target_mask=None,
-        source_mask=None,
-        return_attention_scores=False,
-        training=None,
-    ):
+        target: Tensor,
+        source: Tensor,
+        state: Tensor,
+        target_mask: Tensor | None = None,
+        source_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Decodes a whole target."""
         _check_shapes(target, source, state)
         check_not_empty("target", target)
@@ -175,7 +178,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         output = self.output_dense(ops.concatenate([context, hidden], axis=-1))
         return self.dropout_layer(output), scores
 
-    def initial_cache(self, state, width=1):
+    def initial_cache(self, state: Tensor, width: int = 1) -> Tensor:
         """Makes the states before the first step.
 
         Args:
@@ -192,7 +195,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         first = ops.reshape(first, (-1, 1, self.num_layers, self.units))
         return ops.repeat(first, width, axis=1)
 
-    def project_memory(self, source):
+    def project_memory(self, source: Tensor) -> Memory:
         """Projects what `step` attends to, once for all steps and beams.
 
         Args:
@@ -208,8 +211,13 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         return Memory(keys, ops.expand_dims(source, 2))
 
     def step(
-        self, target, cache, memory, source_mask=None, return_attention_scores=False
-    ):
+        self,
+        target: Tensor,
+        cache: Tensor,
+        memory: Memory,
+        source_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+    ) -> tuple[Tensor, ...]:
         """Decodes one new position of each beam; equals its row of a whole pass.
 
         Args:
@@ -242,17 +250,24 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         output, scores = self._attend(hidden, memory, mask, return_attention_scores)
         return (output, cache, scores) if return_attention_scores else (output, cache)
 
-    def compute_mask(self, target, mask=None):
+    def compute_mask(self, target: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Passes the mask of `target` on to the output, none to the weights."""
         return mask[0] if isinstance(mask, (list, tuple)) else mask
 
-    def compute_output_shape(self, target_shape, source_shape, state_shape):
+    def compute_output_shape(
+        self, target_shape: Shape, source_shape: Shape, state_shape: Shape
+    ) -> Shape:
         """Returns the shape of the output without the weights."""
         return (*target_shape[:-1], self.units)
 
     def compute_output_spec(
-        self, target, source, state, return_attention_scores=False, **kwargs
-    ):
+        self,
+        target: Tensor,
+        source: Tensor,
+        state: Tensor,
+        return_attention_scores: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         _check_shapes(target, source, state)
         output = keras.KerasTensor((*target.shape[:-1], self.units), self.compute_dtype)
@@ -261,7 +276,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         shape = (target.shape[0], 1, target.shape[1], source.shape[1])
         return output, keras.KerasTensor(shape, self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {**super().get_config(), "attention_units": self.attention_units}
 

@@ -3,15 +3,18 @@
 Shapes: B batch, T length of a segment, M memory_length, D model_dim.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
 
-def next_memory(memory, segment):
+def next_memory(memory: Tensor, segment: Tensor) -> Tensor:
     """Keeps the last M rows of a memory and the segment after it, without gradient.
 
     Args:
@@ -76,13 +79,13 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
         Dai et al. 2019, section 3.2. Differs: none.
     """
 
-    def __init__(self, memory_length, batch_size, **kwargs):
+    def __init__(self, memory_length: int, batch_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.memory_length = arguments.positive_integer("memory_length", memory_length)
         self.batch_size = arguments.positive_integer("batch_size", batch_size)
         self.supports_masking = True
 
-    def build(self, x_shape):
+    def build(self, x_shape: Shape) -> None:
         """Makes the variables, which hold nothing."""
         check_rank("x", x_shape, "(batch, length, width)")
         shape = (self.batch_size, self.memory_length)
@@ -101,7 +104,9 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
             trainable=False,
         )
 
-    def call(self, x, mask=None, restart=None):
+    def call(
+        self, x: Tensor, mask: Tensor | None = None, restart: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Returns what is held, and holds the end of `x`."""
         check_rank("x", x, "(batch, length, width)")
         check_batch(x=x, memory=self.memory)
@@ -121,17 +126,19 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
         self.memory_mask.assign(next_memory(held_mask, mask))
         return held, held_mask
 
-    def reset(self):
+    def reset(self) -> None:
         """Forgets all: every row begins another text."""
         if self.built:
             self.memory.assign(ops.zeros(self.memory.shape, self.memory.dtype))
             self.memory_mask.assign(ops.zeros(self.memory_mask.shape, "bool"))
 
-    def compute_mask(self, x, mask=None):
+    def compute_mask(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Returns no masks: the memory's is an output."""
         return None
 
-    def compute_output_spec(self, x, mask=None, restart=None):
+    def compute_output_spec(
+        self, x: Tensor, mask: Tensor | None = None, restart: Tensor | None = None
+    ) -> Any:
         """Returns the symbolic memory and its mask."""
         check_rank("x", x, "(batch, length, width)")
         check_batch(x=x, memory=self.memory)
@@ -141,7 +148,7 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
             keras.KerasTensor(shape, "bool"),
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),

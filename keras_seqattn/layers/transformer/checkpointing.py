@@ -7,6 +7,8 @@ called for the first time: outside of training, and with other dropout.
 import contextlib
 import functools
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
@@ -14,7 +16,7 @@ from keras import ops
 from keras_seqattn.backend.parts import seed_generators_of
 
 
-def checkpointed(call):
+def checkpointed(call: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a layer keep, of all that its `call` computes, only the output.
 
     While training, and where the layer's `gradient_checkpointing` is True, the call is

@@ -4,10 +4,13 @@ Shapes: B batch, T target length, S source length, M length of the past, D model
 H heads, W beams, L cache length.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Activation, Initializer, Norm, Shape, Tensor
 from keras_seqattn.layers.attention.kv_cache import KVCache
 from keras_seqattn.layers.attention.masks import bool_mask, checked_mask, input_masks
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
@@ -28,6 +31,7 @@ from keras_seqattn.layers.transformer.encoder_block import (
     checked_attention,
 )
 from keras_seqattn.layers.transformer.residual import EPSILON
+from keras_seqattn.layers.transformer.unpadding import Unpadding
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -102,25 +106,25 @@ class DecoderBlock(Block):
 
     def __init__(
         self,
-        num_heads,
-        intermediate_dim,
-        key_dim=None,
-        dropout=0.0,
-        attention_dropout=0.0,
-        activation="relu",
-        gated=False,
-        norm="layer",
-        normalize_first=True,
-        attention=None,
-        cross_attention=None,
-        activation_dropout=0.0,
-        stochastic_depth=0.0,
-        gradient_checkpointing=False,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        epsilon=EPSILON,
-        **kwargs,
-    ):
+        num_heads: int,
+        intermediate_dim: int,
+        key_dim: int | None = None,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        activation: Activation = "relu",
+        gated: bool = False,
+        norm: Norm = "layer",
+        normalize_first: bool = True,
+        attention: dict[str, Any] | keras.layers.Layer | None = None,
+        cross_attention: dict[str, Any] | keras.layers.Layer | None = None,
+        activation_dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
+        gradient_checkpointing: bool = False,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        epsilon: float = EPSILON,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             num_heads,
             intermediate_dim,
@@ -142,7 +146,7 @@ class DecoderBlock(Block):
         )
         self.cross_attention = checked_attention("cross_attention", cross_attention)
 
-    def build(self, target_shape, source_shape=None):
+    def build(self, target_shape: Shape, source_shape: Shape | None = None) -> None:
         """Makes the attentions and the feed-forward."""
         for name, shape in (("target", target_shape), ("source", source_shape)):
             check_rank(name, shape, "(batch, length, width)")
@@ -158,7 +162,7 @@ class DecoderBlock(Block):
             self.cross_residual.build(target_shape, source_shape)
         self.feed_forward_residual.build(target_shape)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses two masks of the target; `call` cannot, since Keras fills one in."""
         mask, target_mask = kwargs.get("mask"), kwargs.get("target_mask")
         if mask is not None and target_mask is not None:
@@ -172,17 +176,17 @@ class DecoderBlock(Block):
     @checkpointed
     def call(
         self,
-        target,
-        source=None,
-        mask=None,
-        target_mask=None,
-        source_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=True,
-        past=None,
-        past_mask=None,
-    ):
+        target: Tensor,
+        source: Tensor | None = None,
+        mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        source_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = True,
+        past: Tensor | None = None,
+        past_mask: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:
         """Decodes `target`, attending to `source`."""
         check_sequences(target=target, source=source, past=past)
         target_mask = bool_mask("target_mask", target_mask if mask is None else mask)
@@ -210,8 +214,14 @@ class DecoderBlock(Block):
         return (x, *scores) if return_attention_scores else x
 
     def call_unpadded(
-        self, x, unpadding, mask, memory=None, memory_unpadding=None, memory_mask=None
-    ):
+        self,
+        x: Tensor,
+        unpadding: Unpadding,
+        mask: Tensor,
+        memory: Tensor | None = None,
+        memory_unpadding: Unpadding | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> Tensor:
         """Does what a call does while training, on the tokens of a batch alone.
 
         Args:
@@ -275,7 +285,9 @@ class DecoderBlock(Block):
         length = memory.key.shape[3] if known else None
         return checked_mask("source_mask", source_mask, length)
 
-    def initial_cache(self, batch_size, width, max_length):
+    def initial_cache(
+        self, batch_size: int | Tensor, width: int, max_length: int
+    ) -> KVCache:
         """Makes the empty cache of `step`: that of the self-attention.
 
         Args:
@@ -290,7 +302,7 @@ class DecoderBlock(Block):
         attention = self.attention_residual.sublayer
         return attention.initial_cache(batch_size, width, max_length)
 
-    def project_memory(self, source):
+    def project_memory(self, source: Tensor) -> KVCache:
         """Projects the source for the cross-attention, once for all steps and beams.
 
         Args:
@@ -304,7 +316,9 @@ class DecoderBlock(Block):
         check_tensor("source", source, "(batch, length, width)")
         return self.cross_residual.sublayer.project_memory(source)
 
-    def prefill(self, target, cache, width=1, **options):
+    def prefill(
+        self, target: Tensor, cache: KVCache, width: int = 1, **options: Any
+    ) -> tuple[Any, KVCache]:
         """Does what a call does, and leaves what `step` needs to go on from it.
 
         Args:
@@ -325,15 +339,15 @@ class DecoderBlock(Block):
 
     def step(
         self,
-        target,
-        cache,
-        index,
-        memory=None,
-        source_mask=None,
-        mask=None,
-        ancestry=None,
-        return_attention_scores=False,
-    ):
+        target: Tensor,
+        cache: KVCache,
+        index: int | Tensor,
+        memory: KVCache | None = None,
+        source_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        ancestry: Tensor | None = None,
+        return_attention_scores: bool = False,
+    ) -> tuple[Any, ...]:
         """Decodes one new position of each beam.
 
         Equals row `index` of a call on the whole sequence.
@@ -386,13 +400,18 @@ class DecoderBlock(Block):
         x = self.feed_forward_residual(x)
         return (x, cache, scores) if return_attention_scores else (x, cache)
 
-    def compute_mask(self, target, mask=None):
+    def compute_mask(self, target: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Passes the mask of `target` on to the output, none to the weights."""
         return mask
 
     def compute_output_spec(
-        self, target, source=None, return_attention_scores=False, past=None, **kwargs
-    ):
+        self,
+        target: Tensor,
+        source: Tensor | None = None,
+        return_attention_scores: bool = False,
+        past: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(target=target, source=source, past=past)
         self._check_source(source)
@@ -402,7 +421,7 @@ class DecoderBlock(Block):
             attended.append((self.cross_residual, source))
         return self._output_spec(target, return_attention_scores, *attended)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),

@@ -3,16 +3,20 @@
 Shapes: B batch, L length, D model_dim, H heads.
 """
 
+from typing import Any, Self
+
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Activation, Initializer, Norm, Shape, Tensor
 from keras_seqattn.layers.attention.masks import bool_mask, input_masks
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
 from keras_seqattn.layers.shapes import check_batch, check_rank
 from keras_seqattn.layers.transformer.checkpointing import checkpointed
 from keras_seqattn.layers.transformer.feed_forward import FeedForward
 from keras_seqattn.layers.transformer.residual import EPSILON, NORMS, Residual
+from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.quantization import dtype_config
 
 
@@ -24,24 +28,24 @@ class Block(arguments.Checked, keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        intermediate_dim,
-        key_dim=None,
-        dropout=0.0,
-        attention_dropout=0.0,
-        activation="relu",
-        gated=False,
-        norm="layer",
-        normalize_first=True,
-        attention=None,
-        activation_dropout=0.0,
-        stochastic_depth=0.0,
-        gradient_checkpointing=False,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        epsilon=EPSILON,
-        **kwargs,
-    ):
+        num_heads: int,
+        intermediate_dim: int,
+        key_dim: int | None = None,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        activation: Activation = "relu",
+        gated: bool = False,
+        norm: Norm = "layer",
+        normalize_first: bool = True,
+        attention: dict[str, Any] | keras.layers.Layer | None = None,
+        activation_dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
+        gradient_checkpointing: bool = False,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        epsilon: float = EPSILON,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = arguments.positive_integer("num_heads", num_heads)
         self.intermediate_dim = arguments.positive_integer(
@@ -114,7 +118,7 @@ class Block(arguments.Checked, keras.layers.Layer):
         return self._residual(attention, f"{name}_residual")
 
     @property
-    def unpads(self):
+    def unpads(self) -> bool:
         """Whether `call_unpadded` does what a call does while training."""
         attended = (
             residual.sublayer
@@ -139,7 +143,9 @@ class Block(arguments.Checked, keras.layers.Layer):
             )
         return model_dim // self.num_heads
 
-    def compute_output_shape(self, x_shape, source_shape=None):
+    def compute_output_shape(
+        self, x_shape: Shape, source_shape: Shape | None = None
+    ) -> Shape:
         """Returns the shape of the first input, unchanged."""
         return x_shape
 
@@ -156,7 +162,7 @@ class Block(arguments.Checked, keras.layers.Layer):
         ]
         return output, *scores
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),
@@ -180,7 +186,7 @@ class Block(arguments.Checked, keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """Makes the block, and the attention layers it was given from their config."""
         made = {
             name: attention_from_config(config[name])
@@ -192,7 +198,7 @@ class Block(arguments.Checked, keras.layers.Layer):
         return cls(**config)
 
 
-def check_sequences(**inputs):
+def check_sequences(**inputs: Any) -> None:
     """Raises an error if inputs are not sequences of vectors of one batch.
 
     Args:
@@ -207,13 +213,13 @@ def check_sequences(**inputs):
 
 
 def attend(
-    residual,
-    x,
-    source=None,
-    past=None,
-    return_attention_scores=False,
-    **more,
-):
+    residual: Residual,
+    x: Tensor,
+    source: Tensor | None = None,
+    past: Tensor | None = None,
+    return_attention_scores: bool = False,
+    **more: Any,
+) -> tuple[Tensor, ...]:
     """Attends inside a residual.
 
     Args:
@@ -241,8 +247,13 @@ def attend(
 
 
 def attend_unpadded(
-    residual, x, unpadding, source=None, source_unpadding=None, **options
-):
+    residual: Residual,
+    x: Tensor,
+    unpadding: Unpadding,
+    source: Tensor | None = None,
+    source_unpadding: Unpadding | None = None,
+    **options: Any,
+) -> Tensor:
     """Attends inside a residual, on the tokens of a batch alone.
 
     Args:
@@ -265,7 +276,7 @@ def attend_unpadded(
     return residual.leave(x, attended)
 
 
-def checked_attention(name, attention):
+def checked_attention(name: str, attention: Any) -> Any:
     """Returns what stands for the attention of a block.
 
     Args:
@@ -290,7 +301,7 @@ def checked_attention(name, attention):
     return attention
 
 
-def attention_config(attention):
+def attention_config(attention: Any) -> Any:
     """Returns what stands for an attention, a dict of options or a layer, as a config.
 
     Args:
@@ -306,7 +317,7 @@ def attention_config(attention):
     return attention
 
 
-def attention_from_config(config):
+def attention_from_config(config: Any) -> Any:
     """Returns what `attention_config` was given.
 
     A layer among the options is made here, not by each attention that takes it: what
@@ -385,7 +396,7 @@ class EncoderBlock(Block):
         Vaswani et al. 2017, section 3.1. Differs: none.
     """
 
-    def build(self, x_shape):
+    def build(self, x_shape: Shape) -> None:
         """Makes the attention and the feed-forward."""
         check_rank("x", x_shape, "(batch, length, width)")
         self.attention_residual = self._attention_residual(
@@ -397,13 +408,13 @@ class EncoderBlock(Block):
     @checkpointed
     def call(
         self,
-        x,
-        mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-    ):
+        x: Tensor,
+        mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Encodes `x`."""
         check_sequences(x=x)
         mask = bool_mask("mask", mask)
@@ -420,8 +431,14 @@ class EncoderBlock(Block):
         return (x, *scores) if return_attention_scores else x
 
     def call_unpadded(
-        self, x, unpadding, mask, memory=None, memory_unpadding=None, memory_mask=None
-    ):
+        self,
+        x: Tensor,
+        unpadding: Unpadding,
+        mask: Tensor,
+        memory: None = None,
+        memory_unpadding: None = None,
+        memory_mask: None = None,
+    ) -> Tensor:
         """Does what a call does while training, on the tokens of a batch alone.
 
         Args:
@@ -443,11 +460,13 @@ class EncoderBlock(Block):
         )
         return self.feed_forward_residual(x)
 
-    def compute_mask(self, x, mask=None):
+    def compute_mask(self, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Passes the mask of `x` on to the output, none to the weights."""
         return mask
 
-    def compute_output_spec(self, x, return_attention_scores=False, **kwargs):
+    def compute_output_spec(
+        self, x: Tensor, return_attention_scores: bool = False, **kwargs: Any
+    ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(x=x)
         return self._output_spec(

@@ -1,9 +1,12 @@
 """The position-wise feed-forward sublayer."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Activation, Initializer, Shape, Tensor
 from keras_seqattn.backend.ops import sizes
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.shapes import check_rank
@@ -51,14 +54,14 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
 
     def __init__(
         self,
-        intermediate_dim,
-        activation="relu",
-        gated=False,
-        dropout=0.0,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        **kwargs,
-    ):
+        intermediate_dim: int,
+        activation: Activation = "relu",
+        gated: bool = False,
+        dropout: float = 0.0,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.intermediate_dim = arguments.positive_integer(
             "intermediate_dim", intermediate_dim
@@ -86,7 +89,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
             dtype=self.dtype_policy,
         )
 
-    def build(self, x_shape):
+    def build(self, x_shape: Shape) -> None:
         """Makes the projections."""
         check_rank("x", x_shape, "(batch, ..., width)")
         self.hidden_dense.build(x_shape)
@@ -95,7 +98,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
         self.output_dense = self._dense(x_shape[-1], "output")
         self.output_dense.build((*x_shape[:-1], self.intermediate_dim))
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
         """Transforms each position of `x`."""
         check_rank("x", x, "(batch, ..., width)")
         rows = ops.reshape(x, (-1, x.shape[-1]))  # a matrix, as a kernel is
@@ -105,12 +108,12 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
         rows = self.output_dense(self.dropout_layer(hidden))
         return ops.reshape(rows, sizes(x))
 
-    def compute_output_shape(self, x_shape):
+    def compute_output_shape(self, x_shape: Shape) -> Shape:
         """Returns the shape of `x`, unchanged."""
         check_rank("x", x_shape, "(batch, ..., width)")
         return x_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),

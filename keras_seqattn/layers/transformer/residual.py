@@ -3,6 +3,8 @@
 Shapes: N vectors, D model_dim.
 """
 
+from typing import Any, Self
+
 import keras
 import numpy as np
 from keras import ops
@@ -64,14 +66,14 @@ class Residual(arguments.Checked, keras.layers.Layer):
 
     def __init__(
         self,
-        sublayer,
-        dropout=0.0,
-        norm="layer",
-        normalize_first=True,
-        stochastic_depth=0.0,
-        epsilon=EPSILON,
-        **kwargs,
-    ):
+        sublayer: keras.layers.Layer,
+        dropout: float = 0.0,
+        norm: Norm = "layer",
+        normalize_first: bool = True,
+        stochastic_depth: float = 0.0,
+        epsilon: float = EPSILON,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.sublayer = arguments.instance(
             "sublayer", sublayer, keras.layers.Layer, "a layer"
@@ -85,7 +87,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
         self.norm_layer = make_norm(norm, epsilon, dtype=self.dtype_policy)
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
-    def build(self, x_shape, *more_shapes):
+    def build(self, x_shape: Shape, *more_shapes: Shape) -> None:
         """Makes the norm, and the sublayer for `x` and what else it is called with."""
         self._width = x_shape[-1]
         self.norm_layer.build(x_shape)
@@ -98,13 +100,13 @@ class Residual(arguments.Checked, keras.layers.Layer):
         if not self.sublayer.built:
             self.sublayer.build(x_shape, *more_shapes)
 
-    def enter(self, x):
+    def enter(self, x: Tensor) -> Tensor:
         """Returns what the sublayer is to see of `x`: normalized when pre-norm."""
         check_built(self)
         check_tensor("x", x, width=self._width)
         return self.norm_layer(x) if self.normalize_first else x
 
-    def leave(self, x, output):
+    def leave(self, x: Tensor, output: Tensor) -> Tensor:
         """Adds the sublayer's output to `x`."""
         check_built(self)
         check_tensor("x", x, width=self._width)
@@ -114,15 +116,15 @@ class Residual(arguments.Checked, keras.layers.Layer):
         x = x + self.skip_layer(self.dropout_layer(output))
         return x if self.normalize_first else self.norm_layer(x)
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
         """Computes the sublayer and adds it."""
         return self.leave(x, self.sublayer(self.enter(x)))
 
-    def compute_output_shape(self, x_shape):
+    def compute_output_shape(self, x_shape: Shape) -> Shape:
         """Returns the shape of `x`, unchanged."""
         return x_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),
@@ -136,13 +138,15 @@ class Residual(arguments.Checked, keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """Makes the layer, and the sublayer from its own config."""
         sublayer = keras.saving.deserialize_keras_object(config["sublayer"])
         return cls(**{**config, "sublayer": sublayer})
 
 
-def make_norm(norm, epsilon=EPSILON, **kwargs):
+def make_norm(
+    norm: Norm, epsilon: float = EPSILON, **kwargs: Any
+) -> keras.layers.Layer:
     """Makes the normalization a name stands for.
 
     Args:

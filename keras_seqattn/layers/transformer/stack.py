@@ -4,10 +4,15 @@ Shapes: B batch, T length, S length of the memory, M tokens, D model_dim, H head
 beams, L cache length.
 """
 
+from collections.abc import Sequence
+from typing import Any, Self
+
 import keras
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.backend import tracing
+from keras_seqattn.layers.attention.kv_cache import KVCache
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.shapes import check_built, check_rank
 from keras_seqattn.layers.transformer.encoder_block import Block, check_sequences
@@ -63,7 +68,13 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         Vaswani et al. 2017, section 3.1. Differs: none.
     """
 
-    def __init__(self, blocks, norm=None, unpad=True, **kwargs):
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        norm: keras.layers.Layer | None = None,
+        unpad: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         wanted = "a list of layers"
         self.blocks = arguments.sequence("blocks", blocks, wanted, _layer)
@@ -75,7 +86,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         self.unpad = arguments.boolean("unpad", unpad)
         self.supports_masking = True
 
-    def build(self, x_shape, memory_shape=None):
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         """Builds the blocks and the norm."""
         check_rank("x", x_shape, "(batch, length, width)")
         shapes = (x_shape,) if memory_shape is None else (x_shape, memory_shape)
@@ -86,21 +97,21 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
             self.norm.build(x_shape)
 
     @property
-    def parts(self):
+    def parts(self) -> list[keras.layers.Layer]:
         """The distinct blocks, the lowest first, and the norm."""
         blocks = self._distinct()
         return blocks if self.norm is None else [*blocks, self.norm]
 
     def call(
         self,
-        x,
-        memory=None,
-        mask=None,
-        x_mask=None,
-        memory_mask=None,
-        return_attention_scores=False,
-        training=None,
-    ):
+        x: Tensor,
+        memory: Tensor | None = None,
+        mask: Tensor | None = None,
+        x_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Tensor | tuple[Tensor, list[tuple[Tensor, ...]]]:
         """Applies all blocks."""
         check_sequences(x=x, memory=memory)
         mask = bool_mask("x_mask", x_mask if mask is None else mask)
@@ -147,11 +158,13 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
             )
         return unpadding.pad(self.finish(x))
 
-    def finish(self, x):
+    def finish(self, x: Tensor) -> Tensor:
         """Applies the norm, if there is one, to what the last block returned."""
         return x if self.norm is None else self.norm(x)
 
-    def initial_cache(self, batch_size, width, max_length):
+    def initial_cache(
+        self, batch_size: int | Tensor, width: int, max_length: int
+    ) -> list[KVCache]:
         """Makes the empty caches of `step`, one for each depth.
 
         Args:
@@ -167,7 +180,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
             block.initial_cache(batch_size, width, max_length) for block in self.blocks
         ]
 
-    def project_memory(self, memory):
+    def project_memory(self, memory: Tensor) -> list[KVCache]:
         """Projects the memory for each block's cross-attention, once for all steps.
 
         Args:
@@ -179,7 +192,9 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         check_built(self)
         return [block.project_memory(memory) for block in self._distinct()]
 
-    def grow_cache(self, caches, max_length, index, width):
+    def grow_cache(
+        self, caches: list[KVCache], max_length: int, index: int | Tensor, width: int
+    ) -> list[KVCache]:
         """Makes room for more steps.
 
         Args:
@@ -197,15 +212,15 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
 
     def step(
         self,
-        x,
-        caches,
-        index,
-        memory=None,
-        memory_mask=None,
-        mask=None,
-        ancestry=None,
-        return_attention_scores=False,
-    ):
+        x: Tensor,
+        caches: list[KVCache],
+        index: int | Tensor,
+        memory: list[KVCache] | None = None,
+        memory_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        ancestry: Tensor | None = None,
+        return_attention_scores: bool = False,
+    ) -> tuple[Any, ...]:
         """Computes one new position of each beam; equals row `index` of a call.
 
         Args:
@@ -242,17 +257,23 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
     def _distinct(self):
         return list({id(block): block for block in self.blocks}.values())
 
-    def compute_mask(self, x, mask=None):
+    def compute_mask(self, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Passes the mask of `x` on to the output, none to the weights."""
         return mask
 
-    def compute_output_shape(self, x_shape, memory_shape=None):
+    def compute_output_shape(
+        self, x_shape: Shape, memory_shape: Shape | None = None
+    ) -> Shape:
         """Returns the shape of `x`, unchanged."""
         return x_shape
 
     def compute_output_spec(
-        self, x, memory=None, return_attention_scores=False, **kwargs
-    ):
+        self,
+        x: Tensor,
+        memory: Any = None,
+        return_attention_scores: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(x=x, memory=memory)
         output = keras.KerasTensor(x.shape, self.compute_dtype)
@@ -265,7 +286,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         ]
         return output, [tuple(scores) for _, *scores in outputs]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments; a block once, with all its depths."""
         serialize = keras.saving.serialize_keras_object
         distinct = self._distinct()
@@ -280,7 +301,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """Makes the stack, its blocks and its norm."""
         deserialize = keras.saving.deserialize_keras_object
         config = dict(config)

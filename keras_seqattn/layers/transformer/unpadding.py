@@ -13,6 +13,7 @@ import math
 
 from keras import ops
 
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import autodiff
 
 # The number of tokens is a multiple of this one: a library prepares its matrix products
@@ -40,7 +41,7 @@ class Unpadding:
         (1, 6, 8)
     """
 
-    def __init__(self, mask):
+    def __init__(self, mask: Tensor) -> None:
         self._sizes = ops.shape(mask)
         real = ops.cast(ops.reshape(mask, (-1,)), "int32")  # (P,)
         index = ops.arange(math.prod(self._sizes), dtype="int32")
@@ -50,24 +51,26 @@ class Unpadding:
         tokens = ops.where(real > 0, until - 1, count + index - until)
         positions = ops.scatter_update(index, tokens[:, None], index)
         # A batch of padding alone has tokens too: attention copies some everywhere.
-        self.positions = positions[: -(-ops.maximum(count, 1) // MULTIPLE) * MULTIPLE]
-        self.tokens = ops.minimum(tokens, ops.shape(self.positions)[0])
+        self.positions: Tensor = positions[
+            : -(-ops.maximum(count, 1) // MULTIPLE) * MULTIPLE
+        ]
+        self.tokens: Tensor = ops.minimum(tokens, ops.shape(self.positions)[0])
         self._by_heads = {}
 
-    def unpad(self, x):
+    def unpad(self, x: Tensor) -> Tensor:
         """Returns the tokens `(1, M, D)` of vectors `(B, L, D)`."""
         vectors = ops.reshape(x, (-1, x.shape[-1]))
         moved = _moved(vectors, _take(self.positions), _take_or_zero(self.tokens))
         return ops.expand_dims(moved, 0)
 
-    def pad(self, x):
+    def pad(self, x: Tensor) -> Tensor:
         """Returns tokens `(1, M, D)` at their positions `(B, L, D)`, and zeros else."""
         vectors = _moved(
             ops.squeeze(x, 0), _take_or_zero(self.tokens), _take(self.positions)
         )
         return ops.reshape(vectors, (*self._sizes, x.shape[-1]))
 
-    def inputs(self, x):
+    def inputs(self, x: Tensor) -> Tensor:
         """Returns heads `(1, M, H, K)` at `(B, L, H, K)`, and copies of some else."""
         heads, width = x.shape[2:]
         positions, _, copied = self._of_heads(heads)
@@ -77,7 +80,7 @@ class Unpadding:
         # Where attention transposes it back, TensorFlow leaves both out.
         return ops.transpose(x, (0, 2, 1, 3))  # (B, L, H, K)
 
-    def output(self, x, queries):
+    def output(self, x: Tensor, queries: Tensor) -> Tensor:
         """Returns as tokens `(1, M, H, V)` what the heads gave, `(B, L, H, V)`."""
         heads, width = x.shape[2:]
         positions, tokens, _ = self._of_heads(heads)
@@ -85,11 +88,11 @@ class Unpadding:
         x = _moved(x, _take(positions), _take_or_zero(tokens))
         return ops.reshape(x, (1, -1, heads, width))
 
-    def mask(self, mask, queries, keys):
+    def mask(self, mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor | None:
         """Returns the mask `(B, H, T, S)`, which is of positions already."""
         return mask
 
-    def scores(self, x, queries, keys):
+    def scores(self, x: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
         """Returns the weights `(B, H, T, S)`, which are of positions already."""
         return x
 
