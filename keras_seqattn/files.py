@@ -9,6 +9,10 @@ import re
 import secrets
 import shutil
 import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from keras_seqattn.annotations import Path
 
 try:
     import fcntl
@@ -22,7 +26,7 @@ _TAKING = threading.Lock()
 
 
 @contextlib.contextmanager
-def replacing(path):
+def replacing(path: Path) -> Iterator[pathlib.Path]:
     """Yields a path to write to, and puts the file in place once it is on the disk.
 
     Several threads and processes may replace one file at once: each writes a file of
@@ -90,7 +94,7 @@ def _is_alive(process):
 
 
 @contextlib.contextmanager
-def reading(path, written, remedy):
+def reading(path: Path, written: str, remedy: str) -> Iterator[None]:
     """Makes one error of all that can go wrong while a file is read.
 
     Args:
@@ -122,7 +126,7 @@ def reading(path, written, remedy):
         ) from error
 
 
-def mapping(content, keys):
+def mapping(content: Any, keys: Iterable[str]) -> Any:
     """Returns what a file held if it is a dict with some keys.
 
     Args:
@@ -148,7 +152,7 @@ def mapping(content, keys):
     return content
 
 
-def take_lock(path):
+def take_lock(path: Path) -> str | None:
     """Takes a lock, unless another process or thread holds it.
 
     The operating system keeps it, so that of a process that ended, however it ended,
@@ -190,7 +194,7 @@ def take_lock(path):
     return None
 
 
-def release_lock(path):
+def release_lock(path: Path) -> None:
     """Releases a lock of this process, if it holds it.
 
     Args:

@@ -1,11 +1,15 @@
 """`TextGenerator`: prompts in, continuations out, whole or piece by piece."""
 
+from collections.abc import Iterator
+from typing import Self
+
 import numpy as np
 
 from keras_seqattn import arguments, translator_file
+from keras_seqattn.annotations import DecodingModel, Lines, Path, TokenizerLike
 from keras_seqattn.decoding.beam import with_hypotheses
 from keras_seqattn.decoding.hypotheses import padded
-from keras_seqattn.decoding.methods import Greedy, checked_search, unscored
+from keras_seqattn.decoding.methods import Greedy, Search, checked_search, unscored
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.scoring import scored_texts
 from keras_seqattn.scheduling.static import in_batches
@@ -48,7 +52,12 @@ class TextGenerator:
     True
     """
 
-    def __init__(self, model, tokenizer, search=None):
+    def __init__(
+        self,
+        model: DecodingModel,
+        tokenizer: TokenizerLike,
+        search: Search | None = None,
+    ) -> None:
         protocol = ("encode", "step", "most_generated", "vocabulary_size")
         arguments.offers("model", model, protocol, "a language model")
         offered = ("tokenize", "detokenize", "vocabulary_size")
@@ -62,7 +71,12 @@ class TextGenerator:
             )
         self.model, self.tokenizer, self.search = model, tokenizer, search
 
-    def __call__(self, prompts, max_length=None, search=None):
+    def __call__(
+        self,
+        prompts: Lines,
+        max_length: int | None = None,
+        search: Search | None = None,
+    ) -> list[str]:
         """Continues prompts.
 
         Args:
@@ -82,7 +96,13 @@ class TextGenerator:
         search = unscored(self._checked_search(search))
         return [best[0][0] for best in self.generate(prompts, search, 1, max_length)]
 
-    def generate(self, prompts, search=None, num_hypotheses=1, max_length=None):
+    def generate(
+        self,
+        prompts: Lines,
+        search: Search | None = None,
+        num_hypotheses: int = 1,
+        max_length: int | None = None,
+    ) -> list[list[tuple[str, float]]]:
         """Continues prompts, and scores the continuations.
 
         Args:
@@ -125,7 +145,9 @@ class TextGenerator:
         }
         return [continued[index] for index in range(len(prompts))]
 
-    def stream(self, prompt, max_length=None, search=None):
+    def stream(
+        self, prompt: str, max_length: int | None = None, search: Search | None = None
+    ) -> Iterator[str]:
         """Continues a prompt, piece by piece.
 
         A piece holds what no later token changes: the bytes of a character come
@@ -158,7 +180,7 @@ class TextGenerator:
         found = streamed(self.model, source_ids, unscored(search), max_length)
         return _pieces(self.tokenizer, found)
 
-    def score(self, lines):
+    def score(self, lines: Lines) -> np.ndarray:
         """Returns the log-probability of texts.
 
         Args:
@@ -181,7 +203,7 @@ class TextGenerator:
             scores[batch] = scored_texts(self.model, token_ids)
         return scores
 
-    def save(self, path):
+    def save(self, path: Path) -> None:
         """Writes model, tokenizer and search to one file.
 
         The optimizer is left out. A kill leaves the file that was there.
@@ -196,7 +218,7 @@ class TextGenerator:
         translator_file.write(self, path, translator_file.TextGeneratorFile)
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: Path) -> Self:
         """Reads a text generator that `save` wrote.
 
         Args:

@@ -2,15 +2,24 @@
 
 import itertools
 import warnings
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
 
 from keras_seqattn import arguments, decoding, translator_file
+from keras_seqattn.annotations import (
+    AttentionKind,
+    DecodingModel,
+    ExportFormat,
+    Lines,
+    Path,
+    TokenizerLike,
+)
 from keras_seqattn.decoding.beam import with_hypotheses
 from keras_seqattn.decoding.hypotheses import padded
-from keras_seqattn.decoding.methods import checked_search, unscored
+from keras_seqattn.decoding.methods import Search, checked_search, unscored
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.static import in_batches
 
@@ -34,7 +43,7 @@ class AttentionWeights(NamedTuple):
     target_tokens: list[str]
     weights: np.ndarray
 
-    def alignment(self):
+    def alignment(self) -> list[tuple[int, int]]:
         """Returns for each token the one that all heads together looked at most.
 
         Returns:
@@ -95,12 +104,12 @@ class Translator:
 
     def __init__(
         self,
-        model,
-        source_tokenizer,
-        target_tokenizer=None,
-        search=None,
-        max_source_length=None,
-    ):
+        model: DecodingModel,
+        source_tokenizer: TokenizerLike,
+        target_tokenizer: TokenizerLike | None = None,
+        search: Search | None = None,
+        max_source_length: int | None = None,
+    ) -> None:
         arguments.offers("model", model, ("encode", "step"), "a translation model")
         tokenizer = ("tokenize", "detokenize", "vocabulary_size")
         arguments.offers("source_tokenizer", source_tokenizer, tokenizer, "a tokenizer")
@@ -109,10 +118,10 @@ class Translator:
         )
         self.model = model
         self.source_tokenizer = source_tokenizer
-        self.target_tokenizer = target_tokenizer or source_tokenizer
+        self.target_tokenizer: TokenizerLike = target_tokenizer or source_tokenizer
         checked_search("search", search)
         self.search = search
-        self.max_source_length = arguments.integer(
+        self.max_source_length: int = arguments.integer(
             "max_source_length", max_source_length, 2, model.max_length, optional=True
         ) or source_limit(model)
         for side in ("source", "target"):
@@ -125,7 +134,9 @@ class Translator:
                     f"{tokenizer.vocabulary_size}."
                 )
 
-    def __call__(self, lines, search=None, verbose=False):
+    def __call__(
+        self, lines: Lines, search: Search | None = None, verbose: bool = False
+    ) -> list[str]:
         """Translates lines.
 
         Args:
@@ -144,8 +155,13 @@ class Translator:
         return [best[0][0] for best in hypotheses]
 
     def translate(
-        self, lines, search=None, num_hypotheses=1, prefix=None, verbose=False
-    ):
+        self,
+        lines: Lines,
+        search: Search | None = None,
+        num_hypotheses: int = 1,
+        prefix: Lines | None = None,
+        verbose: bool = False,
+    ) -> list[list[tuple[str, float]]]:
         """Translates lines, and scores the translations.
 
         Args:
@@ -198,7 +214,9 @@ class Translator:
             translations[index] = [(next(texts), score) for _, score in pairs]
         return translations
 
-    def stream(self, lines, search=None, verbose=False):
+    def stream(
+        self, lines: Iterable[str], search: Search | None = None, verbose: bool = False
+    ) -> Iterator[str]:
         """Translates lines one after another, however many there are.
 
         Holds a few thousand lines at a time, which it sorts by length; so the memory
@@ -234,7 +252,9 @@ class Translator:
             yield from (best[0][0] for best in found)
             first += len(block)
 
-    def score(self, sources, targets, verbose=False):
+    def score(
+        self, sources: Lines, targets: Lines, verbose: bool = False
+    ) -> np.ndarray:
         """Returns the log-probability of given translations.
 
         Args:
@@ -271,7 +291,9 @@ class Translator:
                 progress.add(len(batch))
         return scores
 
-    def attention(self, source, target=None, kind="cross"):
+    def attention(
+        self, source: str, target: str | None = None, kind: AttentionKind = "cross"
+    ) -> AttentionWeights:
         """Returns the attention of every layer and head on one line.
 
         Args:
@@ -308,7 +330,7 @@ class Translator:
         }[kind]
         return AttentionWeights(seen, looking, keras.ops.convert_to_numpy(scores)[0])
 
-    def compile_report(self):
+    def compile_report(self) -> decoding.CompileReport:
         """Counts what was compiled for this translator's searches.
 
         Returns:
@@ -317,7 +339,9 @@ class Translator:
         """
         return decoding.compile_report(self.model)
 
-    def export(self, path, format="saved_model", **options):
+    def export(
+        self, path: Path, format: ExportFormat = "saved_model", **options: Any
+    ) -> None:
         """Writes the translator for an engine that serves it without this library.
 
         How each is loaded, `keras_seqattn.export` says.
@@ -355,7 +379,7 @@ class Translator:
 
         export_translator(self, path, format, **options)
 
-    def save(self, path):
+    def save(self, path: Path) -> None:
         """Writes model, tokenizers and search to one file.
 
         The optimizer stays behind: its state would make the file three times as large.
@@ -371,7 +395,7 @@ class Translator:
         translator_file.write(self, path, translator_file.TranslatorFile)
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: Path) -> Self:
         """Reads a translator that `save` wrote.
 
         Args:

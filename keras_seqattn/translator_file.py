@@ -1,12 +1,15 @@
 """One file for model, tokenizers and search, as one object of Keras."""
 
+from typing import Any
+
 import keras
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Path
 from keras_seqattn.files import reading, replacing
 
 
-def write(whole, path, kind):
+def write(whole: Any, path: Path, kind: type) -> None:
     """Writes a file of all parts; a kill leaves the file that was there.
 
     The optimizer stays behind.
@@ -34,7 +37,7 @@ def write(whole, path, kind):
         model.optimizer = optimizer
 
 
-def read(cls, path, kind):
+def read(cls: type, path: Path, kind: type) -> Any:
     """Reads what `write` wrote.
 
     Args:
@@ -116,13 +119,13 @@ class TranslatorFile(_File):
 
     def __init__(
         self,
-        model,
-        source_tokenizer,
-        target_tokenizer=None,
-        search=None,
-        max_source_length=None,
-        **kwargs,
-    ):
+        model: Any,
+        source_tokenizer: Any,
+        target_tokenizer: Any = None,
+        search: Any = None,
+        max_source_length: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self._keep(
             model=model,
@@ -139,6 +142,8 @@ class TextGeneratorFile(_File):
 
     parts = ("model", "tokenizer", "search")
 
-    def __init__(self, model, tokenizer, search=None, **kwargs):
+    def __init__(
+        self, model: Any, tokenizer: Any, search: Any = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self._keep(model=model, tokenizer=tokenizer, search=search)

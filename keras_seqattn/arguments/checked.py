@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +27,13 @@ class Checked:
     by its name where it is something else, before Keras reads its shape.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         classes = type(self).__mro__
         names = [name for cls in classes for name in names_of(cls.__init__)]
         known(kwargs, (*names, *OF_KERAS), type(self).__name__)
         super().__init__(*args, **kwargs)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Checks the arguments, and calls the layer."""
         names, required = _call_names(type(self).call)
         given = dict(zip(names, args, strict=False))
@@ -118,7 +119,7 @@ def _check_fits(name, mask, sizes, ranks, layout):
         )
 
 
-def check_flag(name, value, optional=False):
+def check_flag(name: str, value: Any, optional: bool = False) -> None:
     """Raises an error if a value is not True or False, 1 or 0, or a tensor of one.
 
     Args:

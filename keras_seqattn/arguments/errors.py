@@ -2,9 +2,11 @@
 
 import difflib
 import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 
-def refuse(name, value, wanted, optional=False):
+def refuse(name: str, value: Any, wanted: str, optional: bool = False) -> NoReturn:
     """Raises the error of an argument that is not what it must be.
 
     Args:
@@ -25,7 +27,7 @@ def refuse(name, value, wanted, optional=False):
     raise ValueError(f"`{name}` must be {wanted}. Received: {name}={value!r}.")
 
 
-def known(given, names, owner):
+def known(given: Iterable[str], names: Iterable[str], owner: str) -> None:
     """Raises an error that suggests a name if a keyword argument is unknown.
 
     Args:
@@ -49,7 +51,7 @@ def known(given, names, owner):
             )
 
 
-def names_of(function):
+def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """Returns the names of the arguments that a function takes.
 
     Args:

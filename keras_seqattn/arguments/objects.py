@@ -2,6 +2,8 @@
 
 import collections.abc
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -9,7 +11,9 @@ import numpy as np
 from keras_seqattn.arguments.errors import refuse
 
 
-def choice(name, value, choices, optional=False):
+def choice(
+    name: str, value: Any, choices: Sequence[Any], optional: bool = False
+) -> Any:
     """Returns `value` if it is one of `choices`, of the same type.
 
     Args:
@@ -36,7 +40,9 @@ def choice(name, value, choices, optional=False):
     return value
 
 
-def instance(name, value, types, wanted, optional=False):
+def instance(
+    name: str, value: Any, types: Any, wanted: str, optional: bool = False
+) -> Any:
     """Returns `value` if it is an instance of a class.
 
     Args:
@@ -63,7 +69,7 @@ def instance(name, value, types, wanted, optional=False):
     return value
 
 
-def text(name, value, optional=False):
+def text(name: str, value: Any, optional: bool = False) -> Any:
     """Returns `value` if it is a string.
 
     Args:
@@ -84,7 +90,13 @@ def text(name, value, optional=False):
     return instance(name, value, str, "a string", optional)
 
 
-def sequence(name, value, wanted, check=None, optional=False):
+def sequence(
+    name: str,
+    value: Any,
+    wanted: str,
+    check: Callable[[str, Any], Any] | None = None,
+    optional: bool = False,
+) -> Any:
     """Returns `value` if it is a list or a tuple, each of whose items passes a check.
 
     Args:
@@ -118,7 +130,7 @@ def sequence(name, value, wanted, check=None, optional=False):
     return tuple(items) if isinstance(value, tuple) else items
 
 
-def ordered(name, value, wanted):
+def ordered(name: str, value: Any, wanted: str) -> Any:
     """Returns `value` if its items can be read one after another, in an order.
 
     Args:
@@ -147,7 +159,7 @@ def ordered(name, value, wanted):
     return value
 
 
-def function(name, value, optional=False):
+def function(name: str, value: Any, optional: bool = False) -> Any:
     """Returns `value` if it can be called.
 
     Args:
@@ -170,7 +182,7 @@ def function(name, value, optional=False):
     return value
 
 
-def path(name, value, optional=False):
+def path(name: str, value: Any, optional: bool = False) -> Any:
     """Returns `value` if it is the path of a file or a folder.
 
     Args:
@@ -195,7 +207,7 @@ def path(name, value, optional=False):
     return value
 
 
-def tensor(name, value, optional=False):
+def tensor(name: str, value: Any, optional: bool = False) -> Any:
     """Returns `value` if it is a tensor, or an array can be made of it.
 
     Args:
@@ -226,7 +238,7 @@ def tensor(name, value, optional=False):
     return value
 
 
-def keras_object(name, value):
+def keras_object(name: str, value: Any) -> Any:
     """Returns the Keras object that a name, a configuration or a function stands for.
 
     Args:
@@ -250,7 +262,13 @@ def keras_object(name, value):
     return interpreted(name, value, get, f"{article} {kind}", kind != "activation")
 
 
-def offers(name, value, attributes, wanted, optional=False):
+def offers(
+    name: str,
+    value: Any,
+    attributes: Sequence[str],
+    wanted: str,
+    optional: bool = False,
+) -> Any:
     """Returns `value` if it has attributes, whatever its class.
 
     Args:
@@ -280,7 +298,13 @@ def offers(name, value, attributes, wanted, optional=False):
     return value
 
 
-def interpreted(name, value, interpret, wanted, optional=False):
+def interpreted(
+    name: str,
+    value: Any,
+    interpret: Callable[[Any], Any],
+    wanted: str,
+    optional: bool = False,
+) -> Any:
     """Returns what Keras makes of a name, a configuration, a function or an object.
 
     Args:
@@ -311,7 +335,7 @@ def interpreted(name, value, interpret, wanted, optional=False):
     return found
 
 
-def strings(name, lines, first=0):
+def strings(name: str, lines: Iterable[Any], first: int = 0) -> Iterator[str]:
     """Yields the lines one by one, each a string that UTF-8 can encode.
 
     Args:

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,7 +13,13 @@ INFINITY = float("inf")
 LARGEST = 2**63
 
 
-def integer(name, value, least=None, most=None, optional=False):
+def integer(
+    name: str,
+    value: Any,
+    least: int | None = None,
+    most: int | None = None,
+    optional: bool = False,
+) -> Any:
     """Returns `value` as an `int` if it is an integer in range.
 
     Args:
@@ -50,7 +57,7 @@ def integer(name, value, least=None, most=None, optional=False):
     return int(value)
 
 
-def positive_integer(name, value, optional=False):
+def positive_integer(name: str, value: Any, optional: bool = False) -> Any:
     """Returns `value` as an `int` if it is an integer of at least 1.
 
     Args:
@@ -71,7 +78,15 @@ def positive_integer(name, value, optional=False):
     return integer(name, value, least=1, optional=optional)
 
 
-def number(name, value, least=None, above=None, most=None, below=None, optional=False):
+def number(
+    name: str,
+    value: Any,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    optional: bool = False,
+) -> Any:
     """Returns `value` if it is a finite real number in range.
 
     Args:
@@ -122,7 +137,7 @@ def _wanted_number(least, above, most, below):
     return f"a number in {opening}{low:g}, {high:g}{closing}"
 
 
-def fraction(name, value, optional=False):
+def fraction(name: str, value: Any, optional: bool = False) -> Any:
     """Returns `value` if it is a number in [0, 1).
 
     Args:
@@ -147,7 +162,7 @@ def fraction(name, value, optional=False):
     return value.item() if isinstance(value, np.generic) else value
 
 
-def boolean(name, value, optional=False):
+def boolean(name: str, value: Any, optional: bool = False) -> Any:
     """Returns `value` as a `bool` if it is True or False.
 
     Args:
@@ -172,7 +187,7 @@ def boolean(name, value, optional=False):
     return bool(value)
 
 
-def index(name, value, least=None):
+def index(name: str, value: Any, least: int | None = None) -> Any:
     """Returns `value` if it is an integer, or a tensor of integers.
 
     Lengths and positions are tensors in a compiled program.
@@ -201,7 +216,7 @@ def index(name, value, least=None):
     return value if symbolic or tensor else integer(name, value, least)
 
 
-def scalar(name, value, optional=False):
+def scalar(name: str, value: Any, optional: bool = False) -> Any:
     """Returns `value` if it is a finite number, or a tensor of one.
 
     Args:
@@ -224,7 +239,7 @@ def scalar(name, value, optional=False):
     return number(name, value, optional=optional)
 
 
-def seed(name, value):
+def seed(name: str, value: Any) -> Any:
     """Returns `value` if randomness can come from it.
 
     Args:

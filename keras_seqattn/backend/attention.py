@@ -1,7 +1,7 @@
 """What the backends' own attention kernels, `ops.dot_product_attention`, can do."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 
@@ -32,7 +32,7 @@ _KERNELS = {
 }
 
 
-def has_fused_attention(dtype: str, same_width: bool) -> bool:
+def has_fused_attention(dtype: Any, same_width: bool) -> bool:
     """Returns whether the backend has a kernel with a gradient, and the same numbers.
 
     Args:
@@ -70,7 +70,7 @@ def fused_attention_takes_float16() -> bool:
     return device_kind() in kernel.scores_in_float32
 
 
-def fused_attention_is_linear(dtype: str, device: str | None = None) -> bool:
+def fused_attention_is_linear(dtype: Any, device: str | None = None) -> bool:
     """Returns whether the kernel takes O(T + S) memory: never holds all scores.
 
     Args:

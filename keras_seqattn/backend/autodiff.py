@@ -1,9 +1,15 @@
 """Gradients: of a function, and those that a function has written by hand."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
+import numpy as np
+
+from keras_seqattn.annotations import Tensor
 
 
-def gradients(function, x):
+def gradients(function: Callable[[Tensor], Tensor], x: Tensor) -> np.ndarray:
     """Differentiates a function of one tensor.
 
     Args:
@@ -58,7 +64,7 @@ _GRADIENTS = {
 }
 
 
-def custom_gradient(function):
+def custom_gradient(function: Callable[..., Any]) -> Callable[..., Tensor]:
     """Returns a function whose gradient is written by hand, alike on all backends.
 
     It may close over tensors, which get no gradient, and works within every

@@ -9,6 +9,8 @@ import functools
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import keras
 import numpy as np
@@ -45,19 +47,24 @@ class CompiledFunction:
         ([2.0, 2.0], 1)
     """
 
-    def __init__(self, function, variables=(), to_numpy=True):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        variables: Iterable[Any] = (),
+        to_numpy: bool = True,
+    ) -> None:
         self._function = function
         self._variables = list(variables)
         self._to_numpy = to_numpy
         self._programs = {}
-        self.compile_seconds = 0.0
+        self.compile_seconds: float = 0.0
 
     @property
-    def num_programs(self):
+    def num_programs(self) -> int:
         """The number of programs compiled so far: one for each signature."""
         return len(self._programs)
 
-    def __call__(self, *args):
+    def __call__(self, *args: Any) -> Any:
         """Runs the program for the shapes of `args`."""
         args = tree.map_structure(_tensor_or_array, args)
         signature = tuple(map(_shape_and_dtype, tree.flatten(args)))
@@ -91,7 +98,7 @@ def _to_numpy(result):
     return tree.map_structure(keras.ops.convert_to_numpy, result)
 
 
-def num_threads():
+def num_threads() -> int:
     """Returns how many compiled programs are worth running at once, in threads.
 
     One program's many small operations leave a processor's other cores waiting.

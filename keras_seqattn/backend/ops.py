@@ -1,9 +1,12 @@
 """Operations that a backend does faster than Keras's own, and their Keras form."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 
 
-def random_uint16(shape, seed):
+def random_uint16(shape: Sequence[int | Tensor], seed: Tensor) -> Tensor:
     """Draws 16 random bits for each place of a shape, on TensorFlow.
 
     Args:

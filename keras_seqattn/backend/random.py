@@ -12,7 +12,9 @@ from keras_seqattn.annotations import Tensor
 _SEED_DTYPES = {"tensorflow": "int32", "jax": "uint32", "torch": "int32"}
 
 
-def computed_uniform(shape: tuple, seed: tuple[Tensor, Tensor], dtype: str) -> Tensor:
+def computed_uniform(
+    shape: Sequence[int | Tensor], seed: tuple[Tensor, Tensor], dtype: Any
+) -> Tensor:
     """Draws from [0, 1) by a seed that the program computes.
 
     Args:
@@ -65,7 +67,7 @@ def start_randomness(seed):
 
 
 @contextlib.contextmanager
-def repeated_randomness(seed=0):
+def repeated_randomness(seed: int = 0) -> Iterator[None]:
     """Starts the backend's own random numbers from `seed`, and restores them after.
 
     On torch, `keras.random.dropout` without a seed of the user's draws from them, and

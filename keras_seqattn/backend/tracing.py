@@ -3,8 +3,10 @@
 import keras
 import numpy as np
 
+from keras_seqattn.annotations import Tensor
 
-def is_compiled_by_xla(x):
+
+def is_compiled_by_xla(x: Tensor) -> bool:
     """Returns whether a tensor is of a program that XLA will compile.
 
     Args:
@@ -32,7 +34,7 @@ def is_compiled_by_xla(x):
     return False
 
 
-def cpu_program(x):
+def cpu_program(x: Tensor) -> str | None:
     """Returns what kind of program computes a tensor, where it does so on a CPU.
 
     Forms of operations that are faster on a CPU alone, as measured by
@@ -104,7 +106,7 @@ def allows_any_shape(x):
     return cpu_program(x) == "tensorflow"
 
 
-def known_values(x, wait=True):
+def known_values(x: Tensor, wait: bool = True) -> np.ndarray | None:
     """Returns the values of a tensor where they can be seen, as arguments are checked.
 
     They cannot in a program that is being made (a TensorFlow graph, `jax.jit`,
