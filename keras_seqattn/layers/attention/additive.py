@@ -9,13 +9,16 @@ R = H / G, U units, V value_dim; N blocks of t queries, M blocks of s keys.
 """
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Seed, Shape, Tensor
 from keras_seqattn.backend import autodiff
 from keras_seqattn.layers.attention import masks
+from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.functional import check_options, checked
 from keras_seqattn.layers.attention.kernels import explicit
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks, map_blocks
@@ -28,19 +31,19 @@ AT_ONCE = 2**22
 
 
 def additive_attention(
-    query,
-    key,
-    value,
-    vector,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    vector: Tensor,
     *,
-    mask=None,
-    bias=None,
-    causal=False,
-    window=None,
-    offset=0,
-    dropout=0.0,
-    seed=None,
-):
+    mask: Tensor | None = None,
+    bias: DistanceBias | Tensor | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    offset: int | Tensor = 0,
+    dropout: float = 0.0,
+    seed: Seed = None,
+) -> Tensor:
     """Weighs values by additive scores of their keys.
 
     output = softmax(vector . tanh(query + key) + bias) . value, with the contract of
@@ -92,16 +95,16 @@ def additive_attention(
 
 
 def additive_scores(
-    query,
-    key,
-    vector,
+    query: Tensor,
+    key: Tensor,
+    vector: Tensor,
     *,
-    mask=None,
-    bias=None,
-    causal=False,
-    window=None,
-    offset=0,
-):
+    mask: Tensor | None = None,
+    bias: DistanceBias | Tensor | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    offset: int | Tensor = 0,
+) -> Tensor:
     """Computes the weights with which `additive_attention` sums the values.
 
     Each row sums to 1, or is all zero where the query may attend to nothing.
@@ -149,7 +152,15 @@ def additive_scores(
     return explicit.zero_empty_rows(weights, mask, heads_last=False)
 
 
-def attend(query, key, value, vector, *, return_scores, **options):
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    vector: Tensor,
+    *,
+    return_scores: bool,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
     """Attends, and gives the weights too where they are asked for.
 
     Args:
@@ -320,12 +331,21 @@ class AdditiveAttention(AttentionLayer):
         Bahdanau et al. 2015, appendix A.1.2. Differs: empty rows are zero.
     """
 
-    def __init__(self, units, dropout=0.0, use_bias=False, seed=None, **kwargs):
+    def __init__(
+        self,
+        units: int,
+        dropout: float = 0.0,
+        use_bias: bool = False,
+        seed: Seed = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(dropout=dropout, seed=seed, **kwargs)
         self.units = arguments.positive_integer("units", units)
         self.use_bias = arguments.boolean("use_bias", use_bias)
 
-    def build(self, query_shape, value_shape, key_shape=None):
+    def build(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> None:
         """Makes W_q, with the bias of the sum if there is one, W_k and v."""
         key_shape = value_shape if key_shape is None else key_shape
         self.query_dense = self._dense("query", query_shape, self.use_bias)
@@ -342,7 +362,7 @@ class AdditiveAttention(AttentionLayer):
         projected = self.query_dense(query), self.key_dense(key)
         return attend(*projected, value, vector, **options)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),

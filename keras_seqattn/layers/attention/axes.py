@@ -4,8 +4,11 @@ Shapes: B batch, T target length, S source length, H heads, K width of a head.
 """
 
 import math
+from collections.abc import Sequence
 
 from keras import ops
+
+from keras_seqattn.annotations import Shape, Tensor
 
 
 class Folding:
@@ -15,7 +18,7 @@ class Folding:
     length. With rank 3 and axis 1, the common case, nothing is to do.
     """
 
-    def __init__(self, rank, axes):
+    def __init__(self, rank: int, axes: Sequence[int]) -> None:
         self.axes = axes
         self.batch = tuple(axis for axis in range(rank - 1) if axis not in axes)
         self.order = (*self.batch, *axes, rank - 1, rank)
@@ -25,7 +28,7 @@ class Folding:
         shape = ops.shape(x)
         return [shape[a] for a in self.batch], [shape[a] for a in self.axes]
 
-    def inputs(self, x):
+    def inputs(self, x: Tensor) -> Tensor:
         """Folds projected inputs `(..., H, K)` into `(B, L, H, K)`."""
         if self.trivial:
             return x
@@ -33,7 +36,7 @@ class Folding:
         x = ops.transpose(x, self.order)
         return ops.reshape(x, (-1, math.prod(lengths), *x.shape[-2:]))
 
-    def output(self, x, queries):
+    def output(self, x: Tensor, queries: Tensor) -> Tensor:
         """Unfolds what the heads gave to the axes of `queries`."""
         if self.trivial:
             return x
@@ -42,7 +45,7 @@ class Folding:
         back = sorted(range(len(self.order)), key=self.order.__getitem__)
         return ops.transpose(x, back)
 
-    def scores(self, x, queries, keys):
+    def scores(self, x: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
         """Unfolds weights `(B, H, T, S)` to `(batch, H, target, source)` axes."""
         if self.trivial:
             return x
@@ -50,7 +53,7 @@ class Folding:
         _, source = self._sizes(keys)
         return ops.reshape(x, (*batch, queries.shape[-2], *target, *source))
 
-    def mask(self, mask, queries, keys):
+    def mask(self, mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor | None:
         """Folds a mask, as Keras aligns it, into `(B, H, T, S)`."""
         if self.trivial or mask is None:
             return mask
@@ -65,7 +68,9 @@ class Folding:
         mask = ops.broadcast_to(mask, (*batch, heads, *target, *source))
         return ops.reshape(mask, (-1, heads, math.prod(target), math.prod(source)))
 
-    def scores_shape(self, query_shape, value_shape, num_heads):
+    def scores_shape(
+        self, query_shape: Shape, value_shape: Shape, num_heads: int
+    ) -> Shape:
         """Returns the shape of the unfolded weights."""
         batch = [query_shape[axis] for axis in self.batch]
         target = [query_shape[axis] for axis in self.axes]

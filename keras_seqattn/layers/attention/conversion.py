@@ -1,5 +1,7 @@
 """Keras's own attention layers as ours: their options, and their weights."""
 
+from typing import Any
+
 import keras
 
 _CLASSES = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
@@ -7,7 +9,7 @@ _CLASSES = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _RENAMED = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
 
 
-def options_of(layer):
+def options_of(layer: keras.layers.Layer) -> dict[str, Any]:
     """Returns the arguments with which `MultiHeadAttention` does what `layer` does.
 
     Args:
@@ -35,7 +37,7 @@ def options_of(layer):
     return {**options, "flash_attention": layer._flash_attention}
 
 
-def take_weights(layer, source):
+def take_weights(layer: keras.layers.Layer, source: keras.layers.Layer) -> None:
     """Builds `layer` as `source` is built, and copies its weights.
 
     Args:

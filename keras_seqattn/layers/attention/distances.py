@@ -39,7 +39,7 @@ class DistanceBias:
 
     def __init__(
         self, values: Tensor, target_length: int | Tensor, learned: bool = True
-    ):
+    ) -> None:
         self.values = values
         self.target_length = target_length
         self.learned = learned
@@ -174,7 +174,9 @@ def relative_unshift(pairs: Tensor) -> Tensor:
     return ops.sum(ops.reshape(x, (heads, rows, distances + 1)), axis=1)[:, :distances]
 
 
-def check_lengths(target_length, source_length, offset):
+def check_lengths(
+    target_length: int | Tensor, source_length: int | Tensor, offset: int | Tensor
+) -> None:
     """Raises an error if lengths or a position are not integers or tensors of such.
 
     Args:

@@ -4,15 +4,19 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 (H is a multiple of G), R = H / G, K key_dim, V value_dim.
 """
 
+from typing import Any, Literal
+
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Implementation, Seed, Shape, Tensor
 from keras_seqattn.backend.attention import (
     fused_attention_is_linear,
     has_fused_attention,
 )
 from keras_seqattn.layers.attention import distances, masks
+from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.kernels import explicit, fused
 from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attention
 from keras_seqattn.layers.shapes import check_batch, check_rank
@@ -23,20 +27,20 @@ LONG = 2**23
 
 
 def dot_product_attention(
-    query,
-    key,
-    value,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     *,
-    mask=None,
-    bias=None,
-    scale=None,
-    causal=False,
-    window=None,
-    offset=0,
-    dropout=0.0,
-    seed=None,
-    implementation="auto",
-):
+    mask: Tensor | None = None,
+    bias: DistanceBias | Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    offset: int | Tensor = 0,
+    dropout: float = 0.0,
+    seed: Seed = None,
+    implementation: Implementation = "auto",
+) -> Tensor:
     """Weighs values by how well their keys fit each query.
 
     output = softmax(scale * query . key^T + bias) . value, where a masked pair weighs
@@ -113,16 +117,16 @@ def dot_product_attention(
 
 
 def attention_scores(
-    query,
-    key,
+    query: Tensor,
+    key: Tensor,
     *,
-    mask=None,
-    bias=None,
-    scale=None,
-    causal=False,
-    window=None,
-    offset=0,
-):
+    mask: Tensor | None = None,
+    bias: DistanceBias | Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    offset: int | Tensor = 0,
+) -> Tensor:
     """Computes the weights with which `dot_product_attention` sums the values.
 
     Each row sums to 1, or is all zero where the query may attend to nothing.
@@ -157,7 +161,15 @@ def attention_scores(
     return explicit.zero_empty_rows(weights, mask, heads_last=False)
 
 
-def attend(query, key, value, *, return_scores, implementation, **options):
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    return_scores: bool,
+    implementation: Implementation,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
     """Attends, and gives the weights too where they are asked for.
 
     Args:
@@ -190,19 +202,19 @@ def attend(query, key, value, *, return_scores, implementation, **options):
 
 
 def choose_implementation(
-    query_shape,
-    key_shape,
-    value_shape=None,
+    query_shape: Shape,
+    key_shape: Shape,
+    value_shape: Shape | None = None,
     *,
-    dtype="float32",
-    mask=None,
-    bias=None,
-    causal=False,
-    window=None,
-    offset=0,
-    dropout=0.0,
-    device=None,
-):
+    dtype: Any = "float32",
+    mask: Tensor | None = None,
+    bias: DistanceBias | Tensor | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    offset: int | Tensor = 0,
+    dropout: float = 0.0,
+    device: Literal["cpu", "gpu", "tpu"] | None = None,
+) -> Literal["explicit", "fused", "chunked"]:
     """Picks the implementation that `implementation="auto"` stands for.
 
     Short is what has less than 2**23 pairs, or a length not yet known. It is
@@ -268,7 +280,13 @@ def _check_shapes(query_shape, key_shape, value_shape):
             arguments.refuse(name, shape, "a shape (batch, length, heads, width)")
 
 
-def check_options(query, key, mask, bias, scale=None):
+def check_options(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    bias: DistanceBias | Tensor | None,
+    scale: float | None = None,
+) -> None:
     """Checks what changes the scores of query and key.
 
     Args:
@@ -290,7 +308,7 @@ def check_options(query, key, mask, bias, scale=None):
     distances.checked_bias(bias, sizes)
 
 
-def checked(query, key, value):
+def checked(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Converts query, key and value to tensors, and sees that they fit each other.
 
     Args:
@@ -345,7 +363,7 @@ def _pair_mask(query, key, mask, causal=False, window=None, offset=0):
     return masks.pair_mask(*shapes, mask, causal, window, offset)
 
 
-def dot_scores(query, key, scale=1.0):
+def dot_scores(query: Tensor, key: Tensor, scale: float | None = 1.0) -> Tensor:
     """Multiplies each query of a group's heads with each of its keys.
 
     Args:

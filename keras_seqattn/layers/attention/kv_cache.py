@@ -4,11 +4,12 @@ Shapes: B batch, W beams, L positions, N = L W slots, S source length, G key and
 heads, K key_dim, V value_dim.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.shapes import check_rank
 
@@ -38,28 +39,28 @@ class KVCache(NamedTuple):
     value: Any
 
     @classmethod
-    def of(cls, keys, values):
+    def of(cls, keys: Tensor, values: Tensor) -> Self:
         """Keeps keys `(B, S, G, K)` and values `(B, S, G, V)`, a slot a position."""
         keys = ops.transpose(keys, (0, 2, 3, 1))
         return cls(keys, ops.transpose(values, (0, 2, 1, 3)))
 
-    def read(self):
+    def read(self) -> tuple[Tensor, Tensor]:
         """Returns the keys `(B, N, G, K)` and values `(B, N, G, V)`."""
         keys = ops.transpose(self.key, (0, 3, 1, 2))
         return keys, ops.transpose(self.value, (0, 2, 1, 3))
 
-    def repeat(self, width):
+    def repeat(self, width: int) -> "KVCache":
         """Gives each position `width` slots with the same key and value."""
         key = ops.repeat(self.key, width, axis=3)
         return KVCache(key, ops.repeat(self.value, width, axis=2))
 
-    def write(self, entries, slot):
+    def write(self, entries: "KVCache", slot: int | Tensor) -> "KVCache":
         """Writes the slots of `entries`, a `KVCache`, from number `slot` on."""
         key = ops.slice_update(self.key, (0, 0, 0, slot), entries.key)
         value = ops.slice_update(self.value, (0, 0, slot, 0), entries.value)
         return KVCache(key, value)
 
-    def grow(self, length, index, width=1):
+    def grow(self, length: int, index: int | Tensor, width: int = 1) -> "KVCache":
         """Makes room for `length` positions, as `grown` does."""
         return KVCache(
             grown(self.key, 3, length, index, width),
@@ -67,7 +68,9 @@ class KVCache(NamedTuple):
         )
 
 
-def grown(x, axis, length, index, width=1):
+def grown(
+    x: Tensor, axis: int, length: int, index: int | Tensor, width: int = 1
+) -> Tensor:
     """Adds slots to a ring; the positions that it holds move to theirs.
 
     Args:
@@ -95,7 +98,14 @@ def grown(x, axis, length, index, width=1):
     return ops.reshape(moved, (*before, length * width, *after))
 
 
-def slots_in_sight(width, length, index, window=None, mask=None, ancestry=None):
+def slots_in_sight(
+    width: int,
+    length: int,
+    index: int | Tensor,
+    window: int | None = None,
+    mask: Tensor | None = None,
+    ancestry: Tensor | None = None,
+) -> Tensor:
     """Returns the slots of a cache that each beam may attend to at a step.
 
     Args:
@@ -127,7 +137,7 @@ def slots_in_sight(width, length, index, window=None, mask=None, ancestry=None):
     return ops.reshape(own, (-1, 1, width, length * width))
 
 
-def held_positions(length, index):
+def held_positions(length: int, index: int | Tensor) -> Tensor:
     """Returns which positions the slots of a cache hold once `index` is written.
 
     A cache is a ring: a position is written over the one that stands as many before
@@ -148,7 +158,7 @@ def held_positions(length, index):
     return index - (index - slots) % length
 
 
-def initial_ancestry(batch_size, width, max_length):
+def initial_ancestry(batch_size: int | Tensor, width: int, max_length: int) -> Tensor:
     """Makes the table that tells beams their history in a cache that stays in place.
 
     A cache is too large to be reordered whenever beams change places. The table is
@@ -172,7 +182,7 @@ def initial_ancestry(batch_size, width, max_length):
     return ops.broadcast_to(slots, (batch_size, width, max_length))
 
 
-def mark_ancestry(ancestry, index):
+def mark_ancestry(ancestry: Tensor, index: int | Tensor) -> Tensor:
     """Records that every beam writes position `index` itself.
 
     Called once a step, before the blocks' `step`, which all take what it returns.
@@ -196,7 +206,7 @@ def mark_ancestry(ancestry, index):
     return ops.slice_update(ancestry, (0, 0, index % ancestry.shape[2]), own)
 
 
-def check_cache_sizes(batch_size, width, max_length):
+def check_cache_sizes(batch_size: Any, width: Any, max_length: Any) -> None:
     """Raises an error if a size of a cache is not an integer or a tensor of one.
 
     Args:

@@ -11,17 +11,20 @@ Shapes: B batch, L length, T target length, S source length.
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import tracing
 from keras_seqattn.layers.shapes import check_tensor
 
 
-def padding_mask(token_ids, pad_id=0):
+def padding_mask(token_ids: Tensor, pad_id: int = 0) -> Tensor:
     """Marks the real tokens of a padded batch.
 
     Args:
@@ -40,7 +43,11 @@ def padding_mask(token_ids, pad_id=0):
     return ops.not_equal(token_ids, arguments.integer("pad_id", pad_id))
 
 
-def causal_mask(target_length, source_length=None, offset=0):
+def causal_mask(
+    target_length: int | Tensor,
+    source_length: int | Tensor | None = None,
+    offset: int | Tensor = 0,
+) -> Tensor:
     """Lets each query see the keys up to its own position.
 
     Query i may attend to key j where j <= i + offset.
@@ -62,7 +69,12 @@ def causal_mask(target_length, source_length=None, offset=0):
     return _distance(target_length, source_length, offset) >= 0
 
 
-def window_mask(target_length, source_length, window, offset=0):
+def window_mask(
+    target_length: int | Tensor,
+    source_length: int | Tensor | None,
+    window: int,
+    offset: int | Tensor = 0,
+) -> Tensor:
     """Lets each query see the keys nearer than `window`, on both sides.
 
     Query i may attend to key j where |i + offset - j| < window: the band of
@@ -89,7 +101,7 @@ def window_mask(target_length, source_length, window, offset=0):
     return ops.abs(_distance(target_length, source_length, offset)) < window
 
 
-def combine_masks(*masks):
+def combine_masks(*masks: Tensor | None) -> Tensor | None:
     """Allows what every given mask allows.
 
     Args:
@@ -112,7 +124,12 @@ def combine_masks(*masks):
     return functools.reduce(ops.logical_and, given) if given else None
 
 
-def input_masks(query_mask, value_mask, key_mask, attention_mask):
+def input_masks(
+    query_mask: Tensor | None,
+    value_mask: Tensor | None,
+    key_mask: Tensor | None,
+    attention_mask: Tensor | None,
+) -> Tensor | None:
     """Combines the masks of a layer's inputs with its attention mask.
 
     Args:
@@ -155,7 +172,7 @@ def _sequence_mask(name, mask, axis, rank):
     return mask
 
 
-def bool_mask(name, mask):
+def bool_mask(name: str, mask: Tensor | None) -> Tensor | None:
     """Returns a mask as a bool tensor.
 
     Args:
@@ -207,7 +224,7 @@ def _of_added(name):
     )
 
 
-def is_causal(use_causal_mask):
+def is_causal(use_causal_mask: Any) -> bool:
     """Returns a layer's `use_causal_mask` as a bool; like Keras's it may be 0 or 1.
 
     Args:
@@ -228,7 +245,7 @@ def is_causal(use_causal_mask):
     return bool(arguments.instance("use_causal_mask", use_causal_mask, kinds, wanted))
 
 
-def check_band(causal, window, offset):
+def check_band(causal: bool, window: int | None, offset: int | Tensor) -> None:
     """Checks the arguments that say which keys a query sees by its position.
 
     Args:
@@ -247,7 +264,14 @@ def check_band(causal, window, offset):
     arguments.index("offset", offset)
 
 
-def pair_mask(query_shape, key_shape, mask, causal, window, offset):
+def pair_mask(
+    query_shape: Sequence[int | Tensor | None],
+    key_shape: Sequence[int | Tensor | None],
+    mask: Tensor | None,
+    causal: bool,
+    window: int | None,
+    offset: int | Tensor,
+) -> Tensor | None:
     """Combines all that forbids a pair of query and key.
 
     Args:
@@ -317,7 +341,7 @@ def _distance(target_length, source_length, offset):
     return rows[:, None] - columns[None, :]  # (T, S)
 
 
-def checked_mask(name, mask, length):
+def checked_mask(name: str, mask: Tensor | None, length: int | None) -> Tensor | None:
     """Returns the mask of one step as a bool tensor, if it fits.
 
     Args:

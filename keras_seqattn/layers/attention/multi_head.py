@@ -13,6 +13,15 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import (
+    Constraint,
+    Implementation,
+    Initializer,
+    PositionsInAttention,
+    Regularizer,
+    Shape,
+    Tensor,
+)
 from keras_seqattn.layers.attention import additive, conversion, functional, masks
 from keras_seqattn.layers.attention.axes import Folding
 from keras_seqattn.layers.attention.distances import count_heads, of_pairs
@@ -33,6 +42,7 @@ from keras_seqattn.layers.shapes import (
     check_rank,
     check_tensor,
 )
+from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.initializers import copied
 from keras_seqattn.layers.weights.quantization import dtype_config, unquantized
 
@@ -132,33 +142,33 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
-        value_dim=None,
-        dropout=0.0,
-        use_bias=True,
-        output_shape=None,
-        attention_axes=None,
-        sliding_window=None,
-        flash_attention=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        activity_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        use_gate=False,
-        seed=None,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
+        seed: int | None = None,
         *,
-        num_key_value_heads=None,
-        score="scaled_dot",
-        scale=None,
-        positions=None,
-        qk_norm=False,
-        implementation="auto",
-        **kwargs,
-    ):
+        num_key_value_heads: int | None = None,
+        score: Literal["scaled_dot", "dot", "additive"] = "scaled_dot",
+        scale: float | None = None,
+        positions: PositionsInAttention | None = None,
+        qk_norm: bool = False,
+        implementation: Implementation = "auto",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self._refuse_hooks()
         self.num_heads = _positive("num_heads", num_heads)
@@ -257,7 +267,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             )
 
     @classmethod
-    def from_keras(cls, layer, **options):
+    def from_keras(cls, layer: keras.layers.Layer, **options: Any) -> Self:
         """Makes a layer that computes what one of Keras's does, with its weights.
 
         It differs from Keras's in two ways: a query that is masked, or sees no key,
@@ -287,7 +297,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         conversion.take_weights(ours, layer)
         return ours
 
-    def build(self, query_shape, value_shape, key_shape=None):
+    def build(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> None:
         """Makes the projections, and what the score and the positions learn."""
         key_shape = value_shape if key_shape is None else key_shape
         _check_ranks(query_shape, value_shape)
@@ -367,18 +379,18 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
     def call(
         self,
-        query,
-        value,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        offset=0,
-    ):
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        offset: int | Tensor = 0,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Attends from each vector of `query` to those of `value`."""
         self._check_scores_wanted(return_attention_scores)
         _check_shapes(query, value, key)
@@ -396,8 +408,14 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         return (output, scores) if return_attention_scores else output
 
     def call_unpadded(
-        self, query, value, unpadding, value_unpadding, mask=None, use_causal_mask=False
-    ):
+        self,
+        query: Tensor,
+        value: Tensor,
+        unpadding: Unpadding,
+        value_unpadding: Unpadding | None,
+        mask: Tensor | None = None,
+        use_causal_mask: bool = False,
+    ) -> Tensor:
         """Does what a call does while training, on the tokens of a batch alone.
 
         Args:
@@ -507,27 +525,27 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             return self.implementation
         return "fused" if self.flash_attention else "explicit"
 
-    def project_query(self, query):
+    def project_query(self, query: Tensor) -> Tensor:
         """Returns the queries `(..., H, K)` of vectors `(..., D)`."""
         check_built(self)
         check_tensor("query", query, width=self._query_width)
         queries = self.query_dense(query)
         return self.query_norm(queries) if self.qk_norm else queries
 
-    def project_key(self, key):
+    def project_key(self, key: Tensor) -> Tensor:
         """Returns the keys `(..., G, K)` of vectors `(..., D)`."""
         check_built(self)
         check_tensor("key", key, width=self._key_width)
         keys = self.key_dense(key)
         return self.key_norm(keys) if self.qk_norm else keys
 
-    def project_value(self, value):
+    def project_value(self, value: Tensor) -> Tensor:
         """Returns the values `(..., G, V)` of vectors `(..., D)`."""
         check_built(self)
         check_tensor("value", value, width=self._value_width)
         return self.value_dense(value)
 
-    def project_output(self, query, heads):
+    def project_output(self, query: Tensor, heads: Tensor) -> Tensor:
         """Gates what the heads gave, `(..., H, V)`, and projects it back."""
         check_built(self)
         check_tensor("query", query, width=self._query_width)
@@ -536,7 +554,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             heads = ops.multiply(heads, self._gate_dense(query))
         return self.output_dense(heads)
 
-    def initial_cache(self, batch_size, width, max_length):
+    def initial_cache(
+        self, batch_size: int | Tensor, width: int, max_length: int
+    ) -> KVCache:
         """Makes the empty cache of `step`.
 
         Args:
@@ -555,7 +575,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             ops.zeros((*heads, slots, self.value_dim), self.compute_dtype),
         )
 
-    def fill_cache(self, value, cache, index=0, width=1):
+    def fill_cache(
+        self, value: Tensor, cache: KVCache, index: int | Tensor = 0, width: int = 1
+    ) -> KVCache:
         """Writes the keys and values of a whole sequence, the same for all beams.
 
         A `step` at `index + T` goes on from there.
@@ -576,7 +598,14 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         entries = self.project_memory(value, start=index).repeat(width)
         return cache.write(entries, index * width)
 
-    def step(self, query, cache, index, mask=None, ancestry=None):
+    def step(
+        self,
+        query: Tensor,
+        cache: KVCache,
+        index: int | Tensor,
+        mask: Tensor | None = None,
+        ancestry: Tensor | None = None,
+    ) -> tuple[Tensor, KVCache]:
         """Attends from one new position to itself and those before it.
 
         Equals row `index` of a call with `use_causal_mask=True` on the whole sequence,
@@ -637,7 +666,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         bias = ops.take(of_pairs(bias), ops.maximum(behind, 0), axis=-1)
         return ops.repeat(bias, width, axis=-1)
 
-    def project_memory(self, value, key=None, start=0):
+    def project_memory(
+        self, value: Tensor, key: Tensor | None = None, start: int | Tensor = 0
+    ) -> KVCache:
         """Projects what `step_memory` attends to, once for all steps and beams.
 
         Args:
@@ -657,8 +688,13 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         return KVCache.of(self._placed(keys, start), self.project_value(value))
 
     def step_memory(
-        self, query, memory, mask=None, index=None, return_attention_scores=False
-    ):
+        self,
+        query: Tensor,
+        memory: KVCache,
+        mask: Tensor | None = None,
+        index: int | Tensor | None = None,
+        return_attention_scores: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Attends from one new position of each beam to a projected memory.
 
         Equals row `index` of a call of the layer on the whole sequence and memory.
@@ -724,29 +760,31 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         rows = ops.reshape(heads, (-1, 1, *heads.shape[2:]))  # (B W, 1, H, K)
         return ops.reshape(self._placed(rows, index), (-1, *heads.shape[1:]))
 
-    def compute_mask(self, query, mask=None):
+    def compute_mask(self, query: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Passes the mask of `query` on to the output, none to the weights."""
         return mask
 
-    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> Shape:
         """Returns the shape of the output without the weights."""
         _check_lengths(value_shape, value_shape if key_shape is None else key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(
         self,
-        query,
-        value,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        offset=0,
-    ):
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        offset: int | Tensor = 0,
+    ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         _check_shapes(query, value, key)
         key_shape = None if key is None else key.shape
@@ -757,7 +795,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         shape = self._folding.scores_shape(query.shape, value.shape, self.num_heads)
         return output, keras.KerasTensor(shape, self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         serialize = keras.saving.serialize_keras_object
         return {

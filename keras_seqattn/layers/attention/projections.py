@@ -1,10 +1,13 @@
 """The projections of multi-head attention: vectors to heads, and heads back."""
 
 import math
+from collections.abc import Sequence
+from typing import Any, Self
 
 import keras
 from keras import ops
 
+from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.backend.ops import sizes
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent
@@ -19,7 +22,14 @@ class Projection(KeepsLora, QuantizedAsParent, keras.layers.EinsumDense):
     """
 
     @classmethod
-    def of(cls, input_shape, widths, bound=1, use_bias=True, **options):
+    def of(
+        cls,
+        input_shape: Shape,
+        widths: Sequence[int],
+        bound: int = 1,
+        use_bias: bool = True,
+        **options: Any,
+    ) -> Self:
         """Makes and builds the projection of an input's last axes.
 
         Args:
@@ -49,7 +59,7 @@ class Projection(KeepsLora, QuantizedAsParent, keras.layers.EinsumDense):
         projection.supports_masking = True  # else Keras warns that the mask ends here
         return projection
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Contracts the axes of `inputs` that the kernel begins with."""
         axes, kernel_axes = self.equation.partition("->")[0].split(",")
         bound = len(set(axes) & set(kernel_axes))

@@ -3,10 +3,13 @@
 Shapes: B batch, T target length, S source length, H heads, K key_dim, V value_dim.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Implementation, Seed, Shape, Tensor
 from keras_seqattn.layers.attention import functional, masks
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
@@ -23,7 +26,7 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
         seed: Integer seed of the dropout, or None.
     """
 
-    def __init__(self, dropout=0.0, seed=None, **kwargs):
+    def __init__(self, dropout: float = 0.0, seed: Seed = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dropout = arguments.fraction("dropout", dropout)
         self.seed = arguments.integer("seed", seed, optional=True)
@@ -32,17 +35,17 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
 
     def call(
         self,
-        query,
-        value,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-    ):
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Attends from each vector of `query` to those of `value`."""
         check_inputs(query, value, key)
         key = value if key is None else key
@@ -65,27 +68,29 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
             scores = None if scores is None else ops.squeeze(scores, 1)
         return (output, scores) if return_attention_scores else output
 
-    def compute_mask(self, query, mask=None):
+    def compute_mask(self, query: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Passes the mask of `query` on to the output, none to the weights."""
         return mask
 
-    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> Shape:
         """Returns the shape of the output without the weights."""
         return (*query_shape[:-1], value_shape[-1])
 
     def compute_output_spec(
         self,
-        query,
-        value,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-    ):
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+    ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_inputs(query, value, key)
         output = keras.KerasTensor(
@@ -97,12 +102,12 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
         shape = (batch, *heads, target, value.shape[1])
         return output, keras.KerasTensor(shape, self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {**super().get_config(), "dropout": self.dropout, "seed": self.seed}
 
 
-def check_inputs(query, value, key=None):
+def check_inputs(query: Tensor, value: Tensor, key: Tensor | None = None) -> None:
     """Checks that inputs have axes for a length, for heads or none, and one batch size.
 
     Args:
@@ -171,8 +176,13 @@ class ScaledDotProductAttention(AttentionLayer):
     """
 
     def __init__(
-        self, scale=None, dropout=0.0, implementation="auto", seed=None, **kwargs
-    ):
+        self,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        implementation: Implementation = "auto",
+        seed: Seed = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(dropout=dropout, seed=seed, **kwargs)
         self.scale = arguments.number("scale", scale, optional=True)
         self.implementation = arguments.choice(
@@ -190,7 +200,7 @@ class ScaledDotProductAttention(AttentionLayer):
             **options,
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),

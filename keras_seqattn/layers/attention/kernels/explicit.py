@@ -4,6 +4,8 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 (H is a multiple of G), R = H / G, V value_dim.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -34,7 +36,7 @@ def widened(x: Tensor) -> Tensor:
 
 
 def softmax(
-    scores: Tensor, mask: Tensor | None, bias: DistanceBias | Tensor | None, dtype: str
+    scores: Tensor, mask: Tensor | None, bias: DistanceBias | Tensor | None, dtype: Any
 ) -> Tensor:
     """Normalizes biased and masked scores, in float32.
 

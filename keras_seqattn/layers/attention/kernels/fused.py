@@ -4,6 +4,8 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 K key_dim, V value_dim.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -21,7 +23,7 @@ def fused_attention(
     value: Tensor,
     bias: Tensor | None = None,
     dropout: float = 0.0,
-    **options,
+    **options: Any,
 ) -> Tensor:
     """Computes `dot_product_attention` with the kernel of the backend.
 

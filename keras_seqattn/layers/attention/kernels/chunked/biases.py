@@ -25,7 +25,7 @@ class PairBias:
         values: Float tensor of rank 4 that broadcasts to `(B, H, T, S)`.
     """
 
-    def __init__(self, pairs: BlockPairs, values: Tensor):
+    def __init__(self, pairs: BlockPairs, values: Tensor) -> None:
         self._pairs, self._values = pairs, values
         self._keys_first = pairs.keys_first(values)
 
@@ -33,7 +33,9 @@ class PairBias:
         """Returns a block, which broadcasts to `(B, G, s, R, t)`."""
         return self._pairs.block(self._keys_first, i, j)
 
-    def gradient(self, ds: Callable[..., Tensor], q_blocks: tuple) -> Tensor:
+    def gradient(
+        self, ds: Callable[..., Tensor], q_blocks: tuple[Tensor, ...]
+    ) -> Tensor:
         """Computes d_bias[i, j] = ds[i, j], summed where the bias is broadcast.
 
         Args:
@@ -74,7 +76,7 @@ class BlockDistanceBias:
         values: Float tensor `(H, T + S - 1)`, or `(1, T + S - 1)`: see `DistanceBias`.
     """
 
-    def __init__(self, pairs: BlockPairs, values: Tensor):
+    def __init__(self, pairs: BlockPairs, values: Tensor) -> None:
         self._pairs, self._distances = pairs, ops.shape(values)[1]
         is_shared = values.shape[0] == 1
         self._heads = (1, 1) if is_shared else (pairs.groups, pairs.repeats)
@@ -89,7 +91,9 @@ class BlockDistanceBias:
         x = ops.reshape(x, (1, *self._heads, *ops.shape(x)[1:]))  # (1, G, R, s, t)
         return ops.swapaxes(x, 2, 3)
 
-    def gradient(self, ds: Callable[..., Tensor], q_blocks: tuple) -> Tensor:
+    def gradient(
+        self, ds: Callable[..., Tensor], q_blocks: tuple[Tensor, ...]
+    ) -> Tensor:
         """Computes the gradient of the values: the sum of ds of each distance.
 
         Args:

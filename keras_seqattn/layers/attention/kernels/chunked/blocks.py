@@ -71,7 +71,9 @@ class Blocks(NamedTuple):
         shape = (batch, self.count * self.length, groups * repeats, width)
         return ops.reshape(x, shape)[:, : self.total]
 
-    def holding(self, low: int | Tensor | None, high: int | Tensor | None) -> tuple:
+    def holding(
+        self, low: int | Tensor | None, high: int | Tensor | None
+    ) -> tuple[int | Tensor, int | Tensor]:
         """Returns the range of the blocks that hold a position from `low` to `high`.
 
         None is an end of the sequence.

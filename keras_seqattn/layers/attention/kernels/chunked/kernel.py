@@ -36,6 +36,7 @@ Reference:
 """
 
 import functools
+from typing import Any
 
 import keras
 from keras import ops
@@ -65,7 +66,7 @@ def chunked_attention(
     *,
     mask: Tensor | None = None,
     bias: DistanceBias | Tensor | None = None,
-    **options,
+    **options: Any,
 ) -> Tensor:
     """Computes `dot_product_attention` in blocks, forward and backward.
 

@@ -66,15 +66,16 @@ class BlockPairs:
         dropout: float = 0.0,
         seed: int | keras.random.SeedGenerator | None = None,
         block_length: int | None = None,
-    ):
+    ) -> None:
         q_longest, kv_longest = block_length or Q_BLOCK, block_length or KV_BLOCK
         if window is not None:
             arguments.positive_integer("window", window)
             if block_length is None:
                 q_longest = kv_longest = min(KV_BLOCK, max(SHORTEST_BLOCK, window))
-        self.q = Blocks.of(ops.shape(query)[1], q_longest)
-        self.kv = Blocks.of(ops.shape(key)[1], kv_longest)
-        self.groups, self.repeats = key.shape[2], query.shape[2] // key.shape[2]
+        self.q: Blocks = Blocks.of(ops.shape(query)[1], q_longest)
+        self.kv: Blocks = Blocks.of(ops.shape(key)[1], kv_longest)
+        self.groups: int = key.shape[2]
+        self.repeats: int = query.shape[2] // key.shape[2]
         self._offset = offset
         # A query at position p sees key j where nearest <= p - j <= farthest.
         self._farthest = None if window is None else window - 1
@@ -94,7 +95,7 @@ class BlockPairs:
         """Whether each query block sees each key/value block."""
         return self._nearest is None
 
-    def kv_range(self, i: int | Tensor) -> tuple:
+    def kv_range(self, i: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
         """Returns the first key/value block that query block `i` sees, and the end."""
         first = i * self.q.length + self._offset
         last = first + self.q.length - 1
@@ -103,7 +104,7 @@ class BlockPairs:
             low, None if self._nearest is None else last - self._nearest
         )
 
-    def q_range(self, j: int | Tensor) -> tuple:
+    def q_range(self, j: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
         """Returns the first query block that sees key/value block `j`, and the end."""
         first = j * self.kv.length - self._offset
         last = first + self.kv.length - 1
