@@ -52,7 +52,7 @@ class Config:
         ValueError: If an option is out of range.
     """
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Checks each option, and keeps it as plain Python."""
         for name, check in self.checks().items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
@@ -109,7 +109,7 @@ class BlockConfig(Config):
     gated: bool = option(arguments.boolean, False)
     norm: str = "layer"
     normalize_first: bool = option(arguments.boolean, True)
-    attention: dict | None = option(_attention, None)
+    attention: dict[str, Any] | None = option(_attention, None)
     activation_dropout: float = option(arguments.fraction, 0.0)
 
 

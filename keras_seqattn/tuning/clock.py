@@ -4,7 +4,9 @@ import contextlib
 import pathlib
 import threading
 import time
+from typing import Any, Self
 
+from keras_seqattn.annotations import Path
 from keras_seqattn.tuning.records import read_json, write_json
 
 TICK = 1.0  # seconds between two writes: what a kill may lose
@@ -55,19 +57,19 @@ class Clock:
         (60.0, False)
     """
 
-    def __init__(self, folder, limit=None):
+    def __init__(self, folder: Path, limit: float | None = None) -> None:
         self._path = pathlib.Path(folder) / "clock.json"
         self.limit = limit
         self._origin = None
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         """Begins to count, from what was spent before."""
         self._origin = time.monotonic() - self.elapsed()
         self._ticking = repeating(TICK, self._write)
         self._ticking.__enter__()
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: Any) -> None:
         """Stops to count."""
         self._ticking.__exit__(None, None, None)
         self._write()
@@ -76,16 +78,16 @@ class Clock:
     def _write(self):
         write_json(self._path, {"seconds": self.elapsed()})
 
-    def elapsed(self):
+    def elapsed(self) -> float:
         """Returns the seconds spent so far."""
         if self._origin is not None:
             return time.monotonic() - self._origin
         return read_json(self._path, {"seconds": 0.0}, ("seconds",))["seconds"]
 
-    def left(self):
+    def left(self) -> float | None:
         """Returns the seconds left, infinity without a limit."""
         return float("inf") if self.limit is None else self.limit - self.elapsed()
 
-    def is_over(self):
+    def is_over(self) -> bool:
         """Whether no time is left."""
         return self.left() <= 0

@@ -3,8 +3,13 @@
 import functools
 import hashlib
 import json
+from collections.abc import Sequence
+from typing import Any
+
+import keras
 
 from keras_seqattn import training
+from keras_seqattn.annotations import Dataset
 
 
 class Corpus:
@@ -20,7 +25,14 @@ class Corpus:
         seed: Seed of the order of the lines.
     """
 
-    def __init__(self, train, validation, batch_tokens, bucket_lengths, seed):
+    def __init__(
+        self,
+        train: tuple[list[str], list[str]],
+        validation: tuple[list[str], list[str]],
+        batch_tokens: int,
+        bucket_lengths: Sequence[int],
+        seed: int,
+    ) -> None:
         self.train, self.validation = train, validation
         self._sizes = {"batch_tokens": batch_tokens, "bucket_lengths": bucket_lengths}
         self._seed = seed
@@ -43,7 +55,7 @@ class Corpus:
         tokenizer = self.tokenizer(vocabulary_size)
         return translation_batches(*lines, tokenizer, **options, **self._sizes)
 
-    def batches(self, vocabulary_size):
+    def batches(self, vocabulary_size: int) -> tuple[Dataset, Dataset]:
         """Returns the batches of a trial; those of training in the order of epoch 0.
 
         Args:
@@ -57,19 +69,19 @@ class Corpus:
             self._validation_batches(vocabulary_size),
         )
 
-    def score(self, vocabulary_size):
+    def score(self, vocabulary_size: int) -> keras.callbacks.Callback:
         """Returns a callback that logs BLEU and chrF of the validation lines."""
         return training.TranslationScore(
             *self.validation, self.tokenizer(vocabulary_size)
         )
 
-    def longest(self, vocabulary_size):
+    def longest(self, vocabulary_size: int) -> list[tuple[Any, ...]]:
         """Returns the validation's token ids, a list of pairs of lists."""
         tokenizer = self.tokenizer(vocabulary_size)
         sides = (tokenizer.tokenize(list(lines)) for lines in self.validation)
         return list(zip(*sides, strict=True))
 
-    def fingerprint(self):
+    def fingerprint(self) -> str:
         """Returns a short text that no other corpus has."""
         content = json.dumps([self.train, self.validation, self._sizes])
         return hashlib.sha256(content.encode()).hexdigest()[:16]
@@ -83,13 +95,13 @@ class Batches:
         validation: The same, of what trials are scored on.
     """
 
-    def __init__(self, train, validation):
+    def __init__(self, train: Dataset, validation: Dataset) -> None:
         self._both = train, validation
 
-    def batches(self, vocabulary_size):
+    def batches(self, vocabulary_size: int) -> tuple[Dataset, Dataset]:
         """Returns both datasets, each time the same."""
         return self._both
 
-    def fingerprint(self):
+    def fingerprint(self) -> str:
         """Returns a text that is the same for all: batches have no name."""
         return "batches"

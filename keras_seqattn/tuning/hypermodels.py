@@ -38,9 +38,9 @@ class TranslationHyperModel(keras_tuner.HyperModel):
         super().__init__()
         self.vocabulary_size = vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
-        self.space = space or TranslationSpace()
+        self.space: TranslationSpace = space or TranslationSpace()
 
-    def configuration(self, hp):
+    def configuration(self, hp: keras_tuner.HyperParameters) -> Configuration:
         """Returns what the hyperparameters stand for, and builds nothing.
 
         Args:
@@ -52,10 +52,10 @@ class TranslationHyperModel(keras_tuner.HyperModel):
         """
         return self.space.choose(hp, self.vocabulary_size, self.target_vocabulary_size)
 
-    def declare_hyperparameters(self, hp):
+    def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
         """Declares the whole space, the scopes that are inactive as well."""
         self.configuration(hp)
 
-    def build(self, hp):
+    def build(self, hp: keras_tuner.HyperParameters) -> TranslationTransformer:
         """Makes the compiled model."""
         return self.configuration(hp).make_model()

@@ -6,12 +6,15 @@ import time
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import DecodingModel
 from keras_seqattn.decoding import Greedy, generate
 
 REPETITIONS = 5
 
 
-def decode_latency(model, source_length=16, target_length=16):
+def decode_latency(
+    model: DecodingModel, source_length: int = 16, target_length: int = 16
+) -> float:
     """Measures the seconds of one sentence, translated greedily and alone.
 
     Trained or not, the model generates all tokens, so the figure speaks of its shape

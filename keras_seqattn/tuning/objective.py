@@ -1,5 +1,7 @@
 """What a study makes better: the name of a score, and which way is better."""
 
+from typing import Any
+
 import keras_tuner
 
 # Of all trials alike: the loss is smoothed as each trial's training is, and a mean of
@@ -16,7 +18,7 @@ DIRECTIONS = {
 DECODED = ("val_bleu", "val_chrf")
 
 
-def make_objective(objective):
+def make_objective(objective: str | keras_tuner.Objective) -> keras_tuner.Objective:
     """Makes KerasTuner's objective, its direction known.
 
     Args:
@@ -43,7 +45,7 @@ def make_objective(objective):
     return keras_tuner.Objective(objective, DIRECTIONS[objective])
 
 
-def score_name(objective):
+def score_name(objective: str) -> str:
     """Returns the name, in the logs, of what trials are scored by.
 
     Args:
@@ -59,7 +61,7 @@ def score_name(objective):
     return MONITORS.get(objective, objective)
 
 
-def score_of(objective, logs):
+def score_of(objective: keras_tuner.Objective, logs: dict[str, Any]) -> float:
     """Returns an epoch's score.
 
     Args:

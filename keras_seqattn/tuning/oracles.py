@@ -5,11 +5,14 @@ replaced at once. What KerasTuner writes beside it is not read again.
 """
 
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import keras_tuner
 import numpy as np
 from keras_tuner.engine import trial as trials
 
+from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.records import read_json, write_json
 
 # Draws in a row that may be over budget before the space is taken for exhausted, and
@@ -38,7 +41,7 @@ class Durable:
         self._admit, self._clock = admit, clock
         self.state_path = pathlib.Path(directory) / "oracle.json"  # holds everything
 
-    def save(self):
+    def save(self) -> None:
         """Replaces the file."""
         states = [trial.get_state() for trial in self.trials.values()]
         state = {
@@ -49,7 +52,7 @@ class Durable:
         }
         write_json(self.state_path, state)
 
-    def reload(self):
+    def reload(self) -> None:
         """Reads the file; trials that were running wait for their next worker."""
         state = read_json(self.state_path, keys=("oracle", "trials", "rejected"))
         loaded = [trials.Trial.from_state(state) for state in state["trials"]]
@@ -61,7 +64,7 @@ class Durable:
             self._give_back(tuner_id)
 
     @keras_tuner.synchronized
-    def create_trial(self, tuner_id):
+    def create_trial(self, tuner_id: str) -> Any:
         """Returns a trial: none when time is over, none yet while one may come back."""
         if self._clock.is_over():
             return self._no_trial(tuner_id, trials.TrialStatus.STOPPED)
@@ -87,7 +90,7 @@ class Durable:
         return trial
 
     @keras_tuner.synchronized
-    def release(self, tuner_id):
+    def release(self, tuner_id: str) -> None:
         """Forgets a worker that died, whose trial goes to the next that asks.
 
         Args:
@@ -108,7 +111,7 @@ class Durable:
 
     @property
     @keras_tuner.synchronized
-    def workers(self):
+    def workers(self) -> set[str]:
         """The names of all workers that are at it."""
         return self.tuner_ids | set(self.ongoing_trials)
 
@@ -152,7 +155,7 @@ class RandomSearch(Durable, keras_tuner.oracles.RandomSearchOracle):
 class BayesianOptimization(Durable, keras_tuner.oracles.BayesianOptimizationOracle):
     """Draws where a Gaussian process of the scores so far expects most."""
 
-    def populate_space(self, trial_id):
+    def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Returns values within the budget, at random where the process knows none."""
         response = self._populate_within_budget(trial_id, MOST_GUESSES)
         if response is not None:
@@ -164,12 +167,12 @@ class BayesianOptimization(Durable, keras_tuner.oracles.BayesianOptimizationOrac
         finally:
             self.num_initial_points = number
 
-    def get_state(self):
+    def get_state(self) -> dict[str, Any]:
         """Adds the random state, which KerasTuner forgets."""
         name, keys, *rest = self._random_numbers().get_state()
         return {**super().get_state(), "random_state": [name, keys.tolist(), *rest]}
 
-    def set_state(self, state):
+    def set_state(self, state: dict[str, Any]) -> None:
         """Sets the random state too."""
         super().set_state(state)
         name, keys, *rest = state["random_state"]
@@ -197,7 +200,7 @@ class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
         self.set_state(state)
 
     @keras_tuner.synchronized
-    def end_trial(self, trial):
+    def end_trial(self, trial: Any) -> None:
         """Ends a trial; one that failed counts as the worst.
 
         KerasTuner fills a round of trials only where enough of the last one have
@@ -207,7 +210,7 @@ class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
             trial.status = trials.TrialStatus.COMPLETED
         super().end_trial(trial)
 
-    def score_trial(self, trial):
+    def score_trial(self, trial: Any) -> None:
         """Scores a trial, one without a score as the worst."""
         if trial.metrics.exists(self.objective.name):
             super().score_trial(trial)

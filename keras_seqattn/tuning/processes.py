@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING, Any, Self
 
 import keras
 import keras_tuner
@@ -67,11 +68,11 @@ class Rollcall:
         oracle: A `Durable` oracle, the chief's.
     """
 
-    def __init__(self, directory, oracle):
+    def __init__(self, directory: pathlib.Path, oracle: Any) -> None:
         self._directory, self._oracle = directory, oracle
         self._seen, self._missed = {}, collections.Counter()
 
-    def call(self):
+    def call(self) -> None:
         """Calls all workers once."""
         for name in sorted(self._oracle.workers):
             sign = None
@@ -164,7 +165,7 @@ class Family:
         for process in self._processes.values():
             _end(process)
 
-    def start(self, name):
+    def start(self, name: str) -> None:
         """Starts the process of a name, "chief" or one that ends in its number."""
         if name in self._processes:
             _end(self._processes[name])
@@ -182,7 +183,7 @@ class Family:
             process.stdin.write(self._message)
             process.stdin.flush()
 
-    def status(self, name):
+    def status(self, name: str) -> int | None:
         """Returns the exit status of a process, None while it lives."""
         return self._processes[name].poll()
 
@@ -239,7 +240,7 @@ def _free_port():
         return listener.getsockname()[1]
 
 
-def main():
+def main() -> None:
     """Is the chief or a worker: what came on the standard input says of what."""
     from keras_seqattn.tuning import search
 

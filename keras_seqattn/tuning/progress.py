@@ -1,7 +1,15 @@
 """What a study says while it runs."""
 
+from typing import TYPE_CHECKING, Any
+
+from keras_seqattn.annotations import Path
 from keras_seqattn.tuning import records
+from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.objective import score_name
+from keras_seqattn.tuning.records import TrialRecord
+
+if TYPE_CHECKING:
+    import keras_tuner
 
 
 class Progress:
@@ -15,13 +23,13 @@ class Progress:
         self._study = study
         self.stream = None  # standard output, whatever it is by then
 
-    def epoch(self, record):
+    def epoch(self, record: TrialRecord) -> None:
         """Prints a line of an epoch that ended."""
         score, number = record.epochs[-1]["score"], len(record.epochs)
         name = score_name(self._study.objective.name)
         self._print(record, f"epoch {number}, {name} {score:.4g}")
 
-    def end(self, record):
+    def end(self, record: TrialRecord) -> None:
         """Prints a line of a trial that ended."""
         reason = f" ({record.reason.splitlines()[0]})" if record.reason else ""
         self._print(record, f"{record.status}{reason}")
@@ -51,7 +59,7 @@ class Progress:
         return max(0.0, min(limits)) if limits else None
 
 
-def duration(seconds):
+def duration(seconds: float) -> str:
     """Writes a number of seconds for people.
 
     Args:

@@ -11,6 +11,7 @@ import json
 import pathlib
 import shutil
 
+from keras_seqattn.annotations import Path
 from keras_seqattn.files import mapping, reading, replacing
 from keras_seqattn.recipes import Configuration
 
@@ -30,7 +31,7 @@ COUNTED = (*SCORED, *UNFINISHED)
 BEST = {"min": min, "max": max}  # of scores, by the direction of the objective
 
 
-def write_json(path, content):
+def write_json(path: Path, content: Any) -> None:
     """Writes a file that holds the old content or the new, whenever a kill comes.
 
     Args:
@@ -48,7 +49,7 @@ def write_json(path, content):
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def read_json(path, missing=None, keys=()):
+def read_json(path: Path, missing: Any = None, keys: Sequence[str] = ()) -> Any:
     """Reads the dict that `write_json` wrote.
 
     Args:
@@ -111,7 +112,7 @@ class TrialRecord:
     configuration: Configuration | None = None
     parameters: int | None = None
     latency: float | None = None
-    epochs: list = dataclasses.field(default_factory=list)
+    epochs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     best_epoch: int | None = None
     score: float | None = None
     seconds: float = 0.0
@@ -142,7 +143,7 @@ class TrialRecord:
         return self.path / "state"
 
     @classmethod
-    def load(cls, folder):
+    def load(cls, folder: Path) -> Self | None:
         """Reads a record.
 
         Args:
@@ -169,7 +170,15 @@ class TrialRecord:
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path / "record.json", fields)
 
-    def note_epoch(self, epoch, logs, score, direction, seconds, at=0.0):
+    def note_epoch(
+        self,
+        epoch: int,
+        logs: dict[str, Any],
+        score: float,
+        direction: str,
+        seconds: float,
+        at: float = 0.0,
+    ) -> bool:
         """Notes what an epoch gave, over what a lost run of it may have noted.
 
         Args:
@@ -213,7 +222,7 @@ class TrialRecord:
         self.best_seconds = other.best_seconds
         self.save()
 
-    def best_until(self, num_epochs, direction):
+    def best_until(self, num_epochs: int, direction: str) -> float | None:
         """Returns the best score of the first epochs, or None where it has not as many.
 
         Args:
@@ -238,7 +247,7 @@ def folder_of(study, trial_id):
     return pathlib.Path(study) / f"trial_{trial_id}"
 
 
-def load_records(folder):
+def load_records(folder: Path) -> list[TrialRecord]:
     """Reads the records of all of a study's trials.
 
     Args:

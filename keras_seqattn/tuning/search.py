@@ -3,6 +3,7 @@
 import contextlib
 
 from keras_seqattn import arguments, training
+from keras_seqattn.annotations import Dataset, Lines, Path
 from keras_seqattn.tuning import processes
 from keras_seqattn.tuning.clock import repeating
 from keras_seqattn.tuning.settings import Settings
@@ -13,28 +14,28 @@ from keras_seqattn.tuning.tuner import Tuner, is_chief, is_worker
 
 
 def tune_translation(
-    train,
-    validation,
+    train: tuple[Lines, Lines] | Dataset,
+    validation: tuple[Lines, Lines] | Dataset,
     *,
-    objective="val_loss",
-    algorithm="hyperband",
-    epochs=9,
-    max_trials=None,
-    max_seconds=None,
-    finish=0.0,
-    max_parameters=None,
-    max_latency=None,
-    directory="tuning",
-    workers=1,
-    seed=0,
-    space=None,
-    vocabulary_size=None,
-    batch_tokens=4096,
-    bucket_lengths=(16, 32, 64),
-    prune=None,
-    warm_start=False,
-    verbose=True,
-):
+    objective: "str | keras_tuner.Objective" = "val_loss",
+    algorithm: Literal["hyperband", "random", "bayesian"] = "hyperband",
+    epochs: int = 9,
+    max_trials: int | None = None,
+    max_seconds: float | None = None,
+    finish: float = 0.0,
+    max_parameters: int | None = None,
+    max_latency: float | None = None,
+    directory: Path = "tuning",
+    workers: int = 1,
+    seed: int = 0,
+    space: TranslationSpace | None = None,
+    vocabulary_size: int | Sequence[int] | None = None,
+    batch_tokens: int = 4096,
+    bucket_lengths: Sequence[int] = (16, 32, 64),
+    prune: bool | None = None,
+    warm_start: bool = False,
+    verbose: bool = True,
+) -> Study:
     """Searches the hyperparameters with which a translation model becomes best.
 
     Everything is kept in `directory`, and nothing there is ever half written: killed at
@@ -107,7 +108,7 @@ def tune_translation(
     return Study(settings.directory, settings.data)
 
 
-def run(settings):
+def run(settings: Settings) -> None:
     """Runs a study in this process: alone, as a chief or as a worker.
 
     KerasTuner's environment variables say which.
@@ -129,7 +130,7 @@ def run(settings):
         tuner.search()
 
 
-def run_finish(settings):
+def run_finish(settings: Settings) -> None:
     """Trains the best trials on in the seconds kept for them, in this process.
 
     Args:

@@ -111,37 +111,37 @@ class Settings(Config):
                 f"workers={self.workers!r}, space.vocabulary_size={sizes!r}."
             )
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         """Returns what travels: what was asked, and not what was made of it."""
         return self.options()
 
     @functools.cached_property
-    def clock(self):
+    def clock(self) -> Clock:
         """The study's `Clock`, which ends the search before the finish."""
         limit = self.max_seconds
         return Clock(self.directory, limit and limit * (1 - self.finish))
 
     @functools.cached_property
-    def progress(self):
+    def progress(self) -> Progress:
         """The study's `Progress`."""
         return Progress(self)
 
     @functools.cached_property
-    def hypermodel(self):
+    def hypermodel(self) -> TranslationHyperModel:
         """The study's `TranslationHyperModel`."""
         return TranslationHyperModel(
             self.vocabulary_size, self.target_vocabulary_size, self.space
         )
 
     @functools.cached_property
-    def data(self):
+    def data(self) -> Corpus | Batches:
         """The study's `Corpus`, or `Batches` of the user's own."""
         if not isinstance(self.train, tuple):
             return Batches(self.train, self.validation)
         sizes = (self.batch_tokens, self.bucket_lengths)
         return Corpus(self.train, self.validation, *sizes, seed=self.seed)
 
-    def claim(self):
+    def claim(self) -> None:
         """Makes the folder this study's own.
 
         Raises:
@@ -165,7 +165,7 @@ class Settings(Config):
             )
         records.write_json(path, asked)
 
-    def make_oracle(self):
+    def make_oracle(self) -> Any:
         """Makes the oracle that chooses the trials.
 
         Returns:
@@ -191,7 +191,7 @@ class Settings(Config):
         oracle.max_trials = most
         return oracle
 
-    def refusal(self, values):
+    def refusal(self, values: dict[str, Any]) -> str | None:
         """Returns what of a draw is over budget, before anything is built.
 
         Args:

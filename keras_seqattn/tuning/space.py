@@ -7,12 +7,17 @@ Every combination can be built: the width of a head is chosen by itself, not as 
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_seqattn import arguments
 from keras_seqattn.models.config import optional_size
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.recipes import Configuration
+
+if TYPE_CHECKING:
+    import keras_tuner
+
 
 HEADS, WIDTHS, DEPTHS = (2, 4, 8), (16, 32, 64), (1, 2, 3, 4, 6)
 
@@ -35,7 +40,7 @@ class Range:
     high: float
     log: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Checks the arguments."""
         arguments.number("low", self.low)
         arguments.number("high", self.high)
@@ -61,8 +66,13 @@ class AttentionChoices(NamedTuple):
 
 
 def attention_choices(
-    hp, model_dim, num_heads=HEADS, key_dim=WIDTHS, num_layers=DEPTHS, prefix=""
-):
+    hp: "keras_tuner.HyperParameters",
+    model_dim: int,
+    num_heads: int | Sequence[int] = HEADS,
+    key_dim: int | Sequence[int] | None = WIDTHS,
+    num_layers: int | Sequence[int] = DEPTHS,
+    prefix: str = "",
+) -> AttentionChoices:
     """Chooses heads, their width and the depth, for anyone's `build(hp)`.
 
     What it gives can be built whatever is drawn: heads of `key_dim` are projected back
@@ -165,15 +175,20 @@ class TranslationSpace:
     post_norm_warmup_steps: Any = (800, 1600)
     ema_momentum: Any = None
     vocabulary_size: Any = None
-    options: dict = dataclasses.field(default_factory=dict)
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Checks each value that a field may take."""
         arguments.instance("options", self.options, dict, "a dict")
         for name, check in _CHECKS.items():
             _check_values(name, getattr(self, name), check)
 
-    def choose(self, hp, vocabulary_size=None, target_vocabulary_size=None):
+    def choose(
+        self,
+        hp: "keras_tuner.HyperParameters",
+        vocabulary_size: int | None = None,
+        target_vocabulary_size: int | None = None,
+    ) -> Configuration:
         """Declares the space on `hp`, and gives what `hp` has chosen.
 
         Args:
@@ -257,7 +272,7 @@ def _check_values(name, values, check=arguments.positive_integer):
             check(name, value)
 
 
-def declare(hp, name, values):
+def declare(hp: "keras_tuner.HyperParameters", name: str, values: Any) -> Any:
     """Declares one hyperparameter, and gives its value.
 
     Args:

@@ -1,14 +1,24 @@
 """`Study`: what a search found, read from its folder."""
 
 import pathlib
+from typing import TYPE_CHECKING, Any
 
 import keras_tuner
 
 from keras_seqattn import arguments
-from keras_seqattn.decoding.methods import checked_search
+from keras_seqattn.annotations import Path
+from keras_seqattn.decoding.methods import Search, checked_search
+from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.objective import score_name
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+    from keras_seqattn.translator import Translator
+
 
 TREES, REPETITIONS = 100, 5  # of the forest that says what mattered
 # Trials, trained for equally many epochs, below which chance decides what mattered.
@@ -29,19 +39,20 @@ class Study:
         ValueError: If the folder holds no study.
     """
 
-    def __init__(self, directory, corpus=None):
+    def __init__(self, directory: Path, corpus: Any = None) -> None:
         arguments.path("directory", directory)
         wanted = "the `Corpus` of the study"
         arguments.offers("corpus", corpus, ("batches",), wanted, optional=True)
-        self.directory = pathlib.Path(directory)
+        self.directory: pathlib.Path = pathlib.Path(directory)
         asked = records.read_json(self.directory / "study.json", keys=("objective",))
         if asked is None:
             raise ValueError(
                 "`directory` must be the folder of a study. "
                 f"Received: directory={str(directory)!r}."
             )
-        name, self.direction = asked["objective"]
-        self.objective = score_name(name)
+        name, direction = asked["objective"]
+        self.direction: str = direction
+        self.objective: str = score_name(name)
         self._corpus = corpus
 
     @property
@@ -54,7 +65,7 @@ class Study:
         return Clock(self.directory).elapsed()
 
     @property
-    def best_trial(self):
+    def best_trial(self) -> TrialRecord:
         """The `TrialRecord` of the best trial.
 
         Raises:
@@ -71,7 +82,7 @@ class Study:
         return best
 
     @property
-    def best_hyperparameters(self):
+    def best_hyperparameters(self) -> keras_tuner.HyperParameters:
         """The best trial's `keras_tuner.HyperParameters`."""
         best = self.best_trial
         hp = keras_tuner.HyperParameters()
@@ -80,11 +91,11 @@ class Study:
         return hp
 
     @property
-    def best_score(self):
+    def best_score(self) -> float:
         """The best score."""
         return self.best_trial.score
 
-    def best_model(self):
+    def best_model(self) -> TranslationTransformer:
         """Returns the best trial's model, with the weights of its best epoch.
 
         Returns:
@@ -93,7 +104,7 @@ class Study:
         best = self.best_trial
         return best.configuration.make_model(weights=best.best_weights)
 
-    def best_translator(self, search=None):
+    def best_translator(self, search: Search | None = None) -> "Translator":
         """Returns the best model with its tokenizer: strings in, strings out.
 
         Args:
@@ -119,7 +130,7 @@ class Study:
         tokenizer = self._corpus.tokenizer(model.source_vocabulary_size)
         return Translator(model, tokenizer, search=search)
 
-    def table(self):
+    def table(self) -> "pandas.DataFrame":
         """Lists all that was tried, and what was drawn and was over budget.
 
         Returns:
@@ -142,7 +153,7 @@ class Study:
         names = dict.fromkeys((*_COLUMNS, *(name for row in rows for name in row)))
         return pandas.DataFrame(rows, columns=[*names]).astype(_TYPES)
 
-    def hyperparameters(self):
+    def hyperparameters(self) -> list[str]:
         """Lists the names of the hyperparameters that differ between trials.
 
         Returns:
@@ -152,7 +163,7 @@ class Study:
         names = dict.fromkeys(name for row in values for name in row)
         return [name for name in names if len({row.get(name) for row in values}) > 1]
 
-    def importance(self):
+    def importance(self) -> dict[str, float]:
         """Computes which hyperparameters mattered.
 
         A random forest learns the scores from the hyperparameters; what it predicts
@@ -204,7 +215,7 @@ class Study:
                 return scores
         return {}
 
-    def doubts(self):
+    def doubts(self) -> list[str]:
         """Lists what speaks against trusting the result.
 
         Returns:
@@ -226,7 +237,7 @@ class Study:
             )
         return doubts
 
-    def plot(self, path=None):
+    def plot(self, path: Path | None = None) -> "Figure":
         """Draws the study: see `keras_seqattn.plotting.study`.
 
         Args:

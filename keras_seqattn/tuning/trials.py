@@ -3,15 +3,24 @@
 import contextlib
 import re
 import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Self
 
 import keras
 import keras_tuner
 import numpy as np
 
 from keras_seqattn import training
+from keras_seqattn.annotations import Path
 from keras_seqattn.files import replacing
 from keras_seqattn.tuning import records
+from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.objective import DECODED, score_name, score_of
+from keras_seqattn.tuning.records import TrialRecord
+
+if TYPE_CHECKING:
+    from keras_seqattn.tuning.settings import Settings
+
 
 # A trial that has taken its process with it so often, before an epoch ended, is given
 # up: it would take down every process that resumes the study.
@@ -29,7 +38,7 @@ _OUT_OF_MEMORY = re.compile(
 class TrialEnded(Exception):
     """A trial ends before its last epoch, for a reason that belongs into the table."""
 
-    def __init__(self, status, reason):
+    def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
         self.status, self.reason = status, reason
 
@@ -56,7 +65,7 @@ class Candidate(keras.callbacks.Callback):
         super().__init__()
         self._record = record
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Writes the weights; those of the optimizer are in the trial's state."""
         model, optimizer = self.model, self.model.optimizer
         model.optimizer = None
@@ -82,14 +91,16 @@ class Recorder(keras.callbacks.Callback):
         super().__init__()
         self._record, self._study, self._is_done = record, study, is_done
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Begins no epoch that would not end in time, if as long as the last."""
         last = self._record.epochs[-1:]
         if last and self._study.clock.left() < last[0]["seconds"]:
             raise OutOfTime("no time is left for another epoch")
         self._begin = time.monotonic()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
         """Looks at the loss and at the clock."""
         loss = float((logs or {}).get("loss", 0.0))
         if not np.isfinite(loss):
@@ -118,7 +129,7 @@ class Recorder(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-def is_hopeless(record, others, direction):
+def is_hopeless(record: TrialRecord, others: list[TrialRecord], direction: str) -> bool:
     """Returns by the median rule whether a trial is not worth its next epochs.
 
     It is where its best score so far is worse than the median, over the other trials,
@@ -151,7 +162,7 @@ def is_hopeless(record, others, direction):
 
 
 @contextlib.contextmanager
-def failures_told():
+def failures_told() -> Iterator[None]:
     """Turns what ends a trial, but not the search, into `TrialEnded`."""
     try:
         yield

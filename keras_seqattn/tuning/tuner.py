@@ -6,12 +6,17 @@ and runs each: what a kill leaves of it is continued, what is over is not repeat
 
 import os
 import time
+from typing import TYPE_CHECKING, Any
 
 import keras
 import keras_tuner
 
 from keras_seqattn.tuning import records, trials, warm
 from keras_seqattn.tuning.latency import decode_latency
+
+if TYPE_CHECKING:
+    from keras_seqattn.tuning.settings import Settings
+
 
 IDLE_SECONDS = 0.5  # between two questions of a worker that has nothing to do
 FAILURES_IN_A_ROW = 3  # after which it is no one trial that is to blame
@@ -26,7 +31,7 @@ class Tuner(keras_tuner.Tuner):
         settings: The study's `Settings`.
     """
 
-    def __init__(self, settings):
+    def __init__(self, settings: "Settings") -> None:
         self._settings = settings
         self._failures, self._busy = 0, True
         oracle, folder = settings.make_oracle(), settings.directory
@@ -44,21 +49,21 @@ class Tuner(keras_tuner.Tuner):
         if not is_worker():
             self.oracle.save()
 
-    def on_search_begin(self):
+    def on_search_begin(self) -> None:
         """Writes the state before the first trial, which a kill may end."""
         self.save()
 
-    def pre_create_trial(self):
+    def pre_create_trial(self) -> None:
         """Waits a little where the last question brought no trial."""
         if not self._busy:
             time.sleep(IDLE_SECONDS)
         self._busy = False
 
-    def on_trial_begin(self, trial):
+    def on_trial_begin(self, trial: Any) -> None:
         """Notes that there was one."""
         self._busy = True
 
-    def run_trial(self, trial):
+    def run_trial(self, trial: Any) -> dict[str, Any]:
         """Runs a trial from where it stands to its end.
 
         Args:
@@ -139,7 +144,7 @@ class Tuner(keras_tuner.Tuner):
         others = records.load_records(settings.directory)
         return trials.is_hopeless(record, others, settings.objective.direction)
 
-    def finish(self):
+    def finish(self) -> None:
         """Trains the best trials on, in place, while there is time and they get better.
 
         A trial that was pruned does not go on: its training has ended. Nor does one
@@ -231,12 +236,12 @@ def _has_settled(record):
     return len(record.epochs) - (record.best_epoch or 0) >= PATIENCE
 
 
-def is_worker():
+def is_worker() -> bool:
     """Whether this process is a worker of a chief: KerasTuner's own variables say."""
     return "KERASTUNER_ORACLE_IP" in os.environ and not is_chief()
 
 
-def is_chief():
+def is_chief() -> bool:
     """Whether this process is the chief of workers."""
     alone = "KERASTUNER_ORACLE_IP" not in os.environ
     return not alone and "chief" in os.environ["KERASTUNER_TUNER_ID"]

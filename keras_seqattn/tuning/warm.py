@@ -11,6 +11,7 @@ their layers; the heads of `alibi`, whose slopes depend on their number.
 
 import dataclasses
 import re
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from keras import ops
@@ -57,7 +58,7 @@ def can_grow(smaller: TranslationConfig, larger: TranslationConfig) -> bool:
     return not ("num_heads" in grown and by_heads)
 
 
-def grow(smaller, larger):
+def grow(smaller: TranslationTransformer, larger: TranslationTransformer) -> None:
     """Copies the weights of a smaller model into one, and so its function.
 
     Args:
@@ -87,7 +88,7 @@ def grow(smaller, larger):
         weight.assign(value)
 
 
-def place_of(weight):
+def place_of(weight: Any) -> str:
     """Names the place of a weight in its model, without the numbers Keras gives.
 
     Args:
