@@ -5,6 +5,8 @@ import os
 import pathlib
 import random
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -101,7 +103,14 @@ class Resume(keras.callbacks.Callback):
         [0, 1, 2]
     """
 
-    def __init__(self, directory, data=None, callbacks=None, every=None, files=()):
+    def __init__(
+        self,
+        directory: Path,
+        data: Any = None,
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        every: int | None = None,
+        files: Sequence[Path] = (),
+    ) -> None:
         super().__init__()
         if data is not None and (not hasattr(data, "__iter__") or iter(data) is data):
             raise ValueError(
@@ -123,10 +132,10 @@ class Resume(keras.callbacks.Callback):
         if every is not None:
             arguments.positive_integer("every", every)
             # Keras calls the callbacks in a thread where none has this method.
-            self.on_train_batch_end = self._on_train_batch_end
+            self.on_train_batch_end: Callable[..., None] = self._on_train_batch_end
 
     @property
-    def path(self):
+    def path(self) -> pathlib.Path:
         """Path of the file in the directory."""
         return self.directory / "state.npz"
 
@@ -134,7 +143,7 @@ class Resume(keras.callbacks.Callback):
     def _lock(self):
         return self.directory / "lock"
 
-    def set_params(self, params):
+    def set_params(self, params: dict[str, Any]) -> None:
         """Takes the directory and cuts files, before a callback opens them."""
         super().set_params(params)
         parts = split(standing_before(self), self.callbacks)
@@ -205,7 +214,7 @@ class Resume(keras.callbacks.Callback):
                 f"{' and '.join(different)}."
             )
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Brings back what was saved, if anything was."""
         self._states = CallbackStates(*self._parts)
         self._skipped, self._records = 0, []
@@ -240,7 +249,7 @@ class Resume(keras.callbacks.Callback):
         for _ in range(number if self.data is not None else 0):
             next(iter(self.data), None)
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Starts the random numbers, and passes over what was trained on before."""
         self._epoch, self._saved_batch = epoch, self._skipped
         self._restore_history()
@@ -274,7 +283,9 @@ class Resume(keras.callbacks.Callback):
 
         model.train_function = skip
 
-    def _on_train_batch_end(self, batch, logs=None):
+    def _on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
         """Saves, where as many batches have passed since the last save."""
         batch += 1
         steps = self.params["steps"]
@@ -284,7 +295,7 @@ class Resume(keras.callbacks.Callback):
             self._save(self._epoch, batch)
             self._start_random_numbers(batch)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves."""
         self._records.append([epoch, dict(logs or {})])
         self._save(epoch + 1, 0)
@@ -307,7 +318,7 @@ class Resume(keras.callbacks.Callback):
             },
         )
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Leaves the model ready for another `fit`, and the directory to others."""
         self._restore_history()
         release_lock(self._lock)

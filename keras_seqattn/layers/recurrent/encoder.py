@@ -3,6 +3,9 @@
 Shapes: B batch, L length, D width of the input, E width of the hidden states, U units.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -54,13 +57,15 @@ class RecurrentCell(arguments.Checked, keras.layers.Layer):
         Elman 1990. Differs: none.
     """
 
-    def __init__(self, units, activation="tanh", **kwargs):
+    def __init__(
+        self, units: int, activation: Activation = "tanh", **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.units = arguments.positive_integer("units", units)
         self.activation = arguments.keras_object("activation", activation)
         self.state_size = self.output_size = units
 
-    def build(self, inputs_shape, states_shape=None):
+    def build(self, inputs_shape: Shape, states_shape: Any = None) -> None:
         """Makes the kernel `(D + U, U)` and the bias."""
         check_rank("inputs", inputs_shape, "(batch, width)")
         self.kernel = self.add_weight(
@@ -70,7 +75,9 @@ class RecurrentCell(arguments.Checked, keras.layers.Layer):
             name="bias", shape=(self.units,), initializer="zeros"
         )
 
-    def call(self, inputs, states):
+    def call(
+        self, inputs: Tensor, states: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
         """Computes the state after `inputs`."""
         check_rank("inputs", inputs, "(batch, width)")
         check_width("inputs", inputs, self.kernel.shape[0] - self.units)
@@ -79,7 +86,7 @@ class RecurrentCell(arguments.Checked, keras.layers.Layer):
         hidden = self.activation(ops.matmul(both, self.kernel) + self.bias)
         return hidden, [hidden]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),
@@ -98,7 +105,14 @@ class RecurrentStack(arguments.Checked, keras.layers.Layer):
         dropout: Fraction of each layer's outputs dropped while training, in [0, 1).
     """
 
-    def __init__(self, units, num_layers=1, cell="gru", dropout=0.0, **kwargs):
+    def __init__(
+        self,
+        units: int,
+        num_layers: int = 1,
+        cell: Cell = "gru",
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.units = arguments.positive_integer("units", units)
         self.num_layers = arguments.positive_integer("num_layers", num_layers)
@@ -107,7 +121,7 @@ class RecurrentStack(arguments.Checked, keras.layers.Layer):
         self.supports_masking = True
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
-    def recurrence(self, **options):
+    def recurrence(self, **options: Any) -> keras.layers.Layer:
         """Makes the Keras layer that runs a cell along a sequence."""
         options |= {
             "return_sequences": True,
@@ -120,7 +134,7 @@ class RecurrentStack(arguments.Checked, keras.layers.Layer):
         cudnn = "auto" if compiles_cudnn() else False  # Decoding is compiled.
         return keras.layers.GRU(self.units, use_cudnn=cudnn, **options)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {
             **super().get_config(),
@@ -179,22 +193,22 @@ class RecurrentEncoder(RecurrentStack):
 
     def __init__(
         self,
-        units,
-        num_layers=1,
-        cell="gru",
-        bidirectional=True,
-        dropout=0.0,
-        **kwargs,
-    ):
+        units: int,
+        num_layers: int = 1,
+        cell: Cell = "gru",
+        bidirectional: bool = True,
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(units, num_layers, cell, dropout, **kwargs)
         self.bidirectional = arguments.boolean("bidirectional", bidirectional)
 
     @property
-    def width(self):
+    def width(self) -> int:
         """The width E of the hidden states."""
         return 2 * self.units if self.bidirectional else self.units
 
-    def build(self, x_shape):
+    def build(self, x_shape: Shape) -> None:
         """Makes the stack."""
         check_rank("x", x_shape, "(batch, length, width)")
         self.recurrences = []
@@ -208,7 +222,9 @@ class RecurrentEncoder(RecurrentStack):
             x_shape = (*x_shape[:-1], self.width)
             self.recurrences.append(recurrence)
 
-    def call(self, x, mask=None, training=None):
+    def call(
+        self, x: Tensor, mask: Tensor | None = None, training: bool | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Encodes `x`."""
         check_rank("x", x, "(batch, length, width)")
         check_not_empty("x", x)
@@ -218,15 +234,17 @@ class RecurrentEncoder(RecurrentStack):
             x = self.dropout_layer(x)
         return x, ops.concatenate(states, axis=-1)
 
-    def compute_mask(self, x, mask=None):
+    def compute_mask(self, x: Tensor, mask: Tensor | None = None) -> Any:
         """Passes the mask of `x` on to the hidden states, none to the final ones."""
         return mask
 
-    def compute_output_shape(self, x_shape):
+    def compute_output_shape(self, x_shape: Shape) -> tuple[Shape, Shape]:
         """Returns the shapes of the hidden states and of the final ones."""
         return (*x_shape[:-1], self.width), (x_shape[0], self.width)
 
-    def compute_output_spec(self, x, mask=None, training=None):
+    def compute_output_spec(
+        self, x: Tensor, mask: Tensor | None = None, training: bool | None = None
+    ) -> Any:
         """Returns the symbolic hidden states and final states."""
         check_rank("x", x, "(batch, length, width)")
         return tuple(
@@ -234,6 +252,6 @@ class RecurrentEncoder(RecurrentStack):
             for shape in self.compute_output_shape(x.shape)
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {**super().get_config(), "bidirectional": self.bidirectional}

@@ -1,9 +1,11 @@
 """Initializers of several weights that one argument stands for."""
 
+from typing import Any
+
 import keras
 
 
-def copied(initializer):
+def copied(initializer: Any) -> Any:
     """Returns an initializer of the same configuration.
 
     Keras's initializers draw the same numbers when they are used again.

@@ -5,11 +5,14 @@ Shapes: N width of a kernel's last axis, R rank.
 
 import math
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Lines
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent
 
 
@@ -26,7 +29,7 @@ class KeepsLora:
         name = self.adapted_weight
         return [getattr(self, f"lora_{name}_{which}") for which in "ab"]
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         """Saves the weights, and both factors beside them."""
         if not self.lora_enabled or self.quantization_mode:
             super().save_own_variables(store)
@@ -41,7 +44,7 @@ class KeepsLora:
             self.lora_alpha / self.lora_rank, "float32"
         )
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         """Loads the weights and the factors; merges these where LoRA is not enabled."""
         if self.quantization_mode:
             super().load_own_variables(store)
@@ -66,7 +69,13 @@ class Dense(KeepsLora, QuantizedAsParent, keras.layers.Dense):
     """Keras's layer, as a part of ours."""
 
 
-def enable_lora(model, rank, alpha=None, targets=None, train_norms=False):
+def enable_lora(
+    model: keras.Model,
+    rank: int,
+    alpha: float | None = None,
+    targets: Lines | None = None,
+    train_norms: bool = False,
+) -> int:
     """Freezes a model, and trains LoRA factors beside its kernels instead.
 
     A kernel W `(..., N)` becomes W + alpha / rank * A B with A `(..., R)` random and B
@@ -158,7 +167,7 @@ def _patterns(targets):
     return list(arguments.strings("targets", targets))
 
 
-def sublayers(layer):
+def sublayers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
     """Yields every layer that a layer holds, itself first, each once.
 
     Keras has no public way to reach layers within layers.

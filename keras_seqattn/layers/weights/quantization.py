@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from typing import Any
 
 import keras
 
@@ -14,12 +15,19 @@ class QuantizedAsParent:
     Keras spares subclasses. A mixin, named before the layer.
     """
 
-    def quantize(self, mode=None, type_check=True, config=None):
+    def quantize(
+        self, mode: str | None = None, type_check: bool = True, config: Any = None
+    ) -> None:
         """Quantizes the weights as the parent does."""
         super().quantize(mode, type_check=False, config=config)
 
 
-def quantize_composites(model, mode, config=None, filters=None):
+def quantize_composites(
+    model: keras.Model,
+    mode: str | None,
+    config: Any = None,
+    filters: Filters | None = None,
+) -> None:
     """Quantizes the layers of a model that are weights and layers in one.
 
     `keras.Model.quantize` leaves them out: it goes to layers without parts alone.
@@ -57,7 +65,7 @@ def _passes(layer, filters):
     return any(re.search(pattern, layer.name) for pattern in patterns)
 
 
-def dtype_config(layer):
+def dtype_config(layer: keras.layers.Layer) -> Any:
     """Returns the `dtype` of a composite layer's config.
 
     `quantize` gives each part a policy of its own, which the parts, remade by the
@@ -90,7 +98,7 @@ def dtype_config(layer):
     return keras.dtype_policies.serialize(policy)
 
 
-def unquantized(policy):
+def unquantized(policy: Any) -> Any:
     """Returns the float policy under a policy, for parts that are not quantized.
 
     Args:
