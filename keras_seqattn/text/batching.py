@@ -2,12 +2,14 @@
 
 import itertools
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Dataset, Lines, TokenizerLike
 from keras_seqattn.text.tokenizers import check_lines
 
 # With subword sampling the lengths, and so the number of batches, vary from epoch to
@@ -17,18 +19,18 @@ TRIALS, ATTEMPTS = 2, 5
 
 
 def translation_batches(
-    sources,
-    targets,
-    source_tokenizer,
-    target_tokenizer=None,
-    batch_tokens=4096,
-    bucket_lengths=(16, 32, 64),
-    shuffle=True,
-    seed=0,
-    sampling=0.0,
-    repeat_batch=1,
-    rows_multiple=1,
-):
+    sources: Lines,
+    targets: Lines,
+    source_tokenizer: TokenizerLike,
+    target_tokenizer: TokenizerLike | None = None,
+    batch_tokens: int = 4096,
+    bucket_lengths: Sequence[int] = (16, 32, 64),
+    shuffle: bool = True,
+    seed: int = 0,
+    sampling: float = 0.0,
+    repeat_batch: int = 1,
+    rows_multiple: int = 1,
+) -> Dataset:
     """Makes batches for training and evaluating a translation model.
 
     Each element is `({"source_ids": x + end, "target_ids": start + y}, y + end)`,
