@@ -30,11 +30,12 @@ IN_EXAMPLES = [
     for path in EXAMPLES
     for command in documents.docstring_commands(path.read_text())
 ]
-# Commands of no script with arguments. CI runs the first two, itself and the build of
-# the site. A test compares what the next but last writes. The last stands for a
-# script of the reader's own.
+# Commands of no script with arguments. CI runs the first three: itself, the type
+# checker and the build of the site. A test compares what the next but last writes. The
+# last stands for a script of the reader's own.
 OTHERS = {
     "bash .ci/run",
+    "python -m tests.typed",
     "python -m mkdocs build --strict",
     "python -m mkdocs serve",
     "python -m tests -m slow",
