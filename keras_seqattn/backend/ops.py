@@ -1,9 +1,10 @@
 """Operations that a backend does faster than Keras's own, and their Keras form."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
+
+from keras_seqattn.annotations import Tensor
 
 
 def random_uint16(shape: Sequence[int | Tensor], seed: Tensor) -> Tensor:

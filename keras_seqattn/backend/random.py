@@ -2,6 +2,8 @@
 
 import contextlib
 import random
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np

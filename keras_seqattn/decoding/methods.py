@@ -16,6 +16,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding import processors
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from keras import ops
 
-from keras_seqattn.decoding.hypotheses import Tensor
+from keras_seqattn.annotations import Tensor
 
 # Far below any sum of log-probabilities, and finite: its differences are no NaN.
 FORBIDDEN = -1e9

@@ -8,7 +8,6 @@ from typing import Any
 
 from keras_seqattn import arguments, layers
 from keras_seqattn.layers.transformer.residual import NORMS
-from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.models.config import POSITIONS_IN_ATTENTION
 from keras_seqattn.models.stacks import check_names
 from keras_seqattn.models.transformer import TranslationConfig, TranslationTransformer

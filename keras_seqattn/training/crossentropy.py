@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import autodiff, tracing
-from keras_seqattn.training.consistency import divergence
+from keras_seqattn.training.consistency import Pairs, divergence
 
 # Logits in a block, 8 MB: blocks of 40 MB took twice as long, since memory of that
 # size is new from the system, page by page, in each block (`benchmarks/loss.py`).

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.layers.embedding.logits import factors_of, keep_crossentropies
 from keras_seqattn.training.consistency import find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import (

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Dtype, Tensor
 from keras_seqattn.layers.embedding.logits import crossentropies_of
 from keras_seqattn.training.crossentropy import token_crossentropy
 from keras_seqattn.training.losses import flatten_tokens

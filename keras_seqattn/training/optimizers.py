@@ -1,11 +1,11 @@
 """Adam that squares the whole gradient of a token's vector."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend.ops import dense
 
 
@@ -42,6 +42,8 @@ class Adam(keras.optimizers.Adam):
             arguments.number("learning_rate", learning_rate, least=0)
         super().__init__(learning_rate, **kwargs)
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Any, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
         """Updates one weight and its moments."""
         super().update_step(dense(gradient), variable, learning_rate)

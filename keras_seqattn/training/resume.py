@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Path
 from keras_seqattn.backend.random import start_randomness
 from keras_seqattn.files import reading, release_lock, take_lock
 from keras_seqattn.training.callback_states import (

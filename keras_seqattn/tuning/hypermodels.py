@@ -3,7 +3,9 @@
 import keras_tuner
 
 from keras_seqattn import arguments
+from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.models.config import optional_size
+from keras_seqattn.recipes import Configuration
 from keras_seqattn.tuning.space import TranslationSpace
 
 
@@ -29,7 +31,12 @@ class TranslationHyperModel(keras_tuner.HyperModel):
         50
     """
 
-    def __init__(self, vocabulary_size=None, target_vocabulary_size=None, space=None):
+    def __init__(
+        self,
+        vocabulary_size: int | None = None,
+        target_vocabulary_size: int | None = None,
+        space: TranslationSpace | None = None,
+    ) -> None:
         optional_size("vocabulary_size", vocabulary_size)
         optional_size("target_vocabulary_size", target_vocabulary_size)
         arguments.instance(

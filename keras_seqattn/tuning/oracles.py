@@ -5,14 +5,12 @@ replaced at once. What KerasTuner writes beside it is not read again.
 """
 
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import keras_tuner
 import numpy as np
 from keras_tuner.engine import trial as trials
 
-from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.records import read_json, write_json
 
 # Draws in a row that may be over budget before the space is taken for exhausted, and

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import keras
 import keras_tuner

@@ -1,15 +1,13 @@
 """What a study says while it runs."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from keras_seqattn.annotations import Path
 from keras_seqattn.tuning import records
-from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.objective import score_name
 from keras_seqattn.tuning.records import TrialRecord
 
 if TYPE_CHECKING:
-    import keras_tuner
+    pass
 
 
 class Progress:

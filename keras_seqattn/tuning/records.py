@@ -10,6 +10,8 @@ import dataclasses
 import json
 import pathlib
 import shutil
+from collections.abc import Sequence
+from typing import Any, Self
 
 from keras_seqattn.annotations import Path
 from keras_seqattn.files import mapping, reading, replacing

@@ -1,6 +1,8 @@
 """`tune_translation`: the one call of a study, the first time and every time after."""
 
 import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from keras_seqattn import arguments, training
 from keras_seqattn.annotations import Dataset, Lines, Path
@@ -11,6 +13,9 @@ from keras_seqattn.tuning.space import TranslationSpace
 from keras_seqattn.tuning.study import Study
 from keras_seqattn.tuning.trials import OutOfTime
 from keras_seqattn.tuning.tuner import Tuner, is_chief, is_worker
+
+if TYPE_CHECKING:
+    import keras_tuner
 
 
 def tune_translation(

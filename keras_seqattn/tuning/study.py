@@ -12,6 +12,7 @@ from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.objective import score_name
+from keras_seqattn.tuning.records import TrialRecord
 
 if TYPE_CHECKING:
     import pandas
@@ -60,7 +61,7 @@ class Study:
         return records.load_records(self.directory)
 
     @property
-    def seconds(self):
+    def seconds(self) -> float:
         """Seconds of wall-clock spent, over all resumptions."""
         return Clock(self.directory).elapsed()
 

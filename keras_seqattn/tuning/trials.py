@@ -3,23 +3,21 @@
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import keras
 import keras_tuner
 import numpy as np
 
 from keras_seqattn import training
-from keras_seqattn.annotations import Path
 from keras_seqattn.files import replacing
 from keras_seqattn.tuning import records
-from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.objective import DECODED, score_name, score_of
 from keras_seqattn.tuning.records import TrialRecord
 
 if TYPE_CHECKING:
-    from keras_seqattn.tuning.settings import Settings
+    pass
 
 
 # A trial that has taken its process with it so often, before an epoch ended, is given

@@ -11,11 +11,12 @@ their layers; the heads of `alibi`, whose slopes depend on their number.
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from keras import ops
 
+from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.tuning import records
 

@@ -8,6 +8,8 @@ G key and value heads, K key_dim, V value_dim, W beams, L positions of a cache.
 """
 
 import inspect
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 import keras
 from keras import ops

@@ -27,6 +27,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import tracing
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent

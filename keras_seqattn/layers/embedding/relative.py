@@ -19,6 +19,13 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import (
+    Dtype,
+    Initializer,
+    PositionsInAttention,
+    Shape,
+    Tensor,
+)
 from keras_seqattn.layers.attention.distances import DistanceBias, check_lengths
 from keras_seqattn.layers.embedding.rotary import RotaryPositions
 from keras_seqattn.layers.shapes import check_built, check_rank, check_tensor

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Activation, Cell, Shape, Tensor
 from keras_seqattn.backend.compile import compiles_cudnn
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.dropout import Dropout

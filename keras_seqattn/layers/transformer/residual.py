@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Norm, Shape, Tensor
 from keras_seqattn.backend import autodiff, tracing
 from keras_seqattn.backend.ops import sizes
 from keras_seqattn.layers.dropout import Dropout

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_seqattn.annotations import Filters
 from keras_seqattn.backend.parts import layers_of
 
 

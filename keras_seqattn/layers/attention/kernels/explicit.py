@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_seqattn.backend import Tensor
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.layers.attention.distances import DistanceBias, of_pairs
 from keras_seqattn.layers.dropout import drop
 
