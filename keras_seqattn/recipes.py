@@ -70,7 +70,7 @@ class Configuration(Config):
     )
     dtype: Any = option(_dtype, None)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Checks the arguments, and keeps the model's as its typed configuration."""
         given = self.model
         if isinstance(given, dict) and "dtype" in given:
@@ -109,7 +109,7 @@ class Configuration(Config):
         self,
         vocabulary_size: int | None = None,
         weights: Any = None,
-        metrics: list | None = None,
+        metrics: list[Any] | None = None,
     ) -> keras.Model:
         """Makes the model, compiled as it is to be trained.
 

@@ -114,7 +114,7 @@ def num_threads() -> int:
     return _cores() if _COMPILES_FOR_CORES[keras.backend.backend()]() else 1
 
 
-def fewest_rows():
+def fewest_rows() -> int:
     """Returns how many rows a compiled program should compute at least.
 
     TensorFlow's XLA takes loops of scalars for the products of a single row: on a CPU
@@ -130,7 +130,7 @@ def fewest_rows():
     return 2 if keras.backend.backend() == "tensorflow" else 1
 
 
-def compiles_cudnn():
+def compiles_cudnn() -> bool:
     """Returns whether cuDNN's recurrences may be part of a compiled program.
 
     Returns:

@@ -1,6 +1,7 @@
 """Operations that a backend does faster than Keras's own, and their Keras form."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -38,7 +39,7 @@ def random_uint16(shape: Sequence[int | Tensor], seed: Tensor) -> Tensor:
     return numbers if is_even else numbers[..., :width]
 
 
-def sizes(x):
+def sizes(x: Tensor) -> tuple[int | Tensor, ...]:
     """Returns a tensor's shape as `ops.reshape` takes it.
 
     Args:
@@ -59,7 +60,7 @@ def sizes(x):
     return tuple(-1 if size is None else size for size in shape)
 
 
-def dense(gradient):
+def dense(gradient: Any) -> Tensor:
     """Adds up a gradient that TensorFlow keeps in parts, one for each lookup of a row.
 
     Args:

@@ -46,7 +46,7 @@ class _ComputedSeed(keras.random.SeedGenerator):
         return self._seed
 
 
-def start_randomness(seed):
+def start_randomness(seed: int) -> None:
     """Starts the random numbers of Python, NumPy and the backend, except TensorFlow's.
 
     With its own, TensorFlow would make all that it has compiled ready anew, which took

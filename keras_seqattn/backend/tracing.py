@@ -69,7 +69,7 @@ def _has_no_gpu():
     return not tf.config.get_visible_devices("GPU")
 
 
-def leaves_out_unused():
+def leaves_out_unused() -> bool:
     """Returns whether programs leave out what none of their results needs.
 
     Returns:
@@ -82,7 +82,7 @@ def leaves_out_unused():
     return keras.backend.backend() != "torch"
 
 
-def allows_any_shape(x):
+def allows_any_shape(x: Tensor) -> bool:
     """Returns whether shapes may depend on values in the program a tensor belongs to.
 
     They may on a CPU alone: an accelerator would make the host wait for each shape, and

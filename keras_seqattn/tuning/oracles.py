@@ -5,12 +5,15 @@ replaced at once. What KerasTuner writes beside it is not read again.
 """
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import keras_tuner
 import numpy as np
 from keras_tuner.engine import trial as trials
 
+from keras_seqattn.annotations import Path
+from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.records import read_json, write_json
 
 # Draws in a row that may be over budget before the space is taken for exhausted, and
@@ -30,7 +33,14 @@ class Durable:
         **kwargs: The oracle's own arguments.
     """
 
-    def __init__(self, *args, admit, clock, directory, **kwargs):
+    def __init__(
+        self,
+        *args: Any,
+        admit: Callable[[dict[str, Any]], str | None],
+        clock: Clock,
+        directory: Path,
+        **kwargs: Any,
+    ) -> None:
         # What is not feasible is no failure, nor is one trial's loss that of all.
         super().__init__(*args, max_consecutive_failed_trials=2**31, **kwargs)
         self.verbose = 0
@@ -113,7 +123,7 @@ class Durable:
         """The names of all workers that are at it."""
         return self.tuner_ids | set(self.ongoing_trials)
 
-    def populate_space(self, trial_id):
+    def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Returns values within the budget, for as long as there are any."""
         response = self._populate_within_budget(trial_id, MOST_REJECTED)
         return response or {"status": trials.TrialStatus.STOPPED, "values": None}

@@ -17,12 +17,15 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import keras
 import keras_tuner
 
 from keras_seqattn.tuning.clock import repeating
+
+if TYPE_CHECKING:
+    from keras_seqattn.tuning.settings import Settings
 
 ADDRESS = "127.0.0.1"
 TOUCH_SECONDS = 2.0  # between two signs of life
@@ -94,7 +97,7 @@ def _sign(directory, tuner_id):
     return pathlib.Path(directory) / "workers" / tuner_id
 
 
-def run(settings):
+def run(settings: "Settings") -> None:
     """Runs a study by a chief and workers on this machine, until it ends.
 
     A worker that dies is started again; its trial goes on from its last epoch.
@@ -150,17 +153,17 @@ class Family:
         settings: The study's `Settings`.
     """
 
-    def __init__(self, settings):
+    def __init__(self, settings: "Settings") -> None:
         # What each is given on its standard input.
         self._message = pickle.dumps((settings, keras.config.dtype_policy().name))
         self._port, self._cores = _free_port(), _shares(settings.workers)
         self._processes = {}
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         """Begins with none."""
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: Any) -> None:
         """Ends all processes: what a kill leaves, the study goes on from."""
         for process in self._processes.values():
             _end(process)

@@ -7,7 +7,7 @@ from keras_seqattn.tuning.objective import score_name
 from keras_seqattn.tuning.records import TrialRecord
 
 if TYPE_CHECKING:
-    pass
+    from keras_seqattn.tuning.settings import Settings
 
 
 class Progress:
@@ -17,7 +17,7 @@ class Progress:
         study: The study's `Settings`.
     """
 
-    def __init__(self, study):
+    def __init__(self, study: "Settings") -> None:
         self._study = study
         self.stream = None  # standard output, whatever it is by then
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from keras_seqattn.annotations import Path
@@ -110,7 +110,7 @@ class TrialRecord:
     trial_id: str
     status: str = RUNNING
     reason: str | None = None
-    values: dict = dataclasses.field(default_factory=dict)
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
     configuration: Configuration | None = None
     parameters: int | None = None
     latency: float | None = None
@@ -130,17 +130,17 @@ class TrialRecord:
     path: pathlib.Path | None = dataclasses.field(default=None, compare=False)
 
     @property
-    def best_weights(self):
+    def best_weights(self) -> pathlib.Path:
         """The file of the weights of the best epoch."""
         return self.path / "best.weights.h5"
 
     @property
-    def last_weights(self):
+    def last_weights(self) -> pathlib.Path:
         """The file of the weights that the epoch that runs was scored with."""
         return self.path / "last.weights.h5"
 
     @property
-    def state(self):
+    def state(self) -> pathlib.Path:
         """The folder that the training resumes from."""
         return self.path / "state"
 
@@ -165,7 +165,7 @@ class TrialRecord:
             record.configuration = Configuration(**chosen) if chosen else None
             return record
 
-    def save(self):
+    def save(self) -> None:
         """Writes the record into the trial's folder."""
         fields = dataclasses.asdict(self)
         del fields["path"]
@@ -205,7 +205,7 @@ class TrialRecord:
         self.fruitless_starts = 0
         return self.best_epoch == epoch + 1
 
-    def inherit(self, other):
+    def inherit(self, other: "TrialRecord") -> None:
         """Goes on from another trial: its best weights, and the state of its training.
 
         Args:
@@ -244,7 +244,7 @@ class TrialRecord:
         return BEST[direction](epoch["score"] for epoch in self.epochs[:num_epochs])
 
 
-def folder_of(study, trial_id):
+def folder_of(study: Path, trial_id: str) -> pathlib.Path:
     """Returns the folder of a trial in a study's folder."""
     return pathlib.Path(study) / f"trial_{trial_id}"
 
@@ -267,7 +267,7 @@ def load_records(folder: Path) -> list[TrialRecord]:
     return sorted(found, key=lambda record: int(record.trial_id))
 
 
-def best_of(known, direction):
+def best_of(known: Iterable[TrialRecord], direction: str) -> TrialRecord | None:
     """Returns the best of the records that have a score.
 
     A trial that still runs, or ran out of the study's time, counts by its epochs so

@@ -86,7 +86,7 @@ class Settings(Config):
     warm_start: bool = option(arguments.boolean)
     verbose: bool = option(arguments.boolean)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Checks the options, and which go together."""
         super().__post_init__()
         if self.space.vocabulary_size is None and self.vocabulary_size is None:

@@ -3,7 +3,7 @@
 import contextlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -17,7 +17,7 @@ from keras_seqattn.tuning.objective import DECODED, score_name, score_of
 from keras_seqattn.tuning.records import TrialRecord
 
 if TYPE_CHECKING:
-    pass
+    from keras_seqattn.tuning.settings import Settings
 
 
 # A trial that has taken its process with it so often, before an epoch ended, is given
@@ -59,7 +59,7 @@ class Candidate(keras.callbacks.Callback):
         record: The `TrialRecord`.
     """
 
-    def __init__(self, record):
+    def __init__(self, record: TrialRecord) -> None:
         super().__init__()
         self._record = record
 
@@ -85,7 +85,12 @@ class Recorder(keras.callbacks.Callback):
         is_done: A function of the record: whether the trial ends here.
     """
 
-    def __init__(self, record, study, is_done):
+    def __init__(
+        self,
+        record: TrialRecord,
+        study: "Settings",
+        is_done: Callable[[TrialRecord], bool],
+    ) -> None:
         super().__init__()
         self._record, self._study, self._is_done = record, study, is_done
 
@@ -106,7 +111,7 @@ class Recorder(keras.callbacks.Callback):
         if self._study.clock.is_over():
             raise OutOfTime("the time is over")
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes the epoch down."""
         record, study = self._record, self._study
         logs = {name: float(value) for name, value in logs.items()}
@@ -173,7 +178,14 @@ def failures_told() -> Iterator[None]:
         raise TrialEnded(status, message[:2000]) from error
 
 
-def fit(model, hp, study, record, epochs, is_done):
+def fit(
+    model: keras.Model,
+    hp: keras_tuner.HyperParameters,
+    study: "Settings",
+    record: TrialRecord,
+    epochs: int,
+    is_done: Callable[[TrialRecord], bool],
+) -> bool:
     """Trains a trial from where it stands.
 
     Args:

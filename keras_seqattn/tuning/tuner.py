@@ -44,7 +44,7 @@ class Tuner(keras_tuner.Tuner):
         if not is_worker() and oracle.state_path.exists():
             oracle.reload()
 
-    def save(self):
+    def save(self) -> None:
         """Writes the oracle's state down: a tuner has none."""
         if not is_worker():
             self.oracle.save()

@@ -11,14 +11,18 @@ their layers; the heads of `alibi`, whose slopes depend on their number.
 
 import dataclasses
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.tuning import records
+
+if TYPE_CHECKING:
+    from keras_seqattn.tuning.settings import Settings
 
 GROWING = ("encoder_layers", "decoder_layers", "num_heads", "intermediate_dim")
 DEPTHS = GROWING[:2]
@@ -109,7 +113,9 @@ def place_of(weight: Any) -> str:
     return "/".join([first, *(re.sub(r"_\d+$", "", part) for part in rest)])
 
 
-def start(model, record, settings):
+def start(
+    model: keras.Model, record: records.TrialRecord, settings: "Settings"
+) -> None:
     """Starts a trial from the best of those that ended and can grow into it.
 
     Args:

@@ -48,7 +48,7 @@ class Factors:
 
     hidden: Any
     kernel: Any
-    losses: dict = dataclasses.field(default_factory=dict)
+    losses: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
 
 def keep_factors(logits: Any, hidden: Any, kernel: Any) -> Any:
