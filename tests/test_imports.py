@@ -55,6 +55,7 @@ THEIRS = {
     "text.tokenizers": {"sentencepiece", "tensorflow", "tensorflow_text"},
     "text.wordpiece": {"tensorflow", "tensorflow_text"},
     "text.batching": {"tensorflow"},
+    "text.side": {"tensorflow"},
     "tuning.hypermodels": {"keras_tuner"},
     "tuning.objective": {"keras_tuner"},
     "tuning.oracles": {"keras_tuner"},

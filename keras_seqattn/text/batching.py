@@ -1,15 +1,16 @@
 """Batches of sentence pairs for `fit`: few shapes, little padding, nothing lost."""
 
+import dataclasses
 import itertools
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Dataset, Lines, TokenizerLike
+from keras_seqattn.text.side import Side
 from keras_seqattn.text.tokenizers import check_lines
 
 # With subword sampling the lengths, and so the number of batches, vary from epoch to
@@ -49,8 +50,8 @@ def translation_batches(
 
     Each epoch has another order of pairs and of batches, the same for the same
     `seed` and number of the epoch, on every machine. Text is tokenized once. With
-    `sampling` it is tokenized anew for each epoch, by draws that take no seed; a drawn
-    segmentation too long for the last bucket is replaced by the plain one.
+    `sampling` it is tokenized anew for each epoch, by draws that come from `seed` too;
+    a drawn segmentation too long for the last bucket is replaced by the plain one.
 
     Args:
         sources: List of strings.
@@ -60,7 +61,7 @@ def translation_batches(
         batch_tokens: Positions in one side of a batch, padding included.
         bucket_lengths: Increasing lengths of the buckets.
         shuffle: Whether to shuffle; else bucket by bucket, in the given order.
-        seed: Integer seed of the shuffling.
+        seed: Integer seed of the shuffling and of the sampling, at least 0.
         sampling: Strength of subword sampling (see the tokenizer), 0 for none.
         repeat_batch: Copies of each pair, side by side: rows 2i and 2i + 1 are equal
             for 2, as a consistency loss such as R-Drop's wants them.
@@ -112,88 +113,111 @@ def translation_batches(
     _check_lengths(batch_tokens, bucket_lengths, group)
     tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
     columns = (tf.constant(sources), tf.constant(targets))
-    plain = _tokenized(tokenizers, columns, 0.0)
+    plain = _tokenized(tokenizers, columns)
     fits = _fits(_lengths(plain), bucket_lengths)
-    columns = [tf.boolean_mask(column, fits) for column in columns]
-    plain = [side.kept(fits) for side in plain]
-
-    shapes = [
-        (batch_tokens // (length * group) * group, length) for length in bucket_lengths
-    ]
-
-    def draws(attempts):
-        """Yields drawn segmentations, and at last the plain one, which is shorter."""
-        for _ in range(attempts if sampling else 0):
-            drawn = zip(_tokenized(tokenizers, columns, sampling), plain, strict=True)
-            yield [side.within(bucket_lengths[-1], other) for side, other in drawn]
-        yield plain
-
-    plans = (_plan(_lengths(sides), shapes, repeat_batch) for sides in draws(TRIALS))
-    steps = max(len(plan) for plan in plans) + (1 if sampling else 0)
-    epochs = itertools.count()
-
-    def epoch():
-        rng = np.random.default_rng((seed, next(epochs))) if shuffle else None
-        for sides in draws(ATTEMPTS):
-            batches = _plan(_lengths(sides), shapes, repeat_batch, rng, steps)
-            if len(batches) == steps:
-                break
-        for (size, length), rows in batches:
-            rows = _spread(rows, size // repeat_batch, rows_multiple)
-            rows = np.repeat(rows, repeat_batch)
-            yield _arrays(sides, rows, length, tokenizers[1])
-
-    ids = tf.TensorSpec((None, None), tf.int32)
-    signature = ({"source_ids": ids, "target_ids": ids}, ids)
-    dataset = tf.data.Dataset.from_generator(epoch, output_signature=signature)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    dataset = dataset.prefetch(tf.data.AUTOTUNE)
-    dataset.shapes = set(shapes)
+    epochs = _Epochs(
+        tokenizers,
+        [tf.boolean_mask(column, fits) for column in columns],
+        [side.kept(fits) for side in plain],
+        [
+            (batch_tokens // (length * group) * group, length)
+            for length in bucket_lengths
+        ],
+        repeat_batch,
+        rows_multiple,
+        shuffle,
+        seed,
+        sampling,
+    )
+    dataset = epochs.dataset()
     dataset.skipped = int(np.sum(~fits))
-    dataset.target_tokens = int(plain[1].lengths.sum()) * repeat_batch
     return dataset
 
 
-class _Side(NamedTuple):
-    """Token ids of one language, flat; each line ends with the end token."""
+@dataclasses.dataclass
+class _Epochs:
+    """The batches of a corpus, epoch after epoch.
 
-    ids: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
+    Attributes:
+        tokenizers: Those of the sources and of the targets.
+        columns: String tensors `(P,)`, the lines of both.
+        plain: Their `Side`s without sampling, all of which fit.
+        shapes: List of the (rows, length) of each bucket.
+        repeat: Number of copies of a pair.
+        parts: Number of equal parts of a batch.
+        shuffle: Whether each epoch has another order.
+        seed: What the orders and the draws of all epochs come from.
+        sampling: Strength of subword sampling.
+        steps: Number of batches in each epoch.
+    """
 
-    @classmethod
-    def tokenized(cls, tokenizer, lines, sampling):
-        ragged = tokenizer.tokenize(lines, sampling)
-        end = tf.fill((ragged.nrows(), 1), tokenizer.end_id)
-        ragged = tf.concat([ragged, end], axis=1)
-        parts = (ragged.flat_values, ragged.row_starts(), ragged.row_lengths())
-        return cls(*(part.numpy() for part in parts))
+    tokenizers: tuple
+    columns: list
+    plain: list
+    shapes: list
+    repeat: int
+    parts: int
+    shuffle: bool
+    seed: int
+    sampling: float
 
-    def kept(self, which):
-        """The lines of which this says True."""
-        return _Side(self.ids, self.starts[which], self.lengths[which])
+    def __post_init__(self):
+        """Counts the batches of an epoch."""
+        plans = (_plan(_lengths(x), self.shapes, self.repeat) for x in self._draws(0))
+        self.steps = max(len(plan) for plan in plans) + (1 if self.sampling else 0)
+        self._numbers = itertools.count()
 
-    def within(self, limit, other):
-        """These lines where they keep to the limit, and the other's elsewhere."""
-        fits = self.lengths <= limit
-        return _Side(
-            np.concatenate([self.ids, other.ids]),
-            np.where(fits, self.starts, other.starts + len(self.ids)),
-            np.where(fits, self.lengths, other.lengths),
+    def dataset(self):
+        """Returns the dataset, each pass over which is the next epoch."""
+        ids = tf.TensorSpec((None, None), tf.int32)
+        signature = ({"source_ids": ids, "target_ids": ids}, ids)
+        dataset = tf.data.Dataset.from_generator(
+            self._batches, output_signature=signature
         )
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.steps))
+        dataset = dataset.prefetch(tf.data.AUTOTUNE)
+        dataset.shapes = set(self.shapes)
+        dataset.target_tokens = int(self.plain[1].lengths.sum()) * self.repeat
+        return dataset
 
-    def padded(self, rows, length):
-        """Returns the lines of these rows, padded; a negative row is padding alone."""
-        columns, rows = np.arange(length), rows[:, None]
-        real = (rows >= 0) & (columns < self.lengths[rows])
-        ids = np.zeros(real.shape, "int32")
-        ids[real] = self.ids[(self.starts[rows] + columns)[real]]
-        return ids
+    def _batches(self):
+        """Yields the batches of the next epoch."""
+        number = next(self._numbers)
+        rng = np.random.default_rng((self.seed, number)) if self.shuffle else None
+        for sides in self._draws(1 + number):
+            plan = _plan(_lengths(sides), self.shapes, self.repeat, rng, self.steps)
+            if len(plan) == self.steps:
+                break
+        for (size, length), rows in plan:
+            rows = _spread(rows, size // self.repeat, self.parts)
+            rows = np.repeat(rows, self.repeat)
+            yield _arrays(sides, rows, length, self.tokenizers[1])
+
+    def _draws(self, number):
+        """Yields drawn segmentations, and at last the plain one, which is shorter.
+
+        The number is that of the epoch from 1, or 0 for those that only count.
+        """
+        attempts = ATTEMPTS if number else TRIALS
+        for attempt in range(attempts if self.sampling else 0):
+            seed = (self.seed, number, attempt)
+            drawn = _tokenized(self.tokenizers, self.columns, self.sampling, seed)
+            longest = self.shapes[-1][1]
+            yield [
+                side.where(side.lengths <= longest, plain)
+                for side, plain in zip(drawn, self.plain, strict=True)
+            ]
+        yield self.plain
 
 
-def _tokenized(tokenizers, columns, sampling):
-    pairs = zip(tokenizers, columns, strict=True)
-    return [_Side.tokenized(*pair, sampling) for pair in pairs]
+def _tokenized(tokenizers, columns, sampling=0.0, seed=()):
+    """Returns the `Side` of each column, by draws that come from some integers."""
+    seeds = np.random.SeedSequence(seed).generate_state(len(columns)).tolist()
+    sides = zip(tokenizers, columns, seeds, strict=True)
+    return [
+        Side.tokenized(tokenizer, lines, sampling, seed)
+        for tokenizer, lines, seed in sides
+    ]
 
 
 def _lengths(sides):

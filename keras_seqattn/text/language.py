@@ -30,7 +30,7 @@ def language_batches(
         batch_tokens: Positions in a batch, padding included.
         bucket_lengths: Increasing lengths of the buckets.
         shuffle: Whether to shuffle; else bucket by bucket, in the given order.
-        seed: Integer seed of the shuffling.
+        seed: Integer seed of the shuffling and of the sampling, at least 0.
         sampling: Strength of subword sampling (see the tokenizer), 0 for none.
         rows_multiple: Number that divides the rows of every batch.
 

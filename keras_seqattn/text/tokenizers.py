@@ -5,6 +5,7 @@ import io
 import pathlib
 import re
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Self
 
@@ -25,6 +26,10 @@ SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
 # model turns a real one into U+0010 (the "data link escape" of ASCII) and "_", U+0010
 # into two of them, and both back: code points, as SentencePiece's rule files have them.
 ESCAPES = (("2581", "10 5F"), ("10", "10 10"))
+
+# What makes SentencePiece draw from the machine's randomness, as it does by default.
+UNSEEDED = 2**32 - 1
+_SEEDING = threading.Lock()
 
 # What makes a SentencePiece model lose nothing, and have our special ids.
 LOSSLESS = {
@@ -50,9 +55,9 @@ def check_lines(lines: Any, argument: str = "lines") -> Iterator[str]:
 class Tokenizer(arguments.Checked, keras.layers.Layer):
     """What every tokenizer has: special ids, checks, lists here and tensors there.
 
-    A subclass gives `vocabulary_size`, `_encode(strings, sampling)`, a string tensor
-    to a RaggedTensor of ids, and `_decode(rows)`, a list of id lists to a list of
-    strings, where special ids stand for nothing.
+    A subclass gives `vocabulary_size`, `_encode(strings, sampling, seed)`, a string
+    tensor to a RaggedTensor of ids, and `_decode(rows)`, a list of id lists to a list
+    of strings, where special ids stand for nothing.
     """
 
     vocabulary_size: int
@@ -63,7 +68,10 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
         self.built = True  # There is nothing to build, so a model that holds it is.
 
     def tokenize(
-        self, lines: Iterable[str] | Tensor, sampling: float = 0.0
+        self,
+        lines: Iterable[str] | Tensor,
+        sampling: float = 0.0,
+        seed: int | None = None,
     ) -> list[list[int]] | Tensor:
         """Turns strings into token ids, without start or end.
 
@@ -72,18 +80,25 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
                 `tf.data.Dataset.map`. A tensor is not checked: what is not UTF-8 in
                 it does not come back as it was.
             sampling: Strength of subword sampling, 0 for none (see the class).
+            seed: Integer of at least 0 that the draws come from, the same for the same
+                lines in the same order; None for other draws in each call, and in a
+                `tf.data` graph.
 
         Returns:
             A list of lists of ids, or an int32 `tf.RaggedTensor` for a tensor.
 
         Raises:
-            ValueError: If `lines` is one string, or holds anything but valid strings.
+            ValueError: If `lines` is one string, or holds anything but valid strings,
+                or `sampling` or `seed` is out of its range.
         """
         arguments.number("sampling", sampling, least=0)
+        arguments.integer("seed", seed, 0, optional=True)
         if tf.is_tensor(lines):
-            return self._encode(lines, sampling)
+            if seed is not None and not tf.executing_eagerly():
+                arguments.refuse("seed", seed, "None in a `tf.data` graph")
+            return self._encode(lines, sampling, seed)
         lines = list(check_lines(lines))
-        return self._encode(tf.constant(lines, tf.string), sampling).to_list()
+        return self._encode(tf.constant(lines, tf.string), sampling, seed).to_list()
 
     def detokenize(self, ids: TokenIds) -> list[str]:
         """Turns token ids back into strings.
@@ -144,7 +159,7 @@ class SentencePieceTokenizer(Tokenizer):
     With `sampling` above 0 every call draws other subwords of the same text
     (regularisation; detokenizes to the same strings): of a "bpe" model each merge is
     left out with that probability, 0.1 is usual; of a "unigram" model it is the
-    smoothing exponent, small values draw more freely. The draws take no seed.
+    smoothing exponent, small values draw more freely.
 
     Args:
         model: Bytes of a SentencePiece model, as `train` makes it. A model trained
@@ -183,6 +198,7 @@ class SentencePieceTokenizer(Tokenizer):
                 f"`SentencePieceTokenizer.train`. Received: model with {pieces}."
             )
         self._model = model
+        self._sampler = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocabulary_size = int(processor.vocab_size())
         self._to_ids, self._to_strings = _graph_functions(model)
 
@@ -243,7 +259,10 @@ class SentencePieceTokenizer(Tokenizer):
                 raise _training_error(str(error), vocabulary_size) from error
         return cls(_without_paths(model.getvalue()))
 
-    def _encode(self, strings, sampling):
+    def _encode(self, strings, sampling, seed):
+        if sampling and seed is not None:
+            lines = strings.numpy().tolist()
+            return ragged(_drawn(self._sampler, lines, sampling, seed))
         nbest_size = tf.constant(-1 if sampling else 0)  # -1: of all segmentations.
         return self._to_ids(strings, nbest_size, tf.constant(sampling, tf.float32))
 
@@ -278,7 +297,7 @@ class ByteTokenizer(Tokenizer):
 
     vocabulary_size = len(SPECIAL_PIECES) + 256
 
-    def _encode(self, strings, sampling):
+    def _encode(self, strings, sampling, seed):
         if sampling:
             raise ValueError(
                 "`sampling` must be 0 for bytes, which can be split in one way only. "
@@ -334,6 +353,25 @@ def _graph_functions(model):
         return tensorflow_text.SentencepieceTokenizer(model).detokenize(ids)
 
     return to_ids, to_strings
+
+
+def _drawn(sampler, lines, sampling, seed):
+    """Samples the subwords of each line, by draws that come from a seed."""
+    state = np.random.SeedSequence(seed).generate_state(1)
+    # SentencePiece has one seed for the process, from which each thread begins to draw;
+    # a call for many lines makes its own threads, here one. TensorFlow's has no seed.
+    with _SEEDING:
+        sentencepiece.set_random_generator_seed(int(state[0]) % UNSEEDED)
+        try:
+            return sampler.encode(
+                lines,
+                enable_sampling=True,
+                alpha=sampling,
+                nbest_size=-1,  # of all segmentations
+                num_threads=1,
+            )
+        finally:
+            sentencepiece.set_random_generator_seed(UNSEEDED)
 
 
 def _without_paths(model):

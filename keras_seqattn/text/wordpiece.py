@@ -126,7 +126,7 @@ class WordPieceTokenizer(Tokenizer):
             )
         return cls(pieces)
 
-    def _encode(self, strings, sampling):
+    def _encode(self, strings, sampling, seed):
         if sampling:
             raise ValueError(
                 "`sampling` must be 0 for word pieces, of which a text has one way. "

@@ -63,9 +63,8 @@ class Resume(keras.callbacks.Callback):
     The random numbers of Python, NumPy and, except on TensorFlow, the backend start
     anew with each epoch, from a number that the directory keeps. So what draws from
     them (dropout without a seed on torch, the shuffling of arrays by `fit`) draws the
-    same in a resumed epoch. What cannot be exact: subword sampling
-    (`translation_batches(sampling=...)`), which takes no seed, and what draws from
-    TensorFlow's own random numbers, such as the shuffling of arrays by `fit`.
+    same in a resumed epoch. What cannot be exact is what draws from TensorFlow's own
+    random numbers, such as the shuffling of arrays by `fit` there.
 
     It stands last in the list of callbacks: what they do at an epoch's end is done
     then.

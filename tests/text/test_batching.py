@@ -240,6 +240,20 @@ def test_sampling_draws_anew_and_loses_nothing():
     assert drawn > dataset.target_tokens
 
 
+def test_sampling_is_the_same_for_the_same_seed():
+    (*_, first), (*_, again), (*_, other) = (sampled(seed=n) for n in (3, 3, 4))
+    epochs = [arrays(first) for _ in range(3)]
+    assert first.cardinality() == again.cardinality()
+    for batches in epochs:
+        for one, two in zip(batches, arrays(again), strict=True):
+            for left, right in zip(one, two, strict=True):
+                np.testing.assert_array_equal(left, right)
+    rows = [
+        {tuple(row) for *_, x in y for row in x} for y in (epochs[0], arrays(other))
+    ]
+    assert rows[0] != rows[1]
+
+
 def test_a_draw_too_long_falls_back_to_the_plain_segmentation():
     lines, tokenizer, _ = sampled()
     longest = 1 + max(len(row) for row in tokenizer.tokenize([*lines[0], *lines[1]]))

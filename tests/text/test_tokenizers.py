@@ -1,3 +1,4 @@
+import concurrent.futures
 import json
 
 import keras
@@ -249,6 +250,43 @@ def test_the_sizes_that_errors_name_are_right():
 def test_bad_model(model):
     with pytest.raises(ValueError, match=r"`model` must be the bytes.*Received: model"):
         SentencePieceTokenizer(model)
+
+
+def test_draws_come_from_a_seed(tokenizer):
+    sampling = 0.0 if isinstance(tokenizer, ByteTokenizer) else 0.3
+    first, again, other = (
+        tokenizer.tokenize([*LINES, *ODD], sampling, seed) for seed in (7, 7, 8)
+    )
+    assert first == again
+    assert (first != other) == bool(sampling)
+    assert first[0] != first[4] or not sampling  # Lines that are equal draw apart.
+    for ids in (first, other):
+        assert tokenizer.detokenize(ids) == [*LINES, *ODD]
+    tensor = tokenizer.tokenize(tf.constant([*LINES, *ODD]), sampling, 7)
+    assert tensor.to_list() == first and tensor.dtype == tf.int32
+
+
+def test_a_seed_leaves_other_draws_alone(bpe):
+    draws = []
+    for _ in range(2):
+        bpe.tokenize(LINES, 0.3, seed=7)
+        draws.append(bpe.tokenize(LINES, 0.3))
+    assert draws[0] != draws[1]
+
+
+def test_seeds_of_threads_do_not_mix(bpe):
+    lines = LINES * 50
+    expected = {seed: bpe.tokenize(lines, 0.3, seed) for seed in range(8)}
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        draws = {seed: pool.submit(bpe.tokenize, lines, 0.3, seed) for seed in expected}
+    assert {seed: draw.result() for seed, draw in draws.items()} == expected
+
+
+def test_bad_seeds(bpe):
+    with pytest.raises(ValueError, match="`seed` must be .* at least 0.*seed=-1"):
+        bpe.tokenize(["a"], 0.1, seed=-1)
+    with pytest.raises(ValueError, match="`seed` must be None in a .*seed=3"):
+        tf.data.Dataset.from_tensors(["a"]).map(lambda x: bpe.tokenize(x, 0.1, 3))
 
 
 def test_bad_sampling(bpe):

@@ -1,0 +1,76 @@
+"""`Side`: the lines of one language as token ids, to be put into batches.
+
+Shapes: P lines, R rows of a batch, L its length.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+
+class Side(NamedTuple):
+    """Token ids of one language, flat; each line ends with the end token.
+
+    Attributes:
+        ids: Int32 array of all ids.
+        starts: Where each line begins in `ids`, int64 `(P,)`.
+        lengths: Number of tokens of each line, its end included, int64 `(P,)`.
+
+    Example:
+        >>> side = Side(np.array([7, 8, 2, 2]), np.array([0, 3]), np.array([3, 1]))
+        >>> side.padded(np.array([1, 0, -1]), 4).tolist()
+        [[2, 0, 0, 0], [7, 8, 2, 0], [0, 0, 0, 0]]
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def tokenized(cls, tokenizer, lines, sampling=0.0, seed=None):
+        """Tokenizes lines.
+
+        Args:
+            tokenizer: The tokenizer.
+            lines: String tensor `(P,)`.
+            sampling: Strength of subword sampling.
+            seed: Integer that the draws come from.
+
+        Returns:
+            A `Side`.
+        """
+        drawn = {"seed": seed} if sampling else {}
+        ragged = tokenizer.tokenize(lines, sampling, **drawn)
+        end = tf.fill((ragged.nrows(), 1), tokenizer.end_id)
+        ragged = tf.concat([ragged, end], axis=1)
+        parts = (ragged.flat_values, ragged.row_starts(), ragged.row_lengths())
+        return cls(*(part.numpy() for part in parts))
+
+    def kept(self, which):
+        """Returns the lines of which a bool array `(P,)` says True."""
+        return Side(self.ids, self.starts[which], self.lengths[which])
+
+    def where(self, which, other):
+        """Returns these lines where a bool array `(P,)` says True, else another's."""
+        return Side(
+            np.concatenate([self.ids, other.ids]),
+            np.where(which, self.starts, other.starts + len(self.ids)),
+            np.where(which, self.lengths, other.lengths),
+        )
+
+    def padded(self, rows, length):
+        """Returns the ids of some lines, padded with 0.
+
+        Args:
+            rows: Numbers of the lines, `(R,)`; a negative one is padding alone.
+            length: Length L.
+
+        Returns:
+            Int32 array `(R, L)`.
+        """
+        columns, rows = np.arange(length), rows[:, None]
+        real = (rows >= 0) & (columns < self.lengths[rows])
+        ids = np.zeros(real.shape, "int32")
+        ids[real] = self.ids[(self.starts[rows] + columns)[real]]
+        return ids
