@@ -221,7 +221,11 @@ def _position_table(embedding, length):
 
 def _table(embedding):
     _check_not_quantized(embedding)
-    return _array(embedding.embeddings)
+    table = _array(embedding.embeddings)
+    if embedding.zero_id is not None:
+        table = table.copy()  # The output's table may be the same.
+        table[embedding.zero_id] = 0.0
+    return table
 
 
 def _fill_block(layer, block):

@@ -59,9 +59,15 @@ class Config:
         options = self.options()
         sizes = [options[name] for name in options if name.endswith("vocabulary_size")]
         smallest = min((size for size in sizes if size is not None), default=None)
-        for name in ("start_id", "end_id", "pad_id"):
+        for name in ("start_id", "end_id", "pad_id", "zero_id"):
             if name in options and smallest is not None:
-                arguments.integer(name, options[name], 0, smallest - 1)
+                optional = name == "zero_id"
+                arguments.integer(name, options[name], 0, smallest - 1, optional)
+        if options.get("zero_id") in {options.get("pad_id")} - {None}:
+            raise ValueError(
+                "`zero_id` must be a token other than padding, `pad_id`. "
+                f"Received: zero_id={options['zero_id']!r}."
+            )
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:

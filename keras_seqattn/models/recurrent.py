@@ -42,6 +42,7 @@ class RecurrentConfig(Config):
     start_id: int = 1
     end_id: int = 2
     pad_id: int = 0
+    zero_id: int | None = None
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -78,6 +79,8 @@ class TranslationRNN(TranslationModel):
         start_id: The id each target starts with.
         end_id: The id each sentence ends with.
         pad_id: The id that fills a batch.
+        zero_id: Id of a token whose vector is 0, before its position is added, or None:
+            the tokenizer's `unknown_id` where `text.translation_batches` has `cutoff`.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -120,6 +123,7 @@ class TranslationRNN(TranslationModel):
         start_id: int = 1,
         end_id: int = 2,
         pad_id: int = 0,
+        zero_id: int | None = None,
         **kwargs: Any,
     ) -> None:
         check_names(TranslationRNN, kwargs)

@@ -37,6 +37,7 @@ class TranslationConfig(TransformerConfig):
     decoder_layers: int = option(arguments.positive_integer, 3)
     start_id: int = 1
     end_id: int = 2
+    zero_id: int | None = None
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -86,6 +87,8 @@ class TranslationTransformer(TranslationModel):
             of a stack while training; from block to block it rises linearly from 0.
         share_layers: Whether one block's weights serve at every depth of a stack;
             `stochastic_depth` is then the same at all.
+        zero_id: Id of a token whose vector is 0, before its position is added, or None:
+            the tokenizer's `unknown_id` where `text.translation_batches` has `cutoff`.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -139,6 +142,7 @@ class TranslationTransformer(TranslationModel):
         activation_dropout: float = 0.0,
         stochastic_depth: float = 0.0,
         share_layers: bool = False,
+        zero_id: int | None = None,
         **kwargs: Any,
     ) -> None:
         stacks.check_names(TranslationTransformer, kwargs)

@@ -238,6 +238,7 @@ class TranslationStacks:
             vocabulary_size,
             self.config.model_dim,
             dropout=self.config.dropout,
+            zero_id=self.config.zero_id,
             name=f"{side}_embedding",
             dtype=self.dtype,
             **options,

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Dataset, Lines, TokenizerLike
+from keras_seqattn.text.copies import Copies
 from keras_seqattn.text.side import Side
 from keras_seqattn.text.tokenizers import check_lines
 
@@ -17,6 +18,9 @@ from keras_seqattn.text.tokenizers import check_lines
 # epoch, while Keras wants one number: the most of so many trials, and one to spare. An
 # epoch of fewer batches halves some; one of more is drawn again, at most so often.
 TRIALS, ATTEMPTS = 2, 5
+
+# What tells the draws of the cutoff from those of the order.
+CUTS = 1
 
 
 def translation_batches(
@@ -31,6 +35,7 @@ def translation_batches(
     sampling: float = 0.0,
     repeat_batch: int = 1,
     rows_multiple: int = 1,
+    cutoff: float = 0.0,
 ) -> Dataset:
     """Makes batches for training and evaluating a translation model.
 
@@ -67,6 +72,11 @@ def translation_batches(
             for 2, as a consistency loss such as R-Drop's wants them.
         rows_multiple: Number that divides the rows of every batch, such as the number
             of replicas; the copies of a pair stay in one part.
+        cutoff: Share in [0, 1) of the input tokens of all copies but the first that are
+            replaced by the tokenizer's `unknown_id`, on both sides: token cutoff, as
+            SimCut has it, where the model is made with `zero_id=tokenizer.unknown_id`,
+            and so embeds that token as 0. Each token is drawn by itself; the source's
+            end, the target's start and all labels stay.
 
     Returns:
         A prefetched `tf.data.Dataset` of known cardinality, with the attributes
@@ -77,7 +87,8 @@ def translation_batches(
 
     Raises:
         ValueError: If the corpus is empty or its sides differ in length, if no pair
-            fits, or if the numbers given do not describe batches.
+            fits, if the numbers given do not describe batches, or if there is `cutoff`
+            without a second copy, or with a tokenizer that has no `unknown_id`.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -87,13 +98,19 @@ def translation_batches(
         >>> for inputs, labels in dataset:
         ...     print(inputs["source_ids"].shape, labels.shape)
         (4, 16) (4, 16)
+
+    Reference:
+        Wu et al. 2021, "R-Drop". `cutoff`: Gao et al. 2022, "Bi-SimCut", section 3.
+        Differs: the labels of the copies that are cut count in the crossentropy too.
     """
+    copies = Copies(repeat_batch, cutoff)
+    needed = ("tokenize", "unknown_id") if cutoff else ("tokenize",)
     for name, tokenizer in (
         ("source_tokenizer", source_tokenizer),
         ("target_tokenizer", target_tokenizer),
     ):
         optional = name == "target_tokenizer"
-        arguments.offers(name, tokenizer, ("tokenize",), "a tokenizer", optional)
+        arguments.offers(name, tokenizer, needed, "a tokenizer", optional)
     arguments.positive_integer("batch_tokens", batch_tokens)
     arguments.sequence(
         "bucket_lengths",
@@ -107,7 +124,6 @@ def translation_batches(
     sources = list(check_lines(sources, "sources"))
     targets = list(check_lines(targets, "targets"))
     _check_corpus(sources, targets)
-    arguments.positive_integer("repeat_batch", repeat_batch)
     arguments.positive_integer("rows_multiple", rows_multiple)
     group = repeat_batch * rows_multiple  # rows that a batch has at least
     _check_lengths(batch_tokens, bucket_lengths, group)
@@ -123,7 +139,7 @@ def translation_batches(
             (batch_tokens // (length * group) * group, length)
             for length in bucket_lengths
         ],
-        repeat_batch,
+        copies,
         rows_multiple,
         shuffle,
         seed,
@@ -143,7 +159,7 @@ class _Epochs:
         columns: String tensors `(P,)`, the lines of both.
         plain: Their `Side`s without sampling, all of which fit.
         shapes: List of the (rows, length) of each bucket.
-        repeat: Number of copies of a pair.
+        copies: The `Copies` of each pair.
         parts: Number of equal parts of a batch.
         shuffle: Whether each epoch has another order.
         seed: What the orders and the draws of all epochs come from.
@@ -155,7 +171,7 @@ class _Epochs:
     columns: list
     plain: list
     shapes: list
-    repeat: int
+    copies: Copies
     parts: int
     shuffle: bool
     seed: int
@@ -163,7 +179,7 @@ class _Epochs:
 
     def __post_init__(self):
         """Counts the batches of an epoch."""
-        plans = (_plan(_lengths(x), self.shapes, self.repeat) for x in self._draws(0))
+        plans = (self._plan(sides) for sides in self._draws(0))
         self.steps = max(len(plan) for plan in plans) + (1 if self.sampling else 0)
         self._numbers = itertools.count()
 
@@ -177,7 +193,7 @@ class _Epochs:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.steps))
         dataset = dataset.prefetch(tf.data.AUTOTUNE)
         dataset.shapes = set(self.shapes)
-        dataset.target_tokens = int(self.plain[1].lengths.sum()) * self.repeat
+        dataset.target_tokens = int(self.plain[1].lengths.sum()) * self.copies.number
         return dataset
 
     def _batches(self):
@@ -185,13 +201,30 @@ class _Epochs:
         number = next(self._numbers)
         rng = np.random.default_rng((self.seed, number)) if self.shuffle else None
         for sides in self._draws(1 + number):
-            plan = _plan(_lengths(sides), self.shapes, self.repeat, rng, self.steps)
+            plan = self._plan(sides, rng, self.steps)
             if len(plan) == self.steps:
                 break
+        cuts = np.random.default_rng((self.seed, number, CUTS))
         for (size, length), rows in plan:
-            rows = _spread(rows, size // self.repeat, self.parts)
-            rows = np.repeat(rows, self.repeat)
-            yield _arrays(sides, rows, length, self.tokenizers[1])
+            rows = _spread(rows, size // self.copies.number, self.parts)
+            rows = np.repeat(rows, self.copies.number)
+            inputs, labels = _arrays(sides, rows, length, self.tokenizers[1])
+            yield self._cut(inputs, cuts), labels
+
+    def _plan(self, sides, rng=None, steps=0):
+        """Lists an epoch's batches as (shape, pairs)."""
+        return _plan(_lengths(sides), self.shapes, self.copies.number, rng, steps)
+
+    def _cut(self, inputs, rng):
+        """Cuts off tokens of a batch's inputs."""
+        if not self.copies.cutoff:
+            return inputs
+        return {
+            name: self.copies.cut(
+                ids, (x.pad_id, x.start_id, x.end_id), x.unknown_id, rng
+            )
+            for (name, ids), x in zip(inputs.items(), self.tokenizers, strict=True)
+        }
 
     def _draws(self, number):
         """Yields drawn segmentations, and at last the plain one, which is shorter.

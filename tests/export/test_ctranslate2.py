@@ -33,6 +33,7 @@ def attention(**options):
 
 CASES = [
     {},
+    {"zero_id": ord("a") + 4},
     {
         **attention(num_key_value_heads=2),
         "activation": "silu",

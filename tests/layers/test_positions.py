@@ -208,6 +208,31 @@ def test_embedding_is_scaled_and_positioned(positions):
     np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", None])
+def test_a_token_may_have_the_vector_zero(positions, quantized):
+    given = {"positions": positions, "max_length": 8, "mask_zero": True}
+    layer = layers.PositionalEmbedding(10, 6, zero_id=3, name="embedding", **given)
+    layer.build()
+    if quantized:
+        layer.quantize("int8")
+    token_ids = np.array([[4, 3, 1, 0], [3, 3, 5, 0]], "int32")
+    x = layer(token_ids, start=2)
+    np.testing.assert_array_equal(numpy_mask(x), token_ids != 0)  # It is no padding.
+    added = np.zeros((4, 6))
+    if positions == "sinusoidal":
+        added = oracle.sinusoidal_table(4, 6, start=2)
+    if positions == "learned":
+        added = ops.convert_to_numpy(layer.positions.table)[2:6]
+    x, is_zero = ops.convert_to_numpy(x), token_ids == 3
+    expected = np.broadcast_to(added, x.shape)
+    np.testing.assert_allclose(x[is_zero], expected[is_zero], atol=1e-6)
+    assert np.abs(x[~is_zero] - expected[~is_zero]).min(axis=1).max() > 1e-3
+    layer.zero_id = None
+    other = ops.convert_to_numpy(layer(token_ids, start=2))
+    np.testing.assert_array_equal(x[~is_zero], other[~is_zero])
+
+
 def test_reverse_gives_logits_of_the_same_table(rng):
     layer = layers.PositionalEmbedding(10, 6)
     layer(np.array([[1]]))
@@ -271,6 +296,18 @@ def test_float_token_ids_are_masked_too():
     np.testing.assert_array_equal(numpy_mask(x), [[True, True, False]])
 
 
+def test_nothing_trains_the_row_of_a_zero_token_but_its_logits():
+    layer = layers.PositionalEmbedding(7, 4, positions=None, zero_id=3)
+    inputs = keras.Input((3,), dtype="int32")
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+    jit_compile = keras.backend.backend() == "jax"
+    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=jit_compile)
+    before = ops.convert_to_numpy(layer.embeddings).copy()
+    model.train_on_batch(np.array([[3, 2, 5]]), np.ones((1, 3, 1)))
+    changed = np.any(ops.convert_to_numpy(layer.embeddings) != before, axis=1)
+    assert np.flatnonzero(changed).tolist() == [2, 5]
+
+
 def test_gradient_reaches_the_table_from_both_ends():
     layer = layers.PositionalEmbedding(7, 4, positions=None)
     inputs = keras.Input((3,), dtype="int32")
@@ -321,6 +358,7 @@ def test_all_beams_of_a_step_stand_at_one_position(positions, index):
             {"vocabulary_size": 9, "model_dim": 4, "positions": "learned"},
             "`max_length` must .*max_length=None",
         ),
+        ({"vocabulary_size": 9, "model_dim": 4, "zero_id": 9}, "`zero_id` .*zero_id=9"),
     ],
 )
 def test_embedding_says_what_is_wrong(arguments, message):

@@ -190,6 +190,23 @@ def test_padding_changes_nothing(model):
     np.testing.assert_allclose(padded, alone, atol=1e-5)
 
 
+def test_a_zero_token_says_nothing_and_is_attended_to(rng):
+    model = small(zero_id=3)
+    randomize(model, rng)
+    plain = numpy(model(inputs()))  # A 3 is among the source's tokens.
+    for embedding in ("source_embedding",):
+        table = model.get_layer(embedding).embeddings
+        values = numpy(table).copy()
+        values[3] += 1.0
+        table.assign(values)
+    changed = numpy(model(inputs()))
+    others = np.arange(V) != 3  # The row has its logit.
+    np.testing.assert_array_equal(changed[..., others], plain[..., others])
+    assert np.abs(changed[..., 3] - plain[..., 3]).max() > 1e-3
+    padded = numpy(model(inputs(np.where(SOURCE == 3, 0, SOURCE))))
+    assert np.abs(padded - changed)[0].max() > 1e-3
+
+
 def test_padding_may_be_another_token(model):
     """The same sentences under another padding give the same numbers."""
     other = small(pad_id=V - 1)
@@ -415,6 +432,8 @@ def test_translates_lines_it_has_not_seen(rng):
         ({"norm": "batch"}, "`norm` must.*'batch'"),
         ({"max_length": 0}, "`max_length` must.*max_length=0"),
         ({"start_id": V}, "`start_id` must.*start_id=11"),
+        ({"zero_id": V}, "`zero_id` must be an integer in .*zero_id=11"),
+        ({"zero_id": 0}, "`zero_id` must be a token other than padding.*zero_id=0"),
     ],
     ids=str,
 )

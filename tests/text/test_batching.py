@@ -165,6 +165,49 @@ def test_three_copies_divide_every_batch():
         np.testing.assert_array_equal(labels[0::3], labels[2::3])
 
 
+@pytest.mark.parametrize("copies", [2, 3])
+def test_cutoff_replaces_tokens_of_all_copies_but_the_first(copies):
+    plain = make(corpus(400), repeat_batch=copies, batch_tokens=96)
+    dataset = make(corpus(400), repeat_batch=copies, batch_tokens=96, cutoff=0.2)
+    assert dataset.shapes == plain.shapes
+    for epoch in range(2):
+        cut = total = 0
+        for before, after in zip(arrays(plain), arrays(dataset), strict=True):
+            np.testing.assert_array_equal(after[2], before[2])  # the labels
+            for ids, others in zip(before[:2], after[:2], strict=True):
+                changed = ids != others
+                assert not changed[::copies].any()
+                assert np.all(others[changed] == BYTES.unknown_id)
+                assert np.all(ids[changed] >= 4)  # no padding, start or end
+                cut += changed.sum()
+                total += np.sum(ids >= 4) * (copies - 1) // copies
+        assert abs(cut / total - 0.2) < 0.03, epoch
+
+
+def test_cutoff_is_the_same_for_the_same_seed():
+    lines = corpus()
+    first, again, other = (
+        make(lines, repeat_batch=2, cutoff=0.3, shuffle=False, seed=seed)
+        for seed in (7, 7, 8)
+    )
+    epochs = [np.concatenate([x.ravel() for x, *_ in arrays(first)]) for _ in range(3)]
+    for expected in epochs:
+        found = np.concatenate([x.ravel() for x, *_ in arrays(again)])
+        np.testing.assert_array_equal(found, expected)
+    assert not np.array_equal(epochs[0], epochs[1])
+    found = np.concatenate([x.ravel() for x, *_ in arrays(other)])
+    assert not np.array_equal(epochs[0], found)
+
+
+def test_cutoff_asks_the_tokenizer_for_an_id():
+    class Other:
+        start_id, end_id, pad_id = 1, 2, 0
+        tokenize = BYTES.tokenize
+
+    with pytest.raises(ValueError, match="`source_tokenizer` must.*`unknown_id`"):
+        translation_batches(["a"], ["b"], Other(), repeat_batch=2, cutoff=0.1)
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("repeat_batch", [1, 2])
 @pytest.mark.parametrize("rows_multiple", [2, 3])
@@ -322,6 +365,8 @@ def test_bad_corpus(lines, message):
             {"batch_tokens": 95, "rows_multiple": 3, "repeat_batch": 2},
             r"at least 96, to hold 6 rows of the longest bucket.*batch_tokens=95",
         ),
+        ({"cutoff": 0.1}, r"`cutoff` must be 0 without a second copy.*cutoff=0.1"),
+        ({"cutoff": 1.0, "repeat_batch": 2}, r"`cutoff` must be in \[0, 1\).*=1.0"),
         ({"sampling": -1.0}, r"`sampling` must be a number in .*sampling=-1.0"),
         ({"sampling": 0.1}, r"`sampling` must be 0 for bytes.*sampling=0.1"),
     ],

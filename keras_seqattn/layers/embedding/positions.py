@@ -257,7 +257,9 @@ class PositionalEmbedding(
 
     Forward: dropout(table[token] * sqrt(model_dim) + position). In reverse:
     logits = x . table^T. With `mask_zero` the token 0 is padding: the mask of real
-    tokens goes with the output, and a mask on `x` goes on with the logits.
+    tokens goes with the output, and a mask on `x` goes on with the logits. With
+    `zero_id` one token has the vector 0 in place of the table's: its position is all
+    that it says, but it is real, and attended to, as token cutoff wants it.
     Shapes: B batch, L length, D model_dim, V vocabulary_size.
 
     Being Keras's own `ReversibleEmbedding`, it takes LoRA and `quantize` as that
@@ -274,6 +276,8 @@ class PositionalEmbedding(
         max_length: Number of learned positions, or None.
         dropout: Fraction of the sum dropped while training, in [0, 1).
         mask_zero: Whether token 0 is padding.
+        zero_id: Id in [0, V) of the token whose vector is 0, or None. Its logit is as
+            any other's.
         **kwargs: Arguments of `keras.layers.ReversibleEmbedding`.
 
     Call arguments:
@@ -294,8 +298,8 @@ class PositionalEmbedding(
 
     Raises:
         ValueError: If a size is not positive, `positions` is unknown, learned
-            positions have no `max_length`, shapes do not fit, or an id is seen to be
-            outside the vocabulary or no integer.
+            positions have no `max_length`, shapes do not fit, `zero_id` is outside the
+            vocabulary, or an id is seen to be outside it or no integer.
 
     Example:
         >>> import numpy as np
@@ -305,7 +309,9 @@ class PositionalEmbedding(
         ((1, 3, 16), (1, 3, 100))
 
     Reference:
-        Vaswani et al. 2017, sections 3.4 and 3.5; Press and Wolf 2017. Differs: none.
+        Vaswani et al. 2017, sections 3.4 and 3.5; Press and Wolf 2017; `zero_id`: Shen
+        et al. 2020, "A Simple but Tough-to-Beat Data Augmentation Approach", token
+        cutoff. Differs: a token that is cut off keeps its position.
     """
 
     adapted_weight = "embeddings"
@@ -321,6 +327,7 @@ class PositionalEmbedding(
         max_length: int | None = None,
         dropout: float = 0.0,
         mask_zero: bool = True,
+        zero_id: int | None = None,
         **kwargs: Any,
     ) -> None:
         arguments.positive_integer("vocabulary_size", vocabulary_size)
@@ -339,6 +346,9 @@ class PositionalEmbedding(
             "max_length", max_length, optional=True
         )
         self.dropout = arguments.fraction("dropout", dropout)
+        self.zero_id = arguments.integer(
+            "zero_id", zero_id, 0, vocabulary_size - 1, optional=True
+        )
         float_policy = unquantized(self.dtype_policy)
         self.positions = _positions_layer(positions, max_length, float_policy)
         self.dropout_layer = Dropout(dropout, dtype=float_policy)
@@ -362,7 +372,7 @@ class PositionalEmbedding(
         self._check_inputs(inputs, reverse)
         output = super().call(inputs, reverse=reverse)
         if not reverse:
-            return self._finish(output, start, positions)
+            return self._finish(output, inputs, start, positions)
         kernel = self.logits_kernel() if training else None
         if kernel is not None:
             keep_factors(output, inputs, kernel)
@@ -379,7 +389,9 @@ class PositionalEmbedding(
         """Does what `call` does, on the quantized table."""
         self._check_inputs(inputs, reverse)
         output = super().quantized_call(inputs, reverse=reverse)
-        return output if reverse else self._finish(output, start, positions)
+        if reverse:
+            return output
+        return self._finish(output, inputs, start, positions)
 
     def _check_inputs(self, inputs, reverse):
         if reverse:
@@ -421,8 +433,11 @@ class PositionalEmbedding(
         x = self(ops.reshape(token_ids, (-1, 1)), **place)
         return ops.reshape(x, (-1, width, self.model_dim))
 
-    def _finish(self, x, start, positions):
+    def _finish(self, x, token_ids, start, positions):
         x = x * ops.cast(self.model_dim**0.5, x.dtype)
+        if self.zero_id is not None:
+            is_zero = ops.equal(token_ids, self.zero_id)
+            x = ops.where(is_zero[..., None], ops.zeros_like(x), x)
         if self.positions is not None:
             # A layer of the user's own need not take `positions`.
             given = {} if positions is None else {"positions": positions}
@@ -492,6 +507,7 @@ class PositionalEmbedding(
             "positions": _positions_config(self.positions),
             "max_length": self.max_length,
             "dropout": self.dropout,
+            "zero_id": self.zero_id,
         }
 
 
