@@ -428,6 +428,7 @@ CASES = {
             normalize_by=7.0,
             pad_id=2,
             name="smoothed",
+            pieces=[str(token) for token in range(V)],
             inputs=(IDS, LOGITS),
         ),
     ],

@@ -56,6 +56,7 @@ THEIRS = {
     "text.wordpiece": {"tensorflow", "tensorflow_text"},
     "text.batching": {"tensorflow"},
     "text.side": {"tensorflow"},
+    "text.subwords": {"sentencepiece"},
     "tuning.hypermodels": {"keras_tuner"},
     "tuning.objective": {"keras_tuner"},
     "tuning.oracles": {"keras_tuner"},

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import warnings
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import tensorflow as tf
@@ -36,6 +37,7 @@ def translation_batches(
     repeat_batch: int = 1,
     rows_multiple: int = 1,
     cutoff: float = 0.0,
+    views: Sequence[Literal["plain", "sampled"]] | None = None,
 ) -> Dataset:
     """Makes batches for training and evaluating a translation model.
 
@@ -77,6 +79,11 @@ def translation_batches(
             SimCut has it, where the model is made with `zero_id=tokenizer.unknown_id`,
             and so embeds that token as 0. Each token is drawn by itself; the source's
             end, the target's start and all labels stay.
+        views: "plain" or "sampled" for each copy of `repeat_batch`, such as
+            `("plain", "sampled")`: whether its subwords are the usual ones or drawn,
+            each copy by itself, with the strength `sampling`. The copies' labels then
+            differ too; `training.MaskedCrossentropy(pieces=...)` compares what they
+            have in common. None: all copies have the same segmentation.
 
     Returns:
         A prefetched `tf.data.Dataset` of known cardinality, with the attributes
@@ -87,8 +94,9 @@ def translation_batches(
 
     Raises:
         ValueError: If the corpus is empty or its sides differ in length, if no pair
-            fits, if the numbers given do not describe batches, or if there is `cutoff`
-            without a second copy, or with a tokenizer that has no `unknown_id`.
+            fits, if the numbers given do not describe batches, if there is `cutoff`
+            without a second copy, or with a tokenizer that has no `unknown_id`, or if
+            `views` are not one for each copy, or do not fit `sampling`.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -101,9 +109,10 @@ def translation_batches(
 
     Reference:
         Wu et al. 2021, "R-Drop". `cutoff`: Gao et al. 2022, "Bi-SimCut", section 3.
-        Differs: the labels of the copies that are cut count in the crossentropy too.
+        `views`: Wang et al. 2021, "Multi-view Subword Regularization". Differs: the
+        labels of the copies that are altered count in the crossentropy too.
     """
-    copies = Copies(repeat_batch, cutoff)
+    copies = Copies(repeat_batch, sampling, views, cutoff)
     needed = ("tokenize", "unknown_id") if cutoff else ("tokenize",)
     for name, tokenizer in (
         ("source_tokenizer", source_tokenizer),
@@ -120,7 +129,6 @@ def translation_batches(
     )
     arguments.boolean("shuffle", shuffle)
     arguments.integer("seed", seed, 0)
-    arguments.number("sampling", sampling, least=0)
     sources = list(check_lines(sources, "sources"))
     targets = list(check_lines(targets, "targets"))
     _check_corpus(sources, targets)
@@ -143,7 +151,6 @@ def translation_batches(
         rows_multiple,
         shuffle,
         seed,
-        sampling,
     )
     dataset = epochs.dataset()
     dataset.skipped = int(np.sum(~fits))
@@ -163,7 +170,6 @@ class _Epochs:
         parts: Number of equal parts of a batch.
         shuffle: Whether each epoch has another order.
         seed: What the orders and the draws of all epochs come from.
-        sampling: Strength of subword sampling.
         steps: Number of batches in each epoch.
     """
 
@@ -175,12 +181,12 @@ class _Epochs:
     parts: int
     shuffle: bool
     seed: int
-    sampling: float
 
     def __post_init__(self):
         """Counts the batches of an epoch."""
-        plans = (self._plan(sides) for sides in self._draws(0))
-        self.steps = max(len(plan) for plan in plans) + (1 if self.sampling else 0)
+        plans = (self._plan(drawn) for drawn in self._draws(0))
+        spare = 1 if self.copies.sampling else 0
+        self.steps = max(len(plan) for plan in plans) + spare
         self._numbers = itertools.count()
 
     def dataset(self):
@@ -200,20 +206,24 @@ class _Epochs:
         """Yields the batches of the next epoch."""
         number = next(self._numbers)
         rng = np.random.default_rng((self.seed, number)) if self.shuffle else None
-        for sides in self._draws(1 + number):
-            plan = self._plan(sides, rng, self.steps)
+        for drawn in self._draws(1 + number):
+            plan = self._plan(drawn, rng, self.steps)
             if len(plan) == self.steps:
                 break
         cuts = np.random.default_rng((self.seed, number, CUTS))
         for (size, length), rows in plan:
             rows = _spread(rows, size // self.copies.number, self.parts)
-            rows = np.repeat(rows, self.copies.number)
-            inputs, labels = _arrays(sides, rows, length, self.tokenizers[1])
+            source_ids, labels = (
+                self.copies.side_by_side([x.padded(rows, length) for x in column])
+                for column in zip(*drawn, strict=True)
+            )
+            inputs, labels = _arrays(source_ids, labels, self.tokenizers[1])
             yield self._cut(inputs, cuts), labels
 
-    def _plan(self, sides, rng=None, steps=0):
+    def _plan(self, drawn, rng=None, steps=0):
         """Lists an epoch's batches as (shape, pairs)."""
-        return _plan(_lengths(sides), self.shapes, self.copies.number, rng, steps)
+        lengths = np.max([_lengths(sides) for sides in drawn], axis=0)
+        return _plan(lengths, self.shapes, self.copies.number, rng, steps)
 
     def _cut(self, inputs, rng):
         """Cuts off tokens of a batch's inputs."""
@@ -227,20 +237,30 @@ class _Epochs:
         }
 
     def _draws(self, number):
-        """Yields drawn segmentations, and at last the plain one, which is shorter.
+        """Yields drawn segmentations, and at last plain ones, which are shorter.
 
-        The number is that of the epoch from 1, or 0 for those that only count.
+        Each is a list of the two `Side`s of each of the copies' segmentations. The
+        number is that of the epoch from 1, or 0 for those that only count.
         """
+        views = self.copies.segmentations
         attempts = ATTEMPTS if number else TRIALS
-        for attempt in range(attempts if self.sampling else 0):
-            seed = (self.seed, number, attempt)
-            drawn = _tokenized(self.tokenizers, self.columns, self.sampling, seed)
-            longest = self.shapes[-1][1]
+        for attempt in range(attempts if self.copies.sampling else 0):
             yield [
-                side.where(side.lengths <= longest, plain)
-                for side, plain in zip(drawn, self.plain, strict=True)
+                self._drawn((self.seed, number, attempt, copy))
+                if view == "sampled"
+                else self.plain
+                for copy, view in enumerate(views)
             ]
-        yield self.plain
+        yield [self.plain] * len(views)
+
+    def _drawn(self, seed):
+        """Draws a segmentation of each line, the plain one where it is too long."""
+        longest = self.shapes[-1][1]
+        drawn = _tokenized(self.tokenizers, self.columns, self.copies.sampling, seed)
+        return [
+            side.where(side.lengths <= longest, plain)
+            for side, plain in zip(drawn, self.plain, strict=True)
+        ]
 
 
 def _tokenized(tokenizers, columns, sampling=0.0, seed=()):
@@ -284,13 +304,11 @@ def _spread(pairs, size, parts):
     return rows.reshape(-1)
 
 
-def _arrays(sides, rows, length, target_tokenizer):
-    """Makes the arrays of one batch: inputs and labels."""
-    labels = sides[1].padded(rows, length)
-    starts = np.full((len(rows), 1), target_tokenizer.start_id, "int32")
+def _arrays(source_ids, labels, target_tokenizer):
+    """Makes inputs and labels of a batch: the target's input is the labels shifted."""
+    starts = np.full((len(labels), 1), target_tokenizer.start_id, "int32")
     shifted = np.concatenate([starts, labels[:, :-1]], axis=1)
     target_ids = np.where(labels == target_tokenizer.pad_id, labels, shifted)
-    source_ids = sides[0].padded(rows, length)
     return {"source_ids": source_ids, "target_ids": target_ids}, labels
 
 

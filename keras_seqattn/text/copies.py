@@ -12,14 +12,17 @@ from keras_seqattn import arguments
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """The copies of each pair: how many, and what is done to all but the first.
+    """The copies of each pair: how many, how segmented, and what is cut off.
 
     Attributes:
         number: Number of copies, rows side by side.
-        cutoff: Share of the tokens of the others' inputs that are cut off.
+        sampling: Strength of the subword sampling.
+        views: "plain" or "sampled" for each copy; None: all have one segmentation.
+        cutoff: Share of the input tokens of all copies but the first that are cut off.
 
     Raises:
-        ValueError: If a number is out of range, or there is no copy to cut.
+        ValueError: If a number is out of range, there is no copy to cut, or `views` do
+            not fit the others.
 
     Example:
         >>> copies = Copies(2, cutoff=0.9)
@@ -29,16 +32,48 @@ class Copies:
     """
 
     number: int = 1
+    sampling: float = 0.0
+    views: tuple[str, ...] | None = None
     cutoff: float = 0.0
 
     def __post_init__(self):
         """Checks the attributes, by the names that `translation_batches` has."""
         arguments.positive_integer("repeat_batch", self.number)
+        arguments.number("sampling", self.sampling, least=0)
+        self._check_views()
         arguments.fraction("cutoff", self.cutoff)
         if self.cutoff and self.number == 1:
             arguments.refuse(
                 "cutoff", self.cutoff, "0 without a second copy, `repeat_batch=2`"
             )
+
+    def _check_views(self):
+        wanted = f"'plain' or 'sampled' for each copy, {self.number} in all"
+        views = arguments.sequence("views", self.views, wanted, _view, optional=True)
+        if views is None:
+            return
+        if len(views) != self.number:
+            arguments.refuse("views", self.views, wanted, optional=True)
+        if ("sampled" in views) != (self.sampling > 0):
+            wanted = "'sampled' where there is `sampling`, and without it all 'plain',"
+            arguments.refuse("views", self.views, wanted, optional=True)
+
+    @property
+    def segmentations(self):
+        """Those that each pair needs: for each copy its view, or one for all."""
+        return self.views or ("sampled" if self.sampling else "plain",)
+
+    def side_by_side(self, arrays):
+        """Returns the rows of each segmentation as rows of copies.
+
+        Args:
+            arrays: List of arrays `(P, L)`, one for each of `segmentations`.
+
+        Returns:
+            Array `(R, L)`, R = P times the number of copies.
+        """
+        copies = [*arrays] * (self.number // len(arrays))
+        return np.stack(copies, axis=1).reshape(-1, copies[0].shape[1])
 
     def cut(self, ids, special_ids, cut_id, rng):
         """Puts an id in the place of some tokens, of all copies but the first.
@@ -56,3 +91,7 @@ class Copies:
         is_cut = rng.random(ids.shape) < self.cutoff
         is_cut &= is_other & ~np.isin(ids, special_ids)
         return np.where(is_cut, np.asarray(cut_id, ids.dtype), ids)
+
+
+def _view(name, value):
+    return arguments.choice(name, value, ("plain", "sampled"))

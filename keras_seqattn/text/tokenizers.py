@@ -5,7 +5,6 @@ import io
 import pathlib
 import re
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Self
 
@@ -18,6 +17,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor, TokenIds
+from keras_seqattn.text.subwords import Subwords
 
 # Ids that no text produces. A model pads, starts and ends its sequences with them.
 SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
@@ -26,10 +26,6 @@ SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
 # model turns a real one into U+0010 (the "data link escape" of ASCII) and "_", U+0010
 # into two of them, and both back: code points, as SentencePiece's rule files have them.
 ESCAPES = (("2581", "10 5F"), ("10", "10 10"))
-
-# What makes SentencePiece draw from the machine's randomness, as it does by default.
-UNSEEDED = 2**32 - 1
-_SEEDING = threading.Lock()
 
 # What makes a SentencePiece model lose nothing, and have our special ids.
 LOSSLESS = {
@@ -198,7 +194,8 @@ class SentencePieceTokenizer(Tokenizer):
                 f"`SentencePieceTokenizer.train`. Received: model with {pieces}."
             )
         self._model = model
-        self._sampler = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._subwords = Subwords(model, self.unknown_id)
         self.vocabulary_size = int(processor.vocab_size())
         self._to_ids, self._to_strings = _graph_functions(model)
 
@@ -259,10 +256,21 @@ class SentencePieceTokenizer(Tokenizer):
                 raise _training_error(str(error), vocabulary_size) from error
         return cls(_without_paths(model.getvalue()))
 
+    @property
+    def pieces(self):
+        """The text of each token as the model spells it, a list of strings.
+
+        A space is U+2581, and a byte such as "<0xE4>". Whatever the segmentation, the
+        pieces of a line make the same text, by which `training.MaskedCrossentropy`
+        finds the tokens that two segmentations have in common.
+        """
+        return self._processor.id_to_piece(list(range(self.vocabulary_size)))
+
     def _encode(self, strings, sampling, seed):
         if sampling and seed is not None:
-            lines = strings.numpy().tolist()
-            return ragged(_drawn(self._sampler, lines, sampling, seed))
+            lines = [line.decode(errors="replace") for line in strings.numpy()]
+            lines = self._processor.normalize(lines)
+            return ragged(self._subwords.draw(lines, sampling, seed))
         nbest_size = tf.constant(-1 if sampling else 0)  # -1: of all segmentations.
         return self._to_ids(strings, nbest_size, tf.constant(sampling, tf.float32))
 
@@ -353,25 +361,6 @@ def _graph_functions(model):
         return tensorflow_text.SentencepieceTokenizer(model).detokenize(ids)
 
     return to_ids, to_strings
-
-
-def _drawn(sampler, lines, sampling, seed):
-    """Samples the subwords of each line, by draws that come from a seed."""
-    state = np.random.SeedSequence(seed).generate_state(1)
-    # SentencePiece has one seed for the process, from which each thread begins to draw;
-    # a call for many lines makes its own threads, here one. TensorFlow's has no seed.
-    with _SEEDING:
-        sentencepiece.set_random_generator_seed(int(state[0]) % UNSEEDED)
-        try:
-            return sampler.encode(
-                lines,
-                enable_sampling=True,
-                alpha=sampling,
-                nbest_size=-1,  # of all segmentations
-                num_threads=1,
-            )
-        finally:
-            sentencepiece.set_random_generator_seed(UNSEEDED)
 
 
 def _without_paths(model):

@@ -1,10 +1,13 @@
 """How far apart two predictions of the same labels are, as R-Drop measures it.
 
-Shapes: B batch, T target length, N = B T tokens, V vocabulary, P pairs of tokens.
+Shapes: B batch, T target length, N = B T tokens, V vocabulary, P pairs of tokens, C =
+B / 2 pairs of rows.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from keras import ops
 
 from keras_seqattn.annotations import Tensor
@@ -33,13 +36,89 @@ class Pairs(NamedTuple):
         return ops.where(place < self.count, weights, 0.0)
 
 
-def find_pairs(labels: Tensor, weights: Tensor, length: int) -> Pairs:
-    """Finds the pairs in rows 2i and 2i + 1 whose labels are equal.
+class Pieces:
+    """The text of each token, which tells how two segmentations of a text align.
+
+    Two texts are compared by fingerprints, polynomials of their bytes modulo 2**32, and
+    so are the places in a text that tokens begin at: powers of the polynomials' base.
+
+    Args:
+        texts: List of V strings, none empty.
+        pad_id: The id that has no text.
+
+    Example:
+        >>> pieces = Pieces(["<pad>", "a", "b", "ab"], pad_id=0)
+        >>> labels = ops.array([[[3, 1, 0], [1, 2, 1]]])
+        >>> ops.convert_to_numpy(ops.cast(pieces.align(labels)[0], "int32")).tolist()
+        [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
+
+    Reference:
+        Karp and Rabin 1987. Differs: none.
+    """
+
+    # Modulo 2**32 its powers repeat after 2**30, which no text is as long as.
+    BASE, MODULUS = 1_000_003, 2**32
+
+    def __init__(self, texts: Sequence[str], pad_id: int) -> None:
+        self._pad_id = pad_id
+        prints, growths = [], []
+        for text in texts:
+            code = text.encode()
+            value = 0
+            for byte in reversed(code):
+                value = (value * self.BASE + byte + 1) % self.MODULUS
+            prints.append(value)
+            growths.append(pow(self.BASE, len(code), self.MODULUS))
+        self._prints, self._growths = (
+            np.array(numbers, "uint32").view("int32") for numbers in (prints, growths)
+        )
+
+    def align(self, labels: Tensor) -> Tensor:
+        """Finds the tokens that stand at the same place of the same text.
+
+        Args:
+            labels: Int32 token ids `(C, 2, T)`.
+
+        Returns:
+            Bool tensor `(C, T, T)`: whether token i of the first row and token j of the
+            second are equal and begin at the same place, and both rows have one text.
+            So a token has at most one partner.
+        """
+        real = labels != self._pad_id
+        indices = ops.clip(labels, 0, len(self._prints) - 1)
+        prints, growths = (
+            ops.take(ops.convert_to_tensor(table), indices, axis=0)
+            for table in (self._prints, self._growths)
+        )
+        # Of int32 numbers products and sums are those modulo 2**32.
+        ends = ops.cumprod(ops.where(real, growths, 1), axis=-1)
+        ends = ops.cast(ends, "int32")
+        starts = ops.concatenate([ops.ones_like(ends[..., :1]), ends[..., :-1]], -1)
+        texts = ops.sum(ops.where(real, prints * starts, 0), axis=-1)  # (C, 2)
+        texts = ops.cast(texts, "int32")
+        alike = ops.logical_and(
+            texts[:, 0] == texts[:, 1], ends[:, 0, -1] == ends[:, 1, -1]
+        )
+        aligned = ops.logical_and(alike[:, None, None], real[:, 0, :, None])
+        for x in (labels, starts):
+            same = x[:, 0, :, None] == x[:, 1, None, :]
+            aligned = ops.logical_and(aligned, same)  # (C, T, T)
+        return aligned
+
+
+def find_pairs(
+    labels: Tensor, weights: Tensor, length: int, pieces: Pieces | None = None
+) -> Pairs:
+    """Finds the tokens of rows 2i and 2i + 1 that are each other's copies.
+
+    Where the labels of both rows are equal, all tokens pair. With `pieces` so do, in
+    rows that are two segmentations of one text, the equal tokens at equal places.
 
     Args:
         labels: Int32 token ids `(N,)`, row after row.
         weights: Float32 tensor `(N,)`. A pair has the lesser of its two tokens'.
         length: Number of tokens T of a row.
+        pieces: The `Pieces`, or None.
 
     Returns:
         The `Pairs`.
@@ -56,19 +135,33 @@ def find_pairs(labels: Tensor, weights: Tensor, length: int) -> Pairs:
     paired = total // (2 * length) * (2 * length)  # An odd last row is left out.
     twice = (-1, 2, length)
     rows = ops.reshape(labels[:paired], twice)
-    equal = ops.all(rows[:, 0] == rows[:, 1], axis=-1, keepdims=True)
     weights = ops.reshape(weights[:paired], twice)
-    lesser = ops.where(equal, ops.minimum(weights[:, 0], weights[:, 1]), 0.0)
-    before = ops.cumsum(ops.cast(ops.reshape(lesser != 0, (-1,)), "int32"))
-    first = ops.reshape(2 * before - 2, (-1, length))  # (B // 2, T)
-    place = ops.stack([first, first + 1], axis=1)  # (B // 2, 2, T)
-    lesser = ops.stack([lesser, lesser], axis=1)
+    lesser = _lesser_weights(rows, weights, pieces)  # (2, C, T)
+    found = ops.cast(ops.reshape(lesser != 0, (2, -1)), "int32")
+    # Partners have the same number among the paired tokens of the rows on their side.
+    number = ops.cast(ops.cumsum(found, axis=-1), "int32") - 1
+    place = 2 * number + ops.arange(2, dtype="int32")[:, None]
+    place = ops.transpose(ops.reshape(place, (2, -1, length)), (1, 0, 2))
     rest = total - paired
     return Pairs(
-        _filled(lesser, rest),
+        _filled(ops.transpose(lesser, (1, 0, 2)), rest),
         _filled(place, rest),
-        ops.sum(ops.cast(lesser != 0, "int32")),
+        ops.cast(ops.sum(found), "int32"),
     )
+
+
+def _lesser_weights(labels, weights, pieces):
+    """Returns each token's weight as one of a pair, 0 for those of none, `(2, C, T)`.
+
+    Both of a pair have that of the lesser. Labels and weights are `(C, 2, T)`.
+    """
+    if pieces is None:
+        equal = ops.all(labels[:, 0] == labels[:, 1], axis=-1, keepdims=True)
+        lesser = ops.where(equal, ops.minimum(weights[:, 0], weights[:, 1]), 0.0)
+        return ops.stack([lesser, lesser])
+    lesser = ops.minimum(weights[:, 0, :, None], weights[:, 1, None, :])
+    lesser = ops.where(pieces.align(labels), lesser, 0.0)  # (C, T, T)
+    return ops.stack([ops.sum(lesser, axis=2), ops.sum(lesser, axis=1)])
 
 
 def _filled(values, rest):

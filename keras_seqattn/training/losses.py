@@ -1,5 +1,6 @@
 """Losses over token ids, with padding that does not count."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -9,7 +10,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.layers.embedding.logits import factors_of, keep_crossentropies
-from keras_seqattn.training.consistency import find_pairs, paired_divergence
+from keras_seqattn.training.consistency import Pieces, find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import (
     block_rows,
     projected_crossentropy,
@@ -34,6 +35,12 @@ class MaskedCrossentropy(keras.losses.Loss):
     and 2i + 1 whose labels are equal, and `w` the lesser of their weights. The batches
     are those of `text.translation_batches(repeat_batch=2)`. Rows that are no such
     copies add exactly 0, so the loss of a validation without copies stays the same.
+
+    With `pieces` two rows may also be different segmentations of one text, as
+    `views=("plain", "sampled")` makes them. Then those tokens are pairs that are equal
+    and begin at the same place of the text: both predict the same token after the same
+    text. All others, of which one row has no counterpart, add nothing. Where both rows
+    are segmented alike, these are all tokens.
 
     The labels alone say which tokens are real: a mask that the logits carry from
     `Embedding(mask_zero=True)` changes nothing.
@@ -61,6 +68,8 @@ class MaskedCrossentropy(keras.losses.Loss):
             are summed, give those of the batch over all replicas.
         pad_id: Label of the positions that do not count.
         name: Name of the loss.
+        pieces: List of V strings, none empty: the text of each token, such as
+            `SentencePieceTokenizer.pieces`; or None, for rows whose labels are equal.
 
     Call arguments:
         y_true: Integer labels `(B, T)`, each `pad_id` or in [0, V).
@@ -85,7 +94,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         1.6094
 
     Reference:
-        Szegedy et al. 2016, section 7. Wu et al. 2021, "R-Drop", equation 4. Differs:
+        Szegedy et al. 2016, section 7. Wu et al. 2021, "R-Drop", equation 4. `pieces`:
+        Wang et al. 2021, "Multi-view Subword Regularization", for translation. Differs:
         the sum is divided by the tokens of both copies.
     """
 
@@ -96,6 +106,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         normalize_by: float | None = None,
         pad_id: int = 0,
         name: str = "masked_crossentropy",
+        pieces: Sequence[str] | None = None,
     ) -> None:
         arguments.text("name", name)
         # Keras's own reduction divides by the number of replicas, but not a "sum".
@@ -109,6 +120,10 @@ class MaskedCrossentropy(keras.losses.Loss):
             "normalize_by", normalize_by, above=0, optional=True
         )
         self.pad_id = arguments.integer("pad_id", pad_id)
+        self.pieces = arguments.sequence(
+            "pieces", pieces, "a list of strings, none empty", _piece, optional=True
+        )
+        self._pieces = None if pieces is None else Pieces(self.pieces, self.pad_id)
 
     def __call__(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
@@ -119,7 +134,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         )
         factors, pairs = factors_of(y_pred), None
         if self.consistency:
-            pairs = find_pairs(labels, weights, ops.shape(y_true)[1])
+            self._check_pieces(logits.shape[-1])
+            pairs = find_pairs(labels, weights, ops.shape(y_true)[1], self._pieces)
         if factors is not None:
             loss, each = self._projected(factors, labels, weights, pairs)
             if sample_weight is None:
@@ -129,6 +145,13 @@ class MaskedCrossentropy(keras.losses.Loss):
             if pairs is not None:
                 loss = loss + self._divergence(logits, weights, pairs)
         return loss if self.normalize_by is None else loss / self.normalize_by
+
+    def _check_pieces(self, vocabulary_size):
+        if self.pieces is not None and len(self.pieces) != vocabulary_size:
+            raise ValueError(
+                f"`pieces` must be {vocabulary_size} strings, one for each token that "
+                f"has logits. Received: pieces of length {len(self.pieces)}."
+            )
 
     def _projected(self, factors, labels, weights, pairs):
         """Returns the loss, of the logits' factors, and each token's crossentropy."""
@@ -169,6 +192,7 @@ class MaskedCrossentropy(keras.losses.Loss):
             "normalize_by": self.normalize_by,
             "pad_id": self.pad_id,
             "name": self.name,
+            "pieces": self.pieces,
         }
 
 
@@ -238,6 +262,10 @@ def linear_crossentropy(
         return ops.cast(ops.sum(hidden), "float32")
     total, _ = projected_crossentropy(hidden, kernel, labels, weights, smoothing)
     return ops.divide_no_nan(total, ops.sum(weights))
+
+
+def _piece(name, value):
+    return arguments.text(name, value) or arguments.refuse(name, value, "not empty")
 
 
 class _Given(keras.losses.Loss):

@@ -382,3 +382,66 @@ def test_it_is_a_plain_dataset():
     inputs, labels = dataset.element_spec
     assert set(inputs) == {"source_ids", "target_ids"}
     assert labels.dtype == tf.int32
+
+
+@pytest.mark.parametrize("views", [("plain", "sampled"), ("sampled", "sampled")])
+def test_views_segment_each_copy_by_itself(views):
+    lines, tokenizer, dataset = sampled(repeat_batch=2, views=views)
+    plain = {
+        text: ids
+        for side in lines
+        for text, ids in zip(side, tokenizer.tokenize(side), strict=True)
+    }
+    epochs = [arrays(dataset) for _ in range(2)]
+    differ = 0
+    for batches in epochs:
+        assert len(batches) == dataset.cardinality()
+        expected = 2 * list(zip(*lines, strict=True))
+        assert sorted(pairs(batches, tokenizer)) == sorted(expected)
+        for sources, targets, labels in batches:
+            shifted = np.where(labels[:, 1:] != 0, labels[:, :-1], 0)
+            np.testing.assert_array_equal(targets[:, 1:], shifted)
+            for ids in (sources, labels):
+                texts = tokenizer.detokenize(ids)
+                assert texts[0::2] == texts[1::2]
+                differ += np.sum((ids[0::2] != ids[1::2]).any(axis=1))
+                if views[0] == "plain":
+                    first = [[i for i in row if i > 2] for row in ids[0::2].tolist()]
+                    assert first == [plain.get(text, []) for text in texts[0::2]]
+    assert differ > 50
+    again = arrays(sampled(repeat_batch=2, views=views)[2])
+    for batch, other in zip(epochs[0], again, strict=True):
+        for left, right in zip(batch, other, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+def test_a_pair_goes_to_the_bucket_that_holds_all_its_views():
+    views = {"repeat_batch": 2, "views": ("plain", "sampled")}
+    lines, tokenizer, dataset = sampled(bucket_lengths=(14, 15, 16, 20), **views)
+    batches = arrays(dataset)
+    for sources, _, labels in batches:
+        needed = np.maximum((sources != 0).sum(1), (labels != 0).sum(1))
+        needed = np.maximum(needed[0::2], needed[1::2])
+        below = {14: 0, 15: 14, 16: 15, 20: 16}[labels.shape[1]]
+        assert np.all((needed > below) | (needed == 0))
+    expected = 2 * list(zip(*lines, strict=True))
+    assert sorted(pairs(batches, tokenizer)) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"views": ("plain", "sampled")}, r"`views` must be .* each copy, 1 in all"),
+        ({"views": ("plain", "drawn"), "repeat_batch": 2}, r"`views`.*'drawn'"),
+        ({"views": "plain"}, r"`views` must be .*views='plain'"),
+        ({"views": ("plain", "plain"), "repeat_batch": 2}, "'sampled' where there is"),
+        (
+            {"views": ("sampled",), "sampling": 0.0},
+            r"without it all 'plain', or None. Received: views=\('sampled',\)",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_views(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        sampled(**arguments)

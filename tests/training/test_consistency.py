@@ -3,11 +3,14 @@
 import keras
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn.layers.embedding.logits import TokenLogits, keep_factors
 from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import MaskedCrossentropy
+from keras_seqattn.training.consistency import Pieces, find_pairs
 from tests.differentiate import values_and_gradients
 from tests.training.numerics import reference
 
@@ -26,6 +29,25 @@ WEIGHTS = rng.choice([0.0, 0.5, 2.0, 3.0], LABELS.shape, p=[0.1, 0.3, 0.3, 0.3])
 HIDDEN = rng.normal(size=(*LABELS.shape, D)).astype("float32")
 KERNEL = rng.normal(size=(D, V)).astype("float32")
 ALPHA, SMOOTHING = 0.7, 0.1
+# Rows 0 and 1, 2 and 3 are each two segmentations of one text: "ab" is a token or two.
+PIECES = ["<pad>", "a", "b", "ab", "c"]
+WHOLE = rng.integers(1, V, (2, T // 2))
+
+
+def padded(rows, length=T, pad_id=0):
+    labels = np.full((len(rows), length), pad_id, "int32")
+    for label, row in zip(labels, rows, strict=True):
+        label[: len(row)] = row
+    return labels
+
+
+def split(ids, whole, parts):
+    """Puts the parts of a token in its place."""
+    return [i for token in ids for i in (parts if token == whole else [token])]
+
+
+SPLIT = [split(row, 3, [1, 2]) for row in WHOLE]
+SEGMENTED = padded([WHOLE[0], SPLIT[0], SPLIT[1], WHOLE[1]])
 MODES = ["eager", "jit"] if keras.backend.backend() == "tensorflow" else ["eager"]
 
 
@@ -40,30 +62,57 @@ def divergence(logits):
     return (np.sum(p * np.log(p / q)) + np.sum(q * np.log(q / p))) / 2
 
 
-def expected(labels, weights):
+def equal_rows(labels):
+    """Yields the tokens (row, t), (row + 1, t) of rows whose labels are equal."""
+    for row in range(0, len(labels) - 1, 2):
+        if (labels[row] == labels[row + 1]).all():
+            for t in np.flatnonzero(labels[row]):
+                yield (row, t), (row + 1, t)
+
+
+def aligned(labels, pieces):
+    """Yields the equal tokens at equal places of rows that have one text."""
+    for row in range(0, len(labels) - 1, 2):
+        texts, places = [], []
+        for side in (row, row + 1):
+            text, found = "", {}
+            for t in np.flatnonzero(labels[side]):
+                found[len(text), labels[side, t]] = side, t
+                text += pieces[labels[side, t]]
+            texts.append(text)
+            places.append(found)
+        if texts[0] == texts[1]:
+            for place in sorted(places[0].keys() & places[1].keys()):
+                yield places[0][place], places[1][place]
+
+
+def expected(labels, weights, pairs):
     """The loss, and its slope for each logit: of the divergence by differences."""
     logits = HIDDEN[: len(labels)].astype("float64") @ KERNEL
     loss, total, slope = reference(labels, logits, weights, SMOOTHING)
-    for row in range(0, len(labels) - 1, 2):
-        if (labels[row] != labels[row + 1]).any():
-            continue
-        for t in np.flatnonzero(labels[row]):
-            weight = ALPHA * min(weights[row, t], weights[row + 1, t])
-            pair = logits[row : row + 2, t]
-            loss += weight * divergence(pair)
-            for i, v in np.ndindex(*pair.shape):
-                step = np.zeros_like(pair)
-                step[i, v] = 1e-5
-                rise = divergence(pair + step) - divergence(pair - step)
-                slope[row + i, t, v] += weight * rise / 2e-5
+    for partners in pairs:
+        weight = ALPHA * min(weights[place] for place in partners)
+        pair = np.stack([logits[place] for place in partners])
+        loss += weight * divergence(pair)
+        for i, v in np.ndindex(*pair.shape):
+            step = np.zeros_like(pair)
+            step[i, v] = 1e-5
+            rise = divergence(pair + step) - divergence(pair - step)
+            slope[(*partners[i], v)] += weight * rise / 2e-5
     return loss / total, slope / total
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("labels", [LABELS, COPIES], ids=["some", "all"])
-def test_loss_and_gradients_are_the_float64_loop(labels, mode):
+@pytest.mark.parametrize(
+    ("labels", "pieces"),
+    [(LABELS, None), (COPIES, None), (SEGMENTED, PIECES), (LABELS, PIECES)],
+    ids=["some", "all", "segmented", "some, by pieces"],
+)
+def test_loss_and_gradients_are_the_float64_loop(labels, pieces, mode):
     weights = WEIGHTS[: len(labels)]
-    loss = MaskedCrossentropy(SMOOTHING, consistency=ALPHA)
+    loss = MaskedCrossentropy(SMOOTHING, consistency=ALPHA, pieces=pieces)
+    pairs = list(aligned(labels, pieces) if pieces else equal_rows(labels))
+    assert pairs
     hidden = HIDDEN[: len(labels)]
 
     def of_logits(logits):
@@ -73,7 +122,7 @@ def test_loss_and_gradients_are_the_float64_loop(labels, mode):
         logits = ops.matmul(hidden, kernel)
         return of_logits(keep_factors(logits, hidden, kernel))
 
-    value, slope = expected(labels, weights)
+    value, slope = expected(labels, weights, pairs)
     got, (gradient,) = values_and_gradients(of_logits, [hidden @ KERNEL], mode)
     np.testing.assert_allclose(got, value, rtol=1e-5)
     np.testing.assert_allclose(gradient, slope, atol=1e-6)
@@ -85,12 +134,82 @@ def test_loss_and_gradients_are_the_float64_loop(labels, mode):
     )
 
 
+NAMES = ["<pad>", "a", "b", "ab", "ba", "c", "</s>"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "partners"),
+    [
+        ("ab c </s>", "ab c </s>", [(0, 0), (1, 1), (2, 2)]),
+        ("ab c </s>", "a b c </s>", [(1, 2), (2, 3)]),
+        ("a b c </s>", "ab c </s>", [(2, 1), (3, 2)]),
+        ("a ba c </s>", "ab a c </s>", [(2, 2), (3, 3)]),
+        ("a ba </s>", "ab a </s>", [(2, 2)]),  # The same "a" at other places.
+        ("a b a b </s>", "ab a b </s>", [(2, 1), (3, 2), (4, 3)]),
+        ("a b c </s>", "a b b </s>", []),  # Another text, equal at first.
+        ("ab </s>", "ba </s>", []),
+        ("a b </s>", "b a </s>", []),
+        ("a </s>", "a a </s>", []),
+        ("</s>", "</s>", [(0, 0)]),
+        ("", "", []),
+    ],
+)
+def test_which_tokens_pair(first, second, partners):
+    rows = [[NAMES.index(name) for name in x.split()] for x in (first, second)]
+    labels = padded(rows, length=6)
+    weights = (labels != 0).astype("float32")
+    weights[1] *= 0.5
+    assert pairs_of(labels, weights, NAMES) == [(*pair, 0.5) for pair in partners]
+    alike = [pair for pair in partners if first == second]
+    assert pairs_of(labels, weights, None) == [(*pair, 0.5) for pair in alike]
+
+
+def pairs_of(labels, weights, pieces):
+    """Returns the pairs of two rows as (first t, second t, weight)."""
+    length = labels.shape[1]
+    pieces = pieces and Pieces(pieces, pad_id=0)
+    flat = [ops.convert_to_tensor(x.reshape(-1)) for x in (labels, weights)]
+    pairs = find_pairs(*flat, length, pieces)
+    found, place = (ops.convert_to_numpy(x) for x in (pairs.weights, pairs.place))
+    tokens = sorted(np.flatnonzero(found), key=lambda token: place[token])
+    assert sorted(place[tokens]) == list(range(int(pairs.count))), "one for each"
+    return [
+        (int(one), int(other) - length, float(found[one]))
+        for one, other in zip(tokens[::2], tokens[1::2], strict=True)
+        if found[one] == found[other]
+    ]
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    rows=st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=3, max_size=3),
+    index=st.integers(0, 2),
+)
+def test_all_equal_tokens_at_equal_places_pair(rows, index):
+    names, pad_id = ["a", "b", "ab", "aba", "ä", "<pad>", "</s>"], 5
+    rows.append(split(rows[index], 2, [0, 1]))
+    labels = padded([[*row, 6] for row in rows], length=8, pad_id=pad_id)
+    weights = (labels != pad_id).astype("float32")
+    pairs = find_pairs(
+        *(ops.convert_to_tensor(x.reshape(-1)) for x in (labels, weights)),
+        labels.shape[1],
+        Pieces(names, pad_id),
+    )
+    found = ops.convert_to_numpy(pairs.weights).reshape(labels.shape)
+    shifted = np.where(labels == pad_id, 0, labels + 1)  # to the 0 of `aligned`
+    tokens = {place for pair in aligned(shifted, ["", *names]) for place in pair}
+    assert {tuple(place) for place in np.argwhere(found)} == tokens
+
+
 @pytest.mark.parametrize("rows", [1, 4], ids=["one row", "no copies"])
+@pytest.mark.parametrize("pieces", [None, PIECES], ids=["labels", "pieces"])
 @pytest.mark.slow_on("jax")
-def test_what_is_no_copy_adds_exactly_nothing(rows):
+def test_what_is_no_copy_adds_exactly_nothing(rows, pieces):
     labels = rng.integers(0, V, (rows, T)).astype("int32")
+    labels[::2, 0], labels[1::2, 0] = 1, 2  # There "ab" does not become "a b".
     logits = rng.normal(size=(rows, T, V)).astype("float32")
-    plain, drawn = MaskedCrossentropy(0.1), MaskedCrossentropy(0.1, consistency=5.0)
+    plain = MaskedCrossentropy(0.1)
+    drawn = MaskedCrossentropy(0.1, consistency=5.0, pieces=pieces)
     assert float(drawn(labels, logits)) == float(plain(labels, logits))
 
 
@@ -140,6 +259,18 @@ def test_copies_are_drawn_together_in_fit(jit_compile):
     (loss, val_loss), (drawn, val_drawn) = losses
     assert drawn > loss + 1e-3
     np.testing.assert_allclose(val_drawn, val_loss, rtol=1e-6)
+
+
+@pytest.mark.parametrize("pieces", ["abc", ["a", ""], ["a", 3], {"a": 1}])
+def test_pieces_are_checked(pieces):
+    with pytest.raises(ValueError, match="`pieces` must be a list of strings, none em"):
+        MaskedCrossentropy(consistency=1.0, pieces=pieces)
+
+
+def test_pieces_are_as_many_as_the_tokens():
+    loss = MaskedCrossentropy(consistency=1.0, pieces=PIECES[:-1])
+    with pytest.raises(ValueError, match="`pieces` must be 5 strings.* of length 4"):
+        loss(LABELS, HIDDEN @ KERNEL)
 
 
 @pytest.mark.parametrize("consistency", [-0.1, float("inf"), "1", True])
