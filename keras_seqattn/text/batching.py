@@ -20,8 +20,8 @@ from keras_seqattn.text.tokenizers import check_lines
 # epoch of fewer batches halves some; one of more is drawn again, at most so often.
 TRIALS, ATTEMPTS = 2, 5
 
-# What tells the draws of the cutoff from those of the order.
-CUTS = 1
+# What tells the draws of the cutoff, and of directions, from those of the order.
+CUTS, TURNS = 1, 2
 
 
 def translation_batches(
@@ -38,6 +38,7 @@ def translation_batches(
     rows_multiple: int = 1,
     cutoff: float = 0.0,
     views: Sequence[Literal["plain", "sampled"]] | None = None,
+    bidirectional_epochs: int = 0,
 ) -> Dataset:
     """Makes batches for training and evaluating a translation model.
 
@@ -84,19 +85,25 @@ def translation_batches(
             each copy by itself, with the strength `sampling`. The copies' labels then
             differ too; `training.MaskedCrossentropy(pieces=...)` compares what they
             have in common. None: all copies have the same segmentation.
+        bidirectional_epochs: Number of epochs, from the first, in which half of the
+            pairs are turned round: in one epoch a target is translated into its
+            source, in the next it is not, each pair begins by chance. So two epochs
+            have both directions of all pairs, in batches of the same number and shapes.
+            It takes one tokenizer for both sides; 0 for one direction from the start.
 
     Returns:
         A prefetched `tf.data.Dataset` of known cardinality, with the attributes
         `shapes`, the set of all (batch, length); `skipped`, the number of pairs left
         out since they are too long for the last bucket (also said by a warning);
         `target_tokens`, the number of real target tokens in an epoch, end included
-        (of plain segmentations, where there is `sampling`).
+        (of plain segmentations, where there is `sampling`, and in one direction).
 
     Raises:
         ValueError: If the corpus is empty or its sides differ in length, if no pair
             fits, if the numbers given do not describe batches, if there is `cutoff`
             without a second copy, or with a tokenizer that has no `unknown_id`, or if
-            `views` are not one for each copy, or do not fit `sampling`.
+            `views` are not one for each copy, or do not fit `sampling`, or if there are
+            `bidirectional_epochs` with two tokenizers.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -109,8 +116,10 @@ def translation_batches(
 
     Reference:
         Wu et al. 2021, "R-Drop". `cutoff`: Gao et al. 2022, "Bi-SimCut", section 3.
-        `views`: Wang et al. 2021, "Multi-view Subword Regularization". Differs: the
-        labels of the copies that are altered count in the crossentropy too.
+        `views`: Wang et al. 2021, "Multi-view Subword Regularization".
+        `bidirectional_epochs`: Ding et al. 2021, "Improving Neural Machine Translation
+        by Bidirectional Training". Differs: the labels of the copies that are altered
+        count in the crossentropy too; an epoch of both directions has each pair once.
     """
     copies = Copies(repeat_batch, sampling, views, cutoff)
     needed = ("tokenize", "unknown_id") if cutoff else ("tokenize",)
@@ -133,6 +142,11 @@ def translation_batches(
     targets = list(check_lines(targets, "targets"))
     _check_corpus(sources, targets)
     arguments.positive_integer("rows_multiple", rows_multiple)
+    arguments.integer("bidirectional_epochs", bidirectional_epochs, 0)
+    if bidirectional_epochs and target_tokenizer not in (None, source_tokenizer):
+        arguments.refuse(
+            "bidirectional_epochs", bidirectional_epochs, "0 with two tokenizers"
+        )
     group = repeat_batch * rows_multiple  # rows that a batch has at least
     _check_lengths(batch_tokens, bucket_lengths, group)
     tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
@@ -151,6 +165,7 @@ def translation_batches(
         rows_multiple,
         shuffle,
         seed,
+        bidirectional_epochs,
     )
     dataset = epochs.dataset()
     dataset.skipped = int(np.sum(~fits))
@@ -170,6 +185,7 @@ class _Epochs:
         parts: Number of equal parts of a batch.
         shuffle: Whether each epoch has another order.
         seed: What the orders and the draws of all epochs come from.
+        both_ways: Number of epochs, from the first, of both directions.
         steps: Number of batches in each epoch.
     """
 
@@ -181,6 +197,7 @@ class _Epochs:
     parts: int
     shuffle: bool
     seed: int
+    both_ways: int
 
     def __post_init__(self):
         """Counts the batches of an epoch."""
@@ -210,6 +227,8 @@ class _Epochs:
             plan = self._plan(drawn, rng, self.steps)
             if len(plan) == self.steps:
                 break
+        if number < self.both_ways:
+            drawn = self._turned(drawn, number)
         cuts = np.random.default_rng((self.seed, number, CUTS))
         for (size, length), rows in plan:
             rows = _spread(rows, size // self.copies.number, self.parts)
@@ -219,6 +238,15 @@ class _Epochs:
             )
             inputs, labels = _arrays(source_ids, labels, self.tokenizers[1])
             yield self._cut(inputs, cuts), labels
+
+    def _turned(self, drawn, number):
+        """Exchanges both sides of half of the pairs: of the others an epoch later."""
+        rng = np.random.default_rng((self.seed, number // 2, TURNS))
+        is_kept = rng.permutation(len(self.plain[0].lengths)) % 2 == number % 2
+        return [
+            (source.where(is_kept, target), target.where(is_kept, source))
+            for source, target in drawn
+        ]
 
     def _plan(self, drawn, rng=None, steps=0):
         """Lists an epoch's batches as (shape, pairs)."""

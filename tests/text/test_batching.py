@@ -423,6 +423,8 @@ def test_a_pair_goes_to_the_bucket_that_holds_all_its_views():
         needed = np.maximum((sources != 0).sum(1), (labels != 0).sum(1))
         needed = np.maximum(needed[0::2], needed[1::2])
         below = {14: 0, 15: 14, 16: 15, 20: 16}[labels.shape[1]]
+        for ids in (sources, labels):  # Each row has its end.
+            np.testing.assert_array_equal((ids == 2).sum(1), ids[:, 0] != 0)
         assert np.all((needed > below) | (needed == 0))
     expected = 2 * list(zip(*lines, strict=True))
     assert sorted(pairs(batches, tokenizer)) == sorted(expected)
@@ -445,3 +447,46 @@ def test_a_pair_goes_to_the_bucket_that_holds_all_its_views():
 def test_bad_views(arguments, message):
     with pytest.raises(ValueError, match=message):
         sampled(**arguments)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_bidirectional_start_has_both_directions_in_two_epochs(shuffle):
+    lines = corpus(51)
+    forward = list(zip(*lines, strict=True))
+    backward = [(target, source) for source, target in forward]
+    plain = make(lines, shuffle=shuffle)
+    dataset = make(lines, shuffle=shuffle, bidirectional_epochs=4)
+    assert dataset.cardinality() == plain.cardinality()
+    turned = []
+    for _ in range(2):
+        two = [[arrays(dataset) for _ in range(2)], [arrays(plain) for _ in range(2)]]
+        found, others = ([pairs(x) for x in epochs] for epochs in two)
+        both = collections.Counter(found[0] + found[1])
+        assert both == collections.Counter(forward + backward)
+        for epoch, other, batches, before in zip(found, others, *two, strict=True):
+            turned.append({pair for pair in epoch if pair in backward})
+            assert abs(len(turned[-1]) - len(forward) / 2) <= 1
+            # The pairs have the batches that they have anyway.
+            same = [pair[::-1] if pair in backward else pair for pair in epoch]
+            assert [p for p in same if p[0]] == [p for p in other if p[0]]
+            assert [x.shape for *_, x in batches] == [x.shape for *_, x in before]
+    assert turned[0] != turned[2]
+    assert pairs(arrays(dataset)) == pairs(arrays(plain)), "then one direction"
+    again = make(lines, shuffle=shuffle, bidirectional_epochs=4)
+    assert {pair for pair in pairs(arrays(again)) if pair in backward} == turned[0]
+
+
+def test_a_bidirectional_start_goes_with_copies():
+    dataset = make(corpus(), repeat_batch=2, cutoff=0.3, bidirectional_epochs=1)
+    for sources, targets, labels in arrays(dataset):
+        np.testing.assert_array_equal(labels[0::2], labels[1::2])
+        shifted = np.where(labels[:, 1:] != 0, labels[:, :-1], 0)
+        np.testing.assert_array_equal(targets[0::2, 1:], shifted[0::2])
+        assert np.all((sources[1::2] == sources[0::2]) | (sources[1::2] == 3))
+
+
+def test_a_bidirectional_start_takes_one_tokenizer():
+    lines = corpus()
+    with pytest.raises(ValueError, match="`bidirectional_epochs` must be 0 with two"):
+        translation_batches(*lines, BYTES, ByteTokenizer(), bidirectional_epochs=1)
+    translation_batches(*lines, BYTES, BYTES, bidirectional_epochs=1)
