@@ -234,6 +234,7 @@ def calls():
             "source_tokenizer": byte,
             "batch_tokens": 64,
         },
+        "text.synthesize": {"translator": translator(), "lines": lines},
         "tuning.Configuration": {
             "model": {"source_vocabulary_size": 11},
             "learning_rate": 0.1,

@@ -31,7 +31,7 @@ ROOMS = {
     "scheduling": {"backend", "decoding"},
     "models": {"decoding", "layers"},
     "training": {"backend", "decoding", "files", "layers", "scheduling"},
-    "text": set(),
+    "text": {"files"},
     "translator_file": {"files"},
     "translator": {"decoding", "models", "scheduling", "translator_file"},
     "text_generator": {"decoding", "scheduling", "translator_file"},

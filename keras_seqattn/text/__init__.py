@@ -4,6 +4,7 @@ from keras_seqattn.text.batching import translation_batches
 from keras_seqattn.text.corpora import load_parallel
 from keras_seqattn.text.language import language_batches
 from keras_seqattn.text.parallel import read_parallel, read_tsv
+from keras_seqattn.text.synthesis import synthesize
 from keras_seqattn.text.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from keras_seqattn.text.wordpiece import WordPieceTokenizer
 
@@ -15,5 +16,6 @@ __all__ = [
     "load_parallel",
     "read_parallel",
     "read_tsv",
+    "synthesize",
     "translation_batches",
 ]

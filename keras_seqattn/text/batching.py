@@ -122,13 +122,8 @@ def translation_batches(
         count in the crossentropy too; an epoch of both directions has each pair once.
     """
     copies = Copies(repeat_batch, sampling, views, cutoff)
-    needed = ("tokenize", "unknown_id") if cutoff else ("tokenize",)
-    for name, tokenizer in (
-        ("source_tokenizer", source_tokenizer),
-        ("target_tokenizer", target_tokenizer),
-    ):
-        optional = name == "target_tokenizer"
-        arguments.offers(name, tokenizer, needed, "a tokenizer", optional)
+    tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
+    _check_tokenizers(source_tokenizer, target_tokenizer, cutoff)
     arguments.positive_integer("batch_tokens", batch_tokens)
     arguments.sequence(
         "bucket_lengths",
@@ -143,13 +138,12 @@ def translation_batches(
     _check_corpus(sources, targets)
     arguments.positive_integer("rows_multiple", rows_multiple)
     arguments.integer("bidirectional_epochs", bidirectional_epochs, 0)
-    if bidirectional_epochs and target_tokenizer not in (None, source_tokenizer):
+    if bidirectional_epochs and tokenizers[0] is not tokenizers[1]:
         arguments.refuse(
             "bidirectional_epochs", bidirectional_epochs, "0 with two tokenizers"
         )
     group = repeat_batch * rows_multiple  # rows that a batch has at least
     _check_lengths(batch_tokens, bucket_lengths, group)
-    tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
     columns = (tf.constant(sources), tf.constant(targets))
     plain = _tokenized(tokenizers, columns)
     fits = _fits(_lengths(plain), bucket_lengths)
@@ -356,6 +350,14 @@ def _fits(lengths, bucket_lengths):
             stacklevel=3,
         )
     return fits
+
+
+def _check_tokenizers(source_tokenizer, target_tokenizer, cutoff):
+    needed = ("tokenize", "unknown_id") if cutoff else ("tokenize",)
+    given = {"source_tokenizer": source_tokenizer, "target_tokenizer": target_tokenizer}
+    for name, tokenizer in given.items():
+        optional = name == "target_tokenizer"
+        arguments.offers(name, tokenizer, needed, "a tokenizer", optional)
 
 
 def _check_corpus(sources, targets):

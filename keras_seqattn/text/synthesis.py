@@ -1,0 +1,264 @@
+"""`synthesize`: a corpus that a translator makes of lines."""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import math
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_seqattn import arguments
+from keras_seqattn.text.journal import Journal
+from keras_seqattn.text.parallel import ParallelText
+
+# Lines that are translated, and are on the disk, before the next ones.
+LINES_IN_A_BLOCK = 1024
+
+
+def synthesize(
+    translator,
+    lines,
+    search=None,
+    num_hypotheses=1,
+    reverse=False,
+    max_length_ratio=None,
+    skip_copies=True,
+    min_score=None,
+    keep=1.0,
+    path=None,
+    verbose=False,
+):
+    """Translates lines, and returns the pairs worth training on.
+
+    What it is for: sequence-level distillation, where a small model learns from a large
+    one's translations of the sources; data diversification, where models of both
+    directions translate the corpus that they were trained on, and all is joined; and
+    back-translation with `reverse`, where a translator of the other direction makes
+    sources for lines of the target language.
+
+    Left out are, in this order: pairs with an empty side; copies, of which both sides
+    are equal but for case and outer spaces; sides of too unequal lengths; low scores;
+    pairs that came before; and last, by `keep`, the lowest scores of the rest. A pair's
+    score is the mean log-probability of a token of the translation, its end included,
+    in nats, as `translator.score` computes it; without `min_score`, `keep` and `path`
+    nothing is scored. A line break in a translation becomes a space.
+
+    With a `path` all translations are written there before any is left out: a block of
+    lines at a time, a JSON object with "line", "source", "target" and "score" a row.
+    After a stop or a kill the same call, with the same lines from the first, goes on
+    there; with other filters it translates nothing again. Each block is translated by
+    itself, so what comes out is the same as without a stop.
+
+    Args:
+        translator: A `Translator`, or what has its `translate` and, for scores,
+            `score` and `target_tokenizer`.
+        lines: Iterable of strings in an order of its own: a list, a generator, an open
+            file.
+        search: Search for this call; None: the translator's own. A `Sample` draws by
+            its seed.
+        num_hypotheses: Number of translations of a line.
+        reverse: Whether the lines are the targets of the pairs, and their translations
+            the sources.
+        max_length_ratio: Most characters of a pair's longer side for one of the
+            shorter, at least 1; None for no limit.
+        skip_copies: Whether to leave out copies.
+        min_score: Least score, at most 0; None for no limit.
+        keep: Share of the pairs that are kept, those with the best scores, in (0, 1].
+        path: Path of the file; beside it stand two more, for the progress and a lock.
+            None: nothing is written.
+        verbose: Whether to show a progress bar.
+
+    Returns:
+        Two lists of strings, the sources and the targets, as a tuple with the
+        attributes `report`, a text that counts what was left out, `num_lines`, and
+        `found`, a dict of "empty", "copy", "length ratio", "low score" and "duplicate"
+        to lists of the numbers of their lines, from 1.
+
+    Raises:
+        ValueError: If an argument is not as above, something in `lines` is not a
+            string, or the file at `path` is of other lines, another translator or
+            search, damaged or in use.
+
+    Example:
+        >>> class Article:
+        ...     def translate(self, lines, **options):
+        ...         return [[(f"the {line}" if line else "", 0.0)] for line in lines]
+        >>> sources, targets = synthesize(Article(), ["dog", "cat", "", "dog"])
+        >>> sources, targets
+        (['dog', 'cat'], ['the dog', 'the cat'])
+
+    Reference:
+        Kim and Rush 2016, "Sequence-Level Knowledge Distillation"; Nguyen et al. 2020,
+        "Data Diversification"; Sennrich et al. 2016, "Improving Neural Machine
+        Translation Models with Monolingual Data". Differs: the filters.
+    """
+    wanted = "a list of strings, an open file or a generator of them"
+    arguments.ordered("lines", lines, wanted)
+    arguments.positive_integer("num_hypotheses", num_hypotheses)
+    arguments.boolean("reverse", reverse)
+    arguments.number("max_length_ratio", max_length_ratio, least=1, optional=True)
+    arguments.boolean("skip_copies", skip_copies)
+    arguments.number("min_score", min_score, most=0, optional=True)
+    arguments.number("keep", keep, above=0, most=1)
+    arguments.path("path", path, optional=True)
+    arguments.boolean("verbose", verbose)
+    scored = min_score is not None or keep < 1 or path is not None
+    needed = ("translate", *(("score", "target_tokenizer") if scored else ()))
+    arguments.offers("translator", translator, needed, "a translator")
+    if isinstance(translator, str):  # Strings have a method of that name.
+        arguments.refuse("translator", translator, "a translator")
+    job = _Job(translator, search, num_hypotheses, reverse, scored)
+    filters = _Filters(max_length_ratio, skip_copies, min_score)
+    with contextlib.ExitStack() as stack:
+        journal = None
+        if path is not None:
+            journal = stack.enter_context(Journal(path, job.described()))
+        count = len(lines) if hasattr(lines, "__len__") else None
+        bar = keras.utils.Progbar(count, unit_name="line") if verbose else None
+        for row in _rows(job, lines, journal, bar):
+            filters.add(row)
+    return filters.corpus(keep)
+
+
+def _rows(job, lines, journal, bar):
+    """Yields a dict for each translation: those that are written, then new ones."""
+    lines = (line.rstrip("\r\n") for line in arguments.strings("lines", lines))
+    first = 1
+    if journal is not None:
+        yield from _written(journal, lines, job.line_side)
+        first += journal.lines
+        if bar:
+            bar.add(journal.lines)
+    while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
+        rows = job.translated(block, first)
+        if journal is not None:
+            journal.append(rows, len(block))
+        yield from rows
+        first += len(block)
+        if bar:
+            bar.add(len(block))
+
+
+def _written(journal, lines, side):
+    """Yields the rows of a file, and takes the lines that they are of."""
+    number, line = 0, None
+    for row in journal.rows():
+        while number < row["line"]:
+            number, line = number + 1, next(lines, None)
+        if line != row[side]:
+            raise ValueError(
+                "`lines` must be those that `path` was begun with. Received: line "
+                f"{number}, {line!r}."
+            )
+        yield row
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What translates, how, and into which side of the pairs."""
+
+    translator: Any
+    search: Any
+    num_hypotheses: int
+    reverse: bool
+    scored: bool
+
+    @property
+    def line_side(self):
+        """The side of a pair that the lines are."""
+        return "target" if self.reverse else "source"
+
+    def described(self):
+        """Returns a dict that tells this job from another."""
+        weights, translator = hashlib.sha256(), self.translator
+        for weight in getattr(getattr(translator, "model", None), "weights", ()):
+            weights.update(keras.ops.convert_to_numpy(weight).tobytes())
+        search = self.search
+        if search is None:
+            search = getattr(translator, "search", None)
+        return {
+            "translator": weights.hexdigest(),
+            "search": keras.saving.serialize_keras_object(search),
+            "num_hypotheses": self.num_hypotheses,
+            "reverse": self.reverse,
+        }
+
+    def translated(self, lines, first):
+        """Returns the rows of a block of lines, of which the first has that number."""
+        found = self.translator.translate(
+            lines, search=self.search, num_hypotheses=self.num_hypotheses
+        )
+        numbers = [i for i, hypotheses in enumerate(found) for _ in hypotheses]
+        lines = [lines[i] for i in numbers]
+        texts = [" ".join(text.splitlines()) for pairs in found for text, _ in pairs]
+        scores = self._scores(lines, texts) if self.scored else [None] * len(texts)
+        sides = (texts, lines) if self.reverse else (lines, texts)
+        return [
+            {"line": first + i, "source": source, "target": target, "score": score}
+            for i, source, target, score in zip(numbers, *sides, scores, strict=True)
+        ]
+
+    def _scores(self, lines, texts):
+        """Returns the mean log-probability of each text's tokens, None of no text."""
+        pairs = zip(lines, texts, strict=True)
+        real = [i for i, pair in enumerate(pairs) if all(x.strip() for x in pair)]
+        scores = [None] * len(texts)
+        if real:
+            lines, texts = ([side[i] for i in real] for side in (lines, texts))
+            totals = self.translator.score(lines, texts)
+            ids = self.translator.target_tokenizer.tokenize(texts)
+            for i, total, tokens in zip(real, totals, ids, strict=True):
+                scores[i] = float(total) / (len(tokens) + 1)
+        return scores
+
+
+class _Filters:
+    """Takes rows, and makes a corpus of those that are worth it."""
+
+    def __init__(self, max_length_ratio, skip_copies, min_score):
+        self._max_length_ratio = max_length_ratio
+        self._skip_copies, self._min_score = skip_copies, min_score
+        kinds = ("empty", "copy", "length ratio", "low score", "duplicate")
+        self._found = {kind: [] for kind in kinds}
+        self._rows, self._seen, self._num_lines = [], set(), 0
+
+    def add(self, row):
+        """Takes a row, whatever becomes of it."""
+        self._num_lines = max(self._num_lines, row["line"])
+        kind = self._kind(row)
+        if kind is None:
+            self._seen.add((row["source"], row["target"]))
+            self._rows.append(row)
+        else:
+            self._found[kind].append(row["line"])
+
+    def _kind(self, row):
+        """Returns why a row is left out, or None."""
+        pair = row["source"], row["target"]
+        shorter, longer = sorted(len(side.strip()) for side in pair)
+        if not shorter:
+            return "empty"
+        if self._skip_copies and len({side.strip().casefold() for side in pair}) == 1:
+            return "copy"
+        if self._max_length_ratio and longer > self._max_length_ratio * shorter:
+            return "length ratio"
+        if self._min_score is not None and row["score"] < self._min_score:
+            return "low score"
+        return "duplicate" if pair in self._seen else None
+
+    def corpus(self, keep):
+        """Returns the best share of the rows, in their order."""
+        rows = self._rows
+        if keep < 1:
+            scores = np.array([row["score"] for row in rows])
+            order = np.argsort(-scores, kind="stable")
+            count = math.ceil(keep * len(rows))
+            self._found["low score"] += [rows[i]["line"] for i in order[count:]]
+            self._found["low score"].sort()
+            rows = [rows[i] for i in sorted(order[:count])]
+        sides = [[row[side] for row in rows] for side in ("source", "target")]
+        skipped = tuple(self._found)
+        return ParallelText(*sides, self._num_lines, self._found, skipped)

@@ -1,0 +1,201 @@
+"""Corpora that a translator makes: which pairs are left out, and how it resumes."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_seqattn as ks
+from keras_seqattn.text import ByteTokenizer, synthesis, synthesize
+
+pytestmark = pytest.mark.backends("torch")
+
+TEXTS = {
+    "one": ["eins", "ein"],
+    "two": ["zwei"],
+    "same": ["SAME "],
+    "long": ["l" * 40],
+    "broken": ["zer\nbrochen"],
+    "silent": [""],
+    "": [""],
+    "zwo": ["zwei"],
+}
+SCORES = {"eins": -1.0, "ein": -6.0, "zwei": -2.0, "l" * 40: -41.0, "zer brochen": -24}
+
+
+class Scripted:
+    """Translates what the table holds, and counts the lines."""
+
+    target_tokenizer = ByteTokenizer()
+
+    def __init__(self):
+        self.lines = []
+        self.options = []
+
+    def translate(self, lines, **options):
+        if "kill" in lines:
+            raise KeyboardInterrupt
+        self.lines += lines
+        self.options.append(options)
+        count = options["num_hypotheses"]
+        return [[(text, -1.0) for text in TEXTS[line][:count]] for line in lines]
+
+    def score(self, sources, targets):
+        return np.array([SCORES.get(text, -1.0) for text in targets], "float32")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(synthesis, "LINES_IN_A_BLOCK", 2)
+
+
+def pairs(corpus):
+    return list(zip(*corpus, strict=True))
+
+
+def test_what_is_left_out_and_counted():
+    lines = ["one", "same", "", "two\n", "silent", "one", "long", "broken"]
+    corpus = synthesize(Scripted(), lines, max_length_ratio=3)
+    expected = [("one", "eins"), ("two", "zwei"), ("broken", "zer brochen")]
+    assert pairs(corpus) == expected
+    assert corpus.num_lines == 8
+    assert corpus.found == {
+        "empty": [3, 5],
+        "copy": [2],
+        "length ratio": [7],
+        "low score": [],
+        "duplicate": [6],
+    }
+    assert corpus.report.startswith(
+        "3 pairs of 8 lines; left out: 2 empty (lines 3, 5)"
+    )
+    corpus = synthesize(Scripted(), lines, skip_copies=False)
+    assert ("same", "SAME ") in pairs(corpus) and ("long", "l" * 40) in pairs(corpus)
+
+
+def test_scores_are_means_over_tokens_and_the_end():
+    lines = ["one", "two", "long", "broken"]  # -0.2 (eins), -0.4, -1.0, -2.0
+    corpus = synthesize(Scripted(), lines, min_score=-1.0)
+    assert corpus[0] == ["one", "two", "long"]
+    assert corpus.found["low score"] == [4]
+    corpus = synthesize(Scripted(), lines, keep=0.5)
+    assert corpus[0] == ["one", "two"]
+    assert corpus.found["low score"] == [3, 4]
+    assert synthesize(Scripted(), lines, keep=0.51)[0] == ["one", "two", "long"]
+
+
+def test_several_hypotheses_and_reverse():
+    translator = Scripted()
+    corpus = synthesize(translator, ["one", "two", "zwo"], "beam", 2, reverse=True)
+    expected = [("eins", "one"), ("ein", "one"), ("zwei", "two"), ("zwei", "zwo")]
+    assert pairs(corpus) == expected
+    assert translator.options[0] == {"search": "beam", "num_hypotheses": 2}
+
+
+def test_a_generator_is_read_block_by_block():
+    translator, read = Scripted(), []
+
+    def lines():
+        for line in ["one", "two", "long"]:
+            read.append((line, len(translator.lines)))
+            yield line
+
+    synthesize(translator, lines())
+    assert read == [("one", 0), ("two", 0), ("long", 2)]
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_it_goes_on_where_it_was_killed(tmp_path, torn):
+    path, lines = tmp_path / "made" / "pairs.jsonl", ["one", "two", "long", "same"]
+    whole = synthesize(Scripted(), [*lines, "broken"], min_score=-1.5)
+    with pytest.raises(KeyboardInterrupt):
+        synthesize(Scripted(), [*lines, "kill"], path=path)
+    assert len(path.read_text().splitlines()) == 4
+    if torn:
+        with open(path, "a") as file:
+            file.write('{"line": 5, "sou')
+    translator = Scripted()
+    corpus = synthesize(translator, iter([*lines, "broken"]), path=path, min_score=-1.5)
+    assert translator.lines == ["broken"]
+    assert pairs(corpus) == pairs(whole) and corpus.found == whole.found
+    rows = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
+    assert rows[4] == {
+        "line": 5,
+        "source": "broken",
+        "target": "zer brochen",
+        "score": -2.0,
+    }
+    translator = Scripted()  # Other filters, and a longer list, which goes on.
+    corpus = synthesize(translator, [*lines, "broken", "zwo"], path=path, keep=0.5)
+    assert translator.lines == ["zwo"]
+    assert corpus[0] == ["one", "two", "zwo"]
+
+
+def test_a_file_of_other_work_is_refused(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    synthesize(Scripted(), ["one", "two"], path=path)
+    with pytest.raises(ValueError, match="`lines` must be those .*line 2, 'long'"):
+        synthesize(Scripted(), ["one", "long"], path=path)
+    with pytest.raises(ValueError, match="`lines` must be those .*line 2, None"):
+        synthesize(Scripted(), ["one"], path=path)
+    with pytest.raises(ValueError, match="`path` must be new.*with other reverse"):
+        synthesize(Scripted(), ["one", "two"], path=path, reverse=True)
+    search = ks.decoding.BeamSearch(width=3)
+    with pytest.raises(ValueError, match="with other search"):
+        synthesize(Scripted(), ["one", "two"], search, path=path)
+    path.write_text("")
+    with pytest.raises(ValueError, match="`path` must be whole, of .*of 0; delete"):
+        synthesize(Scripted(), ["one", "two"], path=path)
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    with pytest.raises(ValueError, match="`path` must be new.*of other work"):
+        synthesize(Scripted(), ["one"], path=other)
+    assert other.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_length_ratio": 0.5}, "`max_length_ratio` must.*=0.5"),
+        ({"min_score": 0.1}, "`min_score` must.*=0.1"),
+        ({"keep": 0.0}, "`keep` must.*=0.0"),
+        ({"keep": 1.1}, "`keep` must.*=1.1"),
+        ({"num_hypotheses": 0}, "`num_hypotheses` must"),
+        ({"lines": "one"}, "`lines` must be a list of strings.*'one'"),
+        ({"lines": ["one", 2]}, r"`lines` must hold strings only.*lines\[1\]=2"),
+        ({"translator": object()}, "`translator` must be a translator"),
+        ({"path": ""}, "`path` must be a path"),
+    ],
+    ids=str,
+)
+def test_says_what_is_wrong(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        synthesize(**{"translator": Scripted(), "lines": ["one"], **arguments})
+
+
+def test_a_translator_makes_a_corpus(tmp_path):
+    keras.utils.set_random_seed(0)
+    tokenizer = ByteTokenizer()
+    model = ks.models.TranslationTransformer(
+        tokenizer.vocabulary_size,
+        model_dim=8,
+        num_heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        intermediate_dim=16,
+    )
+    translator = ks.Translator(model, tokenizer)
+    lines = [f"line {number}" for number in range(5)]
+    search = ks.decoding.Sample(temperature=0.5, seed=1)
+    path = tmp_path / "pairs.jsonl"
+    corpus = synthesize(translator, lines, search, path=path, verbose=True)
+    assert pairs(corpus) == pairs(synthesize(translator, lines, search))
+    rows = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
+    for row in rows:
+        (total,) = translator.score([row["source"]], [row["target"]])
+        tokens = len(row["target"].encode()) + 1
+        assert row["score"] == pytest.approx(total / tokens, rel=1e-4)
+    model.set_weights([1.1 * weight for weight in model.get_weights()])
+    with pytest.raises(ValueError, match="with other translator"):
+        synthesize(translator, lines, search, path=path)
