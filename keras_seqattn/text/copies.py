@@ -4,6 +4,7 @@ Shapes: R rows of a batch, L its length.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Copies:
     views: tuple[str, ...] | None = None
     cutoff: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Checks the attributes, by the names that `translation_batches` has."""
         arguments.positive_integer("repeat_batch", self.number)
         arguments.number("sampling", self.sampling, least=0)
@@ -59,11 +60,11 @@ class Copies:
             arguments.refuse("views", self.views, wanted, optional=True)
 
     @property
-    def segmentations(self):
+    def segmentations(self) -> tuple[str, ...]:
         """Those that each pair needs: for each copy its view, or one for all."""
         return self.views or ("sampled" if self.sampling else "plain",)
 
-    def side_by_side(self, arrays):
+    def side_by_side(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Returns the rows of each segmentation as rows of copies.
 
         Args:
@@ -75,7 +76,13 @@ class Copies:
         copies = [*arrays] * (self.number // len(arrays))
         return np.stack(copies, axis=1).reshape(-1, copies[0].shape[1])
 
-    def cut(self, ids, special_ids, cut_id, rng):
+    def cut(
+        self,
+        ids: np.ndarray,
+        special_ids: Sequence[int],
+        cut_id: int,
+        rng: np.random.Generator,
+    ) -> np.ndarray:
         """Puts an id in the place of some tokens, of all copies but the first.
 
         Args:

@@ -3,7 +3,10 @@
 import json
 import os
 import pathlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
 
+from keras_seqattn.annotations import Path
 from keras_seqattn.files import mapping, reading, release_lock, replacing, take_lock
 
 
@@ -34,11 +37,11 @@ class Journal:
         1 [{'source': 'one'}]
     """
 
-    def __init__(self, path, run):
+    def __init__(self, path: Path, run: dict[str, Any]) -> None:
         self.path, self.run = pathlib.Path(path), json.loads(json.dumps(run))
         self.lines = self._bytes = 0
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         """Takes the file for this process, and removes an unfinished block."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         holder = take_lock(self._beside(".lock"))
@@ -51,7 +54,7 @@ class Journal:
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         """Leaves the file to other processes."""
         release_lock(self._beside(".lock"))
 
@@ -80,13 +83,13 @@ class Journal:
             self._refuse("new, or of the same work", found)
         self.lines, self._bytes = stored["lines"], stored["bytes"]
 
-    def rows(self):
+    def rows(self) -> Iterator[dict[str, Any]]:
         """Yields the rows, dicts, from the first."""
         with open(self.path, encoding="utf-8", newline="\n") as file:
             for line in file:
                 yield json.loads(line)
 
-    def append(self, rows, lines):
+    def append(self, rows: Iterable[dict[str, Any]], lines: int) -> None:
         """Writes a block.
 
         Args:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_seqattn.annotations import Tensor, TokenizerLike
+
 
 class Side(NamedTuple):
     """Token ids of one language, flat; each line ends with the end token.
@@ -28,7 +30,13 @@ class Side(NamedTuple):
     lengths: np.ndarray
 
     @classmethod
-    def tokenized(cls, tokenizer, lines, sampling=0.0, seed=None):
+    def tokenized(
+        cls,
+        tokenizer: TokenizerLike,
+        lines: Tensor,
+        sampling: float = 0.0,
+        seed: int | None = None,
+    ) -> "Side":
         """Tokenizes lines.
 
         Args:
@@ -47,11 +55,11 @@ class Side(NamedTuple):
         parts = (ragged.flat_values, ragged.row_starts(), ragged.row_lengths())
         return cls(*(part.numpy() for part in parts))
 
-    def kept(self, which):
+    def kept(self, which: np.ndarray) -> "Side":
         """Returns the lines of which a bool array `(P,)` says True."""
         return Side(self.ids, self.starts[which], self.lengths[which])
 
-    def where(self, which, other):
+    def where(self, which: np.ndarray, other: "Side") -> "Side":
         """Returns these lines where a bool array `(P,)` says True, else another's."""
         return Side(
             np.concatenate([self.ids, other.ids]),
@@ -59,7 +67,7 @@ class Side(NamedTuple):
             np.where(which, self.lengths, other.lengths),
         )
 
-    def padded(self, rows, length):
+    def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
         """Returns the ids of some lines, padded with 0.
 
         Args:

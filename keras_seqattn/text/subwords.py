@@ -8,6 +8,7 @@ import heapq
 import math
 import random
 import re
+from collections.abc import Iterable
 
 from sentencepiece import sentencepiece_model_pb2
 
@@ -28,7 +29,7 @@ class Subwords:
         section 3.3, of all segmentations. Differs: none.
     """
 
-    def __init__(self, model, unknown_id):
+    def __init__(self, model: bytes, unknown_id: int) -> None:
         proto = sentencepiece_model_pb2.ModelProto.FromString(model)
         kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
         usable = (kinds.NORMAL, kinds.USER_DEFINED)
@@ -48,7 +49,7 @@ class Subwords:
         self._longest = max(map(len, self._ids))
         self._known = {}
 
-    def draw(self, lines, strength, seed):
+    def draw(self, lines: Iterable[str], strength: float, seed: int) -> list[list[int]]:
         """Draws a segmentation of each line.
 
         Args:

@@ -5,32 +5,37 @@ import dataclasses
 import hashlib
 import itertools
 import math
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Path
 from keras_seqattn.text.journal import Journal
 from keras_seqattn.text.parallel import ParallelText
+
+if TYPE_CHECKING:
+    from keras_seqattn.decoding.methods import Search
 
 # Lines that are translated, and are on the disk, before the next ones.
 LINES_IN_A_BLOCK = 1024
 
 
 def synthesize(
-    translator,
-    lines,
-    search=None,
-    num_hypotheses=1,
-    reverse=False,
-    max_length_ratio=None,
-    skip_copies=True,
-    min_score=None,
-    keep=1.0,
-    path=None,
-    verbose=False,
-):
+    translator: Any,
+    lines: Iterable[str],
+    search: "Search | None" = None,
+    num_hypotheses: int = 1,
+    reverse: bool = False,
+    max_length_ratio: float | None = None,
+    skip_copies: bool = True,
+    min_score: float | None = None,
+    keep: float = 1.0,
+    path: Path | None = None,
+    verbose: bool = False,
+) -> ParallelText:
     """Translates lines, and returns the pairs worth training on.
 
     What it is for: sequence-level distillation, where a small model learns from a large

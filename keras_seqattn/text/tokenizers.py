@@ -257,7 +257,7 @@ class SentencePieceTokenizer(Tokenizer):
         return cls(_without_paths(model.getvalue()))
 
     @property
-    def pieces(self):
+    def pieces(self) -> list[str]:
         """The text of each token as the model spells it, a list of strings.
 
         A space is U+2581, and a byte such as "<0xE4>". Whatever the segmentation, the
