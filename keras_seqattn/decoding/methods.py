@@ -313,6 +313,8 @@ Received: search='beam'.
 def unscored(search: Search | None) -> Search:
     """Returns a search that finds the same, without scores where they cost anything.
 
+    `benchmarks.paths` measures it in its row "unscored".
+
     Args:
         search: A search; None: `Greedy()`.
 

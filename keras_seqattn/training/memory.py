@@ -17,6 +17,7 @@ def keep_freed_memory() -> bool:
     many virtual machines and containers, it can take half of a step's time. After this
     call the process keeps what it had at its largest; so call it in a program that
     trains, before it does, rather than in one that trains a little and lives long.
+    `benchmarks.paths` measures it in its row "memory".
 
     Returns:
         Whether it holds: True on Linux with glibc, False elsewhere, where nothing was

@@ -59,7 +59,7 @@ class TokenCrossentropy(TokenMean):
     The labels alone say which tokens are real; masks of the logits do not count.
 
     While training on TensorFlow and JAX it takes what `MaskedCrossentropy` has computed
-    already, where that has no sample weights.
+    already, where that has no sample weights (`benchmarks.paths`, row "metrics").
 
     Shapes: B batch, T target length, V vocabulary.
 

@@ -178,6 +178,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     Without XLA TensorFlow makes a pass over all vectors for each operation, and Keras's
     formula, differentiated by TensorFlow, takes twice as long as what stands here.
+    `benchmarks.paths` measures it in its row "norm".
     """
 
     def call(self, inputs):

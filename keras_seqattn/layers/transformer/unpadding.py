@@ -3,7 +3,7 @@
 What works on each vector by itself (projections, norms, dropout, the feed-forward)
 needs no padding. Attention is given its heads at their positions, `(B, L, ...)`, and
 what it returns becomes tokens again. The literature has the two ways as `unpad_input`
-and `pad_input`.
+and `pad_input`. `benchmarks.paths` measures it in its row "unpad".
 
 Shapes: B batch, L length, P = B L positions, M tokens, D width, H heads, K width of a
 head.
