@@ -1,4 +1,4 @@
-"""`BeamSearch`: the likeliest sequences among those whose beginnings are likely.
+"""`BeamSearch`: the most probable sequences among those whose prefixes are probable.
 
 One step, for each sentence:
 
@@ -34,7 +34,7 @@ PENALTIES = ("length", "gnmt")
 
 
 class BeamState(NamedTuple):
-    """The beam state: W live beginnings and N hypotheses of each sentence, best first.
+    """The beam state: W live beams and N hypotheses of each sentence, best first.
 
     "Ranking" is the sum of the log-probabilities that the processors left, by which the
     search compares; with a repetition penalty it differs from the model's own sum.
@@ -65,15 +65,15 @@ class Candidates(NamedTuple):
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 @dataclasses.dataclass(frozen=True)
 class BeamSearch(Search):
-    """Keeps the best beginnings of each sentence, and the best hypotheses.
+    """Keeps the best partial hypotheses of each sentence, its beams, and the best N.
 
-    Each step goes on from W live beginnings to the 2 W best of all continuations. Of
-    the first W of them, those that end are hypotheses; the best W that do not end are
-    the live ones of the next step. So no hypothesis ends a search by itself: it ends
-    where no live beginning can still become better than the N-th hypothesis, however it
-    goes on; with `patience` p also after p W hypotheses, which takes fewer steps but
-    may miss the best. A hypothesis still live at `max_length` competes by its score,
-    that of the tokens it has, with those that ended before.
+    Each step continues W beams to the 2 W best of all continuations, W more for each
+    further stop token. Of the first W of them, those that end are hypotheses; the best
+    W that do not end are the beams of the next step. So no hypothesis ends a search by
+    itself: it ends where no beam can still become better than the N-th hypothesis,
+    however it goes on; with `patience` p also after p W hypotheses, which takes fewer
+    steps but may miss the best. A hypothesis that has not ended at `max_length`
+    competes by its score, that of the tokens it has, with those that ended before.
 
     score = log-probability / penalty(length) + coverage, where the length counts the
     end token, penalty(n) is n^a ("length") or ((5 + n) / 6)^a ("gnmt"), and coverage is
@@ -86,7 +86,7 @@ class BeamSearch(Search):
     With a width of 1 this is greedy search: its one beam ends the search when it ends.
 
     Args:
-        width: Number of live beginnings W a sentence.
+        width: Number of beams W a sentence.
         length_penalty: Exponent a, at least 0; 0 compares log-probabilities, which
             prefers what is short.
         penalty: "length" or "gnmt".
@@ -294,7 +294,7 @@ class BeamSearch(Search):
         state = state._replace(
             token=live.token,
             token_ids=written(token_ids, live.token, index),
-            # What was forbidden before stays so, and does not sink without a bottom.
+            # What was forbidden before stays so: clamped, and not summed further.
             ranking=ops.maximum(ranking, FORBIDDEN),
             log_probs=live.log_probs,
         )
@@ -309,7 +309,8 @@ class BeamSearch(Search):
             over = ops.logical_or(over, state.num_ended >= enough)
         if self.width == 1:
             return ops.logical_or(over, worst > FORBIDDEN / 2)
-        # Log-probabilities only fall: the longest is divided by the most.
+        # A beam's log-probability can only fall, and coverage is at most 0: divided by
+        # the penalty of the longest output, it bounds what the beam can reach.
         longest = self._penalty_without(forced, state.limits)[:, 0]
         possible = ops.max(state.ranking, axis=1) / longest
         return ops.logical_or(over, worst >= possible)

@@ -1,12 +1,13 @@
-"""The loop of a search, in `keras.ops` that compile; it knows no model and no layer.
+"""The loop of a search, in `keras.ops` that compile, for any model with the protocol.
 
     while sentences are unfinished:                                        # run
         logits, model_state = step(token, model_state, index)              # advance
         search_state, parents = method.advance(search_state, log_softmax(logits))
         model_state["beam"] = gathered(model_state["beam"], parents)
 
-The method (`methods`, `sampling`, `beam`) chooses; the loop moves. Sentences can be
-taken out of a running search (`taken`), and searched at steps of their own (`start`).
+The method (`methods`, `sampling`, `beam`) chooses tokens and beams; the loop reorders
+the model's state and counts the steps. Sentences can be taken out of a running search
+(`taken`), and begin at steps of their own (`start`).
 Shapes: B sentences, W beams, S source length, L capacity in generated tokens.
 """
 

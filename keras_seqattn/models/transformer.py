@@ -224,6 +224,8 @@ class _Stacks(TranslationStacks):
             held = held_positions(beam["ancestry"].shape[2], index)
             mask = held >= start[:, None]  # (B, L)
         beam["ancestry"] = mark_ancestry(beam["ancestry"], index)
+        # Embeddings need the position in the sentence. Attention needs distances alone,
+        # so the step will do; `mask` hides the row's earlier sentence.
         x, caches, *scores = self.decoder.step(
             self.target_embedding.step(token_ids, position),
             sentence["caches"],

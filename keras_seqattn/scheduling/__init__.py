@@ -1,4 +1,4 @@
-"""How many sentences are searched at once: it knows models, and the search not at all.
+"""How many sentences are searched at once, and in which programs.
 
     generation   `generate`: checks, and the choice between two policies
     static       static batches: begun together; the last few go on in a smaller program

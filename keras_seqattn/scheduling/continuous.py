@@ -1,9 +1,11 @@
 """Continuous batching: a row whose sentence has ended takes the next one that waits.
 
-    while sentences wait or many are unfinished:        # `_searched`
+    begin the first N sentences, one in each row         # `_search_in_rows`
+    while sentences wait or many are unfinished:
         for each free row: save its result, begin the next sentence there   # _load
         take one step of the search in all rows
         a row whose capacity is used up is free too: its sentence overflows
+    search what overflowed again, with the whole capacity   # `search_continuously`
 
 So the rows of a program stay full, where a static batch would take as long as its
 longest sentence. All rows are at the same step, each in a sentence that began at a step
@@ -45,12 +47,13 @@ from keras_seqattn.scheduling.threads import in_threads, together
 # blocks of them: this bounds their memory.
 BLOCK_TOKENS = 512
 MOST_BLOCKS = 16
-# With which share of its rows unfinished a program stops where those are searched once
-# more elsewhere: that loses what they have found, and saves steps with empty rows.
-MOVED = 0.75
-# Sentences are searched apart from longer ones if that saves so many positions of
-# padding for each row: as much as the last rows of a program cost.
-WORTHWHILE = 40
+# A program stops when no more than this share of its rows is unfinished and those will
+# be searched again elsewhere: that loses what they have found, and saves steps of rows
+# that are free.
+HANDOFF_SHARE = 0.75
+# Sentences are searched apart from longer ones if that saves at least so many positions
+# of padding for each row: as much as the last rows of a program cost.
+MIN_PADDING_SAVED = 40
 
 
 class ContinuousState(NamedTuple):
@@ -90,8 +93,10 @@ def search_continuously(
         The method's state, of NumPy arrays `(B, ...)`.
     """
     count, rows = len(sentences.limits), sentences.filled(most)
-    few = options.tail if to_the_end else int(MOVED * options.size)
-    state = program(model, _searched, options)(rows, np.int32(count), np.int32(few))
+    few = options.tail if to_the_end else int(HANDOFF_SHARE * options.size)
+    state = program(model, _search_in_rows, options)(
+        rows, np.int32(count), np.int32(few)
+    )
     overflow, number = map(ops.convert_to_numpy, (state.overflow, state.number))
     results = arrays(state.results)
     found = arrays(state.rows.search_state)
@@ -101,7 +106,8 @@ def search_continuously(
     put_rows(results, number, found)
     results = type(results)(*(x[:count] for x in results))
     if to_the_end:
-        # So few that they leave the program at once, for the whole capacity.
+        # In batches of `tail` at most: their program ends before its first step, and
+        # `finish` searches them with the whole capacity.
         left = np.flatnonzero(~results.finished)
         for again in in_batches(left, options.tail or options.size):
             some = sentences.take(again)
@@ -109,7 +115,7 @@ def search_continuously(
     return results
 
 
-def _searched(
+def _search_in_rows(
     model: Any, options: Program, sentences: Sentences, count: Tensor, few: Tensor
 ) -> ContinuousState:
     """Searches until none waits and few are unfinished.
@@ -121,7 +127,7 @@ def _searched(
         count: Int32 scalar, the number of real ones.
         few: Int32 scalar, the number of unfinished ones with which to stop.
     """
-    method, tokens, size, capacity, whole = options
+    method, tokens, size = options.method, options.tokens, options.size
     waiting, shared = _encoded(model, options, sentences.source_ids, count)
 
     def goes_on(state: ContinuousState) -> Tensor:
@@ -133,19 +139,19 @@ def _searched(
         return ops.logical_and(is_free, state.next < count)
 
     def load(state: ContinuousState) -> tuple[ContinuousState]:
-        new = model.grow_state(row_of(waiting, state.next), capacity, 0)
+        new = model.grow_state(row_of(waiting, state.next), options.first_capacity, 0)
         return (_load(state, new),)
 
     def body(state: ContinuousState) -> tuple[ContinuousState]:
         state = ops.while_loop(can_load, load, (state,))[0]
         rows = loop.advance(method, model.step, state.rows, tokens, state.start)
-        is_full = rows.index - state.start >= capacity
+        is_full = rows.index - state.start >= options.first_capacity
         return (_mark_overflow(state._replace(rows=rows), is_full),)
 
     _, limits, seeds, prefix = sentences
-    results = method.begin(limits, seeds, prefix, whole, tokens)
+    results = method.begin(limits, seeds, prefix, options.capacity, tokens)
     first, begun = keras.tree.map_structure(lambda x: x[:size], (waiting, results))
-    model_state = {**model.grow_state(first, capacity, 0), **shared}
+    model_state = {**model.grow_state(first, options.first_capacity, 0), **shared}
     state = ContinuousState(
         rows=loop.begin(model_state, begun),
         start=ops.zeros((size,), "int32"),
@@ -206,8 +212,11 @@ def _encoded(
     size, length = source_ids.shape
     block = max(1, BLOCK_TOKENS // length)
 
+    # The last block may reach beyond the end. `slice` and `slice_update` both begin so
+    # much earlier then, and it repeats sentences of the block before.
     def encoded(row: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
         some = ops.slice(source_ids, (row, 0), (block, length))
+        # A waiting sentence needs no cache: `load` makes it.
         parts = dict(encode(model, options.method, some, capacity=1))
         shared = {"shared": parts.pop("shared")} if "shared" in parts else {}
         return parts, shared
@@ -240,7 +249,7 @@ def row_of(tensors: Any, row: Tensor) -> Any:
     """
 
     def take(x: Tensor) -> Tensor:
-        return ops.slice(x, _begin(x, row), (1, *x.shape[1:]))
+        return ops.slice(x, _starts_at(x, row), (1, *x.shape[1:]))
 
     return keras.tree.map_structure(take, tensors)
 
@@ -262,12 +271,12 @@ def put(tensors: Any, row: Tensor, rows: Any) -> Any:
     """
 
     def update(x: Tensor, new: Tensor) -> Tensor:
-        return ops.slice_update(x, _begin(x, row), new)
+        return ops.slice_update(x, _starts_at(x, row), new)
 
     return keras.tree.map_structure(update, tensors, rows)
 
 
-def _begin(x: Tensor, row: Tensor) -> tuple:
+def _starts_at(x: Tensor, row: Tensor) -> tuple:
     return (row, *[0] * (len(x.shape) - 1))
 
 
@@ -339,7 +348,7 @@ def _short_to_long(
         waiting = left + groups[length]
         left.clear()
         saved = sum(longer - own[index] for index in waiting)
-        if saved < size_of(length) * WORTHWHILE:
+        if saved < size_of(length) * MIN_PADDING_SAVED:
             left += waiting
             continue
         most = max(size_of(length), most_waiting(length))

@@ -1,8 +1,9 @@
 """`generate`: a model's own search of many sentences, in few compiled programs.
 
 `planned` says how many sentences a program searches at once, and by which policy: in
-static batches (`static`), or where many wait and the model can begin a sentence while
-others go on, by continuous batching (`continuous`).
+static batches (`static`), or by continuous batching (`continuous`): on several cores,
+where more sentences wait than the rows of all threads, and the model can begin a
+sentence while others go on.
 Shapes: B sentences, S source length, L capacity in generated tokens, P prefix length.
 """
 

@@ -125,10 +125,10 @@ def finish(
         The method's state, of NumPy arrays `(B, ...)`.
     """
     found = arrays(state.search_state)
-    finished = np.argmax(found.finished)  # a sentence to fill up with
+    filler = np.argmax(found.finished)  # a sentence that is over
     size = options.tail or options.size
     for left in in_batches(np.flatnonzero(~found.finished), size):
-        rows = np.full(size, finished, "int32")
+        rows = np.full(size, filler, "int32")
         rows[: len(left)] = left
         ended = program(model, _resumed, options)(state, rows, *start)
         put_rows(found, left, arrays(ended))

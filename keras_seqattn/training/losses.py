@@ -46,13 +46,12 @@ class MaskedCrossentropy(keras.losses.Loss):
     `Embedding(mask_zero=True)` changes nothing.
     Computed in float32 whatever the dtype of the logits.
 
-    Logits that `layers.TokenLogits` or `layers.PositionalEmbedding` gave while
-    training are not used: the loss is computed of their factors, over real tokens
-    alone, and a compiled program (TensorFlow, JAX) that needs the logits for nothing
-    else leaves them out.
-
-    The loss of plain logits has second derivatives too; computed of their factors, it
-    has them on torch alone, and JAX and TensorFlow raise an error of theirs.
+    On TensorFlow and JAX, logits that `layers.TokenLogits` or
+    `layers.PositionalEmbedding` computed while training are not used: the loss is
+    computed from their factors, over real tokens alone, and a compiled program that
+    needs the logits for nothing else leaves them out. Computed so it has no second
+    derivatives: JAX and TensorFlow raise an error of theirs. The loss of plain logits
+    has them.
 
     Shapes: B batch, T target length, V vocabulary.
 
@@ -346,7 +345,7 @@ def _check_labels(name, labels, vocabulary_size, pad_id):
     try:
         labels = np.asarray(labels)
     except (NotImplementedError, TypeError, RuntimeError):
-        return  # Being traced, or on another device: the loss will be NaN.
+        return  # Being traced, or on another device: of a wrong label the loss is NaN.
     # No check of the dtype: under `tf.distribute`, Keras builds with float labels.
     is_id = (labels >= 0) & (labels < vocabulary_size) & (labels % 1 == 0)
     wrong = labels[~is_id & (labels != pad_id)]

@@ -184,7 +184,7 @@ def test_what_waits_once_more_is_found_once(rng, monkeypatch, worthwhile):
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 1)
     expected = decode_all(model, lists, search)
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
-    monkeypatch.setattr(continuous, "WORTHWHILE", worthwhile)
+    monkeypatch.setattr(continuous, "MIN_PADDING_SAVED", worthwhile)
     ends, searched = [], generation._searched
 
     def recorded(*arguments):

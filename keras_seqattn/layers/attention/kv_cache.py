@@ -22,7 +22,7 @@ class KVCache(NamedTuple):
     `ancestry`, a small table that is reordered, says which beam wrote each position of
     a beam's history. The tensors have the shapes in which attention multiplies them,
     with position and beam on one axis: a compiler transposes or copies any other at
-    every step. A value: each method returns another cache.
+    every step. Immutable: each method returns another cache.
 
     Args:
         key: Float tensor `(B, G, K, N)`, as they are attended to: normed, and rotated
@@ -140,11 +140,10 @@ def slots_in_sight(
 def held_positions(length: int, index: int | Tensor) -> Tensor:
     """Returns which positions the slots of a cache hold once `index` is written.
 
-    A cache is a ring: a position is written over the one that stands as many before
-    it as there are slots.
+    A cache is a ring: a position is written over the one that stands L before it.
 
     Args:
-        length: Number of slots L.
+        length: Number of positions L that the cache has room for.
         index: The position, an integer or a scalar int32 tensor.
 
     Returns:

@@ -663,9 +663,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         bias = self._bias(1, length, length - 1)
         if bias is None:
             return None
-        # As the last of a full cache sees them, nearest last.
-        behind = held_positions(length, index) - index + length - 1
-        bias = ops.take(of_pairs(bias), ops.maximum(behind, 0), axis=-1)
+        # That of a query at L - 1: a slot at distance d takes column L - 1 - d.
+        column = held_positions(length, index) - index + length - 1
+        bias = ops.take(of_pairs(bias), ops.maximum(column, 0), axis=-1)
         return ops.repeat(bias, width, axis=-1)
 
     def project_memory(
@@ -744,7 +744,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
     def _attend_beams(self, query, kept, index, mask, bias, return_scores=False):
         """Attends from beams `(B, W, D)` that all stand at `index` to what is kept."""
-        # A kernel would count the beams' positions from 0: mask and bias say them.
+        # The other kernels take a query's row for its position. Here rows are beams, so
+        # mask and bias carry the positions.
         return self._attend(
             self._beams_placed(self.project_query(query), index),
             *kept.read(),  # (B, N, G, K), (B, N, G, V)

@@ -1,8 +1,8 @@
 """Logits over a vocabulary, and what they carry: the vectors and kernel they are of.
 
 A loss over a large vocabulary needs the factors of the logits, not the logits: computed
-of them, over the real tokens alone, a training step takes a half to two thirds of its
-time (`benchmarks/paths.py`, row "factors"). But `fit` calls the model as
+from them, over the real tokens alone, a training step takes a half to two thirds of
+the time it takes otherwise (`benchmarks/paths.py`, row "factors"). But `fit` calls the model as
 `model(x, training=True)`, which returns logits, and hands the loss and the metrics
 these and nothing else, on all three trainers. So the layers that make logits keep the
 factors with them, as Keras keeps masks with tensors. This is the only such record here.
@@ -38,7 +38,7 @@ _OF_JAX = {}  # by the id of a tensor, where tensors take no attributes
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-    """What logits are the product of, and what a loss has computed of them.
+    """What logits are the product of, and what a loss has computed from them.
 
     Attributes:
         hidden: Float tensor `(..., D)`.

@@ -276,7 +276,7 @@ class DecoderBlock(Block):
             )
 
     def _checked_source_mask(self, source_mask, memory):
-        """Names the mask as a caller of `step` does; its attention has another name."""
+        """Checks the mask here, so that an error calls it `source_mask`."""
         known = memory is not None and isinstance(
             self.cross_residual.sublayer, MultiHeadAttention
         )

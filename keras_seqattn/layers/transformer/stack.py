@@ -173,7 +173,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
             max_length: Number of steps L the caches have room for.
 
         Returns:
-            A list of dicts of tensors `(B, ...)`, zeros.
+            A list of `KVCache` of tensors `(B, ...)`, zeros.
         """
         check_built(self)
         return [
@@ -187,7 +187,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
             memory: Float tensor `(B, S, D)`.
 
         Returns:
-            A list of dicts of tensors `(B, ...)`, one for each distinct block.
+            A list of `KVCache` of tensors `(B, ...)`, one for each distinct block.
         """
         check_built(self)
         return [block.project_memory(memory) for block in self._distinct()]

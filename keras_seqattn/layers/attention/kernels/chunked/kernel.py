@@ -1,8 +1,9 @@
 """Attention block by block: O(T + S) memory, for sequences of any length.
 
-    forward: FlashAttention-2, algorithm 1, with the keys first in each block s
+    forward: FlashAttention-2, algorithm 1, with the keys first in each block s,
+    so that no product of matrices wants it transposed
         for each query block i:
-            row_max, row_sum, acc = -inf, 0, 0
+            row_max, row_sum, acc = -1e30, 0, 0
             for each key/value block j that i sees:
                 s = k[j] q[i]^T + bias[i, j], masked
                 row_max, rescale = max(row_max, s), exp(old row_max - new row_max)
@@ -19,7 +20,8 @@
             dq[i] += ds^T k[j]
             dk[j] += ds q[i]
             dv[j] += (p * dropout[i, j]) do[i]
-            dbias[i, j] += ds
+        where the bias is learned, for each such pair once more:
+            dbias[i, j] += ds, computed again
 
 `pairs.py` says which blocks see each other, their masks and their dropout; `biases.py`
 makes bias[i, j] and dbias; `blocks.py` cuts sequences into blocks and loops over them.
@@ -129,7 +131,10 @@ def chunked_attention(
 
 
 def _bias_of_blocks(pairs, bias):
-    """Returns what makes bias[i, j] of tensors: the learned, and the constant ones."""
+    """Returns a function that makes bias[i, j], and its tensors, learned and constant.
+
+    Learned tensors are arguments of the function with a gradient of its own.
+    """
     if bias is None:
         return lambda: None, (), ()
     if not isinstance(bias, DistanceBias):
@@ -157,6 +162,8 @@ def _forward(pairs, scores, q, v):
             v_j = ops.swapaxes(widened(v[j]), -1, -2)  # (B, G, V, s)
             return new_max, row_sum, acc * rescale + _matmul(v_j, p)
 
+        # A hidden pair in a block before the first visible one weighs exp(0) = 1, which
+        # `rescale` makes 0 as soon as one is visible.
         start = zero_row + MASKED_SCORE, zero_row, zero_acc
         row_max, row_sum, acc = ops.fori_loop(*pairs.kv_range(i), add_kv_block, start)
         is_seen = row_max > MASKED_SCORE
@@ -171,7 +178,8 @@ def _forward(pairs, scores, q, v):
 def _backward_once(pairs, differentiate, q_blocks, k, v):
     """Computes dq `(N, B, G, K, R * t)`, dk and dv, with each pair of blocks once.
 
-    Each key/value block adds to dq of all query blocks, those that do not see it too.
+    Each key/value block goes over all query blocks; those that do not see it stay as
+    they are.
     """
 
     def add_kv_block(j, totals):
@@ -262,7 +270,7 @@ def _scores(pairs, bias, k, i, j, q_i):
 
 
 def _matmul(left, right):
-    """Multiplies in the dtype of what is not float32, and returns float32."""
+    """Multiplies in the dtype of the inputs, to which p and ds are cast, to float32."""
     is_wide = keras.backend.standardize_dtype(left.dtype) == "float32"
     dtype = right.dtype if is_wide else left.dtype
     return ops.cast(
