@@ -2,10 +2,11 @@
 
 A loss over a large vocabulary needs the factors of the logits, not the logits: computed
 from them, over the real tokens alone, a training step takes a half to two thirds of the
-time it takes otherwise (`benchmarks/paths.py`, row "factors"). But `fit` calls the model
-as `model(x, training=True)`, which returns logits, and hands the loss and the metrics
-these and nothing else, on all three trainers. So the layers that make logits keep the
-factors with them, as Keras keeps masks with tensors. This is the only such record here.
+time it takes otherwise (`benchmarks/paths.py`, row "factors"). But `fit` calls the
+model as `model(x, training=True)`, which returns logits, and hands the loss and the
+metrics these and nothing else, on all three trainers. So the layers that make logits
+keep the factors with them, as Keras keeps masks with tensors. This is the only such
+record here.
 
 Tried in its place: `Model.compute_loss`, which is given `x` too, computes the vectors
 again. What `fit` computed before is then unused, and a compiled program leaves most of
