@@ -164,7 +164,7 @@ def test_a_file_of_other_work_is_refused(tmp_path):
         ({"num_hypotheses": 0}, "`num_hypotheses` must"),
         ({"lines": "one"}, "`lines` must be a list of strings.*'one'"),
         ({"lines": ["one", 2]}, r"`lines` must hold strings only.*lines\[1\]=2"),
-        ({"translator": object()}, "`translator` must be a translator"),
+        ({"translator": 3}, "`translator` must be a translator"),
         ({"path": ""}, "`path` must be a path"),
     ],
     ids=str,
