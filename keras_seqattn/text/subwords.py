@@ -47,6 +47,7 @@ class Subwords:
         pattern = "(?s).+" if is_inside else f"{SPACE}[^{SPACE}]*|[^{SPACE}]+"
         self._words = re.compile(pattern)
         self._longest = max(map(len, self._ids))
+        self._unknown_score = min(self._scores.values()) - UNKNOWN_PENALTY
         self._known = {}
 
     def draw(self, lines: Iterable[str], strength: float, seed: int) -> list[list[int]]:
@@ -130,7 +131,6 @@ class Subwords:
 
     def _lattice(self, word, exponent):
         """Returns for each end the pieces there, and their probabilities."""
-        unknown = min(self._scores.values()) - UNKNOWN_PENALTY
         totals, lattice = [0.0], [None]
         for end in range(1, len(word) + 1):
             starts = range(max(0, end - self._longest), end)
@@ -138,7 +138,8 @@ class Subwords:
             if word[end - 1] not in self._scores:
                 pieces.append(word[end - 1])
             logs = [
-                totals[end - len(x)] + exponent * self._scores.get(x, unknown)
+                totals[end - len(x)]
+                + exponent * self._scores.get(x, self._unknown_score)
                 for x in pieces
             ]
             peak = max(logs)

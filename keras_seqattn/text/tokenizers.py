@@ -1,6 +1,7 @@
 """Tokenizers that lose nothing: strings to token ids and back, in the tf.data graph."""
 
 import base64
+import functools
 import io
 import pathlib
 import re
@@ -194,8 +195,6 @@ class SentencePieceTokenizer(Tokenizer):
                 f"`SentencePieceTokenizer.train`. Received: model with {pieces}."
             )
         self._model = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self._subwords = Subwords(model, self.unknown_id)
         self.vocabulary_size = int(processor.vocab_size())
         self._to_ids, self._to_strings = _graph_functions(model)
 
@@ -255,6 +254,15 @@ class SentencePieceTokenizer(Tokenizer):
                     return cls.train(lines, largest, model_type)
                 raise _training_error(str(error), vocabulary_size) from error
         return cls(_without_paths(model.getvalue()))
+
+    # Only seeded draws and `pieces` need these, so that a translator loads without.
+    @functools.cached_property
+    def _processor(self):
+        return sentencepiece.SentencePieceProcessor(model_proto=self._model)
+
+    @functools.cached_property
+    def _subwords(self):
+        return Subwords(self._model, self.unknown_id)
 
     @property
     def pieces(self) -> list[str]:

@@ -230,9 +230,7 @@ class Resume(keras.callbacks.Callback):
         with reading(self.path, *_OF_THIS_TRAINING):
             self._assign(model, saved)
         epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
-        # Keras's own callback has no other way to begin at a later epoch either:
-        # https://github.com/keras-team/keras/blob/v3.15.1/keras/src/callbacks/backup_and_restore.py#L152
-        model._initial_epoch = epoch
+        _begin_at(model, epoch)
         if epoch < self.params["epochs"]:
             self._begin_passes(saved["epoch"])
 
@@ -325,7 +323,7 @@ class Resume(keras.callbacks.Callback):
 
     def _restore_history(self):
         """Restores the epochs before in the `History`, which a new training empties."""
-        self.model._initial_epoch = None
+        _begin_at(self.model, None)
         history = self.model.history
         if history is None or history.epoch:
             return
@@ -377,3 +375,10 @@ def _without_names(config):
         for key, value in config.items()
         if key != "name" and not (key == "learning_rate" and isinstance(value, float))
     }
+
+
+def _begin_at(model, epoch):
+    """Makes `fit` begin at an epoch, or where it was told to if None."""
+    # Keras's own callback has no other way to begin at a later epoch either:
+    # https://github.com/keras-team/keras/blob/v3.15.1/keras/src/callbacks/backup_and_restore.py#L152
+    model._initial_epoch = epoch

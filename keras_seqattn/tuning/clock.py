@@ -84,7 +84,7 @@ class Clock:
             return time.monotonic() - self._origin
         return read_json(self._path, {"seconds": 0.0}, ("seconds",))["seconds"]
 
-    def left(self) -> float | None:
+    def left(self) -> float:
         """Returns the seconds left, infinity without a limit."""
         return float("inf") if self.limit is None else self.limit - self.elapsed()
 

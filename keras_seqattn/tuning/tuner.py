@@ -60,7 +60,7 @@ class Tuner(keras_tuner.Tuner):
         self._busy = False
 
     def on_trial_begin(self, trial: Any) -> None:
-        """Notes that there was one."""
+        """Records that the last question brought a trial."""
         self._busy = True
 
     def run_trial(self, trial: Any) -> dict[str, Any]:
@@ -243,5 +243,5 @@ def is_worker() -> bool:
 
 def is_chief() -> bool:
     """Whether this process is the chief of workers."""
-    alone = "KERASTUNER_ORACLE_IP" not in os.environ
-    return not alone and "chief" in os.environ["KERASTUNER_TUNER_ID"]
+    has_chief = "KERASTUNER_ORACLE_IP" in os.environ
+    return has_chief and "chief" in os.environ["KERASTUNER_TUNER_ID"]

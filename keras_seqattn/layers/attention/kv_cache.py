@@ -50,7 +50,7 @@ class KVCache(NamedTuple):
         return keys, ops.transpose(self.value, (0, 2, 1, 3))
 
     def repeat(self, width: int) -> "KVCache":
-        """Gives each position `width` slots with the same key and value."""
+        """Returns a cache with `width` slots a position, of the same key and value."""
         key = ops.repeat(self.key, width, axis=3)
         return KVCache(key, ops.repeat(self.value, width, axis=2))
 
