@@ -20,15 +20,15 @@ from keras_seqattn.layers.attention.masks import (
 )
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
 from keras_seqattn.layers.attention.scaled_dot import ScaledDotProductAttention
+from keras_seqattn.layers.embedding.learned import LearnedPositions
 from keras_seqattn.layers.embedding.logits import TokenLogits
-from keras_seqattn.layers.embedding.positions import (
-    LearnedPositions,
-    PositionalEmbedding,
+from keras_seqattn.layers.embedding.positional_embedding import PositionalEmbedding
+from keras_seqattn.layers.embedding.relative import AlibiBias, RelativeBias
+from keras_seqattn.layers.embedding.rotary import RotaryPositions
+from keras_seqattn.layers.embedding.sinusoidal import (
     SinusoidalPositions,
     sinusoidal_table,
 )
-from keras_seqattn.layers.embedding.relative import AlibiBias, RelativeBias
-from keras_seqattn.layers.embedding.rotary import RotaryPositions
 from keras_seqattn.layers.recurrent.attentive_decoder import AttentiveRecurrentDecoder
 from keras_seqattn.layers.recurrent.encoder import RecurrentCell, RecurrentEncoder
 from keras_seqattn.layers.recurrent.segment_memory import SegmentMemory

@@ -400,3 +400,14 @@ def test_a_source_comes_always_or_never(rng):
         with_source(target)
     with pytest.raises(ValueError, match="`source` must.*source=a tensor"):
         without(target, source)
+
+
+@pytest.mark.parametrize(
+    ("mask", "shape"),
+    [("mask", (2, 4)), ("attention_mask", (2, 3, 4)), ("attention_mask", (3,))],
+)
+def test_a_mask_that_does_not_fit_is_named(mask, shape):
+    block = layers.EncoderBlock(2, 8)
+    message = rf"`{mask}` must be .* of the inputs.*Received: {mask}.shape=\({shape[0]}"
+    with pytest.raises(ValueError, match=message):
+        block(np.ones((2, 3, 4), "float32"), **{mask: np.ones(shape, bool)})

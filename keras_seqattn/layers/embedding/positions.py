@@ -1,542 +1,62 @@
-"""Positions: the sinusoidal table, and the layers that add positions to vectors.
+"""Which position each vector of a sequence stands at.
 
-Shapes: B batch, L length, D model_dim, V vocabulary. Positions count from 0 and are
-computed in float32 whatever the compute dtype: in bfloat16 the sinusoids are off by
-0.2 at position 300.
+Shapes: B batch, L length.
 """
 
-import math
-from typing import Any, Literal
-
 import keras
-import numpy as np
 from keras import ops
 
-from keras_seqattn import arguments
-from keras_seqattn.annotations import Initializer, Shape, Tensor
-from keras_seqattn.backend import tracing
-from keras_seqattn.layers.dropout import Dropout
-from keras_seqattn.layers.embedding.counting import positions_of
-from keras_seqattn.layers.embedding.logits import keep_factors
-from keras_seqattn.layers.shapes import check_rank, check_tensor, check_width
-from keras_seqattn.layers.weights.lora import KeepsLora
-from keras_seqattn.layers.weights.quantization import QuantizedAsParent, unquantized
+from keras_seqattn.annotations import Tensor
+from keras_seqattn.layers.shapes import check_batch
 
 
-def sinusoidal_table(
-    length: int | Tensor,
-    dim: int,
-    base: float = 10000.0,
-    cosine_exponent: Literal["even", "odd"] = "even",
-    start: int | Tensor = 0,
+def positions_of(
+    x: Tensor, start: int | Tensor = 0, positions: Tensor | None = None, axis: int = 1
 ) -> Tensor:
-    """Computes sinusoidal positions, sines and cosines interleaved.
-
-    table[p, 2i] = sin(p / base^(2i/dim)) and table[p, 2i+1] = cos(p / base^(c/dim)),
-    where the cosine's exponent c is 2i ("even", the standard) or 2i + 1 ("odd").
+    """Returns the positions of the vectors of a sequence.
 
     Args:
-        length: Number of positions L, an integer or a scalar tensor.
-        dim: Width D of the table, a positive integer; an odd one ends on a sine.
-        base: The longest wavelength over 2 pi.
-        cosine_exponent: "even" or "odd".
-        start: The first position, an integer or a scalar tensor.
-
-    Returns:
-        Float32 tensor `(L, D)`.
-
-    Raises:
-        ValueError: If `cosine_exponent` is neither "even" nor "odd".
-
-    Example:
-        >>> [round(float(x), 4) for x in sinusoidal_table(2, 4)[1]]
-        [0.8415, 0.5403, 0.01, 0.9999]
-
-    Reference:
-        Vaswani et al. 2017, section 3.5. Differs: none ("odd" is a printed variant).
-    """
-    arguments.index("length", length, 0)
-    arguments.positive_integer("dim", dim)
-    arguments.number("base", base, above=0.0)
-    arguments.choice("cosine_exponent", cosine_exponent, ("even", "odd"))
-    arguments.index("start", start)
-    positions = ops.arange(length, dtype="int32") + start
-    return _sinusoids(positions, dim, base, cosine_exponent)
-
-
-def _sinusoids(positions, dim, base, cosine_exponent):
-    """Computes the rows `(..., D)` of the table at int32 positions `(...)`."""
-    index = ops.arange(dim, dtype="int32")
-    cosine = index % 2 == 1
-    exponent = index if cosine_exponent == "odd" else index - index % 2
-    rate = ops.exp(ops.cast(exponent, "float32") * (-math.log(base) / dim))
-    angles = ops.cast(positions, "float32")[..., None] * rate  # (..., D)
-    return ops.where(cosine, ops.cos(angles), ops.sin(angles))
-
-
-@keras.saving.register_keras_serializable(package="keras_seqattn")
-class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
-    """Adds sinusoidal positions to a sequence of vectors.
-
-    y[b, p] = x[b, p] + sinusoidal_table[start + p]. Masks pass through.
-    Shapes: B batch, L length, D model_dim.
-
-    Args:
-        base: The longest wavelength over 2 pi.
-        cosine_exponent: "even" (the standard) or "odd".
-
-    Call arguments:
-        x: Float tensor `(B, L, D)`.
-        start: Position of the first vector; a scalar tensor in cached decoding.
+        x: Tensor `(B, ..., L, ...)`.
+        start: Position of the first vector, an integer or a scalar tensor.
         positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
-            vector, as in packed or shifted sequences; in place of `start`.
+            vector. None: `start`, `start + 1`, ...
+        axis: The axis of the length.
 
     Returns:
-        Float tensor `(B, L, D)` in the compute dtype.
+        Int32 tensor `(L,)` or `(B, L)`.
 
     Raises:
-        ValueError: If `cosine_exponent` is neither "even" nor "odd", or shapes do not
-            fit.
+        ValueError: If `positions` are not integers, or do not fit `x`, or `start` is
+            given with them.
 
     Example:
-        >>> import numpy as np
-        >>> layer = SinusoidalPositions()
-        >>> tuple(layer(np.zeros((2, 5, 8), "float32")).shape)
-        (2, 5, 8)
-
-    Reference:
-        Vaswani et al. 2017, section 3.5. Differs: none.
+        >>> x = ops.ones((2, 3, 8))
+        >>> ops.convert_to_numpy(positions_of(x, start=4)).tolist()
+        [4, 5, 6]
+        >>> packed = [[0, 1, 0], [0, 1, 2]]
+        >>> tuple(positions_of(x, positions=packed).shape)
+        (2, 3)
     """
-
-    def __init__(
-        self,
-        base: float = 10000.0,
-        cosine_exponent: Literal["even", "odd"] = "even",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.base = arguments.number("base", base, above=0.0)
-        self.cosine_exponent = arguments.choice(
-            "cosine_exponent", cosine_exponent, ("even", "odd")
-        )
-        self.supports_masking = True
-        self.built = True
-
-    def call(
-        self, x: Tensor, start: int | Tensor = 0, positions: Tensor | None = None
-    ) -> Tensor:
-        """Adds the positions `start`, `start + 1`, ..., or `positions`, to `x`."""
-        check_rank("x", x, "(batch, length, width)")
-        positions = positions_of(x, start, positions)
-        rows = _sinusoids(positions, x.shape[-1], self.base, self.cosine_exponent)
-        return x + ops.cast(rows, x.dtype)
-
-    def compute_output_shape(self, x_shape: Shape) -> Shape:
-        """Returns the shape of `x`, unchanged."""
-        check_rank("x", x_shape, "(batch, length, width)")
-        return x_shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        config = super().get_config()
-        return {
-            **config,
-            "base": self.base,
-            "cosine_exponent": self.cosine_exponent,
-        }
-
-
-@keras.saving.register_keras_serializable(package="keras_seqattn")
-class LearnedPositions(arguments.Checked, keras.layers.Layer):
-    """Adds a learned vector for each position.
-
-    y[b, p] = x[b, p] + table[start + p]. Masks pass through.
-    Shapes: B batch, L length, D model_dim.
-
-    Args:
-        max_length: Number of positions in the table, a positive integer.
-        initializer: Initializer of the table.
-
-    Call arguments:
-        x: Float tensor `(B, L, D)`.
-        start: Position of the first vector; a scalar tensor in cached decoding,
-            where the caller sees to it that start + L <= max_length.
-        positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
-            vector, as in packed or shifted sequences; in place of `start`.
-
-    Returns:
-        Float tensor `(B, L, D)` in the compute dtype.
-
-    Raises:
-        ValueError: If `max_length` is not a positive integer, or the sequence is
-            longer than it, or a shape does not fit. `positions` beyond the table are an
-            error where their values can be seen: not in a compiled program.
-
-    Example:
-        >>> import numpy as np
-        >>> layer = LearnedPositions(max_length=16)
-        >>> tuple(layer(np.zeros((2, 5, 8), "float32")).shape)
-        (2, 5, 8)
-
-    Reference:
-        Gehring et al. 2017, section 3.1. Differs: none.
-    """
-
-    def __init__(
-        self, max_length: int, initializer: Initializer = "uniform", **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.max_length = arguments.positive_integer("max_length", max_length)
-        self.initializer = arguments.keras_object("initializer", initializer)
-        self.supports_masking = True
-
-    def build(self, x_shape: Shape) -> None:
-        """Makes the table `(max_length, D)`."""
-        check_rank("x", x_shape, "(batch, length, width)")
-        self.table = self.add_weight(
-            name="table",
-            shape=(self.max_length, x_shape[-1]),
-            initializer=self.initializer,
-        )
-
-    def call(
-        self, x: Tensor, start: int | Tensor = 0, positions: Tensor | None = None
-    ) -> Tensor:
-        """Adds the positions `start`, `start + 1`, ..., or `positions`, to `x`."""
-        check_rank("x", x, "(batch, length, width)")
-        length = x.shape[1]
-        if positions is not None:
-            rows = self._rows(positions_of(x, start, positions))
-        elif isinstance(length, int) and isinstance(start, int):
-            self._check_length(length, start)
-            rows = self.table[start : start + length]
-        else:
-            rows = ops.take(self.table, positions_of(x, start), axis=0)
-        return x + ops.cast(rows, x.dtype)
-
-    def _rows(self, positions):
-        """Returns the vectors at given positions, which may be seen to be too high."""
-        values = tracing.known_values(positions)
-        if values is not None and values.size:
-            least, most = int(values.min()), int(values.max())
-            if least < 0 or most >= self.max_length:
-                raise ValueError(
-                    f"`positions` must be in [0, {self.max_length}), the table. "
-                    f"Received: positions from {least} to {most}."
-                )
-        return ops.take(self.table, positions, axis=0)
-
-    def _check_length(self, length, start):
-        arguments.integer("start", start, 0)
-        if start + length > self.max_length:
-            raise ValueError(
-                f"`x` must end before position max_length={self.max_length}; cut the "
-                "sequence or build the layer with a greater `max_length`. "
-                f"Received: x of length {length}, start={start!r}."
-            )
-
-    def compute_output_shape(self, x_shape: Shape) -> Shape:
-        """Returns the shape of `x`, unchanged."""
-        check_rank("x", x_shape, "(batch, length, width)")
-        return x_shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "max_length": self.max_length,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
-
-
-@keras.saving.register_keras_serializable(package="keras_seqattn")
-class PositionalEmbedding(
-    arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.ReversibleEmbedding
-):
-    """Embeds token ids with their positions; in reverse, gives tied logits.
-
-    Forward: dropout(table[token] * sqrt(model_dim) + position). In reverse:
-    logits = x . table^T. With `mask_zero` the token 0 is padding: the mask of real
-    tokens goes with the output, and a mask on `x` goes on with the logits. With
-    `zero_id` one token has the vector 0 in place of the table's: its position is all
-    that it says, but it is real, and attended to, as token cutoff wants it.
-    Shapes: B batch, L length, D model_dim, V vocabulary_size.
-
-    Being Keras's own `ReversibleEmbedding`, it takes LoRA and `quantize` as that
-    layer does. A model of `keras_seqattn.models` quantizes it with the rest; one of
-    your own leaves it out, since Keras goes to layers without parts alone: call its
-    `quantize` too.
-
-    Args:
-        vocabulary_size: Number of token ids V, a positive integer.
-        model_dim: Width D of a vector, a positive integer.
-        positions: "sinusoidal", "learned" (takes `max_length`), None, or a layer that
-            is called as `positions(x, start=start)`, and with `positions=` where the
-            embedding is.
-        max_length: Number of learned positions, or None.
-        dropout: Fraction of the sum dropped while training, in [0, 1).
-        mask_zero: Whether token 0 is padding.
-        zero_id: Id in [0, V) of the token whose vector is 0, or None. Its logit is as
-            any other's.
-        **kwargs: Arguments of `keras.layers.ReversibleEmbedding`.
-
-    Call arguments:
-        inputs: Integer tensor `(B, L)` of ids in [0, V); in reverse a float
-            tensor `(..., D)`. An id outside is an error where its value can be seen:
-            not in a compiled program nor on an accelerator, where it is undefined.
-        start: Position of the first token, an integer or a scalar tensor. The tokens
-            count on from there, so beams, which all stand at one position, go through
-            `step`.
-        positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
-            token, as in packed or shifted sequences; in place of `start`.
-        reverse: Whether to give logits.
-        training: Whether to drop; logits then carry their factors, as those of
-            `TokenLogits` do.
-
-    Returns:
-        Float tensor `(B, L, D)`, in reverse `(..., V)`, in the compute dtype.
-
-    Raises:
-        ValueError: If a size is not positive, `positions` is unknown, learned
-            positions have no `max_length`, shapes do not fit, `zero_id` is outside the
-            vocabulary, or an id is seen to be outside it or no integer.
-
-    Example:
-        >>> import numpy as np
-        >>> layer = PositionalEmbedding(vocabulary_size=100, model_dim=16)
-        >>> x = layer(np.array([[5, 7, 0]]))
-        >>> tuple(x.shape), tuple(layer(x, reverse=True).shape)
-        ((1, 3, 16), (1, 3, 100))
-
-    Reference:
-        Vaswani et al. 2017, sections 3.4 and 3.5; Press and Wolf 2017; `zero_id`: Shen
-        et al. 2020, "A Simple but Tough-to-Beat Data Augmentation Approach", token
-        cutoff. Differs: a token that is cut off keeps its position.
-    """
-
-    adapted_weight = "embeddings"
-
-    def __init__(
-        self,
-        vocabulary_size: int,
-        model_dim: int,
-        positions: Literal["sinusoidal", "learned"]
-        | dict[str, Any]
-        | keras.layers.Layer
-        | None = "sinusoidal",
-        max_length: int | None = None,
-        dropout: float = 0.0,
-        mask_zero: bool = True,
-        zero_id: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        arguments.positive_integer("vocabulary_size", vocabulary_size)
-        arguments.positive_integer("model_dim", model_dim)
-        arguments.boolean("mask_zero", mask_zero)
-        # Scaled by sqrt(model_dim) on the way in, unit variance there, and logits of
-        # unit order on the way out (Vaswani et al. 2017, section 3.4).
-        kwargs.setdefault(
-            "embeddings_initializer",
-            keras.initializers.RandomNormal(stddev=model_dim**-0.5),
-        )
-        super().__init__(vocabulary_size, model_dim, mask_zero=mask_zero, **kwargs)
-        self.vocabulary_size = vocabulary_size
-        self.model_dim = model_dim
-        self.max_length = arguments.positive_integer(
-            "max_length", max_length, optional=True
-        )
-        self.dropout = arguments.fraction("dropout", dropout)
-        self.zero_id = arguments.integer(
-            "zero_id", zero_id, 0, vocabulary_size - 1, optional=True
-        )
-        float_policy = unquantized(self.dtype_policy)
-        self.positions = _positions_layer(positions, max_length, float_policy)
-        self.dropout_layer = Dropout(dropout, dtype=float_policy)
-        self.supports_masking = True
-
-    def build(self, inputs_shape: Shape | None = None) -> None:
-        """Makes the table `(V, D)` and the positions."""
-        super().build(inputs_shape)
-        if self.positions is not None and not self.positions.built:
-            self.positions.build((None, None, self.model_dim))
-
-    def call(
-        self,
-        inputs: Tensor,
-        start: int | Tensor = 0,
-        reverse: bool = False,
-        training: bool | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """Embeds `inputs`, or gives their logits."""
-        self._check_inputs(inputs, reverse)
-        output = super().call(inputs, reverse=reverse)
-        if not reverse:
-            return self._finish(output, inputs, start, positions)
-        kernel = self.logits_kernel() if training else None
-        if kernel is not None:
-            keep_factors(output, inputs, kernel)
-        return output
-
-    def quantized_call(
-        self,
-        inputs: Tensor,
-        start: int | Tensor = 0,
-        reverse: bool = False,
-        training: bool | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """Does what `call` does, on the quantized table."""
-        self._check_inputs(inputs, reverse)
-        output = super().quantized_call(inputs, reverse=reverse)
-        if reverse:
-            return output
-        return self._finish(output, inputs, start, positions)
-
-    def _check_inputs(self, inputs, reverse):
-        if reverse:
-            check_width("inputs", inputs, self.model_dim, " with `reverse`")
-            return
-        if self.positions is not None:
-            check_rank("inputs", inputs, "(batch, length)")
-        values = tracing.known_values(inputs, wait=False)
-        if values is None or not values.size:
-            return
-        # `keras.Sequential` makes floats of ids.
-        low, high = values.min(), values.max()
-        whole = values.dtype.kind in "iu" or (values == np.floor(values)).all()
-        if not whole or low < 0 or high >= self.vocabulary_size:
-            raise ValueError(
-                f"`inputs` must be integers in [0, {self.vocabulary_size}), the "
-                f"vocabulary. Received: inputs from {low} to {high} of dtype "
-                f"{values.dtype.name!r}."
-            )
-
-    def step(self, token_ids: Tensor, index: int | Tensor) -> Tensor:
-        """Embeds one token of each beam, all beams of a sentence at one position.
-
-        Equals column `index` of a call on each beam's whole sequence.
-
-        Args:
-            token_ids: Integer tensor `(B, W)`, the token at `index` of each beam.
-            index: The position, an integer or a scalar int tensor; or an int tensor
-                `(B,)`, each sentence's own.
-
-        Returns:
-            Float tensor `(B, W, D)` in the compute dtype.
-        """
-        check_tensor("token_ids", token_ids, "(batch, beams)", integers=True)
-        arguments.index("index", index, 0)
-        width, place = token_ids.shape[1], {"start": index}
-        if len(getattr(index, "shape", ())) == 1:
-            place = {"positions": ops.repeat(index, width)[:, None]}  # (B W, 1)
-        x = self(ops.reshape(token_ids, (-1, 1)), **place)
-        return ops.reshape(x, (-1, width, self.model_dim))
-
-    def _finish(self, x, token_ids, start, positions):
-        x = x * ops.cast(self.model_dim**0.5, x.dtype)
-        if self.zero_id is not None:
-            is_zero = ops.equal(token_ids, self.zero_id)
-            x = ops.where(is_zero[..., None], ops.zeros_like(x), x)
-        if self.positions is not None:
-            # A layer of the user's own need not take `positions`.
-            given = {} if positions is None else {"positions": positions}
-            x = self.positions(x, start=start, **given)
-        return self.dropout_layer(x)
-
-    def logits(self, x: Tensor, kernel: Tensor | None = None) -> Tensor:
-        """Computes the tied logits `(..., V)` of vectors.
-
-        Args:
-            x: Float tensor `(..., D)`.
-            kernel: What `logits_kernel` gave, for many calls; None: the table as it is.
-
-        Returns:
-            Float tensor `(..., V)`.
-        """
-        check_tensor("x", x, width=self.model_dim)
-        if kernel is None:
-            return self(x, reverse=True)
-        check_tensor("kernel", kernel, "(width, vocabulary)", self.vocabulary_size)
-        rows = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), kernel)
-        return ops.reshape(rows, (*ops.shape(x)[:-1], self.vocabulary_size))
-
-    def logits_kernel(self) -> Tensor | None:
-        """Turns the table once for many calls of `logits`, each of few vectors.
-
-        XLA's product on a CPU would turn it in each of them, which takes as long again.
-
-        Returns:
-            Float tensor `(D, V)`; None where logits are not the product with the table.
-        """
-        plain = self.tie_weights and self.logit_soft_cap is None
-        if not plain or self.reverse_dtype or self.quantization_mode:
-            return None
-        table = ops.convert_to_tensor(self.embeddings)
-        return ops.cast(ops.transpose(table), self.compute_dtype)
-
-    def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
-        """Marks real tokens; in reverse, passes the mask of the vectors on."""
-        # Keras gives no sign of `reverse` here, and `keras.Sequential` feeds float ids.
-        is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
-        if is_float and inputs.shape[-1] == self.model_dim:
-            return mask
-        return ops.not_equal(inputs, 0) if self.mask_zero else None
-
-    def compute_output_spec(
-        self,
-        inputs: Tensor,
-        start: int | Tensor = 0,
-        reverse: bool = False,
-        training: bool | None = None,
-        positions: Tensor | None = None,
-    ) -> Any:
-        """Returns the symbolic output."""
-        self._check_inputs(inputs, reverse)
-        return super().compute_output_spec(inputs, reverse=reverse)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        config = super().get_config()
-        for owned_by_keras in ("input_dim", "output_dim"):
-            config.pop(owned_by_keras)
-        return {
-            **config,
-            "vocabulary_size": self.vocabulary_size,
-            "model_dim": self.model_dim,
-            "positions": _positions_config(self.positions),
-            "max_length": self.max_length,
-            "dropout": self.dropout,
-            "zero_id": self.zero_id,
-        }
-
-
-def _positions_layer(positions, max_length, dtype):
-    """Makes the layer that a name stands for; a layer stands for itself."""
-    if isinstance(positions, dict):
-        deserialize = keras.saving.deserialize_keras_object
-        positions = arguments.interpreted(
-            "positions", positions, deserialize, "a layer"
-        )
-    if positions is None or isinstance(positions, keras.layers.Layer):
-        return positions
-    name = positions if isinstance(positions, str) else None
-    if name == "sinusoidal":
-        return SinusoidalPositions(dtype=dtype)
-    if name == "learned" and max_length is not None:
-        return LearnedPositions(max_length, dtype=dtype)
-    if name == "learned":
-        raise ValueError(
-            "`max_length` must be given for learned positions. "
-            f"Received: max_length={max_length!r}."
-        )
-    raise ValueError(
-        "`positions` must be 'sinusoidal', 'learned', None or a layer. "
-        f"Received: positions={positions!r}."
-    )
-
-
-def _positions_config(positions):
     if positions is None:
-        return None
-    return keras.saving.serialize_keras_object(positions)
+        return ops.arange(ops.shape(x)[axis], dtype="int32") + start
+    positions = ops.convert_to_tensor(positions)
+    dtype, shape = keras.backend.standardize_dtype(positions.dtype), positions.shape
+    if "int" not in dtype or len(shape) not in (1, 2):
+        raise ValueError(
+            "`positions` must be an integer tensor of rank 1 or 2, (length,) or "
+            f"(batch, length). Received: positions of dtype {dtype!r} and shape "
+            f"{tuple(shape)}."
+        )
+    if not (isinstance(start, int) and start == 0):
+        raise ValueError(
+            f"`start` must be 0 where `positions` are given. Received: start={start!r}."
+        )
+    lengths = {shape[-1], x.shape[axis]} - {None}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"`positions` must have the length of the sequence, {x.shape[axis]}. "
+            f"Received: positions.shape={tuple(shape)}."
+        )
+    if len(shape) == 2 and shape[0] != 1:
+        check_batch(positions=positions, x=x)
+    return ops.cast(positions, "int32")

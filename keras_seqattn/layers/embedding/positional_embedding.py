@@ -1,0 +1,309 @@
+"""The embedding of token ids with their positions, and the logits tied to it.
+
+Shapes: B batch, L length, D model_dim, V vocabulary.
+"""
+
+from typing import Any, Literal
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.annotations import Shape, Tensor
+from keras_seqattn.backend import tracing
+from keras_seqattn.layers.dropout import Dropout
+from keras_seqattn.layers.embedding.learned import LearnedPositions
+from keras_seqattn.layers.embedding.logits import keep_factors
+from keras_seqattn.layers.embedding.sinusoidal import SinusoidalPositions
+from keras_seqattn.layers.shapes import check_rank, check_tensor, check_width
+from keras_seqattn.layers.weights.lora import KeepsLora
+from keras_seqattn.layers.weights.quantization import QuantizedAsParent, unquantized
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class PositionalEmbedding(
+    arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.ReversibleEmbedding
+):
+    """Embeds token ids with their positions; in reverse, gives tied logits.
+
+    Forward: dropout(table[token] * sqrt(model_dim) + position). In reverse:
+    logits = x . table^T. With `mask_zero` the token 0 is padding: the mask of real
+    tokens goes with the output, and a mask on `x` goes on with the logits. With
+    `zero_id` one token has the vector 0 in place of the table's: its position is all
+    that it says, but it is real, and attended to, as token cutoff wants it.
+    Shapes: B batch, L length, D model_dim, V vocabulary_size.
+
+    Being Keras's own `ReversibleEmbedding`, it takes LoRA and `quantize` as that
+    layer does. A model of `keras_seqattn.models` quantizes it with the rest; one of
+    your own leaves it out, since Keras goes to layers without parts alone: call its
+    `quantize` too.
+
+    Args:
+        vocabulary_size: Number of token ids V, a positive integer.
+        model_dim: Width D of a vector, a positive integer.
+        positions: "sinusoidal", "learned" (takes `max_length`), None, or a layer that
+            is called as `positions(x, start=start)`, and with `positions=` where the
+            embedding is.
+        max_length: Number of learned positions, or None.
+        dropout: Fraction of the sum dropped while training, in [0, 1).
+        mask_zero: Whether token 0 is padding.
+        zero_id: Id in [0, V) of the token whose vector is 0, or None. Its logit is as
+            any other's.
+        **kwargs: Arguments of `keras.layers.ReversibleEmbedding`.
+
+    Call arguments:
+        inputs: Integer tensor `(B, L)` of ids in [0, V); in reverse a float
+            tensor `(..., D)`. An id outside is an error where its value can be seen:
+            not in a compiled program nor on an accelerator, where it is undefined.
+        start: Position of the first token, an integer or a scalar tensor. The tokens
+            count on from there, so beams, which all stand at one position, go through
+            `step`.
+        positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
+            token, as in packed or shifted sequences; in place of `start`.
+        reverse: Whether to give logits.
+        training: Whether to drop; logits then carry their factors, as those of
+            `TokenLogits` do.
+
+    Returns:
+        Float tensor `(B, L, D)`, in reverse `(..., V)`, in the compute dtype.
+
+    Raises:
+        ValueError: If a size is not positive, `positions` is unknown, learned
+            positions have no `max_length`, shapes do not fit, `zero_id` is outside the
+            vocabulary, or an id is seen to be outside it or no integer.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = PositionalEmbedding(vocabulary_size=100, model_dim=16)
+        >>> x = layer(np.array([[5, 7, 0]]))
+        >>> tuple(x.shape), tuple(layer(x, reverse=True).shape)
+        ((1, 3, 16), (1, 3, 100))
+
+    Reference:
+        Vaswani et al. 2017, sections 3.4 and 3.5; Press and Wolf 2017; `zero_id`: Shen
+        et al. 2020, "A Simple but Tough-to-Beat Data Augmentation Approach", token
+        cutoff. Differs: a token that is cut off keeps its position.
+    """
+
+    adapted_weight = "embeddings"
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        model_dim: int,
+        positions: Literal["sinusoidal", "learned"]
+        | dict[str, Any]
+        | keras.layers.Layer
+        | None = "sinusoidal",
+        max_length: int | None = None,
+        dropout: float = 0.0,
+        mask_zero: bool = True,
+        zero_id: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        arguments.positive_integer("vocabulary_size", vocabulary_size)
+        arguments.positive_integer("model_dim", model_dim)
+        arguments.boolean("mask_zero", mask_zero)
+        # Scaled by sqrt(model_dim) on the way in, unit variance there, and logits of
+        # unit order on the way out (Vaswani et al. 2017, section 3.4).
+        kwargs.setdefault(
+            "embeddings_initializer",
+            keras.initializers.RandomNormal(stddev=model_dim**-0.5),
+        )
+        super().__init__(vocabulary_size, model_dim, mask_zero=mask_zero, **kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.model_dim = model_dim
+        self.max_length = arguments.positive_integer(
+            "max_length", max_length, optional=True
+        )
+        self.dropout = arguments.fraction("dropout", dropout)
+        self.zero_id = arguments.integer(
+            "zero_id", zero_id, 0, vocabulary_size - 1, optional=True
+        )
+        float_policy = unquantized(self.dtype_policy)
+        self.positions = _positions_layer(positions, max_length, float_policy)
+        self.dropout_layer = Dropout(dropout, dtype=float_policy)
+        self.supports_masking = True
+
+    def build(self, inputs_shape: Shape | None = None) -> None:
+        """Makes the table `(V, D)` and the positions."""
+        super().build(inputs_shape)
+        if self.positions is not None and not self.positions.built:
+            self.positions.build((None, None, self.model_dim))
+
+    def call(
+        self,
+        inputs: Tensor,
+        start: int | Tensor = 0,
+        reverse: bool = False,
+        training: bool | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Embeds `inputs`, or gives their logits."""
+        self._check_inputs(inputs, reverse)
+        output = super().call(inputs, reverse=reverse)
+        if not reverse:
+            return self._finish(output, inputs, start, positions)
+        kernel = self.logits_kernel() if training else None
+        if kernel is not None:
+            keep_factors(output, inputs, kernel)
+        return output
+
+    def quantized_call(
+        self,
+        inputs: Tensor,
+        start: int | Tensor = 0,
+        reverse: bool = False,
+        training: bool | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Does what `call` does, on the quantized table."""
+        self._check_inputs(inputs, reverse)
+        output = super().quantized_call(inputs, reverse=reverse)
+        if reverse:
+            return output
+        return self._finish(output, inputs, start, positions)
+
+    def _check_inputs(self, inputs, reverse):
+        if reverse:
+            check_width("inputs", inputs, self.model_dim, " with `reverse`")
+            return
+        if self.positions is not None:
+            check_rank("inputs", inputs, "(batch, length)")
+        values = tracing.known_values(inputs, wait=False)
+        if values is None or not values.size:
+            return
+        # `keras.Sequential` makes floats of ids.
+        low, high = values.min(), values.max()
+        whole = values.dtype.kind in "iu" or (values == np.floor(values)).all()
+        if not whole or low < 0 or high >= self.vocabulary_size:
+            raise ValueError(
+                f"`inputs` must be integers in [0, {self.vocabulary_size}), the "
+                f"vocabulary. Received: inputs from {low} to {high} of dtype "
+                f"{values.dtype.name!r}."
+            )
+
+    def step(self, token_ids: Tensor, index: int | Tensor) -> Tensor:
+        """Embeds one token of each beam, all beams of a sentence at one position.
+
+        Equals column `index` of a call on each beam's whole sequence.
+
+        Args:
+            token_ids: Integer tensor `(B, W)`, the token at `index` of each beam.
+            index: The position, an integer or a scalar int tensor; or an int tensor
+                `(B,)`, each sentence's own.
+
+        Returns:
+            Float tensor `(B, W, D)` in the compute dtype.
+        """
+        check_tensor("token_ids", token_ids, "(batch, beams)", integers=True)
+        arguments.index("index", index, 0)
+        width, place = token_ids.shape[1], {"start": index}
+        if len(getattr(index, "shape", ())) == 1:
+            place = {"positions": ops.repeat(index, width)[:, None]}  # (B W, 1)
+        x = self(ops.reshape(token_ids, (-1, 1)), **place)
+        return ops.reshape(x, (-1, width, self.model_dim))
+
+    def _finish(self, x, token_ids, start, positions):
+        x = x * ops.cast(self.model_dim**0.5, x.dtype)
+        if self.zero_id is not None:
+            is_zero = ops.equal(token_ids, self.zero_id)
+            x = ops.where(is_zero[..., None], ops.zeros_like(x), x)
+        if self.positions is not None:
+            # A layer of the user's own need not take `positions`.
+            given = {} if positions is None else {"positions": positions}
+            x = self.positions(x, start=start, **given)
+        return self.dropout_layer(x)
+
+    def logits(self, x: Tensor, kernel: Tensor | None = None) -> Tensor:
+        """Computes the tied logits `(..., V)` of vectors.
+
+        Args:
+            x: Float tensor `(..., D)`.
+            kernel: What `logits_kernel` gave, for many calls; None: the table as it is.
+
+        Returns:
+            Float tensor `(..., V)`.
+        """
+        check_tensor("x", x, width=self.model_dim)
+        if kernel is None:
+            return self(x, reverse=True)
+        check_tensor("kernel", kernel, "(width, vocabulary)", self.vocabulary_size)
+        rows = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), kernel)
+        return ops.reshape(rows, (*ops.shape(x)[:-1], self.vocabulary_size))
+
+    def logits_kernel(self) -> Tensor | None:
+        """Turns the table once for many calls of `logits`, each of few vectors.
+
+        XLA's product on a CPU would turn it in each of them, which takes as long again.
+
+        Returns:
+            Float tensor `(D, V)`; None where logits are not the product with the table.
+        """
+        plain = self.tie_weights and self.logit_soft_cap is None
+        if not plain or self.reverse_dtype or self.quantization_mode:
+            return None
+        table = ops.convert_to_tensor(self.embeddings)
+        return ops.cast(ops.transpose(table), self.compute_dtype)
+
+    def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
+        """Marks real tokens; in reverse, passes the mask of the vectors on."""
+        # Keras gives no sign of `reverse` here, and `keras.Sequential` feeds float ids.
+        is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
+        if is_float and inputs.shape[-1] == self.model_dim:
+            return mask
+        return ops.not_equal(inputs, 0) if self.mask_zero else None
+
+    def compute_output_spec(
+        self,
+        inputs: Tensor,
+        start: int | Tensor = 0,
+        reverse: bool = False,
+        training: bool | None = None,
+        positions: Tensor | None = None,
+    ) -> Any:
+        """Returns the symbolic output."""
+        self._check_inputs(inputs, reverse)
+        return super().compute_output_spec(inputs, reverse=reverse)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        config = super().get_config()
+        serialize = keras.saving.serialize_keras_object
+        for owned_by_keras in ("input_dim", "output_dim"):
+            config.pop(owned_by_keras)
+        return {
+            **config,
+            "vocabulary_size": self.vocabulary_size,
+            "model_dim": self.model_dim,
+            "positions": self.positions and serialize(self.positions),
+            "max_length": self.max_length,
+            "dropout": self.dropout,
+            "zero_id": self.zero_id,
+        }
+
+
+def _positions_layer(positions, max_length, dtype):
+    """Makes the layer that a name stands for; a layer stands for itself."""
+    if isinstance(positions, dict):
+        deserialize = keras.saving.deserialize_keras_object
+        positions = arguments.interpreted(
+            "positions", positions, deserialize, "a layer"
+        )
+    if positions is None or isinstance(positions, keras.layers.Layer):
+        return positions
+    name = positions if isinstance(positions, str) else None
+    if name == "sinusoidal":
+        return SinusoidalPositions(dtype=dtype)
+    if name == "learned" and max_length is not None:
+        return LearnedPositions(max_length, dtype=dtype)
+    if name == "learned":
+        raise ValueError(
+            "`max_length` must be given for learned positions. "
+            f"Received: max_length={max_length!r}."
+        )
+    raise ValueError(
+        "`positions` must be 'sinusoidal', 'learned', None or a layer. "
+        f"Received: positions={positions!r}."
+    )
