@@ -56,13 +56,13 @@ def load_translator(path, data_dir):
 def ours(path, data_dir):
     """Prepares our `Translator`; with random weights `generate`, for a fixed length."""
     from keras_seqattn import decoding
-    from keras_seqattn.decoding.hypotheses import padded
+    from keras_seqattn.decoding.hypotheses import pad_lists
     from keras_seqattn.scheduling.static import in_batches
 
     translator, lines = load_translator(path, data_dir), load_lines(data_dir)
     model = translator.model
     sources = sorted(_source_ids(translator, lines), key=len)
-    batches = [padded(some, 0) for some in in_batches(sources, BATCH_SIZES[-1])]
+    batches = [pad_lists(some, 0) for some in in_batches(sources, BATCH_SIZES[-1])]
 
     def prepare(width):
         if path:

@@ -134,7 +134,7 @@ def keras_hub(run):
 
     from benchmarks.decoding_peers import KerasHubTranslation
     from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
-    from keras_seqattn.scheduling.static import filled, in_batches
+    from keras_seqattn.scheduling.static import fill_batch, in_batches
 
     cached = KerasHubTranslation(run.shape)
     generate = tf.function(lambda ids: cached.generate(ids, 1, (END_ID,)))
@@ -142,7 +142,9 @@ def keras_hub(run):
     def translate(lines):
         cached.take_weights(run.model)
         source_ids = multi30k.packed(run.tokenizer, tf.constant(lines)).numpy()
-        batches = [filled(x, BATCH_SIZE) for x in in_batches(source_ids, BATCH_SIZE)]
+        batches = [
+            fill_batch(x, BATCH_SIZE) for x in in_batches(source_ids, BATCH_SIZE)
+        ]
         found = [generate(tf.constant(batch)).numpy()[:, None, 1:] for batch in batches]
         found = np.concatenate(found)[: len(lines)]
         found = hypotheses(found, np.zeros(found.shape[:2]), SpecialTokens())

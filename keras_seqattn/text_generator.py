@@ -8,12 +8,17 @@ import numpy as np
 from keras_seqattn import arguments, translator_file
 from keras_seqattn.annotations import DecodingModel, Lines, Path, TokenizerLike
 from keras_seqattn.decoding.beam import with_hypotheses
-from keras_seqattn.decoding.hypotheses import padded
-from keras_seqattn.decoding.methods import Greedy, Search, checked_search, unscored
+from keras_seqattn.decoding.hypotheses import pad_lists
+from keras_seqattn.decoding.methods import (
+    Greedy,
+    Search,
+    checked_search,
+    without_scores,
+)
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
-from keras_seqattn.scheduling.scoring import scored_texts
+from keras_seqattn.scheduling.scoring import score_texts
 from keras_seqattn.scheduling.static import in_batches
-from keras_seqattn.scheduling.streaming import streamed
+from keras_seqattn.scheduling.streaming import stream_tokens
 
 # What the end of an unfinished text may be read as: U+FFFD are the first bytes of a
 # character, U+0010 the first half of what SentencePiece writes for U+2581 and itself.
@@ -93,7 +98,7 @@ class TextGenerator:
             ValueError: If `prompts` is not a list of strings or one is too long,
                 `max_length` is no positive integer, or `search` is none.
         """
-        search = unscored(self._checked_search(search))
+        search = without_scores(self._checked_search(search))
         return [best[0][0] for best in self.generate(prompts, search, 1, max_length)]
 
     def generate(
@@ -177,7 +182,9 @@ class TextGenerator:
             arguments.refuse("search", search, wanted)
         (ids,) = self._started("prompt", [*arguments.strings("prompt", [prompt])])
         source_ids = np.array([ids], "int32")
-        found = streamed(self.model, source_ids, unscored(search), max_length)
+        found = stream_tokens(
+            self.model, source_ids, without_scores(search), max_length
+        )
         return _pieces(self.tokenizer, found)
 
     def score(self, lines: Lines) -> np.ndarray:
@@ -199,8 +206,8 @@ class TextGenerator:
         scores = np.zeros(len(texts), "float32")
         for batch in in_batches(order):
             chosen = [texts[index] for index in batch]
-            token_ids = padded(chosen, self.model.pad_id)
-            scores[batch] = scored_texts(self.model, token_ids)
+            token_ids = pad_lists(chosen, self.model.pad_id)
+            scores[batch] = score_texts(self.model, token_ids)
         return scores
 
     def save(self, path: Path) -> None:

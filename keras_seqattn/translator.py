@@ -18,8 +18,8 @@ from keras_seqattn.annotations import (
     TokenizerLike,
 )
 from keras_seqattn.decoding.beam import with_hypotheses
-from keras_seqattn.decoding.hypotheses import padded
-from keras_seqattn.decoding.methods import Search, checked_search, unscored
+from keras_seqattn.decoding.hypotheses import pad_lists
+from keras_seqattn.decoding.methods import Search, checked_search, without_scores
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.static import in_batches
 
@@ -150,7 +150,7 @@ class Translator:
         Raises:
             ValueError: If `lines` is not a list of strings, or `search` is none.
         """
-        search = unscored(self._checked_search(search))
+        search = without_scores(self._checked_search(search))
         hypotheses = self.translate(lines, search=search, verbose=verbose)
         return [best[0][0] for best in hypotheses]
 
@@ -237,7 +237,7 @@ class Translator:
         """
         wanted = "a list of strings, an open file or a generator of them"
         arguments.ordered("lines", lines, wanted)
-        search = unscored(self._checked_search(search))
+        search = without_scores(self._checked_search(search))
         arguments.boolean("verbose", verbose)
         return self._stream(iter(lines), search, verbose)
 
@@ -283,7 +283,7 @@ class Translator:
         scores, pad_id = np.zeros(len(pairs), "float32"), self.model.pad_id
         for batch in in_batches(order):
             source_ids, target_ids = (
-                padded([pairs[index][side] for index in batch], pad_id)
+                pad_lists([pairs[index][side] for index in batch], pad_id)
                 for side in (0, 1)
             )
             scores[batch] = self.model.score(source_ids, target_ids)
@@ -315,7 +315,7 @@ class Translator:
         (source_ids,) = self._ended("source", _checked_lines("source", [source]))
         inputs = np.array([source_ids], "int32")
         if target is None:
-            found = decoding.generate(self.model, inputs, unscored(self.search))
+            found = decoding.generate(self.model, inputs, without_scores(self.search))
             target_ids = found.sequence(0)
         else:
             (target_ids,) = self._cut("target", _checked_lines("target", [target]))

@@ -37,8 +37,8 @@ UNCHECKED = {
         for search in ("BeamSearch", "Greedy")
         for method in ("begin", "advance", "results")
     },
-    "decoding.BeamSearch.processed": LOOP,
-    "decoding.BeamSearch.stopped": LOOP,
+    "decoding.BeamSearch.process": LOOP,
+    "decoding.BeamSearch.replace_stop_ids": LOOP,
     "decoding.Greedy.choose": LOOP,
     "decoding.Sample.choose": LOOP,
     "models.EncoderModel.configure": "the constructor calls it, with what it checked",

@@ -6,7 +6,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn import text_generator
-from keras_seqattn.scheduling.streaming import streamed
+from keras_seqattn.scheduling.streaming import stream_tokens
 from tests.pairs import each_variant
 
 torch = pytest.mark.backends("torch")
@@ -108,7 +108,7 @@ def test_a_stream_comes_token_by_token(generator, monkeypatch):
     )
     prompt = np.array([[1, 7]], "int32")
     search = ks.decoding.Greedy(min_length=12)
-    next(streamed(generator.model, prompt, search, 12))
+    next(stream_tokens(generator.model, prompt, search, 12))
     assert len(steps) == 1
 
 

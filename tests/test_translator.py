@@ -63,7 +63,7 @@ def echo(monkeypatch):
         lengths = (token_ids > 0).sum(-1)
         return token_ids, -1.0 * lengths, np.ones(len(source_ids), "bool")
 
-    monkeypatch.setattr(generation, "_searched", searched)
+    monkeypatch.setattr(generation, "_search", searched)
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 1)
     return batches
 

@@ -4,8 +4,8 @@ One step, for each sentence:
 
     candidates = the best C of all W V continuations            # _candidates
     of the first W: those that end compete for the N hypotheses # _with_ended
-    of all: the best W that do not end are the live beams       # _with_live
-    finished = no live beam can still beat the N-th hypothesis  # _finished
+    of all: the best W that do not end are the live beams       # _choose_live
+    finished = no live beam can still beat the N-th hypothesis  # _find_finished
 
 Shapes: B sentences, W beams, V vocabulary, L capacity in generated tokens, N
 hypotheses, C candidates, P prefix length.
@@ -22,11 +22,13 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.hypotheses import SpecialTokens
-from keras_seqattn.decoding.methods import Greedy, Search, written
+from keras_seqattn.decoding.methods import Greedy, Search, write_token
 from keras_seqattn.decoding.processors import (
     FORBIDDEN,
+    NO_CANDIDATE,
     best_of_all,
-    gathered,
+    gather,
+    is_allowed,
     largest,
 )
 
@@ -203,15 +205,15 @@ class BeamSearch(Search):
         Returns:
             The state after, and the beams `(B, W)` that the new ones go on from.
         """
-        log_probs, allowed = self.processed(
+        log_probs, allowed = self.process(
             log_probs, state.token_ids, index, tokens, state.prefix
         )
         candidates = self._candidates(state, log_probs, allowed, tokens)
         ends = ops.equal(candidates.token, tokens.end_id)  # (B, C)
         forced = _count_forced(state.prefix, tokens)
-        new = self._with_ended(state, candidates, ends, index, forced, coverage)
-        new, parents = self._with_live(new, candidates, ends, index)
-        new = new._replace(finished=self._finished(new, index, forced))
+        new = self._add_ended(state, candidates, ends, index, forced, coverage)
+        new, parents = self._choose_live(new, candidates, ends, index)
+        new = new._replace(finished=self._find_finished(new, index, forced))
         kept = [
             _where_sentences(state.finished, before, after)
             for before, after in zip(state, new, strict=True)
@@ -231,15 +233,15 @@ class BeamSearch(Search):
         count = min(2 + len(self.stop_ids), vocabulary_size) * self.width
         ranking, indices = best_of_all(ranking, count)  # (B, C)
         parents, token = indices // vocabulary_size, indices % vocabulary_size
-        own = gathered(ops.reshape(log_probs, (batch_size, -1)), indices)
+        added = gather(ops.reshape(log_probs, (batch_size, -1)), indices)
         return Candidates(
             ranking=ranking,
-            log_probs=gathered(state.log_probs, parents) + own,
+            log_probs=gather(state.log_probs, parents) + added,
             parents=parents,
-            token=self.stopped(token, tokens),
+            token=self.replace_stop_ids(token, tokens),
         )
 
-    def _with_ended(
+    def _add_ended(
         self,
         state: BeamState,
         candidates: Candidates,
@@ -261,15 +263,15 @@ class BeamSearch(Search):
         first = Candidates(*(x[:, : self.width] for x in candidates))
         cut = ops.reshape(index + 1 >= state.limits, (-1, 1))
         ends = ops.logical_or(ends[:, : self.width], cut)
-        new = ops.logical_and(ends, first.ranking > FORBIDDEN / 2)
+        new = ops.logical_and(ends, is_allowed(first.ranking))
         penalty = self._penalty_without(forced, index + 1)
         ranking, scores = first.ranking / penalty, first.log_probs / penalty
         if coverage is not None:
-            covered = self.coverage_penalty * gathered(coverage, first.parents)
+            covered = self.coverage_penalty * gather(coverage, first.parents)
             ranking, scores = ranking + covered, scores + covered
         ranking = ops.where(new, ranking, FORBIDDEN)
-        token_ids = gathered(state.token_ids, first.parents)
-        token_ids = written(token_ids, first.token, index)
+        token_ids = gather(state.token_ids, first.parents)
+        token_ids = write_token(token_ids, first.token, index)
         ranking = ops.concatenate([state.ended_ranking, ranking], axis=1)
         scores = ops.concatenate([state.ended_scores, scores], axis=1)
         token_ids = ops.concatenate([state.ended_ids, token_ids], axis=1)
@@ -278,29 +280,29 @@ class BeamSearch(Search):
         num_new = ops.sum(ops.cast(new, "int32"), axis=1)
         return state._replace(
             num_ended=state.num_ended + num_new,
-            ended_ids=gathered(token_ids, best),
+            ended_ids=gather(token_ids, best),
             ended_ranking=ranking,
-            ended_scores=gathered(scores, best),
+            ended_scores=gather(scores, best),
         )
 
-    def _with_live(
+    def _choose_live(
         self, state: BeamState, candidates: Candidates, ends: Tensor, index: Tensor
     ) -> tuple[BeamState, Tensor]:
         """Makes the best W candidates that do not end live; returns their parents."""
-        ranking = ops.where(ends, 2 * FORBIDDEN, candidates.ranking)
+        ranking = ops.where(ends, NO_CANDIDATE, candidates.ranking)
         ranking, chosen = largest(ranking, self.width)
-        live = Candidates(*(gathered(x, chosen) for x in candidates))
-        token_ids = gathered(state.token_ids, live.parents)
+        live = Candidates(*(gather(x, chosen) for x in candidates))
+        token_ids = gather(state.token_ids, live.parents)
         state = state._replace(
             token=live.token,
-            token_ids=written(token_ids, live.token, index),
+            token_ids=write_token(token_ids, live.token, index),
             # What was forbidden before stays so: clamped, and not summed further.
             ranking=ops.maximum(ranking, FORBIDDEN),
             log_probs=live.log_probs,
         )
         return state, live.parents
 
-    def _finished(self, state: BeamState, index: Tensor, forced: Tensor) -> Tensor:
+    def _find_finished(self, state: BeamState, index: Tensor, forced: Tensor) -> Tensor:
         """Computes where no live beginning can still become one of the hypotheses."""
         worst = state.ended_ranking[:, -1]
         over = index + 1 >= state.limits
@@ -308,7 +310,7 @@ class BeamSearch(Search):
             enough = math.ceil(self.patience * self.width)
             over = ops.logical_or(over, state.num_ended >= enough)
         if self.width == 1:
-            return ops.logical_or(over, worst > FORBIDDEN / 2)
+            return ops.logical_or(over, is_allowed(worst))
         # A beam's log-probability can only fall, and coverage is at most 0: divided by
         # the penalty of the longest output, it bounds what the beam can reach.
         longest = self._penalty_without(forced, state.limits)[:, 0]

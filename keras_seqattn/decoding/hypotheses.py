@@ -102,7 +102,7 @@ def hypotheses(
     )
 
 
-def padded(lists: Sequence[Any], pad_id: int) -> np.ndarray:
+def pad_lists(lists: Sequence[Any], pad_id: int) -> np.ndarray:
     """Makes an array of lists of token ids.
 
     Args:
@@ -113,7 +113,7 @@ def padded(lists: Sequence[Any], pad_id: int) -> np.ndarray:
         Int32 array, as long as the longest list, and at least 1.
 
     Example:
-        >>> padded([[5, 2], [2]], pad_id=0).tolist()
+        >>> pad_lists([[5, 2], [2]], pad_id=0).tolist()
         [[5, 2], [2, 0]]
     """
     length = max(1, max(map(len, lists)))

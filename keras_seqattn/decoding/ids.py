@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_seqattn import arguments
-from keras_seqattn.decoding.hypotheses import padded
+from keras_seqattn.decoding.hypotheses import pad_lists
 
 WANTED = "an integer array (batch, length), or a list of lists of integers"
 
@@ -56,7 +56,7 @@ def id_array(name: str, token_ids: Any, pad_id: int) -> np.ndarray:
         not token_ids or any(map(_is_row, token_ids))
     ):
         rows = [_row(name, number, row) for number, row in enumerate(token_ids)]
-        token_ids = padded(rows, pad_id) if rows else np.zeros((0, 0), "int32")
+        token_ids = pad_lists(rows, pad_id) if rows else np.zeros((0, 0), "int32")
     array = np.asarray(token_ids)
     if array.dtype.kind not in "biufc":
         arguments.refuse(name, token_ids, WANTED)

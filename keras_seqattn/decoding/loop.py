@@ -3,11 +3,11 @@
     while sentences are unfinished:                                        # run
         logits, model_state = step(token, model_state, index)              # advance
         search_state, parents = method.advance(search_state, log_softmax(logits))
-        model_state["beam"] = gathered(model_state["beam"], parents)
+        model_state["beam"] = gather(model_state["beam"], parents)
 
 The method (`methods`, `sampling`, `beam`) chooses tokens and beams; the loop reorders
 the model's state and counts the steps. Sentences can be taken out of a running search
-(`taken`), and begin at steps of their own (`start`).
+(`take_sentences`), and begin at steps of their own (`start`).
 Shapes: B sentences, W beams, S source length, L capacity in generated tokens.
 """
 
@@ -30,7 +30,7 @@ from keras_seqattn.decoding.methods import (
     checked_search,
     sequence_seeds,
 )
-from keras_seqattn.decoding.processors import gathered
+from keras_seqattn.decoding.processors import gather
 from keras_seqattn.decoding.protocol import check_step
 
 
@@ -85,7 +85,7 @@ def advance(
     )
     if parents is not None:
         beam = keras.tree.map_structure(
-            lambda x: gathered(x, parents), model_state["beam"]
+            lambda x: gather(x, parents), model_state["beam"]
         )
         model_state = {**model_state, "beam": beam}
     return LoopState(index + 1, model_state, search_state)
@@ -96,7 +96,7 @@ def run(
     step: Callable[..., tuple[Tensor, dict[str, Any]]],
     state: LoopState,
     tokens: SpecialTokens,
-    few: int = 0,
+    stop_at: int = 0,
     capacity: int | None = None,
     start: Tensor | None = None,
 ) -> LoopState:
@@ -107,7 +107,7 @@ def run(
         step: The model's step function.
         state: The state before.
         tokens: The `SpecialTokens`.
-        few: Number of unfinished sentences with which to stop.
+        stop_at: Number of unfinished sentences with which to stop.
         capacity: Number of steps that the model state has memory for; None: for all.
         start: Int32 tensor `(B,)`, the step at which each sentence began; None: 0.
 
@@ -116,7 +116,7 @@ def run(
     """
 
     def goes_on(state: LoopState) -> Tensor:
-        many = count_unfinished(state.search_state) > few
+        many = count_unfinished(state.search_state) > stop_at
         if capacity is None:
             return many
         return ops.logical_and(many, state.index < capacity)
@@ -132,7 +132,7 @@ def count_unfinished(search_state: GreedyState | BeamState) -> Tensor:
     return ops.sum(ops.cast(ops.logical_not(search_state.finished), "int32"))
 
 
-def taken(state: LoopState, rows: Tensor) -> LoopState:
+def take_sentences(state: LoopState, rows: Tensor) -> LoopState:
     """Takes sentences out of a running search.
 
     Args:

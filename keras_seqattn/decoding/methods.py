@@ -96,7 +96,7 @@ class Search:
         """Makes the search from its constructor's arguments."""
         return cls(**config)
 
-    def processed(
+    def process(
         self,
         log_probs: Tensor,
         token_ids: Tensor,
@@ -119,7 +119,7 @@ class Search:
             Two float32 tensors `(B, W, V)`: `log_probs`, where a forced token is
             certain, so that it does not count in scores, and what to choose by.
         """
-        own = log_probs
+        model_log_probs = log_probs
         if self.repetition_penalty != 1.0:
             log_probs = processors.penalize_repetition(
                 log_probs, token_ids, self.repetition_penalty
@@ -136,13 +136,13 @@ class Search:
             early = ops.reshape(index, (-1, 1, 1)) < self.min_length
             log_probs = ops.where(early, ended, log_probs)
         if prefix.shape[1]:
-            own, log_probs = (
+            model_log_probs, log_probs = (
                 processors.force(x, prefix, index, tokens.pad_id)
-                for x in (own, log_probs)
+                for x in (model_log_probs, log_probs)
             )
-        return own, log_probs
+        return model_log_probs, log_probs
 
-    def stopped(self, token: Tensor, tokens: SpecialTokens) -> Tensor:
+    def replace_stop_ids(self, token: Tensor, tokens: SpecialTokens) -> Tensor:
         """Replaces the tokens that end a hypothesis by the end token."""
         for stop_id in self.stop_ids:
             token = ops.where(token == stop_id, tokens.end_id, token)
@@ -233,23 +233,23 @@ class Greedy(Search):
             The state after, and the beams `(B, W)` that the new ones go on from, or
             None where each goes on from itself.
         """
-        log_probs, allowed = self.processed(
+        log_probs, allowed = self.process(
             log_probs, state.token_ids, index, tokens, state.prefix
         )
         best, token = self.choose(allowed, state, index)
         # Where all is forbidden nothing is left but to end.
-        token = ops.where(best > processors.FORBIDDEN / 2, token, tokens.end_id)
+        token = ops.where(processors.is_allowed(best), token, tokens.end_id)
         frozen = ops.logical_or(state.ended, state.finished[:, None])
         scores = state.scores
         if self.scored:
-            scores = scores + ops.where(frozen, 0.0, picked(log_probs, token))
-        token = ops.where(frozen, tokens.pad_id, self.stopped(token, tokens))
+            scores = scores + ops.where(frozen, 0.0, gather_log_probs(log_probs, token))
+        token = ops.where(frozen, tokens.pad_id, self.replace_stop_ids(token, tokens))
         ended = ops.logical_or(frozen, token == tokens.end_id)
         at_limit = index + 1 >= state.limits
         state = state._replace(
             finished=ops.logical_or(at_limit, ops.all(ended, axis=1)),
             token=token,
-            token_ids=written(state.token_ids, token, index),
+            token_ids=write_token(state.token_ids, token, index),
             ended=ended,
             scores=scores,
         )
@@ -310,7 +310,7 @@ Received: search='beam'.
     return search or Greedy()
 
 
-def unscored(search: Search | None) -> Search:
+def without_scores(search: Search | None) -> Search:
     """Returns a search that finds the same, without scores where they cost anything.
 
     `benchmarks.paths` measures it in its row "unscored".
@@ -322,7 +322,7 @@ def unscored(search: Search | None) -> Search:
         A search.
 
     Example:
-        >>> unscored(Greedy(min_length=3)) == Greedy(min_length=3, scored=False)
+        >>> without_scores(Greedy(min_length=3)) == Greedy(min_length=3, scored=False)
         True
     """
     search = checked_search("search", search)
@@ -353,7 +353,7 @@ def sequence_seeds(numbers: np.ndarray, search: Search) -> np.ndarray:
     return (numbers.astype("int64") * 2654435761 + search.draw_seed()).astype("int32")
 
 
-def written(token_ids: Tensor, token: Tensor, index: Tensor) -> Tensor:
+def write_token(token_ids: Tensor, token: Tensor, index: Tensor) -> Tensor:
     """Writes a token of each beam.
 
     Args:
@@ -366,7 +366,7 @@ def written(token_ids: Tensor, token: Tensor, index: Tensor) -> Tensor:
 
     Example:
         >>> token = ops.array([[5]], "int32")
-        >>> written(ops.zeros((1, 1, 3), "int32"), token, 1)[0, 0].tolist()
+        >>> write_token(ops.zeros((1, 1, 3), "int32"), token, 1)[0, 0].tolist()
         [0, 5, 0]
     """
     here = ops.arange(token_ids.shape[-1], dtype="int32") == ops.reshape(
@@ -375,7 +375,7 @@ def written(token_ids: Tensor, token: Tensor, index: Tensor) -> Tensor:
     return ops.where(here, token[..., None], token_ids)
 
 
-def picked(log_probs: Tensor, token: Tensor) -> Tensor:
+def gather_log_probs(log_probs: Tensor, token: Tensor) -> Tensor:
     """Gathers the log-probability of one token of each beam.
 
     Args:
@@ -387,7 +387,7 @@ def picked(log_probs: Tensor, token: Tensor) -> Tensor:
 
     Example:
         >>> token = ops.array([[1]], "int32")
-        >>> float(picked(ops.array([[[1.0, 2.0]]]), token)[0, 0])
+        >>> float(gather_log_probs(ops.array([[[1.0, 2.0]]]), token)[0, 0])
         2.0
     """
     batch_size, width, vocabulary_size = ops.shape(log_probs)

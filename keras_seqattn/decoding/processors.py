@@ -14,6 +14,9 @@ from keras_seqattn.annotations import Tensor
 
 # Far below any sum of log-probabilities, and finite: its differences are no NaN.
 FORBIDDEN = -1e9
+# Lower still, so that what is forbidden is chosen before it: what is no candidate, then
+# what was chosen already. No value is lower than the last.
+NO_CANDIDATE, CHOSEN_BEFORE, LOWEST = 2 * FORBIDDEN, 4 * FORBIDDEN, 8 * FORBIDDEN
 # A vocabulary is searched for its best tokens in blocks, of a size that divides it
 # where one does.
 BLOCK_SIZES = range(128, 63, -1)
@@ -38,6 +41,22 @@ def forbid(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
     for token_id in ids[1:]:
         forbidden = ops.logical_or(forbidden, every == token_id)
     return ops.where(forbidden, FORBIDDEN, log_probs)
+
+
+def is_allowed(log_probs: Tensor) -> Tensor:
+    """Marks the sums of log-probabilities that nothing forbidden is part of.
+
+    Args:
+        log_probs: Float tensor.
+
+    Returns:
+        Bool tensor.
+
+    Example:
+        >>> [bool(x) for x in is_allowed(ops.array([-900.0, FORBIDDEN - 900.0]))]
+        [True, False]
+    """
+    return log_probs > FORBIDDEN / 2
 
 
 def force(log_probs: Tensor, prefix: Tensor, index: Tensor, pad_id: int) -> Tensor:
@@ -88,7 +107,7 @@ def penalize_repetition(log_probs: Tensor, token_ids: Tensor, penalty: float) ->
         Keskar et al. 2019, section 4.1. Differs: log-probabilities in place of logits,
         whose sign has no meaning.
     """
-    said = _marked(token_ids, log_probs.shape[-1])
+    said = _mark_tokens(token_ids, log_probs.shape[-1])
     return ops.where(said, log_probs * penalty, log_probs)
 
 
@@ -131,11 +150,11 @@ def forbid_repeated_ngrams(
     # What is not repeated marks an id outside the vocabulary.
     vocabulary_size = log_probs.shape[-1]
     ends = ops.where(repeated, ends, vocabulary_size)
-    said = _marked(ends, vocabulary_size + 1)[..., :-1]
+    said = _mark_tokens(ends, vocabulary_size + 1)[..., :-1]
     return ops.where(said, FORBIDDEN, log_probs)
 
 
-def _marked(token_ids: Tensor, vocabulary_size: int) -> Tensor:
+def _mark_tokens(token_ids: Tensor, vocabulary_size: int) -> Tensor:
     """Marks the ids of each beam, `(B, W, L)` to bool `(B, W, V)`."""
     batch_size, width, length = ops.shape(token_ids)
     beams = ops.arange(batch_size * width, dtype="int32")
@@ -245,19 +264,19 @@ def gumbel_noise(seeds: Tensor, index: Tensor, vocabulary_size: int) -> Tensor:
     index = ops.reshape(ops.convert_to_tensor(index, "int32"), (-1, 1))
     seeds = _hash(seeds + _hash(index * 668265263))
     tokens = ops.arange(vocabulary_size, dtype="int32")
-    drawn = _shifted(_hash(seeds[..., None] + tokens * 374761393), 9)  # 23 bits
+    drawn = _shift_right(_hash(seeds[..., None] + tokens * 374761393), 9)  # 23 bits
     uniform = (ops.cast(drawn, "float32") + 0.5) / 2.0**23
     return -ops.log(-ops.log(uniform))
 
 
 def _hash(x: Tensor) -> Tensor:
     """Mixes the bits of 32-bit integers; products wrap around."""
-    x = ops.bitwise_xor(x, _shifted(x, 16)) * 2146121005
-    x = ops.bitwise_xor(x, _shifted(x, 15)) * -2073254261
-    return ops.bitwise_xor(x, _shifted(x, 16))
+    x = ops.bitwise_xor(x, _shift_right(x, 16)) * 2146121005
+    x = ops.bitwise_xor(x, _shift_right(x, 15)) * -2073254261
+    return ops.bitwise_xor(x, _shift_right(x, 16))
 
 
-def _shifted(x: Tensor, places: int) -> Tensor:
+def _shift_right(x: Tensor, places: int) -> Tensor:
     """Shifts to the right and fills with zeros, as of an unsigned integer."""
     return ops.bitwise_and(ops.right_shift(x, places), 2 ** (32 - places) - 1)
 
@@ -302,16 +321,16 @@ def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     batch_size, width, size = ops.shape(values)
     block = next((n for n in BLOCK_SIZES if size % n == 0), BLOCK_SIZES[0])
     padding = ((0, 0), (0, 0), (0, -size % block))
-    padded = ops.pad(values, padding, constant_values=2 * FORBIDDEN)
+    padded = ops.pad(values, padding, constant_values=NO_CANDIDATE)
     blocks = ops.reshape(padded, (batch_size, -1, block))  # (B, W * blocks, block)
     count_blocks = min(count, blocks.shape[1])
     # A bound that none falls below: else XLA takes the maximum of the maxima of all
     # values once more.
-    maxima = ops.maximum(ops.max(blocks, axis=-1), 8 * FORBIDDEN)
+    maxima = ops.maximum(ops.max(blocks, axis=-1), LOWEST)
     _, chosen = largest(maxima, count_blocks)
-    few = ops.reshape(gathered(blocks, chosen), (batch_size, -1))
-    best, indices = largest(few, count)
-    chosen = gathered(chosen, indices // block)
+    values = ops.reshape(gather(blocks, chosen), (batch_size, -1))
+    best, indices = largest(values, count)
+    chosen = gather(chosen, indices // block)
     blocks_a_beam = blocks.shape[1] // width
     beam, within = chosen // blocks_a_beam, chosen % blocks_a_beam
     return best, beam * size + within * block + indices % block
@@ -342,11 +361,11 @@ def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         # Where all is NaN nothing equals it, and the last index must do.
         equal = ops.where(values == best[-1], columns, size - 1)
         indices.append(ops.min(equal, axis=-1, keepdims=True))
-        values = ops.where(columns == indices[-1], 4 * FORBIDDEN, values)
+        values = ops.where(columns == indices[-1], CHOSEN_BEFORE, values)
     return ops.concatenate(best, axis=1), ops.concatenate(indices, axis=1)
 
 
-def gathered(x: Tensor, indices: Tensor) -> Tensor:
+def gather(x: Tensor, indices: Tensor) -> Tensor:
     """Gathers values of each sentence, `(B, M, ...)` by `(B, C)` to `(B, C, ...)`."""
     batch_size, size = x.shape[:2]
     rows = ops.arange(batch_size, dtype="int32")[:, None] * size

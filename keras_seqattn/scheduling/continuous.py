@@ -32,16 +32,16 @@ from keras_seqattn.decoding.hypotheses import Hypotheses
 from keras_seqattn.decoding.methods import GreedyState
 from keras_seqattn.scheduling.programs import program
 from keras_seqattn.scheduling.static import (
-    Program,
+    ProgramOptions,
     Sentences,
-    arrays,
     encode,
     finish,
     in_batches,
     is_far,
     put_rows,
+    to_arrays,
 )
-from keras_seqattn.scheduling.threads import in_threads, together
+from keras_seqattn.scheduling.threads import in_threads, run_together
 
 # Sources that wait are encoded by so many tokens at once, and are at most so many
 # blocks of them: this bounds their memory.
@@ -74,32 +74,32 @@ def most_waiting(length: int) -> int:
 
 def search_continuously(
     model: Any,
-    options: Program,
+    options: ProgramOptions,
     sentences: Sentences,
-    most: int,
+    num_waiting: int,
     to_the_end: bool = True,
 ) -> GreedyState | BeamState:
     """Searches sentences in the rows of one program.
 
     Args:
         model: The model, whose `step` takes `start`.
-        options: The `Program`, of N rows.
+        options: The `ProgramOptions`, of N rows.
         sentences: The `Sentences`.
-        most: Number of sentences Q that the program takes.
+        num_waiting: Number of sentences Q that the program takes.
         to_the_end: Whether all are brought to their end, or those left unfinished that
             overflow or are few.
 
     Returns:
         The method's state, of NumPy arrays `(B, ...)`.
     """
-    count, rows = len(sentences.limits), sentences.filled(most)
-    few = options.tail if to_the_end else int(HANDOFF_SHARE * options.size)
+    count, rows = len(sentences.limits), sentences.fill(num_waiting)
+    stop_at = options.tail if to_the_end else int(HANDOFF_SHARE * options.size)
     state = program(model, _search_in_rows, options)(
-        rows, np.int32(count), np.int32(few)
+        rows, np.int32(count), np.int32(stop_at)
     )
     overflow, number = map(ops.convert_to_numpy, (state.overflow, state.number))
-    results = arrays(state.results)
-    found = arrays(state.rows.search_state)
+    results = to_arrays(state.results)
+    found = to_arrays(state.rows.search_state)
     if to_the_end:
         found = finish(model, options, state.rows, state.start)
     found.finished[overflow] = False
@@ -111,27 +111,32 @@ def search_continuously(
         left = np.flatnonzero(~results.finished)
         for again in in_batches(left, options.tail or options.size):
             some = sentences.take(again)
-            put_rows(results, again, search_continuously(model, options, some, most))
+            found = search_continuously(model, options, some, num_waiting)
+            put_rows(results, again, found)
     return results
 
 
 def _search_in_rows(
-    model: Any, options: Program, sentences: Sentences, count: Tensor, few: Tensor
+    model: Any,
+    options: ProgramOptions,
+    sentences: Sentences,
+    count: Tensor,
+    stop_at: Tensor,
 ) -> ContinuousState:
     """Searches until none waits and few are unfinished.
 
     Args:
         model: The model.
-        options: The `Program`, of N rows.
+        options: The `ProgramOptions`, of N rows.
         sentences: Q `Sentences`.
         count: Int32 scalar, the number of real ones.
-        few: Int32 scalar, the number of unfinished ones with which to stop.
+        stop_at: Int32 scalar, the number of unfinished ones with which to stop.
     """
     method, tokens, size = options.method, options.tokens, options.size
-    waiting, shared = _encoded(model, options, sentences.source_ids, count)
+    waiting, shared = _encode_waiting(model, options, sentences.source_ids, count)
 
     def goes_on(state: ContinuousState) -> Tensor:
-        many = loop.count_unfinished(state.rows.search_state) > few
+        many = loop.count_unfinished(state.rows.search_state) > stop_at
         return ops.logical_or(many, state.next < count)
 
     def can_load(state: ContinuousState) -> Tensor:
@@ -205,8 +210,8 @@ def _mark_overflow(state: ContinuousState, is_full: Tensor) -> ContinuousState:
     )
 
 
-def _encoded(
-    model: Any, options: Program, source_ids: Tensor, count: Tensor
+def _encode_waiting(
+    model: Any, options: ProgramOptions, source_ids: Tensor, count: Tensor
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Encodes all that wait; returns their state for one step, and what is shared."""
     size, length = source_ids.shape
@@ -214,20 +219,20 @@ def _encoded(
 
     # The last block may reach beyond the end. `slice` and `slice_update` both begin so
     # much earlier then, and it repeats sentences of the block before.
-    def encoded(row: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
+    def encode_block(row: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
         some = ops.slice(source_ids, (row, 0), (block, length))
         # A waiting sentence needs no cache: `load` makes it.
         parts = dict(encode(model, options.method, some, capacity=1))
         shared = {"shared": parts.pop("shared")} if "shared" in parts else {}
         return parts, shared
 
-    first, shared = encoded(0)
+    first, shared = encode_block(0)
     empty = keras.tree.map_structure(
         lambda x: ops.zeros((size, *x.shape[1:]), x.dtype), first
     )
     _, every = ops.while_loop(
         lambda row, every: row < count,
-        lambda row, every: (row + block, put(every, row, encoded(row)[0])),
+        lambda row, every: (row + block, put(every, row, encode_block(row)[0])),
         (ops.convert_to_tensor(block, "int32"), put(empty, 0, first)),
     )
     return every, shared
@@ -304,7 +309,7 @@ def schedule(
     longest = max(groups)
     last, threads = groups.pop(longest), compile.num_threads()
     left = [[] for _ in range(threads)]
-    yield from together(
+    yield from run_together(
         _short_to_long(
             search,
             size_of,
@@ -343,16 +348,16 @@ def _short_to_long(
     Yields:
         Pairs of indices and `Hypotheses`.
     """
-    own = {index: length for length, some in groups.items() for index in some}
+    length_of = {index: length for length, some in groups.items() for index in some}
     for length, longer in itertools.pairwise([*sorted(groups), longest]):
         waiting = left + groups[length]
         left.clear()
-        saved = sum(longer - own[index] for index in waiting)
+        saved = sum(longer - length_of[index] for index in waiting)
         if saved < size_of(length) * MIN_PADDING_SAVED:
             left += waiting
             continue
-        most = max(size_of(length), most_waiting(length))
-        for batch in in_batches(waiting, most):
+        batch_size = max(size_of(length), most_waiting(length))
+        for batch in in_batches(waiting, batch_size):
             indices, found, others = search(batch, length, is_far(length, longer))
             left += others
             if indices:
@@ -370,6 +375,6 @@ def shares(items: Any, size: int, length: int) -> list[Any]:
     Returns:
         A list of slices of `items`, each from the first to the last.
     """
-    threads, most = compile.num_threads(), max(size, most_waiting(length))
-    count = -(-len(items) // (most * threads)) * threads
+    threads, most_items = compile.num_threads(), max(size, most_waiting(length))
+    count = -(-len(items) // (most_items * threads)) * threads
     return [items[k::count] for k in range(min(count, len(items)))]

@@ -1,6 +1,6 @@
 """`generate`: a model's own search of many sentences, in few compiled programs.
 
-`planned` says how many sentences a program searches at once, and by which policy: in
+`make_plan` says how many sentences a program searches at once, and by which policy: in
 static batches (`static`), or by continuous batching (`continuous`): on several cores,
 where more sentences wait than the rows of all threads, and the model can begin a
 sentence while others go on.
@@ -19,7 +19,7 @@ from keras_seqattn.decoding.hypotheses import (
     Hypotheses,
     SpecialTokens,
     hypotheses,
-    padded,
+    pad_lists,
 )
 from keras_seqattn.decoding.ids import (
     check_range,
@@ -38,9 +38,9 @@ from keras_seqattn.scheduling import continuous, static
 from keras_seqattn.scheduling.static import (
     BATCH_SIZES,
     SHORTEST,
-    Program,
+    ProgramOptions,
     Sentences,
-    lengthened,
+    pad_to_length,
     padded_length,
 )
 from keras_seqattn.scheduling.threads import in_threads
@@ -87,13 +87,13 @@ class Plan(NamedTuple):
             [64, 32, 4, 1]
         """
         generated = 2 * length + 10 if generated is None else generated
-        most = MOST_POSITIONS // (self.width * (length + generated))
-        if most >= self.size:
+        most_rows = MOST_POSITIONS // (self.width * (length + generated))
+        if most_rows >= self.size:
             return self.size
-        return max((size for size in BATCH_SIZES if size <= most), default=1)
+        return max((size for size in BATCH_SIZES if size <= most_rows), default=1)
 
 
-def planned(count: int, width: int = 1, is_able: bool = False) -> Plan:
+def make_plan(count: int, width: int = 1, is_able: bool = False) -> Plan:
     """Plans the fastest search of a number of sentences.
 
     Args:
@@ -105,7 +105,7 @@ def planned(count: int, width: int = 1, is_able: bool = False) -> Plan:
         A `Plan`, of one of `BATCH_SIZES`, or of 2.
 
     Example:
-        >>> planned(3)
+        >>> make_plan(3)
         Plan(size=4, continuous=False, width=1)
     """
     threads = compile.num_threads()
@@ -166,8 +166,8 @@ def generate(
     _check_source_length(model, source_ids.shape[1])
     _check_max_length(model, source_ids.shape[1], max_length)
     if prefix is not None:
-        most = max_length or _wanted(model, source_ids.shape[1])
-        prefix = checked_prefix(prefix, len(source_ids), most, model.pad_id)
+        limit = max_length or _token_limit(model, source_ids.shape[1])
+        prefix = checked_prefix(prefix, len(source_ids), limit, model.pad_id)
         check_range("prefix", prefix, getattr(model, "target_vocabulary_size", None))
     return decode(model, source_ids, search, max_length, prefix)
 
@@ -201,20 +201,20 @@ def decode(
     """
     method = checked_search("search", search)
     count, length = source_ids.shape
-    plan = plan or planned(count, method.width, _is_able(model))
+    plan = plan or make_plan(count, method.width, _is_able(model))
     length = padded_length(model, length, plan.continuous)
     size = plan.size_of(length, _capacity(model, length, max_length))
     seeds = sequence_seeds(np.arange(count), method)
     sentences = _sentences(model, source_ids, length, seeds, max_length, prefix)
-    options = _program(model, method, size, sentences, max_length)
+    options = _program_options(model, method, size, sentences, max_length)
     cut = continuous.shares if plan.continuous else _cut
     parts = cut(np.arange(count), size, length)
 
-    def searched(part: np.ndarray) -> tuple[np.ndarray, ...]:
-        return _searched(model, options, plan, sentences.take(part))
+    def search_part(part: np.ndarray) -> tuple[np.ndarray, ...]:
+        return _search(model, options, plan, sentences.take(part))
 
     threads = min(compile.num_threads(), len(parts))
-    found = zip(*in_threads(searched, parts, threads), strict=True)
+    found = zip(*in_threads(search_part, parts, threads), strict=True)
     token_ids, scores, _ = map(np.concatenate, found)
     order = np.argsort(np.concatenate(parts))
     return _hypotheses(sentences, options, token_ids[order], scores[order])
@@ -253,7 +253,7 @@ def decode_lists(
     method = checked_search("search", search)
     chosen = range(len(lists)) if chosen is None else chosen
     seeds = sequence_seeds(first + np.arange(len(lists)), method)
-    plan = planned(len(chosen), method.width, _is_able(model))
+    plan = make_plan(len(chosen), method.width, _is_able(model))
     lengths = {
         index: padded_length(model, len(lists[index]), plan.continuous)
         for index in sorted(chosen, key=lambda index: -len(lists[index]))
@@ -262,31 +262,31 @@ def decode_lists(
     def size_of(length: int) -> int:
         return plan.size_of(length, max_length and _capacity(model, length, max_length))
 
-    def searched(
+    def search_lists(
         batch: list[int], length: int, to_the_end: bool = True
     ) -> tuple[list[int], Hypotheses, list[int]]:
-        source_ids = padded([lists[index] for index in batch], model.pad_id)
+        source_ids = pad_lists([lists[index] for index in batch], model.pad_id)
         prefix = None
         if prefixes is not None:
-            prefix = padded([prefixes[index] for index in batch], model.pad_id)
+            prefix = pad_lists([prefixes[index] for index in batch], model.pad_id)
         sentences = _sentences(
             model, source_ids, length, seeds[batch], max_length, prefix
         )
-        options = _program(model, method, size_of(length), sentences, max_length)
-        token_ids, scores, ended = _searched(
-            model, options, plan, sentences, to_the_end
+        options = _program_options(
+            model, method, size_of(length), sentences, max_length
         )
+        token_ids, scores, ended = _search(model, options, plan, sentences, to_the_end)
         found = _hypotheses(sentences, options, token_ids[ended], scores[ended])
         batch = np.asarray(batch)
         return batch[ended].tolist(), found, batch[~ended].tolist()
 
     schedule = continuous.schedule if plan.continuous else static.schedule
-    yield from schedule(searched, size_of, lengths)
+    yield from schedule(search_lists, size_of, lengths)
 
 
-def _searched(
+def _search(
     model: Any,
-    options: Program,
+    options: ProgramOptions,
     plan: Plan,
     sentences: Sentences,
     to_the_end: bool = True,
@@ -297,10 +297,10 @@ def _searched(
         Token ids `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
     """
     length = sentences.source_ids.shape[1]
-    most = continuous.most_waiting(length) if plan.continuous else 0
-    if most > options.size:
+    num_waiting = continuous.most_waiting(length) if plan.continuous else 0
+    if num_waiting > options.size:
         state = continuous.search_continuously(
-            model, options, sentences, most, to_the_end
+            model, options, sentences, num_waiting, to_the_end
         )
     else:
         state = static.search_batch(model, options, sentences, to_the_end)
@@ -312,9 +312,9 @@ def _cut(items: np.ndarray, size: int, length: int) -> list[np.ndarray]:
     return list(static.in_batches(items, size))
 
 
-def alone(
+def prepare_one(
     model: Any, source_ids: np.ndarray, search: Search, max_length: int | None = None
-) -> tuple[Sentences, Program]:
+) -> tuple[Sentences, ProgramOptions]:
     """Returns with what `decode` searches for one sentence, for a loop of one's own.
 
     Args:
@@ -324,13 +324,13 @@ def alone(
         max_length: Number of generated tokens at most, or None.
 
     Returns:
-        The `Sentences`, filled to the program's size, and the `Program`.
+        The `Sentences`, filled to the program's size, and the `ProgramOptions`.
     """
     length = padded_length(model, source_ids.shape[1])
     seeds = sequence_seeds(np.arange(1), search)
     sentences = _sentences(model, source_ids, length, seeds, max_length)
-    options = _program(model, search, planned(1).size, sentences, max_length)
-    return sentences.filled(options.size), options
+    options = _program_options(model, search, make_plan(1).size, sentences, max_length)
+    return sentences.fill(options.size), options
 
 
 def _sentences(
@@ -346,22 +346,22 @@ def _sentences(
         prefix = np.zeros((len(source_ids), 0), "int32")
     else:
         width = padded_length(model, prefix.shape[1])
-        prefix = lengthened(prefix, width, model.pad_id)
+        prefix = pad_to_length(prefix, width, model.pad_id)
     return Sentences(
-        source_ids=lengthened(source_ids, length, model.pad_id),
+        source_ids=pad_to_length(source_ids, length, model.pad_id),
         limits=_limits(model, source_ids, max_length),
         seeds=seeds,
         prefix=prefix,
     )
 
 
-def _program(
+def _program_options(
     model: Any,
     method: Search,
     size: int,
     sentences: Sentences,
     max_length: int | None = None,
-) -> Program:
+) -> ProgramOptions:
     """Returns what the programs for sentences are compiled for."""
     _check_coverage(model, method)
     length = sentences.source_ids.shape[1]
@@ -373,18 +373,21 @@ def _program(
     options = {"coverage": True} if method.needs_coverage else {}
     check_model(model, (size, length), first, method.width, **options)
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
-    return Program(without_seed(method), tokens, size, first, capacity)
+    return ProgramOptions(without_seed(method), tokens, size, first, capacity)
 
 
 def _capacity(model: Any, length: int, max_length: int | None = None) -> int:
     """Returns the most generated tokens of sources of a padded length."""
     if max_length is None:
-        return _wanted(model, length)
+        return _token_limit(model, length)
     return -(-max_length // SHORTEST) * SHORTEST
 
 
 def _hypotheses(
-    sentences: Sentences, options: Program, token_ids: np.ndarray, scores: np.ndarray
+    sentences: Sentences,
+    options: ProgramOptions,
+    token_ids: np.ndarray,
+    scores: np.ndarray,
 ) -> Hypotheses:
     length = sentences.limits.max()
     return hypotheses(token_ids[:, :, :length], scores, options.tokens)
@@ -393,17 +396,17 @@ def _hypotheses(
 def _limits(model: Any, source_ids: np.ndarray, max_length: int | None) -> np.ndarray:
     """Returns the most tokens of each sentence, int32 `(B,)`."""
     lengths = (source_ids != model.pad_id).sum(axis=1).tolist()
-    return np.array([_wanted(model, n, max_length) for n in lengths], "int32")
+    return np.array([_token_limit(model, n, max_length) for n in lengths], "int32")
 
 
-def _wanted(model: Any, source_length: int, max_length: int | None = None) -> int:
+def _token_limit(model: Any, source_length: int, max_length: int | None = None) -> int:
     """Returns the number of tokens that the caller and the model allow."""
-    wanted = 2 * source_length + 10 if max_length is None else max_length
-    most = _most_generated(model, source_length)
-    return wanted if most is None else min(wanted, most)
+    limit = 2 * source_length + 10 if max_length is None else max_length
+    own_limit = _own_limit(model, source_length)
+    return limit if own_limit is None else min(limit, own_limit)
 
 
-def _most_generated(model: Any, source_length: int) -> int | None:
+def _own_limit(model: Any, source_length: int) -> int | None:
     """Returns the model's own limit; a language model's counts the prompt too."""
     if hasattr(model, "most_generated"):
         return model.most_generated(source_length)
@@ -443,11 +446,11 @@ def _check_coverage(model: Any, search: Search) -> None:
 
 
 def _check_source_length(model: Any, length: int) -> None:
-    most = getattr(model, "max_length", None)
-    if most is not None and length > most:
+    max_length = getattr(model, "max_length", None)
+    if max_length is not None and length > max_length:
         raise ValueError(
-            f"`source_ids` must be no longer than {most}, the model's `max_length`. "
-            f"Received: source_ids of length {length}."
+            f"`source_ids` must be no longer than {max_length}, the model's "
+            f"`max_length`. Received: source_ids of length {length}."
         )
 
 
@@ -455,9 +458,9 @@ def _check_max_length(model: Any, source_length: int, max_length: int | None) ->
     if max_length is None:
         return
     arguments.positive_integer("max_length", max_length)
-    most = _most_generated(model, source_length)
-    if most is not None and max_length > most:
+    own_limit = _own_limit(model, source_length)
+    if own_limit is not None and max_length > own_limit:
         raise ValueError(
-            f"`max_length` must be at most {most}, the model's own. "
+            f"`max_length` must be at most {own_limit}, the model's own. "
             f"Received: max_length={max_length!r}."
         )

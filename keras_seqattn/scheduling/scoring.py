@@ -15,9 +15,9 @@ from keras_seqattn.decoding.ids import checked_ids
 from keras_seqattn.scheduling.programs import program
 from keras_seqattn.scheduling.static import (
     BATCH_SIZES,
-    filled,
+    fill_batch,
     in_batches,
-    lengthened,
+    pad_to_length,
     padded_length,
 )
 
@@ -72,10 +72,10 @@ def scored(
             f"`target_ids` must have {len(source_ids)} rows, as many as `source_ids`. "
             f"Received: target_ids.shape={target_ids.shape}."
         )
-    return _scored(model, (source_ids, target_ids))
+    return _score(model, (source_ids, target_ids))
 
 
-def scored_texts(model: Any, token_ids: np.ndarray) -> np.ndarray:
+def score_texts(model: Any, token_ids: np.ndarray) -> np.ndarray:
     """Returns the log-probability of texts under a language model.
 
     Args:
@@ -89,16 +89,16 @@ def scored_texts(model: Any, token_ids: np.ndarray) -> np.ndarray:
     Example:
         >>> from keras_seqattn.models import LanguageModel
         >>> model = LanguageModel(50, model_dim=16, intermediate_dim=32)
-        >>> bool(scored_texts(model, np.array([[5, 7, 2]], "int32"))[0] < 0.0)
+        >>> bool(score_texts(model, np.array([[5, 7, 2]], "int32"))[0] < 0.0)
         True
     """
-    return _scored(model, (token_ids,))
+    return _score(model, (token_ids,))
 
 
-def _scored(model: Any, sequences: tuple[np.ndarray, ...]) -> np.ndarray:
+def _score(model: Any, sequences: tuple[np.ndarray, ...]) -> np.ndarray:
     """Returns the score of the last of one or two arrays, given the one before."""
     sides = [
-        lengthened(ids, padded_length(model, ids.shape[1]), model.pad_id)
+        pad_to_length(ids, padded_length(model, ids.shape[1]), model.pad_id)
         for ids in sequences
     ]
     longest = max(side.shape[1] for side in sides)
@@ -106,7 +106,7 @@ def _scored(model: Any, sequences: tuple[np.ndarray, ...]) -> np.ndarray:
     scores = []
     for batch in zip(*(in_batches(side, size) for side in sides), strict=True):
         run = program(model, _log_prob, to_numpy=True)
-        found = run(*(filled(side, size) for side in batch))
+        found = run(*(fill_batch(side, size) for side in batch))
         scores.append(found[: len(batch[0])])
     return np.concatenate(scores)
 

@@ -1,8 +1,8 @@
 """Static batches: sentences that a program begins and searches together.
 
-    state = _begun(rows)                 # encode, then steps until few are left
-    while some are left:                 # `finish`
-        state of those = _resumed(some)  # in a smaller batch, with the whole capacity
+    state = _start_search(rows)                # encode, then steps until few are left
+    while some are left:                       # `finish`
+        state of those = _resume_search(some)  # in a smaller batch, with all capacity
 
 Of a full batch only the last sentences go on for long. So it begins with little
 capacity for generated tokens, which makes each step cheaper; when a quarter of the
@@ -52,17 +52,17 @@ class Sentences(NamedTuple):
         """Returns some of the sentences."""
         return Sentences(*(x[rows] for x in self))
 
-    def filled(self, size: int) -> "Sentences":
+    def fill(self, size: int) -> "Sentences":
         """Returns as many sentences as a program takes.
 
         Those added repeat the last one, and are finished before they begin.
         """
-        rows = Sentences(*(filled(x, size) for x in self))
+        rows = Sentences(*(fill_batch(x, size) for x in self))
         rows.limits[len(self.limits) :] = 0
         return rows
 
 
-class Program(NamedTuple):
+class ProgramOptions(NamedTuple):
     """What programs of a search are compiled for.
 
     Attributes:
@@ -89,13 +89,13 @@ class Program(NamedTuple):
 
 
 def search_batch(
-    model: Any, options: Program, sentences: Sentences, to_the_end: bool = True
+    model: Any, options: ProgramOptions, sentences: Sentences, to_the_end: bool = True
 ) -> GreedyState | BeamState:
     """Searches at most `options.size` sentences, all begun at once.
 
     Args:
         model: The model.
-        options: The `Program`.
+        options: The `ProgramOptions`.
         sentences: The `Sentences`, B of them.
         to_the_end: Whether those are brought to their end that the first program leaves
             unfinished.
@@ -103,20 +103,23 @@ def search_batch(
     Returns:
         The method's state, of NumPy arrays `(B, ...)`.
     """
-    rows = sentences.filled(options.size)
-    state = program(model, _begun, options)(rows)
-    found = finish(model, options, state) if to_the_end else arrays(state.search_state)
+    rows = sentences.fill(options.size)
+    state = program(model, _start_search, options)(rows)
+    if to_the_end:
+        found = finish(model, options, state)
+    else:
+        found = to_arrays(state.search_state)
     return type(found)(*(x[: len(sentences.limits)] for x in found))
 
 
 def finish(
-    model: Any, options: Program, state: loop.LoopState, *start: Tensor
+    model: Any, options: ProgramOptions, state: loop.LoopState, *start: Tensor
 ) -> GreedyState | BeamState:
     """Brings the sentences that a program left unfinished to their end.
 
     Args:
         model: The model.
-        options: The `Program`.
+        options: The `ProgramOptions`.
         state: The `LoopState` that the program left.
         *start: Int32 tensor `(B,)`, the step at which each sentence began, if they
             began at different ones.
@@ -124,14 +127,14 @@ def finish(
     Returns:
         The method's state, of NumPy arrays `(B, ...)`.
     """
-    found = arrays(state.search_state)
+    found = to_arrays(state.search_state)
     filler = np.argmax(found.finished)  # a sentence that is over
     size = options.tail or options.size
     for left in in_batches(np.flatnonzero(~found.finished), size):
         rows = np.full(size, filler, "int32")
         rows[: len(left)] = left
-        ended = program(model, _resumed, options)(state, rows, *start)
-        put_rows(found, left, arrays(ended))
+        ended = program(model, _resume_search, options)(state, rows, *start)
+        put_rows(found, left, to_arrays(ended))
     return found
 
 
@@ -173,24 +176,25 @@ def encode(
     return model.initial_state(memory, capacity, width=method.width, **options)
 
 
-def _begun(model: Any, options: Program, sentences: Sentences) -> loop.LoopState:
+def _start_search(
+    model: Any, options: ProgramOptions, sentences: Sentences
+) -> loop.LoopState:
     """Searches until few sentences are left, or the first capacity is used up."""
     method, tokens, _, first_capacity, capacity = options
     state = begin(model, method, tokens, sentences, first_capacity, capacity)
-    few = options.tail
-    state = loop.run(method, model.step, state, tokens, few, first_capacity)
-    return state if few else state._replace(model_state={})
+    state = loop.run(method, model.step, state, tokens, options.tail, first_capacity)
+    return state if options.tail else state._replace(model_state={})
 
 
-def _resumed(
+def _resume_search(
     model: Any,
-    options: Program,
+    options: ProgramOptions,
     state: loop.LoopState,
     rows: Tensor,
     start: Tensor | None = None,
 ) -> GreedyState | BeamState:
     """Searches some rows of a state to their end, with the whole capacity."""
-    state = loop.taken(state, rows)
+    state = loop.take_sentences(state, rows)
     if options.first_capacity < options.capacity:
         grown = model.grow_state(state.model_state, options.capacity, state.index)
         state = state._replace(model_state=grown)
@@ -200,7 +204,7 @@ def _resumed(
     return ended.search_state
 
 
-def arrays(state: GreedyState | BeamState) -> GreedyState | BeamState:
+def to_arrays(state: GreedyState | BeamState) -> GreedyState | BeamState:
     """Copies a state to NumPy arrays that may be written to."""
     return type(state)(*(np.array(keras.ops.convert_to_numpy(x)) for x in state))
 
@@ -234,8 +238,8 @@ def schedule(
     batches, waiting = [], list(lengths)
     while waiting:
         longest = lengths[waiting[0]]
-        most = waiting[: size_of(longest)]
-        batches.append([k for k in most if not is_far(lengths[k], longest)])
+        batch = waiting[: size_of(longest)]
+        batches.append([k for k in batch if not is_far(lengths[k], longest)])
         waiting = waiting[len(batches[-1]) :]
     threads = min(compile.num_threads(), len(batches))
     for indices, found, _ in in_threads(
@@ -303,7 +307,7 @@ def padded_length(model: Any, length: int, continuous: bool = False) -> int:
     return max(length, min(power, getattr(model, "max_length", None) or power))
 
 
-def lengthened(token_ids: np.ndarray, length: int, pad_id: int) -> np.ndarray:
+def pad_to_length(token_ids: np.ndarray, length: int, pad_id: int) -> np.ndarray:
     """Pads sentences at their end, `(B, S)` to `(B, length)`.
 
     Args:
@@ -315,14 +319,14 @@ def lengthened(token_ids: np.ndarray, length: int, pad_id: int) -> np.ndarray:
         Int array `(B, length)`.
 
     Example:
-        >>> lengthened(np.array([[5, 2]]), 4, pad_id=0).tolist()
+        >>> pad_to_length(np.array([[5, 2]]), 4, pad_id=0).tolist()
         [[5, 2, 0, 0]]
     """
     padding = ((0, 0), (0, length - token_ids.shape[1]))
     return np.pad(token_ids, padding, constant_values=pad_id)
 
 
-def filled(array: np.ndarray, size: int) -> np.ndarray:
+def fill_batch(array: np.ndarray, size: int) -> np.ndarray:
     """Fills a batch by repeating its last row.
 
     Args:
@@ -333,7 +337,7 @@ def filled(array: np.ndarray, size: int) -> np.ndarray:
         Array `(size, ...)`.
 
     Example:
-        >>> filled(np.array([5, 2]), 4).tolist()
+        >>> fill_batch(np.array([5, 2]), 4).tolist()
         [5, 2, 2, 2]
     """
     padding = [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1)

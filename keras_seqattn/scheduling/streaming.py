@@ -1,4 +1,4 @@
-"""`streamed`: the tokens of one text, one after another as they are found.
+"""`stream_tokens`: the tokens of one text, one after another as they are found.
 
 Two compiled programs: one reads the prompt, one takes a step of the search's loop.
 """
@@ -12,12 +12,12 @@ from keras import ops
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.methods import Search
-from keras_seqattn.scheduling.generation import alone
+from keras_seqattn.scheduling.generation import prepare_one
 from keras_seqattn.scheduling.programs import program
-from keras_seqattn.scheduling.static import Program, Sentences, begin
+from keras_seqattn.scheduling.static import ProgramOptions, Sentences, begin
 
 
-def streamed(
+def stream_tokens(
     model: Any, source_ids: np.ndarray, search: Search, max_length: int | None = None
 ) -> Iterator[int]:
     """Yields the tokens that `decode` finds for one sentence, each when it is found.
@@ -39,14 +39,14 @@ def streamed(
         >>> model = LanguageModel(50, model_dim=16, intermediate_dim=32)
         >>> prompt = np.array([[1, 7]], "int32")
         >>> found = decode(model, prompt, Greedy(), max_length=3)
-        >>> list(streamed(model, prompt, Greedy(), 3)) == found.sequence(0)
+        >>> list(stream_tokens(model, prompt, Greedy(), 3)) == found.sequence(0)
         True
     """
-    sentences, options = alone(model, source_ids, search, max_length)
-    state = program(model, _begun, options)(sentences)
+    sentences, options = prepare_one(model, source_ids, search, max_length)
+    state = program(model, _begin, options)(sentences)
     is_finished = False
     while not is_finished:
-        state = program(model, _advanced, options)(state)
+        state = program(model, _advance, options)(state)
         token = int(_first(state.search_state.token)[0])
         if token in (model.end_id, model.pad_id):
             return
@@ -54,12 +54,14 @@ def streamed(
         is_finished = bool(_first(state.search_state.finished))
 
 
-def _begun(model: Any, options: Program, sentences: Sentences) -> loop.LoopState:
+def _begin(model: Any, options: ProgramOptions, sentences: Sentences) -> loop.LoopState:
     method, tokens, _, _, capacity = options
     return begin(model, method, tokens, sentences, capacity, capacity)
 
 
-def _advanced(model: Any, options: Program, state: loop.LoopState) -> loop.LoopState:
+def _advance(
+    model: Any, options: ProgramOptions, state: loop.LoopState
+) -> loop.LoopState:
     return loop.advance(options.method, model.step, state, options.tokens)
 
 

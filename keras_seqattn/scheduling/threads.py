@@ -49,7 +49,7 @@ def in_threads(
             yield waiting.popleft().result()
 
 
-def together(generators: Iterable[Iterator[Any]]) -> Iterator[Any]:
+def run_together(generators: Iterable[Iterator[Any]]) -> Iterator[Any]:
     """Runs each generator in a thread of its own; yields all results as they come.
 
     They stop after their present result when one of them fails, or nobody takes results
@@ -65,7 +65,7 @@ def together(generators: Iterable[Iterator[Any]]) -> Iterator[Any]:
         BaseException: What the first of them raised.
 
     Example:
-        >>> sorted(together([iter([1, 2]), iter([3])]))
+        >>> sorted(run_together([iter([1, 2]), iter([3])]))
         [1, 2, 3]
     """
     generators = list(generators)

@@ -6,7 +6,7 @@ import keras
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Lines, TokenizerLike
-from keras_seqattn.decoding.methods import Search, checked_search, unscored
+from keras_seqattn.decoding.methods import Search, checked_search, without_scores
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
 
 
@@ -144,7 +144,7 @@ class TranslationScore(keras.callbacks.Callback):
         filled = [i for i, line in enumerate(self.sources) if line.strip()]
         texts = {}
         for batch, found in decode_lists(
-            model, token_ids, unscored(self.search), filled
+            model, token_ids, without_scores(self.search), filled
         ):
             best = [found.sequence(row) for row in range(len(batch))]
             best = self.target_tokenizer.detokenize(best)

@@ -160,7 +160,7 @@ def test_each_sentence_may_stand_at_its_own_position(rng):
             processors.force(zeros, prefix, index, PAD),
             processors.forbid_repeated_ngrams(zeros, said, index, 2),
             processors.gumbel_noise(seeds, index, V),
-            methods.written(said, seeds, index),
+            methods.write_token(said, seeds, index),
         )
 
     together = evaluated(processed)(said, prefix, index)

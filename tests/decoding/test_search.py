@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_seqattn import decoding
 from keras_seqattn.decoding import loop
-from keras_seqattn.decoding.hypotheses import SpecialTokens, padded
+from keras_seqattn.decoding.hypotheses import SpecialTokens, pad_lists
 from keras_seqattn.scheduling import generation
 
 V = 9
@@ -234,7 +234,7 @@ def test_generate_keeps_the_order_of_many_sentences(threads, size, rng, monkeypa
     """All are searched by programs of one size, several of them at once."""
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: threads)
     source_ids, model = sources(70, 5, rng), Copier()
-    assert generation.planned(70).size == size
+    assert generation.make_plan(70).size == size
     found = decoding.generate(model, source_ids)
     assert found.token_ids.shape == (70, 1, 20)
     check_reversed(found, source_ids)
@@ -317,7 +317,7 @@ def test_generate_says_which_list_is_wrong(source_ids, message):
 def test_lists_of_unequal_lengths_are_padded():
     lists, prefix = [[5, 6, 7], [4], np.array([8, 4])], [[7], [], [4, 8]]
     found = decoding.generate(Copier(), lists, prefix=prefix)
-    arrays = padded(lists, PAD), padded(prefix, PAD)
+    arrays = pad_lists(lists, PAD), pad_lists(prefix, PAD)
     expected = decoding.generate(Copier(), arrays[0], prefix=arrays[1])
     assert [found.sequence(b) for b in range(3)] == [[7, 6, 5], [4], [4, 8]]
     np.testing.assert_array_equal(found.token_ids, expected.token_ids)

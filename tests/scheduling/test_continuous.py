@@ -185,14 +185,14 @@ def test_what_waits_once_more_is_found_once(rng, monkeypatch, worthwhile):
     expected = decode_all(model, lists, search)
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
     monkeypatch.setattr(continuous, "MIN_PADDING_SAVED", worthwhile)
-    ends, searched = [], generation._searched
+    ends, searched = [], generation._search
 
     def recorded(*arguments):
         found = searched(*arguments)
         ends.append(found[-1])
         return found
 
-    monkeypatch.setattr(generation, "_searched", recorded)
+    monkeypatch.setattr(generation, "_search", recorded)
     assert decode_all(model, lists, search) == expected
     again = sum(map(len, ends)) - len(lists)
     assert again == sum(np.sum(~ended) for ended in ends)
@@ -223,17 +223,17 @@ def test_few_sentences_wait_with_longer_ones():
 
 def test_a_single_row_is_two_on_tensorflow():
     alone = 2 if keras.backend.backend() == "tensorflow" else 1
-    assert generation.planned(1).size == alone
-    assert generation.planned(1, width=4).size == 1
-    assert generation.planned(2).size == 4
+    assert generation.make_plan(1).size == alone
+    assert generation.make_plan(1, width=4).size == 1
+    assert generation.make_plan(2).size == 4
 
 
 def test_those_that_wait_are_dealt_out_to_all_threads(monkeypatch):
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
-    assert generation.planned(100, is_able=True) == generation.Plan(32, True)
+    assert generation.make_plan(100, is_able=True) == generation.Plan(32, True)
     parts = continuous.shares(list(range(100)), 32, 16)
     assert [len(part) for part in parts] == [50, 50]
     assert sorted(sum(parts, [])) == list(range(100))
-    assert generation.planned(64, is_able=True).continuous is False
-    assert generation.planned(64).size == 32
-    assert generation.planned(100, is_able=False).continuous is False
+    assert generation.make_plan(64, is_able=True).continuous is False
+    assert generation.make_plan(64).size == 32
+    assert generation.make_plan(100, is_able=False).continuous is False

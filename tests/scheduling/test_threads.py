@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from keras_seqattn.scheduling.threads import in_threads, together
+from keras_seqattn.scheduling.threads import in_threads, run_together
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -74,7 +74,7 @@ def test_generators_run_side_by_side():
         assert first.wait(timeout=60.0)
         yield 3
 
-    assert list(together([one(), other()])) == [1, 2, 3]
+    assert list(run_together([one(), other()])) == [1, 2, 3]
 
 
 def test_a_generator_s_error_ends_all():
@@ -86,7 +86,7 @@ def test_a_generator_s_error_ends_all():
             went_on.append(number)
 
     with pytest.raises(ZeroDivisionError):
-        for _ in together([endless(), (1 // 0 for _ in range(1))]):
+        for _ in run_together([endless(), (1 // 0 for _ in range(1))]):
             pass
     count = len(went_on)
     time.sleep(0.05)
@@ -102,7 +102,7 @@ def test_generators_stop_when_nobody_takes_results():
         finally:
             closed.set()
 
-    found = together([endless()])
+    found = run_together([endless()])
     assert next(found) == 0
     found.close()
     assert closed.wait(timeout=60.0)
