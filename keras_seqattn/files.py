@@ -180,7 +180,7 @@ def take_lock(path: Path) -> str | None:
                 return _text(file)
             _HELD.pop(path)[0].close()
         file = open(path, "a+", encoding="utf-8")
-        if not _locked(file):
+        if not _lock(file):
             with file:
                 return _text(file) or "another process"
         file.truncate(0)
@@ -211,7 +211,7 @@ def _text(file):
     return file.read()
 
 
-def _locked(file):
+def _lock(file):
     """Locks a file for this process alone, not its forks; says whether it could."""
     try:
         if fcntl:

@@ -135,7 +135,7 @@ class TextGenerator:
         search = with_hypotheses(self._checked_search(search), num_hypotheses)
         if not prompts:
             return []
-        lists, results = self._started("prompts", prompts), {}
+        lists, results = self._tokenize_with_start("prompts", prompts), {}
         for batch, found in decode_lists(
             self.model, lists, search, max_length=max_length
         ):
@@ -180,7 +180,9 @@ class TextGenerator:
         if not isinstance(search, Greedy) or search.width > 1:
             wanted = "a `Greedy`, or a `Sample` of one hypothesis, to stream"
             arguments.refuse("search", search, wanted)
-        (ids,) = self._started("prompt", [*arguments.strings("prompt", [prompt])])
+        (ids,) = self._tokenize_with_start(
+            "prompt", [*arguments.strings("prompt", [prompt])]
+        )
         source_ids = np.array([ids], "int32")
         found = stream_tokens(
             self.model, source_ids, without_scores(search), max_length
@@ -201,7 +203,10 @@ class TextGenerator:
             ValueError: If `lines` is not a list of strings, or one is too long.
         """
         lines = _checked_lines("lines", lines)
-        texts = [[*ids[1:], self.model.end_id] for ids in self._started("lines", lines)]
+        texts = [
+            [*ids[1:], self.model.end_id]
+            for ids in self._tokenize_with_start("lines", lines)
+        ]
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
         scores = np.zeros(len(texts), "float32")
         for batch in in_batches(order):
@@ -244,7 +249,7 @@ class TextGenerator:
         """Returns the search of a call, the generator's own for None."""
         return checked_search("search", self.search if search is None else search)
 
-    def _started(self, name, lines):
+    def _tokenize_with_start(self, name, lines):
         """Tokenizes lines as they are trained with, the start before each."""
         most = source_limit(self.model) - 1
         lists = [[self.model.start_id, *ids] for ids in self.tokenizer.tokenize(lines)]

@@ -192,7 +192,7 @@ class Translator:
 
     def _translate(self, lines, search, prefix, verbose, first):
         """Does what `translate` does, for lines whose first is the number `first`."""
-        sources = self._ended("lines", lines, first)
+        sources = self._tokenize_with_end("lines", lines, first)
         forced = None if prefix is None else self._cut("prefix", prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
         progress = (
@@ -274,8 +274,10 @@ class Translator:
         sources = _checked_lines("sources", sources)
         targets = _checked_lines("targets", targets, sources=sources)
         arguments.boolean("verbose", verbose)
-        source_ids = self._ended("sources", sources)
-        pairs = list(zip(source_ids, self._ended("targets", targets), strict=True))
+        source_ids = self._tokenize_with_end("sources", sources)
+        pairs = list(
+            zip(source_ids, self._tokenize_with_end("targets", targets), strict=True)
+        )
         order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
         progress = (
             keras.utils.Progbar(len(pairs), unit_name="pair") if verbose else None
@@ -312,7 +314,9 @@ class Translator:
         """
         kinds = getattr(self.model, "attention_kinds", ("cross", "encoder", "decoder"))
         arguments.choice("kind", kind, kinds)
-        (source_ids,) = self._ended("source", _checked_lines("source", [source]))
+        (source_ids,) = self._tokenize_with_end(
+            "source", _checked_lines("source", [source])
+        )
         inputs = np.array([source_ids], "int32")
         if target is None:
             found = decoding.generate(self.model, inputs, without_scores(self.search))
@@ -414,7 +418,7 @@ class Translator:
         """Returns the search of a call, the translator's own for None."""
         return checked_search("search", self.search if search is None else search)
 
-    def _ended(self, name, lines, first=0):
+    def _tokenize_with_end(self, name, lines, first=0):
         """Tokenizes lines as they are trained with, the end at the end of each."""
         return [[*ids, self.model.end_id] for ids in self._cut(name, lines, first)]
 

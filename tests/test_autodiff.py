@@ -360,7 +360,7 @@ def second_derivative(function, x, direction):
     if BACKEND == "jax":
         import jax
 
-        slope = jax.grad(lambda x: ops.sum(jax.grad(function)(x) * direction))(x)
+        gradient = jax.grad(lambda x: ops.sum(jax.grad(function)(x) * direction))(x)
     elif BACKEND == "tensorflow":
         import tensorflow as tf
 
@@ -369,12 +369,12 @@ def second_derivative(function, x, direction):
             with tf.GradientTape() as inner:
                 inner.watch(x)
                 y = function(x)
-            slope = inner.gradient(y, x)
-        slope = outer.gradient(slope, x, direction)
+            gradient = inner.gradient(y, x)
+        gradient = outer.gradient(gradient, x, direction)
     else:
         import torch
 
         x = x.detach().requires_grad_()
-        slope = torch.autograd.grad(function(x), x, create_graph=True)[0]
-        slope = torch.autograd.grad(slope, x, direction)[0]
-    return ops.convert_to_numpy(slope)
+        gradient = torch.autograd.grad(function(x), x, create_graph=True)[0]
+        gradient = torch.autograd.grad(gradient, x, direction)[0]
+    return ops.convert_to_numpy(gradient)

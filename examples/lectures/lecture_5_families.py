@@ -97,8 +97,8 @@ def memory(decoder, recurrent):
             return ops.sum(recurrent.segment(second, kept)[0])
 
     for name, in_first in (("segment before", True), ("segment itself", False)):
-        slope = gradients(lambda x, here=in_first: total(x, here), table.numpy())
-        blackboard.show(f"largest gradient into the {name}", np.abs(slope).max())
+        gradient = gradients(lambda x, here=in_first: total(x, here), table.numpy())
+        blackboard.show(f"largest gradient into the {name}", np.abs(gradient).max())
 
 
 def read(model, token_ids):

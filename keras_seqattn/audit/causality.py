@@ -181,7 +181,7 @@ class _Probe:
 
     def leaks(self, cut):
         """Whether an output before `cut` depends on the input from `cut` on."""
-        return self._changes(slice(cut, None), cut) or self._slopes(cut).any()
+        return self._changes(slice(cut, None), cut) or self._gradient_reaches(cut).any()
 
     def report(self, cut):
         """Reports a leak over `cut`, the first that has one.
@@ -192,17 +192,17 @@ class _Probe:
         sources = (j for j in later if self._changes(slice(j, j + 1), cut))
         source = next(sources, None)
         if source is None:
-            slopes = self._slopes(cut)
-            source = cut + int(slopes.argmax()) if slopes.any() else None
+            reached = self._gradient_reaches(cut)
+            source = cut + int(reached.argmax()) if reached.any() else None
         where = f"positions from {cut} on" if source is None else f"position {source}"
-        padding = "".join(map(self._said_of_padding, (cut - 1, source)))
+        padding = "".join(map(self._describe_padding, (cut - 1, source)))
         message = (
             f"Output position {cut - 1} depends on {where} of {self.name!r}, which "
             f"comes later{padding}, {MODES[self.training]}."
         )
         return AuditReport(False, cut - 1, self.name, message)
 
-    def _said_of_padding(self, position):
+    def _describe_padding(self, position):
         """Returns in brackets where a position is padding, or nothing."""
         if position is None or self.array.dtype.kind not in "iu":
             return ""
@@ -230,7 +230,7 @@ class _Probe:
                     return True
         return False
 
-    def _slopes(self, cut):
+    def _gradient_reaches(self, cut):
         """Returns for each position from `cut` on whether the gradient is not zero."""
         if not is_float(self.array) or not self.factors:
             return np.zeros(1, bool)

@@ -112,7 +112,7 @@ def check_padding_invariance(
             )
             if found is not None:
                 return found
-    return probe.passed()
+    return probe.report_success()
 
 
 class _Probe:
@@ -133,14 +133,14 @@ class _Probe:
         """Adds padding to an input, where no random draw changes shape with it."""
         if not self.extra or (training and self.passes.is_random(training)):
             return None
-        longer = self.passes(self._lengthened(name), training)
+        longer = self.passes(self._lengthen(name), training)
         return self._compare(
             "amount", name, training, self.outputs[training], longer, OTHER_LENGTH
         )
 
     def content(self, name, training, num_draws, rng, vocabulary_size):
         """Replaces what the padding of an input holds."""
-        arrays = self._lengthened(name)
+        arrays = self._lengthen(name)
         array, real = arrays[name], self._real(name, arrays)
         outputs = self.passes(arrays, training)
         for _ in range(num_draws):
@@ -163,7 +163,7 @@ class _Probe:
                 return leak
         return None
 
-    def passed(self):
+    def report_success(self):
         """Reports that nothing leaked, or that nothing could have been seen."""
         if not self.compared:
             raise ValueError(
@@ -219,7 +219,7 @@ class _Probe:
         real = arrays[name] != self.pad_id
         return real.any(axis=tuple(range(2, real.ndim)))
 
-    def _lengthened(self, name):
+    def _lengthen(self, name):
         """Adds padding to an input, its mask, and what else is as long as it."""
         arrays = dict(self.passes.arrays)
         length = arrays[name].shape[1]
@@ -239,7 +239,7 @@ class _Probe:
         aligned = [[] for _ in outputs]
         for name in self.names:
             length = self.passes.arrays[name].shape[1]
-            longer = self.passes(self._lengthened(name), False)
+            longer = self.passes(self._lengthen(name), False)
             for names, before, after in zip(aligned, outputs, longer, strict=True):
                 grown = (*before.shape[:1], length + self.extra, *before.shape[2:])
                 if after.shape == grown and before.shape[1] == length:
@@ -282,7 +282,7 @@ def _other_vectors(model, token_ids, padding, rng):
     """
     found = []
 
-    def wrapped(call):
+    def add_noise(call):
         def noisy(inputs, *args, **kwargs):
             vectors = call(inputs, *args, **kwargs)
             if tuple(inputs.shape) != token_ids.shape or not np.array_equal(
@@ -302,7 +302,7 @@ def _other_vectors(model, token_ids, padding, rng):
         layer for layer in layers_of(model) if isinstance(layer, keras.layers.Embedding)
     ]
     for layer in layers:
-        layer.call = wrapped(layer.call)
+        layer.call = add_noise(layer.call)
     try:
         yield found
     finally:

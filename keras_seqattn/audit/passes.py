@@ -84,7 +84,7 @@ class Passes:
         self.arrays = _named_arrays(model, inputs)
         self.tolerance = _default_tolerance(model) if tolerance is None else tolerance
         if not model.built:
-            model(self._packed(self.arrays), training=False)
+            model(self._pack(self.arrays), training=False)
 
     def __call__(self, arrays: dict[str, Any], training: bool) -> list[np.ndarray]:
         """Returns the outputs for `arrays`, flat, as NumPy arrays."""
@@ -93,7 +93,7 @@ class Passes:
     def tensors(self, arrays: dict[str, Any], training: bool) -> list[Tensor]:
         """Returns the outputs for `arrays`, flat, as tensors."""
         with _same_draws(self.model):
-            outputs = self.model(self._packed(arrays), training=training)
+            outputs = self.model(self._pack(arrays), training=training)
             return tree.flatten(self._select(outputs) if self._select else outputs)
 
     def repeatable(self, training: bool) -> list[np.ndarray]:
@@ -110,7 +110,7 @@ class Passes:
 
     def is_random(self, training: bool) -> bool:
         """Whether passes differ by what they draw from the seeds."""
-        inputs = self._packed(self.arrays)
+        inputs = self._pack(self.arrays)
         # In one scope, the second pass draws other numbers.
         with _same_draws(self.model):
             first, second = (
@@ -168,7 +168,7 @@ class Passes:
             for left, right in zip(first, second, strict=True)
         )
 
-    def _packed(self, arrays):
+    def _pack(self, arrays):
         packed = tree.pack_sequence_as(self._structure, list(arrays.values()))
         declared = [x.name for x in getattr(self.model, "inputs", None) or ()]
         if not isinstance(packed, dict) or not declared or set(declared) - set(packed):
@@ -180,13 +180,13 @@ class Passes:
 @contextlib.contextmanager
 def _same_draws(model):
     """In it each position draws the same numbers in every pass."""
-    with random.repeated_randomness(), _computing_padding(model):
+    with random.repeated_randomness(), _compute_padding(model):
         with keras.StatelessScope():
             yield
 
 
 @contextlib.contextmanager
-def _computing_padding(model):
+def _compute_padding(model):
     """In it stacks compute padding too, on whose place dropout would depend."""
     stacks = [layer for layer in layers_of(model) if getattr(layer, "unpad", False)]
     for stack in stacks:

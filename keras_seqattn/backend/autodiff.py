@@ -90,11 +90,11 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Tensor]:
         [1.0, 1.0]
     """
 
-    def differentiated(*inputs):
+    def differentiable(*inputs):
         inputs = map(keras.ops.convert_to_tensor, inputs)
         return _CUSTOM_GRADIENTS[keras.backend.backend()](function, *inputs)
 
-    return differentiated
+    return differentiable
 
 
 def _custom_gradient_tensorflow(function, *inputs):
@@ -119,15 +119,15 @@ def _custom_gradient_jax(function, *inputs):
     forward, closed_over = _without_closure(forward, *inputs)
 
     @jax.custom_vjp
-    def differentiated(inputs, closed_over):
+    def differentiable(inputs, closed_over):
         return forward(closed_over, *inputs)[0]
 
     def differentiate(residuals, upstream):
-        slopes = backward(residuals, upstream)
-        return slopes if isinstance(slopes, tuple) else (slopes,), None
+        grads = backward(residuals, upstream)
+        return grads if isinstance(grads, tuple) else (grads,), None
 
-    differentiated.defvjp(lambda *args: forward(args[1], *args[0]), differentiate)
-    return differentiated(inputs, closed_over)
+    differentiable.defvjp(lambda *args: forward(args[1], *args[0]), differentiate)
+    return differentiable(inputs, closed_over)
 
 
 def _without_closure(function, *example):
@@ -144,11 +144,11 @@ def _without_closure(function, *example):
 
     traced, like = jax.make_jaxpr(function, return_shape=True)(*example)
 
-    def converted(closed_over, *args):
+    def call_jaxpr(closed_over, *args):
         outputs = jax.core.eval_jaxpr(traced.jaxpr, closed_over, *args)
         return jax.tree.unflatten(jax.tree.structure(like), outputs)
 
-    return converted, traced.consts
+    return call_jaxpr, traced.consts
 
 
 def _custom_gradient_torch(function, *inputs):
@@ -175,8 +175,8 @@ def _make_torch_function():
                 # To be differentiated once more: what the forward pass kept has no
                 # graph.
                 _, gradient = ctx.function(*ctx.saved_tensors)
-            slopes = gradient(upstream)
-            return None, *(slopes if isinstance(slopes, tuple) else (slopes,))
+            grads = gradient(upstream)
+            return None, *(grads if isinstance(grads, tuple) else (grads,))
 
     return Differentiated
 

@@ -49,8 +49,8 @@ def check_model(
     def first_step(source_ids, token_ids, index):
         memory = model.encode(source_ids)
         state = model.initial_state(memory, max_length, width=width, **options)
-        seen["given"] = _described(state)
-        seen["returned"] = _described(model.step(token_ids, state, index))
+        seen["given"] = _describe(state)
+        seen["returned"] = _describe(model.step(token_ids, state, index))
         return token_ids
 
     with _CHECKING:
@@ -89,11 +89,11 @@ def check_step(
 Received: logits.shape=(2, 8).
     """
     shape, seen = (batch_size, width), {}
-    given = _described(tree.map_structure(ops.convert_to_tensor, state))
+    given = _describe(tree.map_structure(ops.convert_to_tensor, state))
     _check_state("`state` must have", given, shape)
 
     def first_step(state, token_ids, index):
-        seen["returned"] = _described(step(token_ids, state, index))
+        seen["returned"] = _describe(step(token_ids, state, index))
         return token_ids
 
     _trace(first_step, given, shape)
@@ -119,7 +119,7 @@ def _trace(function, given, shape):
         _Function(function).compute_output_spec(given, token_ids, index)
 
 
-def _described(tensors):
+def _describe(tensors):
     """Returns each tensor's shape and dtype; what is no tensor becomes a string."""
 
     def one(x):

@@ -126,7 +126,7 @@ class _Graphs:
         rows = tf.TensorSpec((batch_size,), tf.int32)
         self._searches = {
             length: tf.function(
-                self._searched, jit_compile=jit_compile, autograph=False
+                self._search, jit_compile=jit_compile, autograph=False
             ).get_concrete_function(
                 tf.TensorSpec((batch_size, length), tf.int32), rows, rows
             )
@@ -212,12 +212,12 @@ class _Graphs:
         rows = tf.reshape(token_ids, (-1, length))
         over = (rows == self.model.end_id) | (rows == self.model.pad_id)
         kept = tf.cumsum(tf.cast(over, tf.int32), axis=1) == 0
-        texts = _detokenized(self._target, tf.ragged.boolean_mask(rows, kept))
+        texts = _detokenize(self._target, tf.ragged.boolean_mask(rows, kept))
         # As `bytes.decode(errors="replace")` does: a model may generate any bytes.
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
         return tf.reshape(texts, (batch_size, count)), scores
 
-    def _searched(self, source_ids, limits, seeds):
+    def _search(self, source_ids, limits, seeds):
         """Returns token ids `(B, N, L)`, ends included, and scores `(B, N)`."""
         model, search = self.model, self.search
         tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
@@ -260,7 +260,7 @@ def _strings(name):
     return tf.TensorSpec((None,), tf.string, name=name)
 
 
-def _detokenized(tokenizer, ids):
+def _detokenize(tokenizer, ids):
     """Returns the bytes of the strings that ragged token ids stand for, in a graph."""
     import tensorflow as tf
 

@@ -75,11 +75,11 @@ def hashes(shape: Sequence[int | Tensor], seed: Tensor) -> Tensor:
         (2, 3)
     """
     places = ops.reshape(ops.arange(math.prod(shape), dtype="int32"), shape)
-    x = _mixed(ops.bitwise_xor(ops.cast(places, "uint32"), seed[0]))
-    return _mixed(x + seed[1])
+    x = _mix_bits(ops.bitwise_xor(ops.cast(places, "uint32"), seed[0]))
+    return _mix_bits(x + seed[1])
 
 
-def _mixed(x):
+def _mix_bits(x):
     """Changes each bit of a uint32 tensor with half of the changes of any other."""
     for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
         x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(shift))) * np.uint32(factor)

@@ -178,7 +178,7 @@ class Decoder:
         x = self._embed_step(token_ids, sentence, index)
         column = index + sentence["prompt_mask"].shape[1] - 1
         # The last of the prompt stands in the prompt's segment, and sees all of it.
-        remembered = ops.logical_or(index == 0, self._remembered(sentence, column))
+        remembered = ops.logical_or(index == 0, self._mark_remembered(sentence, column))
         mask = ops.logical_and(sentence["mask"], remembered)
         ancestry = mark_ancestry(state["beam"]["ancestry"], column)
         x, caches = self.stack.step(
@@ -193,7 +193,7 @@ class Decoder:
         x = self.embedding.step(token_ids, sentence["length"] - 1 + index)
         return ops.where(index == 0, sentence["last"][:, None], x)
 
-    def _remembered(self, sentence, column):
+    def _mark_remembered(self, sentence, column):
         """Marks what stands at most M before `column`; all without a memory."""
         length = self.config.memory_length
         columns = ops.arange(sentence["mask"].shape[1], dtype="int32")[None]  # (1, L)

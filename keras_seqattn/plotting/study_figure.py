@@ -159,7 +159,7 @@ def _draw_lines(panel, scored, study, shares):
     names = names[:MOST_AXES]
     axes = [_coordinates(scored[name]) for name in names]
     scores = scored["score"].to_numpy(float)
-    axes.append((_scaled(scores), _ends(scores)))
+    axes.append((_scale(scores), _ends(scores)))
     sign = 1 if study.direction == "max" else -1
     ranks = np.argsort(np.argsort(sign * scores, kind="stable"), kind="stable")
     colours = _colours(ranks / max(1, len(ranks) - 1))
@@ -207,7 +207,7 @@ def _coordinates(column):
     kinds = sorted(set(values), key=lambda value: (str(type(value)), value))
     numeric = column.dtype.kind in "iuf" and len(kinds) > 6
     if numeric:
-        places = np.nan_to_num(_scaled(column.to_numpy(float)), nan=INACTIVE)
+        places = np.nan_to_num(_scale(column.to_numpy(float)), nan=INACTIVE)
         return places, [*inactive, *_ends(values)]
     height = {kind: i / max(1, len(kinds) - 1) for i, kind in enumerate(kinds)}
     places = np.array([height.get(value, INACTIVE) for value in column])
@@ -219,7 +219,7 @@ def _ends(values):
     return [(0.0, low), (1.0, high)] if low < high else [(0.0, low)]
 
 
-def _scaled(values):
+def _scale(values):
     low, high = np.nanmin(values), np.nanmax(values)
     return (values - low) / (high - low or 1.0)
 

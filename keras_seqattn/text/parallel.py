@@ -118,7 +118,7 @@ def read_parallel(
     def row(number, lines):
         paths = source_path, target_path
         sides = zip(lines, paths, strict=True)
-        return tuple(_decoded(line, path, number) for line, path in sides)
+        return tuple(_decode(line, path, number) for line, path in sides)
 
     names = f"{str(source_path)!r} and {str(target_path)!r}"
     lines = zip(sources, targets, strict=True)
@@ -178,7 +178,7 @@ def read_tsv(
         needed = f"must hold the `columns` {chosen}, from 0, with a tab between columns"
 
     def row(number, line):
-        line = _decoded(line, path, number)
+        line = _decode(line, path, number)
         if skip_empty and not line.strip():
             return "", ""
         row = line.split("\t")
@@ -269,7 +269,7 @@ def _read_lines(path):
     return [line.removesuffix(b"\r") for line in lines]
 
 
-def _decoded(line, path, number):
+def _decode(line, path, number):
     try:
         return line.decode()
     except UnicodeDecodeError as error:

@@ -88,7 +88,7 @@ def phrase_splits(source: str, target: str) -> dict[str, list[tuple[str, str]]]:
         ImportError: If Babel is not installed.
     """
     pairs = {}
-    for pair in zip(_rendered(source), _rendered(target), strict=True):
+    for pair in zip(_render_all(source), _render_all(target), strict=True):
         pairs.setdefault(*pair)
     sides = (pairs.keys(), pairs.values())
     words = [collections.Counter(" ".join(side).split()) for side in sides]
@@ -115,7 +115,7 @@ def phrase_splits(source: str, target: str) -> dict[str, list[tuple[str, str]]]:
 
 
 @functools.lru_cache
-def _rendered(language):
+def _render_all(language):
     """Every phrase in one language, in an order that all languages share."""
     try:
         import babel

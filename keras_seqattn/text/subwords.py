@@ -63,16 +63,16 @@ class Subwords:
             List of lists of ids.
         """
         rng = random.Random(seed)
-        draw = self._dropped if self._is_bpe else self._sampled
+        draw = self._draw_bpe if self._is_bpe else self._draw_unigram
         return [
             [i for word in self._words.findall(line) for i in draw(word, strength, rng)]
             for line in lines
         ]
 
-    def _dropped(self, word, share, rng):
+    def _draw_bpe(self, word, share, rng):
         """Segments a word by BPE, of which each merge is left out by chance."""
         if word not in self._known:
-            self._known[word] = self._merged(word, lambda: False)
+            self._known[word] = self._merge(word, lambda: False)
         ids, merges = self._known[word]
         # Most words lose no merge: how many come before the first that is left out.
         if share <= 0 or share >= 1:
@@ -87,9 +87,9 @@ class Subwords:
             known = next(begin, None)
             return rng.random() < share if known is None else known
 
-        return self._merged(word, is_left_out)[0]
+        return self._merge(word, is_left_out)[0]
 
-    def _merged(self, word, is_left_out):
+    def _merge(self, word, is_left_out):
         """Merges the best pair again and again; returns the ids, and how many pairs."""
         parts = list(word)
         left, right = list(range(-1, len(parts) - 1)), list(range(1, len(parts) + 1))
@@ -116,7 +116,7 @@ class Subwords:
             push(i, right[i])
         return [i for part in parts if part for i in self._ids_of(part)], count
 
-    def _sampled(self, word, exponent, rng):
+    def _draw_unigram(self, word, exponent, rng):
         """Draws a segmentation by its probability, from the word's end."""
         key = word, exponent
         if key not in self._known:

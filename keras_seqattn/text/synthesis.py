@@ -120,7 +120,7 @@ def synthesize(
     with contextlib.ExitStack() as stack:
         journal = None
         if path is not None:
-            journal = stack.enter_context(Journal(path, job.described()))
+            journal = stack.enter_context(Journal(path, job.describe()))
         count = len(lines) if hasattr(lines, "__len__") else None
         bar = keras.utils.Progbar(count, unit_name="line") if verbose else None
         for row in _rows(job, lines, journal, bar):
@@ -133,12 +133,12 @@ def _rows(job, lines, journal, bar):
     lines = (line.rstrip("\r\n") for line in arguments.strings("lines", lines))
     first = 1
     if journal is not None:
-        yield from _written(journal, lines, job.line_side)
+        yield from _read_rows(journal, lines, job.line_side)
         first += journal.lines
         if bar:
             bar.add(journal.lines)
     while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
-        rows = job.translated(block, first)
+        rows = job.translate(block, first)
         if journal is not None:
             journal.append(rows, len(block))
         yield from rows
@@ -147,7 +147,7 @@ def _rows(job, lines, journal, bar):
             bar.add(len(block))
 
 
-def _written(journal, lines, side):
+def _read_rows(journal, lines, side):
     """Yields the rows of a file, and takes the lines that they are of."""
     number, line = 0, None
     for row in journal.rows():
@@ -176,7 +176,7 @@ class _Job:
         """The side of a pair that the lines are."""
         return "target" if self.reverse else "source"
 
-    def described(self):
+    def describe(self):
         """Returns a dict that tells this job from another."""
         weights, translator = hashlib.sha256(), self.translator
         for weight in getattr(getattr(translator, "model", None), "weights", ()):
@@ -191,7 +191,7 @@ class _Job:
             "reverse": self.reverse,
         }
 
-    def translated(self, lines, first):
+    def translate(self, lines, first):
         """Returns the rows of a block of lines, of which the first has that number."""
         found = self.translator.translate(
             lines, search=self.search, num_hypotheses=self.num_hypotheses

@@ -187,7 +187,7 @@ class SentencePieceTokenizer(Tokenizer):
         except (TypeError, ValueError, tf.errors.OpError) as error:
             raise ValueError(
                 "`model` must be the bytes of a SentencePiece model. "
-                f"Received: model={_shortened(model)}."
+                f"Received: model={_shorten(model)}."
             ) from error
         if pieces != SPECIAL_PIECES:
             raise ValueError(
@@ -379,7 +379,7 @@ def _without_paths(model):
     return proto.SerializeToString(deterministic=True)
 
 
-def _shortened(value):
+def _shorten(value):
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
 

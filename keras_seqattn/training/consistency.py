@@ -144,8 +144,8 @@ def find_pairs(
     place = ops.transpose(ops.reshape(place, (2, -1, length)), (1, 0, 2))
     rest = total - paired
     return Pairs(
-        _filled(ops.transpose(lesser, (1, 0, 2)), rest),
-        _filled(place, rest),
+        _append_zeros(ops.transpose(lesser, (1, 0, 2)), rest),
+        _append_zeros(place, rest),
         ops.cast(ops.sum(found), "int32"),
     )
 
@@ -164,7 +164,7 @@ def _lesser_weights(labels, weights, pieces):
     return ops.stack([ops.sum(lesser, axis=2), ops.sum(lesser, axis=1)])
 
 
-def _filled(values, rest):
+def _append_zeros(values, rest):
     """Returns values in a row, and zeros for the rest of the tokens."""
     zeros = ops.zeros((rest,), values.dtype)
     return ops.concatenate([ops.reshape(values, (-1,)), zeros])
@@ -200,9 +200,11 @@ def divergence(
     weights = ops.reshape(weights, (-1, 2, 1))
     apart = log_probs - ops.flip(log_probs, axis=1)  # (P, 2, V)
     each = ops.sum(probs * apart, axis=-1, keepdims=True)  # KL(p || q), KL(q || p)
-    slopes = probs * (apart - each + 1.0) - ops.flip(probs, axis=1)
-    each, slopes = (ops.where(weights != 0, weights * x, 0.0) for x in (each, slopes))
-    return ops.sum(each) / 2, ops.reshape(slopes / 2, (-1, pairs[-1]))
+    d_logits = probs * (apart - each + 1.0) - ops.flip(probs, axis=1)
+    each, d_logits = (
+        ops.where(weights != 0, weights * x, 0.0) for x in (each, d_logits)
+    )
+    return ops.sum(each) / 2, ops.reshape(d_logits / 2, (-1, pairs[-1]))
 
 
 def paired_divergence(logits: Tensor, pairs: Pairs, rows: int) -> Tensor:
@@ -237,19 +239,17 @@ def paired_divergence(logits: Tensor, pairs: Pairs, rows: int) -> Tensor:
 
     @autodiff.custom_gradient
     def total(logits):
-        def body(start, value, slopes):
+        def body(start, value, d_ordered):
             tokens = ops.slice(order, (start,), (rows,))
             weights = pairs.weights_of(tokens, start)
             block = ops.cast(ops.take(logits, tokens, axis=0), "float32")
             log_probs = ops.log_softmax(block)
-            added, slope = divergence(log_probs, ops.exp(log_probs), weights)
-            return (
-                start + rows,
-                value + added,
-                ops.slice_update(slopes, (start, 0), ops.cast(slope, slopes.dtype)),
-            )
+            added, d_block = divergence(log_probs, ops.exp(log_probs), weights)
+            d_block = ops.cast(d_block, d_ordered.dtype)
+            d_ordered = ops.slice_update(d_ordered, (start, 0), d_block)
+            return start + rows, value + added, d_ordered
 
-        _, value, slopes = ops.while_loop(
+        _, value, d_ordered = ops.while_loop(
             lambda start, *_: start < pairs.count,
             body,
             (
@@ -260,8 +260,8 @@ def paired_divergence(logits: Tensor, pairs: Pairs, rows: int) -> Tensor:
         )
 
         def gradient(upstream):
-            slope = ops.cast(ops.take(slopes, place, axis=0), "float32")
-            return ops.cast(slope * upstream, logits.dtype)
+            d_logits = ops.cast(ops.take(d_ordered, place, axis=0), "float32")
+            return ops.cast(d_logits * upstream, logits.dtype)
 
         return value, gradient
 

@@ -47,13 +47,13 @@ def token_crossentropy(
         Float32 tensor `(N,)`: NaN where a label is neither `pad_id` nor in [0, V),
         so that a wrong vocabulary shows. Neither these nor padding have a gradient.
     """
-    in_range, indices = _checked(labels, logits.shape[-1])
+    in_range, indices = _clip_labels(labels, logits.shape[-1])
     losses = _crossentropy(indices, ops.cast(logits, "float32"), label_smoothing)
     losses = ops.where(in_range, losses, float("nan"))
     return ops.where(labels == pad_id, 0.0, losses)
 
 
-def _checked(labels, vocabulary_size):
+def _clip_labels(labels, vocabulary_size):
     """Returns which labels are in the vocabulary, and labels that all are."""
     in_range = ops.logical_and(labels >= 0, labels < vocabulary_size)
     # Backends differ on an index out of range: some wrap, some clamp, some raise.
@@ -75,28 +75,30 @@ def _crossentropy(labels, logits, label_smoothing):
             losses = losses + label_smoothing * (chosen - ops.mean(logits, axis=-1))
 
         def gradient(upstream):  # (N,)
-            return _slope(labels, exponentials, total, upstream, label_smoothing)
+            return _logits_gradient(
+                labels, exponentials, total, upstream, label_smoothing
+            )
 
         return losses, gradient
 
     return crossentropy(logits)
 
 
-def _slope(labels, exponentials, total, weights, label_smoothing):
+def _logits_gradient(labels, exponentials, total, weights, label_smoothing):
     """Computes the logits' gradient `(N, V)`, of losses times `weights` `(N,)`."""
     spread = label_smoothing / exponentials.shape[-1]
     scale = ops.expand_dims(weights, -1)
-    slope = exponentials * (scale / total)
+    d_logits = exponentials * (scale / total)
     if tracing.is_compiled_by_xla(exponentials):
         # A part of the same loop, where for a scatter XLA would copy the tensor.
         columns = ops.arange(exponentials.shape[-1], dtype="int32")
         label = columns[None] == labels[:, None]
-        return slope - scale * ops.where(label, 1 - label_smoothing + spread, spread)
+        return d_logits - scale * ops.where(label, 1 - label_smoothing + spread, spread)
     if label_smoothing:
-        slope = slope - scale * spread
+        d_logits = d_logits - scale * spread
     rows = ops.arange(ops.shape(labels)[0], dtype="int32")
     return ops.scatter_update(
-        slope,
+        d_logits,
         ops.stack([rows, labels], axis=-1),
         (label_smoothing - 1) * weights,
         reduction="add",
@@ -173,17 +175,18 @@ def projected_crossentropy(
         transposed = ops.transpose(kernel)  # (V, D)
         mean = ops.mean(ops.cast(kernel, "float32"), axis=-1, keepdims=True)  # (D, 1)
 
-        def body(start, loss, each, hidden_slope, kernel_slope):
-            vectors, added, own, slope, scale = blocks.loss(start, hidden, kernel, mean)
-            each = ops.slice_update(each, (start,), own)
-            slope = ops.cast(slope, kernel.dtype)  # (R, V)
-            inner = ops.matmul(slope, transposed) * scale
-            hidden_slope = ops.slice_update(hidden_slope, (start, 0), inner)
-            outer = ops.matmul(ops.transpose(vectors * scale), slope)  # (D, V)
-            kernel_slope = kernel_slope + ops.cast(outer, "float32")
-            return start + blocks.rows, loss + added, each, hidden_slope, kernel_slope
+        def body(start, loss, each, d_hidden, d_kernel):
+            block = blocks.loss(start, hidden, kernel, mean)
+            vectors, added, each_added, d_logits, scale = block
+            each = ops.slice_update(each, (start,), each_added)
+            d_logits = ops.cast(d_logits, kernel.dtype)  # (R, V)
+            inner = ops.matmul(d_logits, transposed) * scale
+            d_hidden = ops.slice_update(d_hidden, (start, 0), inner)
+            outer = ops.matmul(ops.transpose(vectors * scale), d_logits)  # (D, V)
+            d_kernel = d_kernel + ops.cast(outer, "float32")
+            return start + blocks.rows, loss + added, each, d_hidden, d_kernel
 
-        _, loss, each, hidden_slope, kernel_slope = ops.while_loop(
+        _, loss, each, d_hidden, d_kernel = ops.while_loop(
             blocks.has_begun,
             body,
             (
@@ -195,15 +198,15 @@ def projected_crossentropy(
             ),
         )
         each = ops.take(each, blocks.place, axis=0)
-        hidden_slope = ops.take(hidden_slope, blocks.place, axis=0)
+        d_hidden = ops.take(d_hidden, blocks.place, axis=0)
         if blocks.are_factored(kernel):
-            inner, outer = blocks.target_slopes(hidden, transposed, mean)
-            hidden_slope, kernel_slope = hidden_slope - inner, kernel_slope - outer
+            inner, outer = blocks.target_gradients(hidden, transposed, mean)
+            d_hidden, d_kernel = d_hidden - inner, d_kernel - outer
 
         def gradient(upstream):
             return tuple(
-                ops.cast(ops.cast(slope, "float32") * upstream[0], kernel.dtype)
-                for slope in (hidden_slope, kernel_slope)
+                ops.cast(ops.cast(x, "float32") * upstream[0], kernel.dtype)
+                for x in (d_hidden, d_kernel)
             )
 
         # One tensor: torch's functions of a gradient of their own give one.
@@ -229,7 +232,7 @@ class _Blocks:
         self.rows = block_rows(vocabulary_size)
         self._label_smoothing = label_smoothing
         self._pairs, self._consistency = pairs, consistency
-        self._in_range, self._labels = _checked(labels, vocabulary_size)
+        self._in_range, self._labels = _clip_labels(labels, vocabulary_size)
         self._weights = weights
         # By sums, not by a sort: in one XLA program with a sort, dropout takes many
         # times as long on a CPU.
@@ -253,7 +256,7 @@ class _Blocks:
         return start < self._count
 
     def are_factored(self, kernel):
-        """Whether `loss` gives the slope of the exponentials' part alone, in factors.
+        """Whether `loss` gives the exponentials' part of the gradient, in factors.
 
         That saves passes over the logits, of which XLA has none to save. Where the
         target's part takes most of it away again, half a precision has no digits left.
@@ -268,7 +271,7 @@ class _Blocks:
         Returns:
             Its vectors `(R, D)`, its loss, each token's plain crossentropy `(R,)`, and
             `(R, V)` and `(R, 1)` whose product is the gradient of the loss for the
-            logits; except for what `target_slopes` gives, where they `are_factored`.
+            logits; except for what `target_gradients` gives, where they `are_factored`.
         """
         tokens = ops.slice(self._order, (start,), (self.rows,))
         labels, weights, in_range = (
@@ -291,16 +294,18 @@ class _Blocks:
         weights, loss = ops.where(in_range, weights, 0.0), ops.sum(losses)
         if self.are_factored(kernel):
             return vectors, loss, each, exponentials, weights[:, None] / total
-        slope = _slope(labels, exponentials, total, weights, self._label_smoothing)
+        d_logits = _logits_gradient(
+            labels, exponentials, total, weights, self._label_smoothing
+        )
         if self._pairs is not None:
             log_probs = logits - (peak + ops.log(total))
             weights = self._consistency * self._pairs.weights_of(tokens, start)
             probs = exponentials / total
-            added, added_slope = divergence(log_probs, probs, weights)
-            loss, slope = loss + added, slope + added_slope
-        return vectors, loss, each, slope, ops.ones((1, 1), kernel.dtype)
+            apart, d_apart = divergence(log_probs, probs, weights)
+            loss, d_logits = loss + apart, d_logits + d_apart
+        return vectors, loss, each, d_logits, ops.ones((1, 1), kernel.dtype)
 
-    def target_slopes(self, hidden, transposed, mean):
+    def target_gradients(self, hidden, transposed, mean):
         """Computes both factors' gradients of the logits' mean under the target.
 
         Returns:

@@ -351,13 +351,13 @@ def _training(model):
     except NotImplementedError:  # Of a subclass that says nothing of itself.
         config = None
     return {
-        "model": f"{type(model).__name__} {_described(config)}",
+        "model": f"{type(model).__name__} {_describe(config)}",
         "variables": variables,
-        "optimizer": _described(model.optimizer),
+        "optimizer": _describe(model.optimizer),
     }
 
 
-def _described(thing):
+def _describe(thing):
     """Returns a configuration as text, without what differs from run to run."""
     config = _without_names(keras.saving.serialize_keras_object(thing))
     text = json.dumps(config, sort_keys=True, default=lambda x: type(x).__name__)

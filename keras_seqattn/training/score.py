@@ -127,14 +127,14 @@ class TranslationScore(keras.callbacks.Callback):
     def _score(self):
         if self._is_scored:
             return
-        self.translations = self._translated(self.model)
+        self.translations = self._translate(self.model)
         for name, metric in self._metrics.items():
             score = metric.corpus_score(self.translations, [self.references])
             self._scores[f"val_{name}"] = score.score
             setattr(self, f"{name}_signature", str(metric.get_signature()))
         self._is_scored = True
 
-    def _translated(self, model):
+    def _translate(self, model):
         """Translates the sources, as a `Translator` does."""
         limit = source_limit(model) - 1
         token_ids = [

@@ -29,7 +29,7 @@ def write_snapshot(path: Path, values: Any) -> None:
         {'epoch': 3, 'weights': [array([1., 1.])]}
     """
     arrays = {}
-    text = json.dumps(_encoded(values, arrays)).encode()
+    text = json.dumps(_encode(values, arrays)).encode()
     with replacing(path) as unfinished:
         np.savez(unfinished, **{_TEXT: np.frombuffer(text, "uint8")}, **arrays)
 
@@ -50,7 +50,7 @@ def read_snapshot(path: Path, keys: Iterable[str] | None = None) -> Any:
     remedy = "restore a copy of it, or delete it to begin anew"
     with reading(path, "of saved values", remedy):
         with np.load(path, allow_pickle=False) as arrays:
-            values = _decoded(json.loads(arrays[_TEXT].tobytes()), arrays)
+            values = _decode(json.loads(arrays[_TEXT].tobytes()), arrays)
         return values if keys is None else mapping(values, keys)
 
 
@@ -95,13 +95,13 @@ def is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float | bool | np.generic)
 
 
-def _encoded(value, arrays):
+def _encode(value, arrays):
     """Returns what JSON can hold, and puts the arrays into `arrays` by their names."""
     if isinstance(value, dict):
-        pairs = [[_encoded(x, arrays) for x in pair] for pair in value.items()]
+        pairs = [[_encode(x, arrays) for x in pair] for pair in value.items()]
         return {"dict": pairs}
     if isinstance(value, list | tuple):
-        items = [_encoded(x, arrays) for x in value]
+        items = [_encode(x, arrays) for x in value]
         return {"tuple": items} if isinstance(value, tuple) else items
     if isinstance(value, np.ndarray):
         name = f"array_{len(arrays)}"
@@ -110,14 +110,14 @@ def _encoded(value, arrays):
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _decoded(value, arrays):
-    """Undoes `_encoded`."""
+def _decode(value, arrays):
+    """Undoes `_encode`."""
     if isinstance(value, list):
-        return [_decoded(x, arrays) for x in value]
+        return [_decode(x, arrays) for x in value]
     if not isinstance(value, dict):
         return value
     if "array" in value:
         return arrays[value["array"]]
     if "tuple" in value:
-        return tuple(_decoded(x, arrays) for x in value["tuple"])
-    return {_decoded(key, arrays): _decoded(x, arrays) for key, x in value["dict"]}
+        return tuple(_decode(x, arrays) for x in value["tuple"])
+    return {_decode(key, arrays): _decode(x, arrays) for key, x in value["dict"]}

@@ -124,8 +124,8 @@ def test_the_compiled_program_computes_again():
     import jax
 
     def flops(gradient_checkpointing):
-        slope = jax.jit(jax.grad(loss_of_blocks(gradient_checkpointing)))
-        program = slope.lower(ops.ones((4, 64, WIDTH))).compile()
+        gradient = jax.jit(jax.grad(loss_of_blocks(gradient_checkpointing)))
+        program = gradient.lower(ops.ones((4, 64, WIDTH))).compile()
         return program.cost_analysis()["flops"]
 
     assert flops(True) > 1.2 * flops(False)

@@ -63,9 +63,9 @@ def test_there_and_back(lengths):
         y = tokens.pad(tokens.unpad(x))
         return ops.sum(y * ops.convert_to_tensor(upstream_gradient(X.shape)))
 
-    _, slope = value_and_gradient(function, X)
+    _, gradient = value_and_gradient(function, X)
     expected = np.where(taken[..., None], upstream_gradient(X.shape), 0.0)
-    np.testing.assert_array_equal(slope, expected)
+    np.testing.assert_array_equal(gradient, expected)
 
 
 def test_heads_go_to_their_positions_and_back():
@@ -83,9 +83,9 @@ def test_heads_go_to_their_positions_and_back():
 @with_multiples
 def test_padding_alone_gives_numbers_and_no_gradient(multiple):
     mask = mask_of("none")
-    value, slope = value_and_gradient(lambda x: ops.sum(encoded(x, mask)), X)
+    value, gradient = value_and_gradient(lambda x: ops.sum(encoded(x, mask)), X)
     assert value == 0.0
-    assert not slope.any()
+    assert not gradient.any()
 
 
 @pytest.mark.backends("tensorflow")
@@ -148,10 +148,10 @@ def test_stacks_return_the_same_and_have_the_same_gradient(options):
         y = encoded(x, mask, unpad, **options)
         return ops.sum(y * ops.convert_to_tensor(upstream_gradient(X.shape)))
 
-    expected, expected_slope = value_and_gradient(lambda x: function(x, False), X)
-    value, slope = value_and_gradient(lambda x: function(x, True), X)
+    expected, expected_gradient = value_and_gradient(lambda x: function(x, False), X)
+    value, gradient = value_and_gradient(lambda x: function(x, True), X)
     np.testing.assert_allclose(value, expected, rtol=1e-4)
-    np.testing.assert_allclose(slope, expected_slope, atol=1e-4)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-4)
 
 
 @with_multiples
@@ -163,10 +163,10 @@ def test_what_stands_at_padding_is_not_read(multiple):
     def function(x):
         return ops.sum(encoded(x, mask))
 
-    value, slope = value_and_gradient(function, x.astype("float32"))
+    value, gradient = value_and_gradient(function, x.astype("float32"))
     assert np.isfinite(value) == (multiple == 1)
     if multiple == 1:
-        np.testing.assert_array_equal(slope != 0.0, np.repeat(mask[..., None], D, 2))
+        np.testing.assert_array_equal(gradient != 0.0, np.repeat(mask[..., None], D, 2))
 
 
 def fitted(unpad, jit_compile, **options):

@@ -67,8 +67,8 @@ def test_phrases_are_plain_text(parts):
 
 @pytest.mark.parametrize("language", [*MAIN, *OTHERS])
 def test_every_language_has_every_phrase(language):
-    lines = phrases._rendered(language)
-    assert len(lines) == len(phrases._rendered("en"))
+    lines = phrases._render_all(language)
+    assert len(lines) == len(phrases._render_all("en"))
     gaps = (*phrases.UNITS, "duration-", "{")
     assert not [line for line in lines if any(gap in line for gap in gaps)]
 
@@ -92,7 +92,7 @@ def test_translations_by_hand():
         "5 weeks ago": "vor 5 Wochen",
         "Switzerland": "Schweiz",
     }
-    pairs = dict(zip(phrases._rendered("en"), phrases._rendered("de"), strict=True))
+    pairs = dict(zip(phrases._render_all("en"), phrases._render_all("de"), strict=True))
     assert {source: pairs[source] for source in known} == known
 
 
@@ -121,7 +121,7 @@ def test_callers_may_change_their_lists():
 
 
 def test_without_babel_it_says_what_to_install(monkeypatch):
-    phrases._rendered.cache_clear()
+    phrases._render_all.cache_clear()
     phrases.phrase_splits.cache_clear()
     monkeypatch.setitem(sys.modules, "babel", None)
     with pytest.raises(ImportError, match=r'pip install "\.\[corpora\]"'):

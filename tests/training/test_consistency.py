@@ -1,4 +1,4 @@
-"""The divergence of pairs in the loss, against float64 loops and their slopes."""
+"""The divergence of pairs in the loss, against float64 loops and their gradients."""
 
 import keras
 import numpy as np
@@ -87,9 +87,9 @@ def aligned(labels, pieces):
 
 
 def expected(labels, weights, pairs):
-    """The loss, and its slope for each logit: of the divergence by differences."""
+    """The loss, and its gradient for the logits: of the divergence by differences."""
     logits = HIDDEN[: len(labels)].astype("float64") @ KERNEL
-    loss, total, slope = reference(labels, logits, weights, SMOOTHING)
+    loss, total, d_logits = reference(labels, logits, weights, SMOOTHING)
     for partners in pairs:
         weight = ALPHA * min(weights[place] for place in partners)
         pair = np.stack([logits[place] for place in partners])
@@ -98,8 +98,8 @@ def expected(labels, weights, pairs):
             step = np.zeros_like(pair)
             step[i, v] = 1e-5
             rise = divergence(pair + step) - divergence(pair - step)
-            slope[(*partners[i], v)] += weight * rise / 2e-5
-    return loss / total, slope / total
+            d_logits[(*partners[i], v)] += weight * rise / 2e-5
+    return loss / total, d_logits / total
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -122,15 +122,15 @@ def test_loss_and_gradients_are_the_float64_loop(labels, pieces, mode):
         logits = ops.matmul(hidden, kernel)
         return of_logits(keep_factors(logits, hidden, kernel))
 
-    value, slope = expected(labels, weights, pairs)
+    value, d_logits = expected(labels, weights, pairs)
     got, (gradient,) = values_and_gradients(of_logits, [hidden @ KERNEL], mode)
     np.testing.assert_allclose(got, value, rtol=1e-5)
-    np.testing.assert_allclose(gradient, slope, atol=1e-6)
+    np.testing.assert_allclose(gradient, d_logits, atol=1e-6)
     got, gradients = values_and_gradients(of_factors, [hidden, KERNEL], mode)
     np.testing.assert_allclose(got, value, rtol=1e-5)
-    np.testing.assert_allclose(gradients[0], slope @ KERNEL.T, atol=1e-6)
+    np.testing.assert_allclose(gradients[0], d_logits @ KERNEL.T, atol=1e-6)
     np.testing.assert_allclose(
-        gradients[1], np.einsum("btd,btv->dv", hidden, slope), atol=1e-5
+        gradients[1], np.einsum("btd,btv->dv", hidden, d_logits), atol=1e-5
     )
 
 

@@ -50,17 +50,17 @@ def projected(hidden, kernel, labels=LABELS, weights=WEIGHTS, label_smoothing=0.
 )
 def test_sum_and_both_gradients_are_the_float64_loop(label_smoothing, weights):
     logits = HIDDEN.astype("float64") @ KERNEL
-    total, _, slope = reference(LABELS, logits, weights, label_smoothing, pad_id=-1)
-    value, hidden_slope = value_and_gradient(
+    total, _, gradient = reference(LABELS, logits, weights, label_smoothing, pad_id=-1)
+    value, hidden_gradient = value_and_gradient(
         lambda x: projected(x, KERNEL, LABELS, weights, label_smoothing)[0], HIDDEN
     )
     np.testing.assert_allclose(value, total, rtol=1e-5)
-    np.testing.assert_allclose(hidden_slope, slope @ KERNEL.T, atol=1e-5)
-    _, kernel_slope = value_and_gradient(
+    np.testing.assert_allclose(hidden_gradient, gradient @ KERNEL.T, atol=1e-5)
+    _, kernel_gradient = value_and_gradient(
         lambda x: projected(HIDDEN, x, LABELS, weights, label_smoothing)[0], KERNEL
     )
     np.testing.assert_allclose(
-        kernel_slope, np.einsum("btd,btv->dv", HIDDEN, slope), atol=1e-4
+        kernel_gradient, np.einsum("btd,btv->dv", HIDDEN, gradient), atol=1e-4
     )
 
 
@@ -84,14 +84,14 @@ def test_a_label_out_of_range_is_nan_without_gradient():
     labels, weights = LABELS.copy(), np.ones(SHAPE, "float32")
     labels[1, 3], labels[2, 4] = V, -7
     weights[2, 4] = 0.0
-    value, slope = value_and_gradient(
+    value, gradient = value_and_gradient(
         lambda x: projected(x, KERNEL, labels, weights)[0], HIDDEN
     )
     assert np.isnan(value)
-    assert np.isfinite(slope).all()
-    assert not slope[1, 3].any()
-    assert not slope[2, 4].any()
-    assert slope[1, 2].all()
+    assert np.isfinite(gradient).all()
+    assert not gradient[1, 3].any()
+    assert not gradient[2, 4].any()
+    assert gradient[1, 2].all()
 
 
 def test_nothing_but_padding_is_zero():
@@ -102,9 +102,9 @@ def test_nothing_but_padding_is_zero():
         logits = ops.matmul(hidden, KERNEL)
         return loss(labels, keep_factors(logits, hidden, KERNEL))
 
-    value, slope = value_and_gradient(function, HIDDEN)
+    value, gradient = value_and_gradient(function, HIDDEN)
     assert value == 0.0
-    assert not slope.any()
+    assert not gradient.any()
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="logits carry no factors on torch")
@@ -119,10 +119,12 @@ def test_loss_of_factors_is_the_loss_of_logits(normalize_by, weights):
             keep_factors(logits, hidden, ops.convert_to_tensor(KERNEL))
         return loss(LABELS, logits, weights)
 
-    value, slope = value_and_gradient(lambda x: function(x, True), HIDDEN)
-    expected, expected_slope = value_and_gradient(lambda x: function(x, False), HIDDEN)
+    value, gradient = value_and_gradient(lambda x: function(x, True), HIDDEN)
+    expected, expected_gradient = value_and_gradient(
+        lambda x: function(x, False), HIDDEN
+    )
     np.testing.assert_allclose(value, expected, rtol=1e-5)
-    np.testing.assert_allclose(slope, expected_slope, atol=1e-6)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-6)
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS, np.array([1.0, 2.0, 0.5])])
@@ -135,10 +137,10 @@ def test_linear_crossentropy_is_the_loss_of_logits(weights):
     def plain(hidden):
         return MaskedCrossentropy(0.1)(LABELS, ops.matmul(hidden, KERNEL), weights)
 
-    value, slope = value_and_gradient(linear, HIDDEN)
-    expected, expected_slope = value_and_gradient(plain, HIDDEN)
+    value, gradient = value_and_gradient(linear, HIDDEN)
+    expected, expected_gradient = value_and_gradient(plain, HIDDEN)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
-    np.testing.assert_allclose(slope, expected_slope, atol=1e-6)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-6)
     assert not ops.convert_to_numpy(linear_crossentropy(HIDDEN, KERNEL, 0 * LABELS))
 
 
@@ -267,8 +269,8 @@ def test_compiled_program_has_no_logits():
         return loss(LABELS, layer(hidden, training=training))
 
     def text(training):
-        slope = jax.jit(jax.grad(lambda x: program(x, training)))
-        return slope.lower(HIDDEN).compile().as_text()
+        gradient = jax.jit(jax.grad(lambda x: program(x, training)))
+        return gradient.lower(HIDDEN).compile().as_text()
 
     assert f"[{LABELS.size},{V}]" in text(False)
     assert f"[{LABELS.size},{V}]" not in text(True)

@@ -42,7 +42,7 @@ def test_loss_and_gradient_are_the_float64_loop(label_smoothing, normalize_by, w
     np.testing.assert_allclose(gradient, expected / divisor, atol=1e-7)
 
 
-def test_gradient_is_the_slope():
+def test_gradient_is_that_of_finite_differences():
     loss, logits, step = MaskedCrossentropy(0.2), random_logits(LABELS, scale=1.0), 1e-2
     _, gradient = value_and_gradient(lambda x: loss(LABELS, x), logits)
     for position in [(0, 0, 5), (0, 1, 0), (1, 2, 7), (2, 5, 2), (0, 5, 3)]:

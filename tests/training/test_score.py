@@ -85,7 +85,7 @@ def test_the_logs_have_sacrebleu_s_figures(monkeypatch):
         scored.append(model)
         return translations
 
-    monkeypatch.setattr(TranslationScore, "_translated", translated)
+    monkeypatch.setattr(TranslationScore, "_translate", translated)
     x = np.ones((2, 1))
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

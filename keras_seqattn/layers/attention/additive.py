@@ -19,7 +19,7 @@ from keras_seqattn.annotations import Seed, Shape, Tensor
 from keras_seqattn.backend import autodiff
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.distances import DistanceBias
-from keras_seqattn.layers.attention.functional import check_options, checked
+from keras_seqattn.layers.attention.functional import check_inputs, check_options
 from keras_seqattn.layers.attention.kernels import explicit
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks, map_blocks
 from keras_seqattn.layers.attention.scaled_dot import AttentionLayer
@@ -78,7 +78,7 @@ def additive_attention(
     Reference:
         Bahdanau et al. 2015, appendix A.1.2. Differs: empty rows are zero.
     """
-    query, key, value = checked(query, key, value)
+    query, key, value = check_inputs(query, key, value)
     arguments.fraction("dropout", dropout)
     arguments.seed("seed", seed)
     scores = additive_scores(
@@ -131,7 +131,7 @@ def additive_scores(
         >>> np.asarray(additive_scores(q, q, vector, causal=True))[0, 0].tolist()
         [[1.0, 0.0], [0.5, 0.5]]
     """
-    query, key, _ = checked(query, key, key)
+    query, key, _ = check_inputs(query, key, key)
     check_options(query, key, mask, bias)
     masks.check_band(causal, window, offset)
     arguments.tensor("vector", vector)
@@ -225,8 +225,8 @@ def _sums_in_blocks(query, key, vector):
 
             def of_q_block(_, block, upstream):
                 tanh = _tanh(block, all_keys)
-                slope = ops.einsum("bgts,bgtsu->bgtu", upstream, 1.0 - tanh * tanh)
-                return slope * factors, ops.einsum("bgts,bgtsu->gtu", upstream, tanh)
+                d_tanh = ops.einsum("bgts,bgtsu->bgtu", upstream, 1.0 - tanh * tanh)
+                return d_tanh * factors, ops.einsum("bgts,bgtsu->gtu", upstream, tanh)
 
             like = ops.zeros_like(q_blocks[0]), ops.zeros_like(factors)
             d_query, d_vector = map_blocks(of_q_block, (q_blocks, by_query), like)
@@ -243,8 +243,8 @@ def _sums_in_blocks(query, key, vector):
 
             def of_k_block(_, block, upstream):
                 tanh = _tanh(block, all_queries)
-                slope = (1.0 - tanh * tanh) * factors  # (B, G, s, R * T, U)
-                return (ops.einsum("bgst,bgstu->bgsu", upstream, slope),)
+                d_tanh = (1.0 - tanh * tanh) * factors  # (B, G, s, R * T, U)
+                return (ops.einsum("bgst,bgstu->bgsu", upstream, d_tanh),)
 
             like = (ops.zeros_like(k_blocks[0]),)
             return k.join(map_blocks(of_k_block, (k_blocks, by_key), like)[0])

@@ -50,7 +50,7 @@ def take_weights(layer: keras.layers.Layer, source: keras.layers.Layer) -> None:
     if not source.built:
         return
     layer.build_from_config(source.get_build_config())
-    wanted, found = _described(layer), _described(source)
+    wanted, found = _describe(layer), _describe(source)
     if found[: len(wanted)] != wanted or len(found) > len(wanted):
         raise ValueError(
             "`layer` must have the weights of a plain layer: merge LoRA into the "
@@ -60,7 +60,7 @@ def take_weights(layer: keras.layers.Layer, source: keras.layers.Layer) -> None:
     layer.set_weights(source.get_weights())
 
 
-def _described(layer):
+def _describe(layer):
     """Returns name, shape and dtype of each weight."""
     return [
         ("/".join(w.path.split("/")[-2:]), tuple(w.shape), w.dtype)

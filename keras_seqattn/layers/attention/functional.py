@@ -90,7 +90,7 @@ def dot_product_attention(
     Reference:
         Vaswani et al. 2017, section 3.2.1. Differs: empty rows are zero.
     """
-    query, key, value = checked(query, key, value)
+    query, key, value = check_inputs(query, key, value)
     check_options(query, key, mask, bias, scale)
     masks.check_band(causal, window, offset)
     arguments.fraction("dropout", dropout)
@@ -104,12 +104,12 @@ def dot_product_attention(
         )
     if implementation == "chunked":
         options["mask"] = _pair_mask(query, key, mask)
-        query = _scaled(query, scale)
+        query = _scale_query(query, scale)
         return chunked_attention(
             query, key, value, bias=bias, dropout=dropout, seed=seed, **options
         )
     if implementation == "fused":
-        query, bias = _scaled(query, scale), distances.of_pairs(bias)
+        query, bias = _scale_query(query, scale), distances.of_pairs(bias)
         return fused.fused_attention(query, key, value, bias, dropout, **options)
     mask = _pair_mask(query, key, **options)
     weights = explicit.softmax(dot_scores(query, key, scale), mask, bias, query.dtype)
@@ -153,7 +153,7 @@ def attention_scores(
         >>> np.asarray(attention_scores(q, q, causal=True))[0, 0].tolist()
         [[1.0, 0.0], [0.5, 0.5]]
     """
-    query, key, _ = checked(query, key, key)
+    query, key, _ = check_inputs(query, key, key)
     check_options(query, key, mask, bias, scale)
     masks.check_band(causal, window, offset)
     mask = _pair_mask(query, key, mask, causal, window, offset)
@@ -308,7 +308,9 @@ def check_options(
     distances.checked_bias(bias, sizes)
 
 
-def checked(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def check_inputs(
+    query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Converts query, key and value to tensors, and sees that they fit each other.
 
     Args:
@@ -325,7 +327,7 @@ def checked(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, 
     Example:
         >>> import numpy as np
         >>> x = np.ones((1, 3, 2, 4))
-        >>> [tuple(tensor.shape) for tensor in checked(x, x, x)]
+        >>> [tuple(tensor.shape) for tensor in check_inputs(x, x, x)]
         [(1, 3, 2, 4), (1, 3, 2, 4), (1, 3, 2, 4)]
     """
     given = {"query": query, "key": key, "value": value}
@@ -353,7 +355,7 @@ def checked(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, 
     return query, key, value
 
 
-def _scaled(query, scale):
+def _scale_query(query, scale):
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return query * ops.cast(scale, query.dtype)
 
@@ -379,12 +381,12 @@ def dot_scores(query: Tensor, key: Tensor, scale: float | None = 1.0) -> Tensor:
         (1, 4, 3, 5)
     """
     # Transposed once, and their gradients once: an einsum does so in each product.
-    query, key = (explicit.widened(x) for x in (query, key))
+    query, key = (explicit.widen(x) for x in (query, key))
     query, key = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key))
     groups, source = key.shape[1], ops.shape(key)[2]
     batch, heads, target, key_dim = ops.shape(query)
     query = ops.reshape(
-        _scaled(query, scale), (batch, groups, heads // groups * target, key_dim)
+        _scale_query(query, scale), (batch, groups, heads // groups * target, key_dim)
     )
     scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, G, R T, S)
     return ops.reshape(scores, (batch, heads, target, source))

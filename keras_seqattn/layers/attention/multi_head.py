@@ -45,7 +45,7 @@ from keras_seqattn.layers.shapes import (
     check_tensor,
 )
 from keras_seqattn.layers.transformer.unpadding import Unpadding
-from keras_seqattn.layers.weights.initializers import copied
+from keras_seqattn.layers.weights.initializers import copy_initializer
 from keras_seqattn.layers.weights.quantization import dtype_config, unquantized
 
 SCORES = ("scaled_dot", "dot", "additive")
@@ -314,7 +314,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             self.score_vector = self.add_weight(
                 name="score_vector",
                 shape=(self.num_heads, self.key_dim),
-                initializer=copied(self.kernel_initializer),
+                initializer=copy_initializer(self.kernel_initializer),
                 regularizer=self.kernel_regularizer,
                 constraint=self.kernel_constraint,
             )
@@ -350,8 +350,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             input_shape,
             widths,
             use_bias=self.use_bias,
-            kernel_initializer=copied(self.kernel_initializer),
-            bias_initializer=copied(self.bias_initializer),
+            kernel_initializer=copy_initializer(self.kernel_initializer),
+            bias_initializer=copy_initializer(self.bias_initializer),
             kernel_regularizer=self.kernel_regularizer,
             bias_regularizer=self.bias_regularizer,
             activity_regularizer=self._activity_regularizer,
@@ -465,8 +465,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         values = self.project_value(value)  # (B, S, G, V)
         folded = fold.inputs(queries), value_fold.inputs(keys)
         output, scores = self._attend(
-            self._placed(folded[0], offset),
-            self._placed(folded[1], 0),
+            self._rotate(folded[0], offset),
+            self._rotate(folded[1], 0),
             value_fold.inputs(values),
             mask=fold.mask(mask, queries, keys),
             bias=self._bias(*(ops.shape(x)[1] for x in folded), offset),
@@ -488,7 +488,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
                 " attention scores."
             )
 
-    def _placed(self, heads, start):
+    def _rotate(self, heads, start):
         """Rotates heads `(B, L, H, K)` that stand at `start`, `start + 1`, ..."""
         return heads if self.positions is None else self.positions.rotate(heads, start)
 
@@ -644,7 +644,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
                 "pass `layers.mark_ancestry(ancestry, index)`. "
                 f"Received: ancestry=None with {width} beams."
             )
-        keys = self._beams_placed(self.project_key(query), index)
+        keys = self._rotate_beams(self.project_key(query), index)
         entries = KVCache.of(keys, self.project_value(query))
         length = cache.key.shape[3] // width
         cache = cache.write(entries, index % length * width)
@@ -687,7 +687,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             check_tensor("key", key, "(batch, length, width)")
         arguments.index("start", start)
         keys = self.project_key(value if key is None else key)
-        return KVCache.of(self._placed(keys, start), self.project_value(value))
+        return KVCache.of(self._rotate(keys, start), self.project_value(value))
 
     def step_memory(
         self,
@@ -747,7 +747,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         # The other kernels take a query's row for its position. Here rows are beams, so
         # mask and bias carry the positions.
         return self._attend(
-            self._beams_placed(self.project_query(query), index),
+            self._rotate_beams(self.project_query(query), index),
             *kept.read(),  # (B, N, G, K), (B, N, G, V)
             mask=mask,
             bias=bias,
@@ -756,12 +756,12 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             return_scores=return_scores,
         )
 
-    def _beams_placed(self, heads, index):
+    def _rotate_beams(self, heads, index):
         """Rotates heads `(B, W, H, K)` of beams, which all stand at `index`."""
         if self.positions is None:
             return heads
         rows = ops.reshape(heads, (-1, 1, *heads.shape[2:]))  # (B W, 1, H, K)
-        return ops.reshape(self._placed(rows, index), (-1, *heads.shape[1:]))
+        return ops.reshape(self._rotate(rows, index), (-1, *heads.shape[1:]))
 
     def compute_mask(self, query: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Passes the mask of `query` on to the output, none to the weights."""

@@ -10,7 +10,7 @@ from keras_seqattn.annotations import Activation, Initializer, Shape, Tensor
 from keras_seqattn.backend.ops import sizes
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.shapes import check_rank
-from keras_seqattn.layers.weights.initializers import copied
+from keras_seqattn.layers.weights.initializers import copy_initializer
 from keras_seqattn.layers.weights.lora import Dense
 from keras_seqattn.layers.weights.quantization import dtype_config
 
@@ -83,8 +83,8 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
     def _dense(self, units, name):
         return Dense(
             units,
-            kernel_initializer=copied(self.kernel_initializer),
-            bias_initializer=copied(self.bias_initializer),
+            kernel_initializer=copy_initializer(self.kernel_initializer),
+            bias_initializer=copy_initializer(self.bias_initializer),
             name=name,
             dtype=self.dtype_policy,
         )

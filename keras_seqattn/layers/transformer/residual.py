@@ -187,16 +187,16 @@ class LayerNormalization(keras.layers.LayerNormalization):
             return super().call(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         given = (ops.cast(x, dtype) for x in (inputs, self.gamma, self.beta))
-        return ops.cast(_normalized(*given, self.epsilon), self.compute_dtype)
+        return ops.cast(_layer_norm(*given, self.epsilon), self.compute_dtype)
 
 
-def _normalized(x, gamma, beta, epsilon):
+def _layer_norm(x, gamma, beta, epsilon):
     """Normalizes `(..., D)`, with `gamma` and `beta` `(D,)`."""
     width = x.shape[-1]
     mean_of = ops.full((width, 1), 1 / width, x.dtype)
 
     @autodiff.custom_gradient
-    def normalized(x, gamma, beta):
+    def layer_norm(x, gamma, beta):
         shape = sizes(x)
         x = ops.reshape(x, (-1, width))  # (N, D)
         # Means are products with a column: a sum along rows takes longer.
@@ -206,14 +206,14 @@ def _normalized(x, gamma, beta, epsilon):
         normal = centered * inverse
 
         def gradient(upstream):
-            slope = ops.reshape(upstream, (-1, width))
-            along = slope * normal
+            d_output = ops.reshape(upstream, (-1, width))
+            along = d_output * normal
             scaled_mean = gamma[:, None] * mean_of
-            x_slope = slope * gamma - ops.matmul(slope, scaled_mean)
-            x_slope = (x_slope - normal * ops.matmul(along, scaled_mean)) * inverse
-            sums = ops.sum(along, axis=0), ops.sum(slope, axis=0)
-            return ops.reshape(x_slope, shape), *sums
+            d_x = d_output * gamma - ops.matmul(d_output, scaled_mean)
+            d_x = (d_x - normal * ops.matmul(along, scaled_mean)) * inverse
+            sums = ops.sum(along, axis=0), ops.sum(d_output, axis=0)
+            return ops.reshape(d_x, shape), *sums
 
         return ops.reshape(normal * gamma + beta, shape), gradient
 
-    return normalized(x, gamma, beta)
+    return layer_norm(x, gamma, beta)

@@ -60,12 +60,12 @@ class Unpadding:
     def unpad(self, x: Tensor) -> Tensor:
         """Returns the tokens `(1, M, D)` of vectors `(B, L, D)`."""
         vectors = ops.reshape(x, (-1, x.shape[-1]))
-        moved = _moved(vectors, _take(self.positions), _take_or_zero(self.tokens))
+        moved = _move(vectors, _take(self.positions), _take_or_zero(self.tokens))
         return ops.expand_dims(moved, 0)
 
     def pad(self, x: Tensor) -> Tensor:
         """Returns tokens `(1, M, D)` at their positions `(B, L, D)`, and zeros else."""
-        vectors = _moved(
+        vectors = _move(
             ops.squeeze(x, 0), _take_or_zero(self.tokens), _take(self.positions)
         )
         return ops.reshape(vectors, (*self._sizes, x.shape[-1]))
@@ -74,7 +74,7 @@ class Unpadding:
         """Returns heads `(1, M, H, K)` at `(B, L, H, K)`, and copies of some else."""
         heads, width = x.shape[2:]
         positions, _, copied = self._of_heads(heads)
-        x = _moved(ops.reshape(x, (-1, width)), _take(copied), _take(positions))
+        x = _move(ops.reshape(x, (-1, width)), _take(copied), _take(positions))
         batch_size, length = self._sizes
         x = ops.reshape(x, (batch_size, heads, length, width))
         # Where attention transposes it back, TensorFlow leaves both out.
@@ -85,7 +85,7 @@ class Unpadding:
         heads, width = x.shape[2:]
         positions, tokens, _ = self._of_heads(heads)
         x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))  # (B H L, V)
-        x = _moved(x, _take(positions), _take_or_zero(tokens))
+        x = _move(x, _take(positions), _take_or_zero(tokens))
         return ops.reshape(x, (1, -1, heads, width))
 
     def mask(self, mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor | None:
@@ -119,7 +119,7 @@ class Unpadding:
         return self._by_heads[heads]
 
 
-def _moved(x, move, back):
+def _move(x, move, back):
     """Moves vectors; their gradient is moved back, and not added up."""
     return autodiff.custom_gradient(lambda x: (move(x), back))(x)
 

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 
-def copied(initializer: Any) -> Any:
+def copy_initializer(initializer: Any) -> Any:
     """Returns an initializer of the same configuration.
 
     Keras's initializers draw the same numbers when they are used again.
@@ -17,7 +17,7 @@ def copied(initializer: Any) -> Any:
         A copy; what is no `keras.initializers.Initializer` stands for itself.
 
     Example:
-        >>> copied(keras.initializers.get("zeros")).__class__.__name__
+        >>> copy_initializer(keras.initializers.get("zeros")).__class__.__name__
         'Zeros'
     """
     is_keras = isinstance(initializer, keras.initializers.Initializer)

@@ -18,7 +18,7 @@ from keras_seqattn.layers.dropout import drop
 MASKED_SCORE = -1e30
 
 
-def widened(x: Tensor) -> Tensor:
+def widen(x: Tensor) -> Tensor:
     """Returns what scores are computed from: float16, whose products overflow, wider.
 
     Args:
@@ -28,7 +28,7 @@ def widened(x: Tensor) -> Tensor:
         `x`, in float32 where it is float16.
 
     Example:
-        >>> keras.backend.standardize_dtype(widened(ops.ones(2, "float16")).dtype)
+        >>> keras.backend.standardize_dtype(widen(ops.ones(2, "float16")).dtype)
         'float32'
     """
     is_float16 = keras.backend.standardize_dtype(x.dtype) == "float16"

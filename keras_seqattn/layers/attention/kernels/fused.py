@@ -60,7 +60,7 @@ def fused_attention(
     pairs = mask = None if is_causal else masks.pair_mask(*shapes, **options)
     dtype = keras.backend.standardize_dtype(query.dtype)
     if not fused_attention_takes_float16():
-        query, key, value = (explicit.widened(x) for x in (query, key, value))
+        query, key, value = (explicit.widen(x) for x in (query, key, value))
     if bias is not None and dtype == "float16":
         bias, mask = _float16_bias(mask, ops.cast(bias, "float32")), None
     elif bias is not None:
@@ -69,7 +69,7 @@ def fused_attention(
             bias, mask = ops.where(mask, bias, explicit.MASKED_SCORE), None
     # JAX's kernel wants one width; zeros change no product.
     value_dim, width = value.shape[-1], max(key.shape[-1], value.shape[-1])
-    query, key, value = (_widened(x, width) for x in (query, key, value))
+    query, key, value = (_pad_width(x, width) for x in (query, key, value))
     output = ops.dot_product_attention(
         query, key, value, bias=bias, mask=mask, scale=1.0, is_causal=is_causal
     )
@@ -121,6 +121,6 @@ def _float16_bias(mask, bias):
     return ops.cast(bias, "float16")
 
 
-def _widened(x, width):
+def _pad_width(x, width):
     missing = width - x.shape[-1]
     return ops.pad(x, ((0, 0), (0, 0), (0, 0), (0, missing))) if missing else x

@@ -55,7 +55,7 @@ from keras_seqattn.layers.attention.kernels.chunked.blocks import (
     scan_blocks,
 )
 from keras_seqattn.layers.attention.kernels.chunked.pairs import BlockPairs
-from keras_seqattn.layers.attention.kernels.explicit import MASKED_SCORE, widened
+from keras_seqattn.layers.attention.kernels.explicit import MASKED_SCORE, widen
 
 # The logsumexp of a row that sees nothing: each weight made with it is zero.
 EMPTY_ROW = 1e30
@@ -159,7 +159,7 @@ def _forward(pairs, scores, q, v):
             row_sum = row_sum * rescale + ops.sum(p, axis=-2, keepdims=True)
             p = p * pairs.dropout(i, j, p)
             # p is not yet divided by its sum: products of float16 could overflow.
-            v_j = ops.swapaxes(widened(v[j]), -1, -2)  # (B, G, V, s)
+            v_j = ops.swapaxes(widen(v[j]), -1, -2)  # (B, G, V, s)
             return new_max, row_sum, acc * rescale + _matmul(v_j, p)
 
         # A hidden pair in a block before the first visible one weighs exp(0) = 1, which
@@ -256,7 +256,7 @@ def _add_dkv(dkv_j, p, ds, q_i, do_i, *_):
 
 def _scores(pairs, bias, k, i, j, q_i):
     """Computes one block of masked scores, float32 `(B, G, s, R * t)`."""
-    k_j, q_i = widened(k[j]), widened(q_i)
+    k_j, q_i = widen(k[j]), widen(q_i)
     s = ops.cast(ops.matmul(k_j, ops.swapaxes(q_i, -1, -2)), "float32")
     visible = pairs.visible(i, j)
     if bias is None and visible is None:
