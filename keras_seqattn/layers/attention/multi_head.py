@@ -7,7 +7,6 @@ Shapes: B batch, T target length, S source length, D width of an input, H heads,
 G key and value heads, K key_dim, V value_dim, W beams, L positions of a cache.
 """
 
-import inspect
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -24,7 +23,13 @@ from keras_seqattn.annotations import (
     Shape,
     Tensor,
 )
-from keras_seqattn.layers.attention import additive, conversion, functional, masks
+from keras_seqattn.layers.attention import (
+    additive,
+    checks,
+    conversion,
+    functional,
+    masks,
+)
 from keras_seqattn.layers.attention.axes import Folding
 from keras_seqattn.layers.attention.distances import count_heads, of_pairs
 from keras_seqattn.layers.attention.kv_cache import (
@@ -38,17 +43,13 @@ from keras_seqattn.layers.attention.projections import Projection
 from keras_seqattn.layers.embedding.relative import positions_in_attention
 from keras_seqattn.layers.shapes import (
     BEAMS,
-    check_batch,
     check_built,
     check_kept,
-    check_rank,
     check_tensor,
 )
 from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.initializers import copy_initializer
 from keras_seqattn.layers.weights.quantization import dtype_config, unquantized
-
-SCORES = ("scaled_dot", "dot", "additive")
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -172,13 +173,14 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._refuse_hooks()
-        self.num_heads = _positive("num_heads", num_heads)
-        self.key_dim = _positive("key_dim", key_dim)
-        self.value_dim = _positive(
+        checks.refuse_hooks(type(self), MultiHeadAttention)
+        keras_object = arguments.keras_object
+        self.num_heads = checks.positive_size("num_heads", num_heads)
+        self.key_dim = checks.positive_size("key_dim", key_dim)
+        self.value_dim = checks.positive_size(
             "value_dim", key_dim if value_dim is None else value_dim
         )
-        self.num_key_value_heads = _positive(
+        self.num_key_value_heads = checks.positive_size(
             "num_key_value_heads",
             num_heads if num_key_value_heads is None else num_key_value_heads,
         )
@@ -186,31 +188,19 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         self.use_gate = arguments.boolean("use_gate", use_gate)
         self.qk_norm = arguments.boolean("qk_norm", qk_norm)
         # Keras owns the name `output_shape` (`summary()` reads it).
-        self._output_shape = _output_widths(output_shape)
-        self.kernel_initializer = arguments.keras_object(
-            "kernel_initializer", kernel_initializer
-        )
-        self.bias_initializer = arguments.keras_object(
-            "bias_initializer", bias_initializer
-        )
-        self.kernel_regularizer = arguments.keras_object(
-            "kernel_regularizer", kernel_regularizer
-        )
-        self.bias_regularizer = arguments.keras_object(
-            "bias_regularizer", bias_regularizer
-        )
+        self._output_shape = checks.output_widths(output_shape)
+        self.kernel_initializer = keras_object("kernel_initializer", kernel_initializer)
+        self.bias_initializer = keras_object("bias_initializer", bias_initializer)
+        self.kernel_regularizer = keras_object("kernel_regularizer", kernel_regularizer)
+        self.bias_regularizer = keras_object("bias_regularizer", bias_regularizer)
         # Keras would apply its own `activity_regularizer` to the layer's output.
-        self._activity_regularizer = arguments.keras_object(
+        self._activity_regularizer = keras_object(
             "activity_regularizer", activity_regularizer
         )
-        self.kernel_constraint = arguments.keras_object(
-            "kernel_constraint", kernel_constraint
-        )
-        self.bias_constraint = arguments.keras_object(
-            "bias_constraint", bias_constraint
-        )
+        self.kernel_constraint = keras_object("kernel_constraint", kernel_constraint)
+        self.bias_constraint = keras_object("bias_constraint", bias_constraint)
         self.dropout = arguments.fraction("dropout", dropout)
-        self.attention_axes = _axes(attention_axes)
+        self.attention_axes = checks.axes_attended(attention_axes)
         self.sliding_window = arguments.positive_integer(
             "sliding_window", sliding_window, optional=True
         )
@@ -218,55 +208,13 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             "flash_attention", flash_attention, optional=True
         )
         self.seed = arguments.integer("seed", seed, optional=True)
-        self.score = arguments.choice("score", score, SCORES)
+        self.score = arguments.choice("score", score, checks.SCORES)
         self.scale = arguments.number("scale", scale, optional=True)
         self.positions = positions_in_attention(positions, self.dtype_policy)
         self.implementation = implementation
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
         self.supports_masking = True
-        self._check_options()
-
-    def _refuse_hooks(self):
-        """Refuses what a subclass overrides of Keras's class and nothing here calls."""
-        theirs = vars(keras.layers.MultiHeadAttention)
-        own = set(dir(type(self))) - set(dir(MultiHeadAttention))
-        for hook in sorted(own & set(theirs)):
-            if inspect.isfunction(theirs[hook]):
-                raise ValueError(
-                    f"`{hook}` must not be overridden: no method of this class calls "
-                    "it. Override `call`, give `score`, `scale` or `positions`, or "
-                    "subclass `keras.layers.MultiHeadAttention`. "
-                    f"Received: {type(self).__name__}.{hook}."
-                )
-
-    def _check_options(self):
-        if self.num_heads % self.num_key_value_heads:
-            raise ValueError(
-                "`num_key_value_heads` must divide `num_heads`. Received: "
-                f"num_key_value_heads={self.num_key_value_heads}, "
-                f"num_heads={self.num_heads}."
-            )
-        arguments.choice(
-            "implementation", self.implementation, functional.IMPLEMENTATIONS
-        )
-        if self.flash_attention and self.dropout > 0.0:
-            raise ValueError(
-                "Dropout is not supported when flash attention is enabled. "
-                "Please set dropout to 0.0 to use flash attention. "
-                f"Received: dropout={self.dropout!r}."
-            )
-        if self.scale is not None and self.score != "scaled_dot":
-            raise ValueError(
-                "`scale` must be None unless the score is 'scaled_dot'. "
-                f"Received: scale={self.scale!r}, score={self.score!r}."
-            )
-        implementation = self._implementation()
-        if self.score == "additive" and implementation not in ("auto", "explicit"):
-            raise ValueError(
-                "`implementation` must be 'auto' or 'explicit' for an additive score, "
-                "which no kernel computes. "
-                f"Received: implementation={implementation!r}."
-            )
+        checks.check_options(self, self._implementation())
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer, **options: Any) -> Self:
@@ -304,8 +252,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     ) -> None:
         """Makes the projections, and what the score and the positions learn."""
         key_shape = value_shape if key_shape is None else key_shape
-        _check_ranks(query_shape, value_shape)
-        _check_lengths(value_shape, key_shape)
+        checks.check_ranks(query_shape, value_shape)
+        checks.check_lengths(value_shape, key_shape)
         self._build_projections(query_shape, value_shape, key_shape)
         rank = len(query_shape)
         axes = self.attention_axes or tuple(range(1, rank - 1))
@@ -394,8 +342,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         offset: int | Tensor = 0,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attends from each vector of `query` to those of `value`."""
-        self._check_scores_wanted(return_attention_scores)
-        _check_shapes(query, value, key)
+        checks.check_scores_wanted(self.flash_attention, return_attention_scores)
+        checks.check_inputs(query, value, key)
         output, scores = self._attend_by(
             (self._folding, self._folding),
             query,
@@ -479,14 +427,6 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         )
         output = self.project_output(query, fold.output(output, queries))
         return output, fold.scores(scores, queries, keys) if return_scores else None
-
-    def _check_scores_wanted(self, return_attention_scores):
-        if self.flash_attention and return_attention_scores:
-            raise ValueError(
-                "Returning attention scores is not supported when flash "
-                "attention is enabled. Please disable flash attention to access"
-                " attention scores."
-            )
 
     def _rotate(self, heads, start):
         """Rotates heads `(B, L, H, K)` that stand at `start`, `start + 1`, ..."""
@@ -723,8 +663,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         arguments.check_flag("return_attention_scores", return_attention_scores)
         if index is not None:
             arguments.index("index", index, 0)
-        if self.positions is not None or self.sliding_window is not None:
-            _check_given("index", index)
+        checks.check_index(self, index)
         length = memory.key.shape[3]
         mask = checked_mask("mask", mask, length)
         mask = masks.input_masks(None, mask, None, None)  # (B, 1, S)
@@ -771,7 +710,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> Shape:
         """Returns the shape of the output without the weights."""
-        _check_lengths(value_shape, value_shape if key_shape is None else key_shape)
+        checks.check_lengths(value_shape, key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(
@@ -789,7 +728,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         offset: int | Tensor = 0,
     ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
-        _check_shapes(query, value, key)
+        checks.check_inputs(query, value, key)
         key_shape = None if key is None else key.shape
         shape = self.compute_output_shape(query.shape, value.shape, key_shape)
         output = keras.KerasTensor(shape, self.compute_dtype)
@@ -829,70 +768,3 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             "positions": self.positions and serialize(self.positions),
             "implementation": self.implementation,
         }
-
-
-def _check_shapes(query, value, key):
-    """Checks that tensors have a length each, and one batch size."""
-    _check_ranks(query.shape, value.shape)
-    check_batch(query=query, value=value, key=key)
-
-
-def _check_ranks(query_shape, value_shape):
-    """Checks that values have the rank of queries."""
-    check_rank("query", query_shape, "(batch, ..., length, width)")
-    axes = ", ".join(["length"] * (len(query_shape) - 2))
-    check_rank("value", value_shape, f"(batch, {axes}, width)")
-
-
-def _axes(attention_axes):
-    if attention_axes is None:
-        return None
-    axes = attention_axes
-    if isinstance(axes, int):
-        axes = (axes,)
-    wanted = "an int, list, or tuple of axes"
-    axes = arguments.sequence("attention_axes", axes, wanted, arguments.integer)
-    return tuple(axes) or arguments.refuse("attention_axes", attention_axes, wanted)
-
-
-def _check_lengths(value_shape, key_shape):
-    """Checks that values and keys agree in all but the width; in Keras's wording."""
-    if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
-        raise ValueError(
-            "All dimensions of `value` and `key`, except the last one, must be equal. "
-            f"Received: value_shape={value_shape} and key_shape={key_shape}"
-        )
-
-
-def _positive(name, value):
-    """Checks a size; the wording is that of Keras."""
-    try:
-        return arguments.positive_integer(name, value)
-    except ValueError:
-        raise ValueError(
-            f"Received an invalid value for argument `{name}`, "
-            f"expected a positive integer. Received: {name}={value!r}"
-        ) from None
-
-
-def _output_widths(output_shape):
-    if isinstance(output_shape, int) and not isinstance(output_shape, bool):
-        output_shape = (output_shape,)
-    try:
-        widths = arguments.sequence(
-            "output_shape", output_shape, "", arguments.positive_integer, optional=True
-        )
-    except ValueError:
-        raise ValueError(
-            f"Invalid `output_shape`: {output_shape!r}. When specified, the "
-            "`output_shape` should be of type tuple, list, or int."
-        ) from None
-    return tuple(widths or ()) or None
-
-
-def _check_given(name, index):
-    if index is None:
-        raise ValueError(
-            f"`{name}` must be given where the layer has `positions` or "
-            f"`sliding_window`. Received: {name}=None."
-        )

@@ -77,17 +77,19 @@ class Block(arguments.Checked, keras.layers.Layer):
         self.epsilon = epsilon
         self.supports_masking = True
         self.feed_forward_residual = self._residual(
-            FeedForward(
-                intermediate_dim,
-                activation=activation,
-                gated=gated,
-                dropout=activation_dropout,
-                kernel_initializer=self.kernel_initializer,
-                bias_initializer=self.bias_initializer,
-                name="feed_forward",
-                dtype=self.dtype_policy,
-            ),
-            "feed_forward_residual",
+            self._feed_forward(), "feed_forward_residual"
+        )
+
+    def _feed_forward(self):
+        return FeedForward(
+            self.intermediate_dim,
+            activation=self.activation,
+            gated=self.gated,
+            dropout=self.activation_dropout,
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
+            name="feed_forward",
+            dtype=self.dtype_policy,
         )
 
     def _residual(self, sublayer, name):

@@ -1,0 +1,138 @@
+"""What `MultiHeadAttention` refuses, in Keras's words where Keras refuses it too."""
+
+import inspect
+from typing import Any
+
+import keras
+
+from keras_seqattn import arguments
+from keras_seqattn.annotations import Shape, Tensor
+from keras_seqattn.layers.attention import functional
+from keras_seqattn.layers.shapes import check_batch, check_rank
+
+SCORES = ("scaled_dot", "dot", "additive")
+
+
+def refuse_hooks(subclass: type, base: type) -> None:
+    """Refuses what a subclass overrides of Keras's class and nothing here calls."""
+    theirs = vars(keras.layers.MultiHeadAttention)
+    added = set(dir(subclass)) - set(dir(base))
+    for hook in sorted(added & set(theirs)):
+        if inspect.isfunction(theirs[hook]):
+            raise ValueError(
+                f"`{hook}` must not be overridden: no method of this class calls "
+                "it. Override `call`, give `score`, `scale` or `positions`, or "
+                "subclass `keras.layers.MultiHeadAttention`. "
+                f"Received: {subclass.__name__}.{hook}."
+            )
+
+
+def positive_size(name: str, value: Any) -> int:
+    """Returns a size if it is a positive integer."""
+    try:
+        return arguments.positive_integer(name, value)
+    except ValueError:
+        raise ValueError(
+            f"Received an invalid value for argument `{name}`, "
+            f"expected a positive integer. Received: {name}={value!r}"
+        ) from None
+
+
+def output_widths(output_shape: Any) -> tuple[int, ...] | None:
+    """Returns the widths of the output as a tuple; None for those of the query."""
+    if isinstance(output_shape, int) and not isinstance(output_shape, bool):
+        output_shape = (output_shape,)
+    try:
+        widths = arguments.sequence(
+            "output_shape", output_shape, "", arguments.positive_integer, optional=True
+        )
+    except ValueError:
+        raise ValueError(
+            f"Invalid `output_shape`: {output_shape!r}. When specified, the "
+            "`output_shape` should be of type tuple, list, or int."
+        ) from None
+    return tuple(widths or ()) or None
+
+
+def axes_attended(attention_axes: Any) -> tuple[int, ...] | None:
+    """Returns the axes as a tuple; None for all between the first and the last."""
+    if attention_axes is None:
+        return None
+    axes = (attention_axes,) if isinstance(attention_axes, int) else attention_axes
+    wanted = "an int, list, or tuple of axes"
+    axes = arguments.sequence("attention_axes", axes, wanted, arguments.integer)
+    return tuple(axes) or arguments.refuse("attention_axes", attention_axes, wanted)
+
+
+def check_options(layer: Any, implementation: str) -> None:
+    """Refuses options of a layer that exclude each other.
+
+    Args:
+        layer: The layer.
+        implementation: What `implementation` and `flash_attention` mean together.
+    """
+    if layer.num_heads % layer.num_key_value_heads:
+        raise ValueError(
+            "`num_key_value_heads` must divide `num_heads`. Received: "
+            f"num_key_value_heads={layer.num_key_value_heads}, "
+            f"num_heads={layer.num_heads}."
+        )
+    arguments.choice("implementation", layer.implementation, functional.IMPLEMENTATIONS)
+    if layer.flash_attention and layer.dropout > 0.0:
+        raise ValueError(
+            "Dropout is not supported when flash attention is enabled. "
+            "Please set dropout to 0.0 to use flash attention. "
+            f"Received: dropout={layer.dropout!r}."
+        )
+    if layer.scale is not None and layer.score != "scaled_dot":
+        raise ValueError(
+            "`scale` must be None unless the score is 'scaled_dot'. "
+            f"Received: scale={layer.scale!r}, score={layer.score!r}."
+        )
+    if layer.score == "additive" and implementation not in ("auto", "explicit"):
+        raise ValueError(
+            "`implementation` must be 'auto' or 'explicit' for an additive score, "
+            f"which no kernel computes. Received: implementation={implementation!r}."
+        )
+
+
+def check_scores_wanted(flash_attention: bool | None, return_scores: bool) -> None:
+    """Refuses to return weights that a kernel does not compute."""
+    if flash_attention and return_scores:
+        raise ValueError(
+            "Returning attention scores is not supported when flash "
+            "attention is enabled. Please disable flash attention to access"
+            " attention scores."
+        )
+
+
+def check_inputs(query: Tensor, value: Tensor, key: Tensor | None) -> None:
+    """Refuses inputs without a length each, or of several batch sizes."""
+    check_ranks(query.shape, value.shape)
+    check_batch(query=query, value=value, key=key)
+
+
+def check_ranks(query_shape: Shape, value_shape: Shape) -> None:
+    """Refuses values that have another rank than queries."""
+    check_rank("query", query_shape, "(batch, ..., length, width)")
+    axes = ", ".join(["length"] * (len(query_shape) - 2))
+    check_rank("value", value_shape, f"(batch, {axes}, width)")
+
+
+def check_lengths(value_shape: Shape, key_shape: Shape | None) -> None:
+    """Refuses values and keys that differ in more than the width."""
+    if key_shape is not None and tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
+        raise ValueError(
+            "All dimensions of `value` and `key`, except the last one, must be equal. "
+            f"Received: value_shape={value_shape} and key_shape={key_shape}"
+        )
+
+
+def check_index(layer: Any, index: Any) -> None:
+    """Refuses an `index` that is missing where a layer counts positions."""
+    counts = layer.positions is not None or layer.sliding_window is not None
+    if counts and index is None:
+        raise ValueError(
+            "`index` must be given where the layer has `positions` or "
+            "`sliding_window`. Received: index=None."
+        )
