@@ -15,16 +15,14 @@ before the next. Stop it whenever you like, or kill it: the same command goes on
 the last block written. While it runs, the translations are in OUTPUT.part; what was
 translated, and how far, is in OUTPUT.json, which stays beside the output, so that no
 command takes another's output for its own. Names that end in .gz are compressed. It
-needs `pip install ".[text]"`, and on Windows it does not run.
+needs `pip install ".[text]"`.
 """
 
 import argparse
-import fcntl
+import contextlib
 import gzip
 import hashlib
 import itertools
-import json
-import os
 import pathlib
 import sys
 
@@ -32,22 +30,40 @@ import keras
 import numpy as np
 
 import keras_seqattn as ks
+from keras_seqattn.text.journal import Journal
 
 
 def main():
     args = arguments()
     total, run = identify(args)
-    progress = Progress(args.output, run)
-    if args.output.exists():
-        print(
-            f"Already translated: {args.output}. To translate anew, delete it and "
-            f"{progress.path}."
-        )
-        return
-    with progress.open() as part:
-        translate(args, total, progress, part)
-    progress.part.rename(args.output)
+    journal = journal_of(args.output, run)
+    with contextlib.ExitStack() as stack:
+        try:
+            is_begun = journal.read_progress()
+            if not args.output.exists():
+                stack.enter_context(journal)
+            elif not is_begun:
+                sys.exit(f"`output` must not exist yet. Received: {args.output}.")
+        except ValueError as error:
+            sys.exit(str(error))
+        if args.output.exists():
+            print(
+                f"Already translated: {args.output}. To translate anew, delete it and "
+                f"{journal.progress}."
+            )
+            return
+        translate(args, total, journal)
+        journal.path.rename(args.output)
+        journal.lock.unlink()
     print(f"{total:,} lines -> {args.output}")
+
+
+def journal_of(output, run):
+    """Returns the journal of an unfinished output: OUTPUT.part, with OUTPUT.json."""
+    part, progress = (
+        output.with_name(output.name + ending) for ending in (".part", ".json")
+    )
+    return Journal(part, run, progress, argument="output")
 
 
 def arguments():
@@ -101,73 +117,20 @@ def read(path):
         yield from file
 
 
-class Progress:
-    """How far an output has come: lines and bytes that are surely on the disk.
-
-    Exits where the output is not this run's, or another process is writing it.
-    """
-
-    def __init__(self, output, run):
-        self.path = output.with_name(f"{output.name}.json")
-        self.part = output.with_name(f"{output.name}.part")
-        self.run, self.lines, self.bytes = run, 0, 0
-        if self.path.exists():
-            stored = json.loads(self.path.read_text())
-            others = [name for name in run if stored["run"].get(name) != run[name]]
-            if others:
-                sys.exit(
-                    f"`output` must be new, or of the same command: delete {self.path} "
-                    f"to begin anew. Received: {output}, which was begun with "
-                    f"another {' and '.join(others)}."
-                )
-            self.lines, self.bytes = stored["lines"], stored["bytes"]
-        elif output.exists():
-            sys.exit(f"`output` must not exist yet. Received: {output}.")
-
-    def open(self):
-        """Opens what is written so far, without what came after the last block."""
-        self.part.parent.mkdir(parents=True, exist_ok=True)
-        part = open(self.part, "ab")  # noqa: SIM115, the caller closes it
-        try:
-            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.exit(f"Another process is writing {self.part}.")
-        if part.tell() < self.bytes:
-            sys.exit(
-                f"{self.part} must hold {self.bytes} bytes, by {self.path}: delete "
-                f"both to begin anew. Received: {part.tell()} bytes."
-            )
-        part.truncate(self.bytes)
-        return part
-
-    def save(self):
-        """Writes the file of this progress, whole or not at all."""
-        unfinished = self.path.with_suffix(".json.new")
-        with open(unfinished, "w") as file:
-            json.dump({"run": self.run, "lines": self.lines, "bytes": self.bytes}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(self.path)
-
-
-def translate(args, total, progress, part):
+def translate(args, total, journal):
     """Translates the lines that are left, a block at a time."""
     translator, search = ks.Translator.load(args.translator), search_of(args.beam)
-    if progress.lines:
-        print(f"Going on after line {progress.lines:,} of {total:,}.")
-    bar = keras.utils.Progbar(total - progress.lines, unit_name="line")
-    left = itertools.islice(read(args.input), progress.lines, None)
-    progress.save()
+    if journal.lines:
+        print(f"Going on after line {journal.lines:,} of {total:,}.")
+    bar = keras.utils.Progbar(total - journal.lines, unit_name="line")
+    left = itertools.islice(read(args.input), journal.lines, None)
     # Each block is translated by itself, so that a run which was stopped batches the
     # lines as one which was not.
     while block := list(itertools.islice(left, args.block)):
         lines = [line.decode().rstrip("\r\n") for line in block]
-        data = written(args, translator, search, lines, progress.lines).encode()
-        part.write(gzip.compress(data) if args.output.suffix == ".gz" else data)
-        part.flush()
-        os.fsync(part.fileno())
-        progress.lines, progress.bytes = progress.lines + len(block), part.tell()
-        progress.save()
+        data = written(args, translator, search, lines, journal.lines).encode()
+        is_gz = args.output.suffix == ".gz"
+        journal.append(gzip.compress(data) if is_gz else data, len(block))
         bar.add(len(block))
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def test_a_stop_loses_at_most_one_block(run, tmp_path, capsys, output):
 def test_n_best_lists_are_numbered_scored_and_resumed(run, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run("--n-best", "2", stop_at=20)
-    with pytest.raises(SystemExit, match=r"begun with another n-best\."):
+    with pytest.raises(SystemExit, match="with other n-best;"):
         run("--n-best", "3")
     assert run("--n-best", "2").given == LINES[16:]
     written = translations(tmp_path / "output.txt")
@@ -152,8 +153,8 @@ def test_another_run_s_output_is_an_error(run, tmp_path, changed, finished):
     before = {path: path.read_bytes() for path in tmp_path.glob("output*")}
     options = ("--beam", "2") if changed == "beam" else ()
     message = (
-        r"`output` must be new.*Received: /\S+, which was begun with another "
-        rf"{changed}\."
+        r"`output` must be new, or of the same work\. Received: output='/\S+', with "
+        rf"other {changed}; delete it and output\.txt\.json to begin anew\."
     )
     with pytest.raises(SystemExit, match=message):
         run(*options)
@@ -171,7 +172,7 @@ def test_a_part_that_was_changed_is_an_error(run, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(stop_at=20)
     (tmp_path / "output.txt.part").write_bytes(b"a\n")
-    with pytest.raises(SystemExit, match=r"must hold \d+ bytes.*Received: 2 bytes"):
+    with pytest.raises(SystemExit, match=r"must be whole, of \d+ bytes.*of 2;"):
         run()
 
 
@@ -179,9 +180,12 @@ def test_two_processes_do_not_write_one_output(run, example, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(stop_at=20)
     progress = json.loads((tmp_path / "output.txt.json").read_text())
-    with example.Progress(tmp_path / "output.txt", progress["run"]).open():
-        with pytest.raises(SystemExit, match="Another process is writing"):
+    journal = example.journal_of(tmp_path / "output.txt", progress["run"])
+    with ThreadPoolExecutor(1) as other:  # It does not hold what its own thread holds.
+        other.submit(journal.__enter__).result()
+        with pytest.raises(SystemExit, match="in use by process .* thread"):
             run()
+        other.submit(journal.__exit__).result()
     run()
     assert translations(tmp_path / "output.txt") == UPPER
 

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 from keras_seqattn.annotations import Path
@@ -11,17 +10,20 @@ from keras_seqattn.files import mapping, reading, release_lock, replacing, take_
 
 
 class Journal:
-    """Rows of a JSON Lines file, and beside it how far the work has come.
+    """A file that blocks are appended to, and beside it how far the work has come.
 
-    A block of rows is on the disk before the file beside it says so: rows that came
-    after, of a block that a kill cut short, are removed when it is opened again.
+    A block is on the disk before the file beside it says so: what came after, of a
+    block that a kill cut short, is removed when the file is opened again.
 
     Args:
-        path: Path of the file; beside it stand `path` + ".progress" and ".lock".
+        path: Path of the file; beside it stands `path` + ".lock".
         run: Dict that says what work it is, which JSON can hold.
+        progress: Path of the file that says how far it has come; None: `path` +
+            ".progress".
+        argument: What the caller's user calls the file, for errors.
 
     Attributes:
-        lines: Number of lines that the rows are of.
+        lines: Number of lines that are done.
 
     Raises:
         ValueError: If the file is that of other work, another process uses it, or it
@@ -29,76 +31,79 @@ class Journal:
 
     Example:
         >>> import tempfile
-        >>> folder = tempfile.mkdtemp()
-        >>> with Journal(f"{folder}/pairs.jsonl", {"search": None}) as journal:
-        ...     journal.append([{"source": "one"}], lines=1)
-        >>> with Journal(f"{folder}/pairs.jsonl", {"search": None}) as journal:
-        ...     print(journal.lines, list(journal.rows()))
-        1 [{'source': 'one'}]
+        >>> path = f"{tempfile.mkdtemp()}/upper.txt"
+        >>> with Journal(path, {"beam": 4}) as journal:
+        ...     journal.append(b"ONE", lines=1)
+        >>> with Journal(path, {"beam": 4}) as journal:
+        ...     print(journal.lines, journal.path.read_bytes())
+        1 b'ONE'
     """
 
-    def __init__(self, path: Path, run: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        run: dict[str, Any],
+        progress: Path | None = None,
+        argument: str = "path",
+    ) -> None:
         self.path, self.run = pathlib.Path(path), json.loads(json.dumps(run))
+        self.progress = pathlib.Path(progress or self._beside(".progress"))
+        self.lock, self.argument = self._beside(".lock"), argument
+        self._remedy = f"delete it and {self.progress.name} to begin anew"
         self.lines = self._bytes = 0
 
     def __enter__(self) -> Self:
         """Takes the file for this process, and removes an unfinished block."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        holder = take_lock(self._beside(".lock"))
+        holder = take_lock(self.lock)
         if holder:
             self._refuse("not in use by another process", f"in use by {holder}")
         try:
             self._open()
         except Exception:
-            release_lock(self._beside(".lock"))
+            release_lock(self.lock)
             raise
         return self
 
     def __exit__(self, *_: Any) -> None:
         """Leaves the file to other processes."""
-        release_lock(self._beside(".lock"))
+        release_lock(self.lock)
 
     def _open(self):
-        progress = self._beside(".progress")
-        if progress.exists():
-            self._read(progress)
-        elif self.path.exists():
-            self._refuse("new, or of the same work", "of other work")
-        else:
+        if not self.read_progress():
+            if self.path.exists():
+                self._refuse("new, or of the same work", "of other work")
             self._save()
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < self._bytes:
-            found = f"of {size}; delete it and {progress.name} to begin anew"
-            self._refuse(f"whole, of {self._bytes} bytes", found)
+            self._refuse(f"whole, of {self._bytes} bytes", f"of {size}; {self._remedy}")
         self.path.touch()
         os.truncate(self.path, self._bytes)
 
-    def _read(self, progress):
-        with reading(progress, "of a journal's progress", "delete it and the journal"):
-            content = json.loads(progress.read_text("utf-8"))
+    def read_progress(self) -> bool:
+        """Reads how far the work has come; returns whether it was begun at all."""
+        if not self.progress.exists():
+            return False
+        remedy = "delete it and the journal"
+        with reading(self.progress, "of a journal's progress", remedy):
+            content = json.loads(self.progress.read_text("utf-8"))
             stored = mapping(content, ("run", "lines", "bytes"))
         others = [x for x in self.run if stored["run"].get(x) != self.run[x]]
         if others:
-            found = f"with other {' and '.join(others)}"
+            found = f"with other {' and '.join(others)}; {self._remedy}"
             self._refuse("new, or of the same work", found)
         self.lines, self._bytes = stored["lines"], stored["bytes"]
+        return True
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yields the rows, dicts, from the first."""
-        with open(self.path, encoding="utf-8", newline="\n") as file:
-            for line in file:
-                yield json.loads(line)
-
-    def append(self, rows: Iterable[dict[str, Any]], lines: int) -> None:
+    def append(self, block: bytes, lines: int) -> None:
         """Writes a block.
 
         Args:
-            rows: List of dicts.
-            lines: Number of lines that they are of.
+            block: Bytes.
+            lines: Number of lines of the work that are done with it.
         """
         with open(self.path, "ab") as file:
-            for row in rows:
-                file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+            file.write(block)
             file.flush()
             os.fsync(file.fileno())
             self._bytes = file.tell()
@@ -107,13 +112,14 @@ class Journal:
 
     def _save(self):
         progress = {"run": self.run, "lines": self.lines, "bytes": self._bytes}
-        with replacing(self._beside(".progress")) as unfinished:
+        with replacing(self.progress) as unfinished:
             unfinished.write_text(json.dumps(progress), "utf-8")
 
     def _beside(self, ending):
         return self.path.with_name(self.path.name + ending)
 
     def _refuse(self, wanted, found):
+        name, path = self.argument, str(self.path)
         raise ValueError(
-            f"`path` must be {wanted}. Received: path={str(self.path)!r}, {found}."
+            f"`{name}` must be {wanted}. Received: {name}={path!r}, {found}."
         )

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
+import json
 import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -140,7 +141,7 @@ def _rows(job, lines, journal, bar):
     while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
         rows = job.translate(block, first)
         if journal is not None:
-            journal.append(rows, len(block))
+            journal.append(b"".join(map(_json_line, rows)), len(block))
         yield from rows
         first += len(block)
         if bar:
@@ -150,15 +151,20 @@ def _rows(job, lines, journal, bar):
 def _read_rows(journal, lines, side):
     """Yields the rows of a file, and takes the lines that they are of."""
     number, line = 0, None
-    for row in journal.rows():
-        while number < row["line"]:
-            number, line = number + 1, next(lines, None)
-        if line != row[side]:
-            raise ValueError(
-                "`lines` must be those that `path` was begun with. Received: line "
-                f"{number}, {line!r}."
-            )
-        yield row
+    with open(journal.path, encoding="utf-8", newline="\n") as file:
+        for row in map(json.loads, file):
+            while number < row["line"]:
+                number, line = number + 1, next(lines, None)
+            if line != row[side]:
+                raise ValueError(
+                    "`lines` must be those that `path` was begun with. Received: line "
+                    f"{number}, {line!r}."
+                )
+            yield row
+
+
+def _json_line(row):
+    return (json.dumps(row, ensure_ascii=False) + "\n").encode()
 
 
 @dataclasses.dataclass(frozen=True)
