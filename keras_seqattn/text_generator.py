@@ -251,13 +251,13 @@ class TextGenerator:
 
     def _tokenize_with_start(self, name, lines):
         """Tokenizes lines as they are trained with, the start before each."""
-        most = source_limit(self.model) - 1
+        limit = source_limit(self.model) - 1
         lists = [[self.model.start_id, *ids] for ids in self.tokenizer.tokenize(lines)]
         for number, ids in enumerate(lists):
-            if len(ids) > most:
+            if len(ids) > limit:
                 where = name if name == "prompt" else f"{name}[{number}]"
                 raise ValueError(
-                    f"`{where}` must have at most {most - 1} tokens. "
+                    f"`{where}` must have at most {limit - 1} tokens. "
                     f"Received: {where} of {len(ids) - 1} tokens."
                 )
         return lists

@@ -193,7 +193,7 @@ class Translator:
     def _translate(self, lines, search, prefix, verbose, first):
         """Does what `translate` does, for lines whose first is the number `first`."""
         sources = self._tokenize_with_end("lines", lines, first)
-        forced = None if prefix is None else self._cut("prefix", prefix)
+        forced = None if prefix is None else self._tokenize("prefix", prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
         progress = (
             keras.utils.Progbar(len(filled), unit_name="line") if verbose else None
@@ -322,7 +322,7 @@ class Translator:
             found = decoding.generate(self.model, inputs, without_scores(self.search))
             target_ids = found.sequence(0)
         else:
-            (target_ids,) = self._cut("target", _checked_lines("target", [target]))
+            (target_ids,) = self._tokenize("target", _checked_lines("target", [target]))
         read = [self.model.start_id, *target_ids]
         scores = self.model.attention_scores(inputs, np.array([read], "int32"), kind)
         sources = _pieces(self.source_tokenizer, source_ids[:-1])
@@ -420,9 +420,9 @@ class Translator:
 
     def _tokenize_with_end(self, name, lines, first=0):
         """Tokenizes lines as they are trained with, the end at the end of each."""
-        return [[*ids, self.model.end_id] for ids in self._cut(name, lines, first)]
+        return [[*ids, self.model.end_id] for ids in self._tokenize(name, lines, first)]
 
-    def _cut(self, name, lines, first=0):
+    def _tokenize(self, name, lines, first=0):
         """Tokenizes lines, and cuts what is too long, an end that follows counted.
 
         Args:
@@ -433,14 +433,14 @@ class Translator:
         Returns:
             List of lists of token ids.
         """
-        limit, own = self.max_source_length, self.model.max_length
+        limit, own_limit = self.max_source_length, self.model.max_length
         is_source = name in ("lines", "sources", "source")
         tokenizer = self.source_tokenizer if is_source else self.target_tokenizer
         what = f"max_source_length={limit}"
         if not is_source:
-            limit = own or 2 * limit + 10
+            limit = own_limit or 2 * limit + 10
             what = f"{limit} tokens of a translation at most, for {what}"
-        if limit == own:
+        if limit == own_limit:
             what = f"the model's max_length={limit}"
         token_ids = tokenizer.tokenize(lines)
         too_long = [index for index, ids in enumerate(token_ids) if len(ids) >= limit]

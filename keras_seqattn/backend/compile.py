@@ -175,9 +175,9 @@ def _compile_tensorflow(function, variables):
 
     # TensorFlow counts how often it traces a function, whichever model that serves, and
     # warns; a partial is a function of its own.
-    own = functools.partial(function)
+    function = functools.partial(function)
     # A step is written in `keras.ops`: there is no Python for AutoGraph to convert.
-    return tf.function(own, jit_compile=True, autograph=False)
+    return tf.function(function, jit_compile=True, autograph=False)
 
 
 def _compile_jax(function, variables):

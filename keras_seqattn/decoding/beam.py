@@ -3,7 +3,7 @@
 One step, for each sentence:
 
     candidates = the best C of all W V continuations            # _candidates
-    of the first W: those that end compete for the N hypotheses # _with_ended
+    of the first W: those that end compete for the N hypotheses # _add_ended
     of all: the best W that do not end are the live beams       # _choose_live
     finished = no live beam can still beat the N-th hypothesis  # _find_finished
 

@@ -95,10 +95,10 @@ def prepare(
 
 
 def _number_of_positions(model, max_length):
-    own = model.max_length
+    limit = model.max_length
     if max_length is None:
-        return own or MAX_LENGTH
-    return arguments.integer("max_length", max_length, least=1, most=own)
+        return limit or MAX_LENGTH
+    return arguments.integer("max_length", max_length, least=1, most=limit)
 
 
 def _fill_config(config, model, pieces):

@@ -84,8 +84,8 @@ def prepare(
     """
     batch_size = arguments.positive_integer("batch_size", batch_size)
     jit_compile = arguments.boolean("jit_compile", jit_compile)
-    own = translator.model.max_length
-    arguments.integer("max_length", max_length, least=2, most=own, optional=True)
+    limit = translator.model.max_length
+    arguments.integer("max_length", max_length, least=2, most=limit, optional=True)
     backend = keras.backend.backend()
     if backend != "tensorflow":
         raise ValueError(
@@ -101,7 +101,7 @@ def prepare(
                 "`ByteTokenizer`, which run in a graph. "
                 f"Received: {side}_tokenizer of class {type(tokenizer).__name__}."
             )
-    max_length = max_length or own or MAX_LENGTH
+    max_length = max_length or limit or MAX_LENGTH
     graphs = _Graphs(translator, batch_size, max_length, jit_compile)
     archive = keras.export.ExportArchive()
     archive.track(translator.model)

@@ -169,8 +169,8 @@ class LanguageModel(stacks.Configured, keras.Model):
         prompt_ids = checked_ids(
             "prompt_ids", prompt_ids, self.vocabulary_size, self.pad_id
         )
-        most = self.most_generated(prompt_ids.shape[1])
-        if most is not None and most < 1:
+        limit = self.most_generated(prompt_ids.shape[1])
+        if limit is not None and limit < 1:
             raise ValueError(
                 f"`prompt_ids` must be shorter than {self.max_length}, the model's "
                 f"`max_length`. Received: prompt_ids of length {prompt_ids.shape[1]}."

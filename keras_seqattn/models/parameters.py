@@ -52,13 +52,13 @@ def count_parameters(**options: Any) -> int:
         encoder_layers = decoder_layers = 1
     norm = config.model_dim * (2 if config.norm == "layer" else 1)
     cross = _attention(config) + norm
-    own = cross + _relative_bias(config)
+    self_attention = cross + _relative_bias(config)
     feed_forward = _feed_forward(config) + norm
     final_norms = 2 * norm if config.normalize_first else 0
     return (
         _embeddings(config)
-        + encoder_layers * (own + feed_forward)
-        + decoder_layers * (own + cross + feed_forward)
+        + encoder_layers * (self_attention + feed_forward)
+        + decoder_layers * (self_attention + cross + feed_forward)
         + final_norms
     )
 

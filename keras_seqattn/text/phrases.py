@@ -97,16 +97,16 @@ def phrase_splits(source: str, target: str) -> dict[str, list[tuple[str, str]]]:
     mixed = sorted(pairs.items(), key=lambda _: rng.random())
     held_out = {}
     for pair in mixed:
-        own = [collections.Counter(text.split()) for text in pair]
+        counts = [collections.Counter(text.split()) for text in pair]
         common = all(
             words[side][word] - count >= WORD_COUNT
             for side in (0, 1)
-            for word, count in own[side].items()
+            for word, count in counts[side].items()
         )
         if common and same_target[pair[1]] == 1 and len(held_out) < 2 * HELD_OUT:
             held_out[pair] = None
             for side in (0, 1):
-                words[side].subtract(own[side])
+                words[side].subtract(counts[side])
     return {
         "train": [pair for pair in mixed if pair not in held_out],
         "val": list(held_out)[:HELD_OUT],

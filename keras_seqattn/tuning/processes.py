@@ -194,9 +194,9 @@ class Family:
         """Returns the variables that KerasTuner and the backends read."""
         threads = str(len(self._cores[0]))
         devices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        own = {"CUDA_VISIBLE_DEVICES": ""} if name == "chief" else {}
-        if len(devices) > 1 and not own:
-            own = {"CUDA_VISIBLE_DEVICES": _share(name, devices)}
+        visible = {"CUDA_VISIBLE_DEVICES": ""} if name == "chief" else {}
+        if len(devices) > 1 and not visible:
+            visible = {"CUDA_VISIBLE_DEVICES": _share(name, devices)}
         return {
             # Several processes on one device: none may take all of its memory.
             "TF_FORCE_GPU_ALLOW_GROWTH": "true",
@@ -210,7 +210,7 @@ class Family:
             "KERAS_BACKEND": keras.backend.backend(),
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "no_grpc_proxy": ADDRESS,
-            **own,
+            **visible,
         }
 
 

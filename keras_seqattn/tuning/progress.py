@@ -36,8 +36,8 @@ class Progress:
         if not self._study.verbose:
             return
         known = records.load_records(self._study.directory)
-        number, most = int(record.trial_id), self._study.max_trials
-        count = f" ({number + 1} of {most})" if most else ""
+        number, max_trials = int(record.trial_id), self._study.max_trials
+        count = f" ({number + 1} of {max_trials})" if max_trials else ""
         parts = [f"trial {number}{count}: {what}"]
         best = records.best_of(known, self._study.objective.direction)
         if best is not None:
@@ -49,11 +49,11 @@ class Progress:
 
     def _time_left(self, known):
         """The seconds left: those of the budget, or what the trials left will take."""
-        clock, most = self._study.clock, self._study.max_trials
+        clock, max_trials = self._study.clock, self._study.max_trials
         limits = [clock.left()] if clock.limit is not None else []
         ended = [record for record in known if record.finished_at is not None]
-        if most and ended:
-            limits.append(clock.elapsed() / len(ended) * (most - len(ended)))
+        if max_trials and ended:
+            limits.append(clock.elapsed() / len(ended) * (max_trials - len(ended)))
         return max(0.0, min(limits)) if limits else None
 
 

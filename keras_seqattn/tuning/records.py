@@ -196,8 +196,8 @@ class TrialRecord:
         """
         del self.epochs[epoch:]
         self.epochs.append({**logs, "score": score, "seconds": seconds, "at": at})
-        own = self.epochs[self.inherited_epochs :]
-        self.seconds = sum(epoch["seconds"] for epoch in own)
+        trained = self.epochs[self.inherited_epochs :]
+        self.seconds = sum(epoch["seconds"] for epoch in trained)
         scores = [epoch["score"] for epoch in self.epochs]
         self.score = BEST[direction](scores)
         self.best_epoch = 1 + scores.index(self.score)

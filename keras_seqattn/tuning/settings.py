@@ -172,12 +172,12 @@ class Settings(Config):
             One of `oracles.ORACLES`.
         """
         budgeted = self.max_trials is not None or self.max_seconds is not None
-        most, options = self.max_trials, {}
+        max_trials, options = self.max_trials, {}
         if self.algorithm == "hyperband":
             options["max_epochs"] = self.epochs
             options["hyperband_iterations"] = None if budgeted else 1
         elif not budgeted:
-            most = DEFAULT_TRIALS
+            max_trials = DEFAULT_TRIALS
         if self.algorithm == "bayesian":
             options["num_initial_points"] = INITIAL_POINTS
         oracle = ORACLES[self.algorithm](
@@ -188,7 +188,7 @@ class Settings(Config):
             directory=self.directory,
             **options,
         )
-        oracle.max_trials = most
+        oracle.max_trials = max_trials
         return oracle
 
     def refusal(self, values: dict[str, Any]) -> str | None:
@@ -203,9 +203,9 @@ class Settings(Config):
         hp = keras_tuner.HyperParameters()
         hp.values = dict(values)
         configuration = self.hypermodel.configuration(hp)
-        count, most = configuration.count_parameters(), self.max_parameters
-        if most is not None and count > most:
-            return f"{count} parameters, {most} allowed"
+        count, limit = configuration.count_parameters(), self.max_parameters
+        if limit is not None and count > limit:
+            return f"{count} parameters, {limit} allowed"
         if self.max_latency is None:
             return None
         # A model of this shape may have been found too slow.

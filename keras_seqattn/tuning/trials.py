@@ -160,8 +160,8 @@ def is_hopeless(record: TrialRecord, others: list[TrialRecord], direction: str) 
     ]
     if len(scores) < PRUNING_TRIALS:
         return False
-    own = record.best_until(num_epochs, direction)
-    return own != records.BEST[direction](own, np.median(scores))
+    score = record.best_until(num_epochs, direction)
+    return score != records.BEST[direction](score, np.median(scores))
 
 
 @contextlib.contextmanager

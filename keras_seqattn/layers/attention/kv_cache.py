@@ -132,9 +132,9 @@ def slots_in_sight(
     if width == 1:
         return seen[:, None, None, :]
     slots = ops.arange(width, dtype="int32")
-    own = ops.equal(ancestry[..., None], slots)  # (B, W, L, W)
-    own = ops.logical_and(own, seen[:, None, :, None])
-    return ops.reshape(own, (-1, 1, width, length * width))
+    inherited = ops.equal(ancestry[..., None], slots)  # (B, W, L, W)
+    inherited = ops.logical_and(inherited, seen[:, None, :, None])
+    return ops.reshape(inherited, (-1, 1, width, length * width))
 
 
 def held_positions(length: int, index: int | Tensor) -> Tensor:
@@ -201,8 +201,8 @@ def mark_ancestry(ancestry: Tensor, index: int | Tensor) -> Tensor:
     check_rank("ancestry", arguments.tensor("ancestry", ancestry), "(batch, beams, L)")
     arguments.index("index", index)
     batch_size, width, _ = ops.shape(ancestry)
-    own = initial_ancestry(batch_size, width, 1)
-    return ops.slice_update(ancestry, (0, 0, index % ancestry.shape[2]), own)
+    itself = initial_ancestry(batch_size, width, 1)
+    return ops.slice_update(ancestry, (0, 0, index % ancestry.shape[2]), itself)
 
 
 def check_cache_sizes(batch_size: Any, width: Any, max_length: Any) -> None:

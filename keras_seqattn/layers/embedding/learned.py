@@ -84,11 +84,11 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
         """Returns the vectors at given positions, which may be seen to be too high."""
         values = tracing.known_values(positions)
         if values is not None and values.size:
-            least, most = int(values.min()), int(values.max())
-            if least < 0 or most >= self.max_length:
+            lowest, highest = int(values.min()), int(values.max())
+            if lowest < 0 or highest >= self.max_length:
                 raise ValueError(
                     f"`positions` must be in [0, {self.max_length}), the table. "
-                    f"Received: positions from {least} to {most}."
+                    f"Received: positions from {lowest} to {highest}."
                 )
         return ops.take(self.table, positions, axis=0)
 

@@ -242,12 +242,12 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         distinct = [id(block) for block in self._distinct()]
         kept, scores = [], []
         for block, cache in zip(self.blocks, caches, strict=True):
-            own = None if memory is None else memory[distinct.index(id(block))]
+            projected = None if memory is None else memory[distinct.index(id(block))]
             options = {"mask": mask, "ancestry": ancestry}
             if return_attention_scores:
                 options["return_attention_scores"] = True
             x, cache, *weights = block.step(
-                x, cache, index, own, memory_mask, **options
+                x, cache, index, projected, memory_mask, **options
             )
             kept.append(cache)
             scores += weights
