@@ -33,7 +33,13 @@ from keras_seqattn.layers.weights.quantization import unquantized
 
 
 class _Bias(arguments.Checked, keras.layers.Layer):
-    """What biases share: they leave queries and keys as they are."""
+    """What biases share: they leave queries and keys as they are.
+
+    A subclass defines `_values(behind)`: the bias `(H, T + S - 1)`, in float32, of each
+    distance that a query stands behind a key.
+    """
+
+    is_learned = True  # Whether the bias has a gradient.
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -58,6 +64,27 @@ class _Bias(arguments.Checked, keras.layers.Layer):
         source = query if key is None else key
         bias = self.bias(ops.shape(query)[1], ops.shape(source)[1], offset)
         return ops.cast(bias.pairs(), self.compute_dtype)
+
+    def bias(
+        self,
+        target_length: int | Tensor,
+        source_length: int | Tensor,
+        offset: int | Tensor = 0,
+    ) -> DistanceBias:
+        """Computes the bias of the scores of given lengths.
+
+        Args:
+            target_length: Number of queries T, an integer or a scalar tensor.
+            source_length: Number of keys S.
+            offset: Position of the first query, an integer or a scalar tensor.
+
+        Returns:
+            A `DistanceBias` in float32: a number for each distance.
+        """
+        check_built(self)
+        check_lengths(target_length, source_length, offset)
+        values = self._values(_behind(target_length, source_length, offset))
+        return DistanceBias(values, target_length, self.is_learned)
 
     def rotate(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
         """Returns `x`."""
@@ -168,28 +195,9 @@ class RelativeBias(_Bias):
             autocast=False,  # In a cached step as in a whole pass: float32.
         )
 
-    def bias(
-        self,
-        target_length: int | Tensor,
-        source_length: int | Tensor,
-        offset: int | Tensor = 0,
-    ) -> DistanceBias:
-        """Computes the bias of the scores of given lengths.
-
-        Args:
-            target_length: Number of queries T, an integer or a scalar tensor.
-            source_length: Number of keys S.
-            offset: Position of the first query, an integer or a scalar tensor.
-
-        Returns:
-            A `DistanceBias` in float32: a number for each distance.
-        """
-        check_built(self)
-        check_lengths(target_length, source_length, offset)
-        behind = _behind(target_length, source_length, offset)
+    def _values(self, behind):
         rows = ops.take(self.table, self.buckets(behind), axis=0)  # (T + S - 1, H)
-        values = ops.cast(ops.transpose(rows), "float32")
-        return DistanceBias(values, target_length)
+        return ops.cast(ops.transpose(rows), "float32")
 
     def buckets(self, behind: Tensor) -> Tensor:
         """Returns the bucket of each distance.
@@ -260,36 +268,18 @@ class AlibiBias(_Bias):
         symmetric without a causal mask, which the paper leaves open.
     """
 
+    is_learned = False
+
     def __init__(self, alibi_bias_max: float = 8.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.alibi_bias_max = arguments.number(
             "alibi_bias_max", alibi_bias_max, above=0.0
         )
 
-    def bias(
-        self,
-        target_length: int | Tensor,
-        source_length: int | Tensor,
-        offset: int | Tensor = 0,
-    ) -> DistanceBias:
-        """Computes the bias of the scores of given lengths.
-
-        Args:
-            target_length: Number of queries T, an integer or a scalar tensor.
-            source_length: Number of keys S.
-            offset: Position of the first query, an integer or a scalar tensor.
-
-        Returns:
-            A `DistanceBias` in float32: a number for each distance.
-        """
-        check_built(self)
-        check_lengths(target_length, source_length, offset)
-        distances = ops.abs(_behind(target_length, source_length, offset))
-        slopes = np.array(_slopes(self.num_heads, self.alibi_bias_max), "float32")[
-            :, None
-        ]
-        values = -ops.multiply(ops.cast(distances, "float32"), slopes)
-        return DistanceBias(values, target_length, learned=False)
+    def _values(self, behind):
+        slopes = np.array(_slopes(self.num_heads, self.alibi_bias_max), "float32")
+        distances = ops.cast(ops.abs(behind), "float32")
+        return -ops.multiply(distances, slopes[:, None])
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
