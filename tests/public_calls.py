@@ -11,6 +11,7 @@ import numpy as np
 
 import keras_seqattn as ks
 from tests.cases import CASES, HEADS, IDS, X
+from tests.small import translation_model
 
 ROOMS = ("layers", "models", "decoding", "training", "text", "tuning", "plotting")
 ROOMS += ("audit", "export")
@@ -31,15 +32,7 @@ class Ready(Exception):
 
 @functools.cache
 def model():
-    return ks.models.TranslationTransformer(
-        260,
-        model_dim=8,
-        num_heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        intermediate_dim=12,
-        max_length=6,
-    )
+    return translation_model(260, intermediate_dim=12, max_length=6)
 
 
 @functools.cache

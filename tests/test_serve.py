@@ -15,6 +15,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.translator import AttentionWeights
+from tests.small import translation_model
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -167,15 +168,7 @@ def test_the_page_loads_nothing_from_elsewhere(client):
 def test_a_translator_is_served(example):
     keras.utils.set_random_seed(0)
     tokenizer = ks.text.ByteTokenizer()
-    model = ks.models.TranslationTransformer(
-        tokenizer.vocabulary_size,
-        model_dim=8,
-        num_heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        intermediate_dim=8,
-        max_length=16,
-    )
+    model = translation_model(tokenizer.vocabulary_size, max_length=16)
     translator = ks.Translator(model, tokenizer)
     client = example.make_app(translator).test_client()
     given = {"text": "dog", "beam": 2}

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import keras_seqattn as ks
+from tests.small import translation_model
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -244,15 +245,7 @@ def test_wrong_arguments_are_errors(run, capsys, options, message):
 def saved(tmp_path):
     """A small translator in a file."""
     tokenizer = ks.text.ByteTokenizer()
-    model = ks.models.TranslationTransformer(
-        tokenizer.vocabulary_size,
-        model_dim=8,
-        num_heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        intermediate_dim=8,
-        max_length=16,
-    )
+    model = translation_model(tokenizer.vocabulary_size, max_length=16)
     ks.Translator(model, tokenizer).save(tmp_path / "small.keras")
     return tmp_path / "small.keras"
 

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn import layers, models
+from keras_seqattn import layers
 from tests.evaluate import evaluated
 from tests.pairs import each_variant, named
+from tests.small import translation_model
 
 L, V, D = 4, 11, 8
 IDS = np.array([[5, 3, 9, 0], [4, 2, 0, 0]], "int32")
@@ -115,16 +116,7 @@ def test_symbolic_shapes_are_the_eager_ones(options):
 @each_variant("options", named(*OPTIONS), on_jax=[], on_tensorflow=[])
 def test_a_translation_model_takes_the_options(options):
     """It trains, is made again from its config, and generates."""
-    model = models.TranslationTransformer(
-        V,
-        model_dim=D,
-        num_heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        intermediate_dim=12,
-        dropout=0.0,
-        attention=options,
-    )
+    model = translation_model(V, intermediate_dim=12, dropout=0.0, attention=options)
     inputs = {"source_ids": IDS, "target_ids": IDS}
     assert train_step(model, inputs, IDS)
     again = type(model).from_config(model.get_config())

@@ -8,10 +8,10 @@ from keras import ops
 from keras_seqattn import layers
 from keras_seqattn.layers.transformer import unpadding
 from keras_seqattn.layers.transformer.unpadding import Unpadding
-from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.training import MaskedCrossentropy
 from tests.differentiate import upstream_gradient, value_and_gradient
 from tests.pairs import every_pair
+from tests.small import translation_model
 
 pytestmark = pytest.mark.backends("tensorflow", "torch")
 B, L, D = 4, 5, 8
@@ -172,14 +172,8 @@ def test_what_stands_at_padding_is_not_read(multiple):
 def fitted(unpad, jit_compile, **options):
     """Trains a small model; returns the losses and the weights."""
     keras.utils.set_random_seed(2)
-    model = TranslationTransformer(
-        11,
-        model_dim=D,
-        num_heads=2,
-        encoder_layers=2,
-        decoder_layers=2,
-        intermediate_dim=12,
-        **options,
+    model = translation_model(
+        11, encoder_layers=2, decoder_layers=2, intermediate_dim=12, **options
     )
     for layer in model.operations:
         if isinstance(layer, layers.TransformerStack):

@@ -8,6 +8,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.text import ByteTokenizer, synthesis, synthesize
+from tests.small import translation_model
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -177,14 +178,7 @@ def test_says_what_is_wrong(arguments, message):
 def test_a_translator_makes_a_corpus(tmp_path):
     keras.utils.set_random_seed(0)
     tokenizer = ByteTokenizer()
-    model = ks.models.TranslationTransformer(
-        tokenizer.vocabulary_size,
-        model_dim=8,
-        num_heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        intermediate_dim=16,
-    )
+    model = translation_model(tokenizer.vocabulary_size, intermediate_dim=16)
     translator = ks.Translator(model, tokenizer)
     lines = [f"line {number}" for number in range(5)]
     search = ks.decoding.Sample(temperature=0.5, seed=1)

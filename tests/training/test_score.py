@@ -6,24 +6,16 @@ import pytest
 import sacrebleu
 
 from keras_seqattn import Translator
-from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import MaskedCrossentropy, TranslationScore
+from tests.small import translation_model
 
 SOURCES = ["a dog", "", "two", "more than the model's longest"]
 REFERENCES = ["ein roter Hund lief", "", "zwei", "zu lang"]
 
 
 def make_model(tokenizer):
-    return TranslationTransformer(
-        tokenizer.vocabulary_size,
-        model_dim=8,
-        num_heads=1,
-        encoder_layers=1,
-        decoder_layers=1,
-        intermediate_dim=8,
-        max_length=8,
-    )
+    return translation_model(tokenizer.vocabulary_size, num_heads=1, max_length=8)
 
 
 @pytest.mark.backends("torch")
