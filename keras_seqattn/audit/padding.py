@@ -107,7 +107,7 @@ def check_padding_invariance(
         probe.outputs[mode] = passes.repeatable(mode)
         for name in probe.names:
             rng = np.random.default_rng(seed)
-            found = probe.amount(name, mode) or probe.content(
+            found = probe.check_amount(name, mode) or probe.check_content(
                 name, mode, num_draws, rng, vocabulary_size
             )
             if found is not None:
@@ -123,13 +123,13 @@ class _Probe:
         for name in (*masks, *masks.values()):
             passes.check_name("masks", name)
         self.names = self._padded_names(which)
-        self.real = {name: self._real(name, passes.arrays) for name in self.names}
+        self.real = {name: self._mark_real(name, passes.arrays) for name in self.names}
         self.compared = []
         self._check_lengths()
         self.outputs = {}  # By mode.
-        self.aligned = self._alignment()
+        self.aligned = self._align_outputs()
 
-    def amount(self, name, training):
+    def check_amount(self, name, training):
         """Adds padding to an input, where no random draw changes shape with it."""
         if not self.extra or (training and self.passes.is_random(training)):
             return None
@@ -138,10 +138,10 @@ class _Probe:
             "amount", name, training, self.outputs[training], longer, OTHER_LENGTH
         )
 
-    def content(self, name, training, num_draws, rng, vocabulary_size):
+    def check_content(self, name, training, num_draws, rng, vocabulary_size):
         """Replaces what the padding of an input holds."""
         arrays = self._lengthen(name)
-        array, real = arrays[name], self._real(name, arrays)
+        array, real = arrays[name], self._mark_real(name, arrays)
         outputs = self.passes(arrays, training)
         for _ in range(num_draws):
             if name in self.masks:
@@ -212,7 +212,7 @@ class _Probe:
                     f"Received: {name!r}, with no padding in it."
                 )
 
-    def _real(self, name, arrays):
+    def _mark_real(self, name, arrays):
         """Marks the real positions of an input, `(B, L)`."""
         if name in self.masks:
             return arrays[self.masks[name]].astype(bool)
@@ -233,7 +233,7 @@ class _Probe:
                 arrays[other] = np.pad(array, widths, constant_values=value)
         return arrays
 
-    def _alignment(self):
+    def _align_outputs(self):
         """Finds for each output the inputs whose positions are its positions."""
         outputs = self.passes(self.passes.arrays, False)
         aligned = [[] for _ in outputs]

@@ -89,7 +89,7 @@ def prepare(
         spec.save(str(folder))
         for side, tokenizer in tokenizers.items():
             if isinstance(tokenizer, SentencePieceTokenizer):
-                pathlib.Path(folder, f"{side}.spm").write_bytes(_model_of(tokenizer))
+                pathlib.Path(folder, f"{side}.spm").write_bytes(_model_bytes(tokenizer))
 
     return write
 
@@ -124,11 +124,11 @@ def _pieces(side, tokenizer):
             f"Received: {side}_tokenizer of class {type(tokenizer).__name__}."
         )
     processor = needed_package("sentencepiece", "ctranslate2").SentencePieceProcessor(
-        model_proto=_model_of(tokenizer)
+        model_proto=_model_bytes(tokenizer)
     )
     return [processor.id_to_piece(token) for token in range(processor.vocab_size())]
 
 
-def _model_of(tokenizer):
+def _model_bytes(tokenizer):
     """Returns the bytes of a tokenizer's SentencePiece model."""
     return base64.b64decode(tokenizer.get_config()["model"])

@@ -138,20 +138,20 @@ class TransformerConfig(BlockConfig):
     share_layers: bool = option(arguments.boolean, False)
 
     @property
-    def _inside(self) -> bool:
+    def _is_inside_attention(self) -> bool:
         name = self.positions
         return isinstance(name, str) and name in POSITIONS_IN_ATTENTION
 
     @property
     def embedding_positions(self) -> Any:
         """The positions that the embedding adds; None where attention applies them."""
-        return None if self._inside else self.positions
+        return None if self._is_inside_attention else self.positions
 
     def block_options(self) -> dict[str, Any]:
         """Returns the arguments that the blocks of all depths have in common."""
         names = [field.name for field in dataclasses.fields(BlockConfig)]
         options = {name: getattr(self, name) for name in names}
-        if self._inside:
+        if self._is_inside_attention:
             inside = {"positions": self.positions}
             options["attention"] = inside | (self.attention or {})
         return options

@@ -13,7 +13,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.layers import DecoderBlock, EncoderBlock, padding_mask
 from keras_seqattn.layers.attention.kv_cache import (
-    grown,
+    grow_axis,
     held_positions,
     initial_ancestry,
     mark_ancestry,
@@ -212,7 +212,7 @@ class _Stacks(TranslationStacks):
         ancestry, sentence = state["beam"]["ancestry"], state["sentence"]
         width = ancestry.shape[1]
         caches = self.decoder.grow_cache(sentence["caches"], max_length, index, width)
-        ancestry = grown(ancestry, 2, max_length, index)
+        ancestry = grow_axis(ancestry, 2, max_length, index)
         beam = {**state["beam"], "ancestry": ancestry}
         return {**state, "beam": beam, "sentence": {**sentence, "caches": caches}}
 

@@ -322,7 +322,7 @@ def schedule(
     last = sum(left, last)
     # A few: for a program that has the processor to itself.
     is_few = len(last) <= size_of(longest)
-    parts = [last] if is_few else shares(last, size_of(longest), longest)
+    parts = [last] if is_few else deal_out(last, size_of(longest), longest)
     for indices, found, _ in in_threads(
         lambda part: search(part, longest), parts, min(threads, len(parts))
     ):
@@ -364,7 +364,7 @@ def _short_to_long(
                 yield indices, found
 
 
-def shares(items: Any, size: int, length: int) -> list[Any]:
+def deal_out(items: Any, size: int, length: int) -> list[Any]:
     """Deals sentences out to programs, as many to each of the threads.
 
     Args:

@@ -201,13 +201,13 @@ def decode(
     """
     method = checked_search("search", search)
     count, length = source_ids.shape
-    plan = plan or make_plan(count, method.width, _is_able(model))
+    plan = plan or make_plan(count, method.width, _can_batch_continuously(model))
     length = padded_length(model, length, plan.continuous)
     size = plan.size_of(length, _capacity(model, length, max_length))
     seeds = sequence_seeds(np.arange(count), method)
     sentences = _sentences(model, source_ids, length, seeds, max_length, prefix)
     options = _program_options(model, method, size, sentences, max_length)
-    cut = continuous.shares if plan.continuous else _cut
+    cut = continuous.deal_out if plan.continuous else _cut
     parts = cut(np.arange(count), size, length)
 
     def search_part(part: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -253,7 +253,7 @@ def decode_lists(
     method = checked_search("search", search)
     chosen = range(len(lists)) if chosen is None else chosen
     seeds = sequence_seeds(first + np.arange(len(lists)), method)
-    plan = make_plan(len(chosen), method.width, _is_able(model))
+    plan = make_plan(len(chosen), method.width, _can_batch_continuously(model))
     lengths = {
         index: padded_length(model, len(lists[index]), plan.continuous)
         for index in sorted(chosen, key=lambda index: -len(lists[index]))
@@ -429,7 +429,7 @@ def source_limit(model: Any) -> int:
     return getattr(model, "max_length", None) or MOST_TOKENS
 
 
-def _is_able(model: Any) -> bool:
+def _can_batch_continuously(model: Any) -> bool:
     """Returns whether a model can begin a sentence while others go on."""
     is_able = "start" in inspect.signature(model.step).parameters
     return is_able and hasattr(model, "grow_state")

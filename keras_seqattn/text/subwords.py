@@ -142,9 +142,9 @@ class Subwords:
                 + exponent * self._scores.get(x, self._unknown_score)
                 for x in pieces
             ]
-            peak = max(logs)
-            weights = [math.exp(x - peak) for x in logs]
-            totals.append(peak + math.log(sum(weights)))
+            largest = max(logs)
+            weights = [math.exp(x - largest) for x in logs]
+            totals.append(largest + math.log(sum(weights)))
             lattice.append((pieces, weights))
         return lattice
 

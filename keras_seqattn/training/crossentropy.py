@@ -70,7 +70,7 @@ def _crossentropy(labels, logits, label_smoothing):
 
     @autodiff.custom_gradient
     def crossentropy(logits):
-        losses, chosen, exponentials, total, _ = _losses(labels, logits)
+        losses, chosen, exponentials, total, _ = _compute_losses(labels, logits)
         if label_smoothing:
             losses = losses + label_smoothing * (chosen - ops.mean(logits, axis=-1))
 
@@ -105,7 +105,7 @@ def _logits_gradient(labels, exponentials, total, weights, label_smoothing):
     )
 
 
-def _chosen(labels, logits):
+def _label_logits(labels, logits):
     """Returns each label's logit `(N, 1)`."""
     size, vocabulary_size = ops.shape(logits)
     if not isinstance(size, int) or size * vocabulary_size >= 2**31:
@@ -116,21 +116,21 @@ def _chosen(labels, logits):
     return ops.expand_dims(chosen, -1)
 
 
-def _losses(labels, logits):
+def _compute_losses(labels, logits):
     """Computes crossentropies, and what smoothing and their gradient take.
 
     Returns:
-        The crossentropies, and the labels' logits, `(N,)`; exp(logits - peak) `(N, V)`,
-        the sums of these and the peaks `(N, 1)`.
+        The crossentropies, and the labels' logits, `(N,)`; exp(logits - largest)
+        `(N, V)`, the sums of these and the largest logits `(N, 1)`.
     """
     # Of no tokens there is none, which Keras's `amax` refuses on TensorFlow.
     lowest = -float("inf")
-    peak = ops.max(logits, axis=-1, keepdims=True, initial=lowest)  # (N, 1)
-    exponentials = ops.exp(logits - peak)  # (N, V)
+    largest = ops.max(logits, axis=-1, keepdims=True, initial=lowest)  # (N, 1)
+    exponentials = ops.exp(logits - largest)  # (N, V)
     total = ops.sum(exponentials, axis=-1, keepdims=True)  # (N, 1)
-    chosen = _chosen(labels, logits)  # (N, 1)
-    plain = ops.log(total) - (chosen - peak)
-    return ops.squeeze(plain, -1), ops.squeeze(chosen, -1), exponentials, total, peak
+    chosen = _label_logits(labels, logits)  # (N, 1)
+    plain = ops.log(total) - (chosen - largest)
+    return ops.squeeze(plain, -1), ops.squeeze(chosen, -1), exponentials, total, largest
 
 
 def projected_crossentropy(
@@ -282,7 +282,7 @@ class _Blocks:
         weights = ops.where(last, 0.0, weights)  # (R,)
         vectors = ops.take(hidden, tokens, axis=0)  # (R, D)
         logits = ops.cast(ops.matmul(vectors, kernel), "float32")  # (R, V)
-        each, chosen, exponentials, total, peak = _losses(labels, logits)
+        each, chosen, exponentials, total, largest = _compute_losses(labels, logits)
         losses = each
         if self._label_smoothing:
             means = ops.matmul(ops.cast(vectors, "float32"), mean)  # (R, 1)
@@ -298,7 +298,7 @@ class _Blocks:
             labels, exponentials, total, weights, self._label_smoothing
         )
         if self._pairs is not None:
-            log_probs = logits - (peak + ops.log(total))
+            log_probs = logits - (largest + ops.log(total))
             weights = self._consistency * self._pairs.weights_of(tokens, start)
             probs = exponentials / total
             apart, d_apart = divergence(log_probs, probs, weights)

@@ -231,7 +231,7 @@ def test_a_single_row_is_two_on_tensorflow():
 def test_those_that_wait_are_dealt_out_to_all_threads(monkeypatch):
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
     assert generation.make_plan(100, is_able=True) == generation.Plan(32, True)
-    parts = continuous.shares(list(range(100)), 32, 16)
+    parts = continuous.deal_out(list(range(100)), 32, 16)
     assert [len(part) for part in parts] == [50, 50]
     assert sorted(sum(parts, [])) == list(range(100))
     assert generation.make_plan(64, is_able=True).continuous is False

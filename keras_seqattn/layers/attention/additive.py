@@ -193,8 +193,8 @@ def _all_sums(query, key, vector):
     """Computes vector . tanh(query + key), `(B, H, T, S)`, with all sums at once."""
     groups, (batch, target, heads, _) = key.shape[2], ops.shape(query)
     source = ops.shape(key)[1]
-    rows, columns = _whole(query, groups), _whole(key, groups)
-    factors = _tall(vector, groups, target)
+    rows, columns = _as_one_block(query, groups), _as_one_block(key, groups)
+    factors = _repeat_for_rows(vector, groups, target)
     scores = ops.einsum("bgtsu,gtu->bgts", _tanh(rows, columns), factors)
     return ops.reshape(scores, (batch, heads, target, source))
 
@@ -209,9 +209,9 @@ def _sums_in_blocks(query, key, vector):
     @autodiff.custom_gradient
     def sums(query, key, vector):
         q_blocks = q.split(query, groups)  # (N, B, G, R * t, U)
-        all_queries = _whole(query, groups)  # (B, G, R * T, U)
-        all_keys = _whole(key, groups)  # (B, G, S, U)
-        factors = _tall(vector, groups, q.length)
+        all_queries = _as_one_block(query, groups)  # (B, G, R * T, U)
+        all_keys = _as_one_block(key, groups)  # (B, G, S, U)
+        factors = _repeat_for_rows(vector, groups, q.length)
 
         def score(_, block):
             return (ops.einsum("bgtsu,gtu->bgts", _tanh(block, all_keys), factors),)
@@ -239,7 +239,7 @@ def _sums_in_blocks(query, key, vector):
             by_key = ops.transpose(upstream, (0, 3, 1, 2))  # (B, S, G, R * T)
             by_key = k.split(by_key, groups)  # (M, B, G, s, R * T)
             k_blocks = k.split(key, groups)  # (M, B, G, s, U)
-            factors = _tall(vector, groups, target)[:, None]
+            factors = _repeat_for_rows(vector, groups, target)[:, None]
 
             def of_k_block(_, block, upstream):
                 tanh = _tanh(block, all_queries)
@@ -258,13 +258,13 @@ def _sums_in_blocks(query, key, vector):
     return sums(query, key, vector)
 
 
-def _whole(x, groups):
+def _as_one_block(x, groups):
     """Transposes `(B, L, H, U)` to `(B, G, R * L, U)`, as one block."""
     length = ops.shape(x)[1]
     return Blocks(length, length, 1).split(x, groups)[0]
 
 
-def _tall(vector, groups, length):
+def _repeat_for_rows(vector, groups, length):
     """Repeats each head's vector for all its rows: `(G, R * length, U)`."""
     heads, units = vector.shape
     vector = ops.reshape(vector, (groups, heads // groups, 1, units))

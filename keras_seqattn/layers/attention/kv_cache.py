@@ -61,14 +61,14 @@ class KVCache(NamedTuple):
         return KVCache(key, value)
 
     def grow(self, length: int, index: int | Tensor, width: int = 1) -> "KVCache":
-        """Makes room for `length` positions, as `grown` does."""
+        """Makes room for `length` positions, as `grow_axis` does."""
         return KVCache(
-            grown(self.key, 3, length, index, width),
-            grown(self.value, 2, length, index, width),
+            grow_axis(self.key, 3, length, index, width),
+            grow_axis(self.value, 2, length, index, width),
         )
 
 
-def grown(
+def grow_axis(
     x: Tensor, axis: int, length: int, index: int | Tensor, width: int = 1
 ) -> Tensor:
     """Adds slots to a ring; the positions that it holds move to theirs.
@@ -85,7 +85,7 @@ def grown(
 
     Example:
         >>> ring = ops.array([3, 4, 2])  # after five steps
-        >>> [int(x) for x in grown(ring, 0, 5, 5)]
+        >>> [int(x) for x in grow_axis(ring, 0, 5, 5)]
         [3, 4, 2, 3, 4]
     """
     before, after = x.shape[:axis], x.shape[axis + 1 :]
@@ -98,7 +98,7 @@ def grown(
     return ops.reshape(moved, (*before, length * width, *after))
 
 
-def slots_in_sight(
+def visible_slots(
     width: int,
     length: int,
     index: int | Tensor,
@@ -121,7 +121,7 @@ def slots_in_sight(
         Bool tensor `(B or 1, 1, W or 1, L W)`, True = may attend.
 
     Example:
-        >>> slots_in_sight(1, 4, index=2, window=2)[0, 0, 0].tolist()
+        >>> visible_slots(1, 4, index=2, window=2)[0, 0, 0].tolist()
         [False, True, True, False]
     """
     held = held_positions(length, index)[None]  # (1, L)

@@ -36,7 +36,7 @@ from keras_seqattn.layers.attention.kv_cache import (
     KVCache,
     check_cache_sizes,
     held_positions,
-    slots_in_sight,
+    visible_slots,
 )
 from keras_seqattn.layers.attention.masks import checked_mask
 from keras_seqattn.layers.attention.projections import Projection
@@ -593,7 +593,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             query,
             cache,
             index,
-            slots_in_sight(width, length, index, self.sliding_window, mask, ancestry),
+            visible_slots(width, length, index, self.sliding_window, mask, ancestry),
             self._bias_of_slots(width, length, index),
         )
         return self.project_output(query, heads), cache

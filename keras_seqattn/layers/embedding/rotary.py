@@ -87,7 +87,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
     ) -> Tensor:
         """Rotates `x`."""
         check_rank("x", x, "(batch, ..., length, width)")
-        return self._rotated(x, start, positions, *self._axes(len(x.shape)))
+        return self._rotate_pairs(x, start, positions, *self._axes(len(x.shape)))
 
     def rotate(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
         """Rotates heads that stand at `start`, `start + 1`, ...
@@ -101,7 +101,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         """
         check_tensor("x", x, "(batch, length, heads, width)")
         arguments.index("start", start)
-        return self._rotated(x, start, None, 1, 3)
+        return self._rotate_pairs(x, start, None, 1, 3)
 
     def bias(
         self,
@@ -125,7 +125,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
             )
         return tuple(axis % rank for axis in axes)
 
-    def _rotated(self, x, start, positions, sequence, feature):
+    def _rotate_pairs(self, x, start, positions, sequence, feature):
         """Rotates along two axes, which are not negative."""
         _check_width(x.shape[feature])
         half = int(x.shape[feature]) // 2  # a tensor where torch traces a program

@@ -43,7 +43,7 @@ def checkpointed(call: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(call)
 
     @functools.wraps(call)
-    def called(self, *args, **kwargs):
+    def checkpointed_call(self, *args, **kwargs):
         given = signature.bind(self, *args, **kwargs).arguments
         again = given.get("training") and self.gradient_checkpointing
         if not again or getattr(self, "_is_checkpointing", False):
@@ -51,7 +51,7 @@ def checkpointed(call: Callable[..., Any]) -> Callable[..., Any]:
         del given["self"], given["training"]
         return _call_twice(self, given)
 
-    return called
+    return checkpointed_call
 
 
 def _call_twice(layer, arguments):
@@ -64,7 +64,7 @@ def _call_twice(layer, arguments):
 
     def compute(*tensors):
         given = dict(zip(floats, tensors, strict=True))
-        with _checkpointing(layer), _drawn(generators, seeds):
+        with _checkpointing(layer), _with_seeds(generators, seeds):
             return layer(**given, **others, training=True)
 
     return keras.remat(compute)(*floats.values())
@@ -84,7 +84,7 @@ def _checkpointing(layer):
 
 
 @contextlib.contextmanager
-def _drawn(generators, seeds):
+def _with_seeds(generators, seeds):
     """Makes each generator return its drawn seed, and others that follow from it."""
     for generator, seed in zip(generators, seeds, strict=True):
         generator.next = _Seeds(seed)

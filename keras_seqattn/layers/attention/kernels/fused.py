@@ -113,10 +113,10 @@ def _float16_bias(mask, bias):
     allowed = bias
     if mask is not None:
         allowed = ops.where(mask, bias, explicit.MASKED_SCORE)
-    peak = ops.stop_gradient(ops.max(allowed, axis=-1, keepdims=True))
-    bias = ops.clip(allowed - peak, LOWEST_FLOAT16, 0.0)
+    row_max = ops.stop_gradient(ops.max(allowed, axis=-1, keepdims=True))
+    bias = ops.clip(allowed - row_max, LOWEST_FLOAT16, 0.0)
     if mask is not None:  # An empty row keeps its zeros, of which no NaN comes.
-        hidden = ops.logical_and(ops.logical_not(mask), peak > explicit.MASKED_SCORE)
+        hidden = ops.logical_and(ops.logical_not(mask), row_max > explicit.MASKED_SCORE)
         bias = ops.where(hidden, -float("inf"), bias)
     return ops.cast(bias, "float16")
 

@@ -27,7 +27,7 @@ class PairBias:
 
     def __init__(self, pairs: BlockPairs, values: Tensor) -> None:
         self._pairs, self._values = pairs, values
-        self._keys_first = pairs.keys_first(values)
+        self._keys_first = pairs.put_keys_first(values)
 
     def block(self, i: int | Tensor, j: int | Tensor) -> Tensor:
         """Returns a block, which broadcasts to `(B, G, s, R, t)`."""

@@ -71,7 +71,7 @@ class Blocks(NamedTuple):
         shape = (batch, self.count * self.length, groups * repeats, width)
         return ops.reshape(x, shape)[:, : self.total]
 
-    def holding(
+    def blocks_between(
         self, low: int | Tensor | None, high: int | Tensor | None
     ) -> tuple[int | Tensor, int | Tensor]:
         """Returns the range of the blocks that hold a position from `low` to `high`.

@@ -112,14 +112,14 @@ def chunked_attention(
             delta = ops.sum(o * ops.cast(do, "float32"), axis=-1)[..., None, :]
             q_blocks = q, do, logsumexp, delta
             differentiate = functools.partial(_differentiate, pairs, scores, v)
-            backward = _backward_twice if pairs.windowed else _backward_once
+            backward = _backward_twice if pairs.is_windowed else _backward_once
             dq, dk, dv = backward(pairs, differentiate, q_blocks, k, v)
             dq = pairs.q.join(ops.swapaxes(dq, -1, -2))  # (B, T, H, K)
             gradients = [dq, pairs.kv.join(dk), pairs.kv.join(dv)]
             if learned:
 
                 def ds(i, j, *q_block):
-                    return pairs.heads_apart(differentiate(i, j, *q_block)[1])
+                    return pairs.split_heads(differentiate(i, j, *q_block)[1])
 
                 gradients.append(block_bias.gradient(ds, q_blocks))
             inputs = zip(gradients, (query, key, value, *learned), strict=True)
@@ -191,7 +191,7 @@ def _backward_once(pairs, differentiate, q_blocks, k, v):
                 p, ds = differentiate(i, j, *q_block)
                 return dq_i + _dq(k[j], ds), *_add_dkv(dkv_j, p, ds, *q_block)
 
-            if pairs.all_seen:
+            if pairs.sees_all:
                 dq_i, *dkv_j = add()
             else:
                 is_seen = ops.logical_and(first <= i, i < end)
@@ -261,7 +261,7 @@ def _scores(pairs, bias, k, i, j, q_i):
     visible = pairs.visible(i, j)
     if bias is None and visible is None:
         return s
-    x = pairs.heads_apart(s)  # (B, G, s, R, t)
+    x = pairs.split_heads(s)  # (B, G, s, R, t)
     if bias is not None:
         x = x + ops.cast(bias.block(i, j), "float32")
     if visible is not None:

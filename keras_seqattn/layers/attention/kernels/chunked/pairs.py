@@ -80,18 +80,18 @@ class BlockPairs:
         # A query at position p sees key j where nearest <= p - j <= farthest.
         self._farthest = None if window is None else window - 1
         self._nearest = 0 if causal else None if window is None else 1 - window
-        self._mask = None if mask is None else self.keys_first(self.broadcast(mask))
+        self._mask = None if mask is None else self.put_keys_first(self.broadcast(mask))
         self._dropout = dropout
         if dropout > 0.0:
             self._seed = keras.random.randint((), 0, 2**31 - 1, seed=seed)
 
     @property
-    def windowed(self) -> bool:
+    def is_windowed(self) -> bool:
         """Whether a block sees few others, on both sides."""
         return self._farthest is not None
 
     @property
-    def all_seen(self) -> bool:
+    def sees_all(self) -> bool:
         """Whether each query block sees each key/value block."""
         return self._nearest is None
 
@@ -100,7 +100,7 @@ class BlockPairs:
         first = i * self.q.length + self._offset
         last = first + self.q.length - 1
         low = None if self._farthest is None else first - self._farthest
-        return self.kv.holding(
+        return self.kv.blocks_between(
             low, None if self._nearest is None else last - self._nearest
         )
 
@@ -109,7 +109,7 @@ class BlockPairs:
         first = j * self.kv.length - self._offset
         last = first + self.kv.length - 1
         low = None if self._nearest is None else first + self._nearest
-        return self.q.holding(
+        return self.q.blocks_between(
             low, None if self._farthest is None else last + self._farthest
         )
 
@@ -157,7 +157,7 @@ class BlockPairs:
         ]
         return ops.broadcast_to(x, (ops.shape(x)[0], *sizes))
 
-    def keys_first(self, x: Tensor) -> Tensor:
+    def put_keys_first(self, x: Tensor) -> Tensor:
         """Transposes `(B, H, T, S)` to `(B, G, S, R, T)`, padded to whole blocks."""
         batch, heads, target, source = ops.shape(x)
         heads = (1, 1) if x.shape[1] == 1 else (self.groups, self.repeats)
@@ -167,13 +167,13 @@ class BlockPairs:
         return x if x.shape[4] == 1 else self.q.pad(x, axis=4)
 
     def block(self, x: Tensor, i: int | Tensor, j: int | Tensor) -> Tensor:
-        """Slices `(B, G, s, R, t)` of what `keys_first` returned."""
+        """Slices `(B, G, s, R, t)` of what `put_keys_first` returned."""
         starts, sizes = [0] * 5, list(ops.shape(x))
         for axis, number, length in ((2, j, self.kv.length), (4, i, self.q.length)):
             if x.shape[axis] != 1:
                 starts[axis], sizes[axis] = number * length, length
         return ops.slice(x, starts, sizes)
 
-    def heads_apart(self, x: Tensor) -> Tensor:
+    def split_heads(self, x: Tensor) -> Tensor:
         """Reshapes `(B, G, s, R * t)` to `(B, G, s, R, t)`."""
         return ops.reshape(x, (*ops.shape(x)[:-1], self.repeats, self.q.length))
