@@ -15,7 +15,7 @@ from keras_seqattn.layers import (
     TokenLogits,
     TransformerStack,
 )
-from keras_seqattn.layers.transformer.encoder_block import (
+from keras_seqattn.layers.transformer.block import (
     attention_config,
     attention_from_config,
 )

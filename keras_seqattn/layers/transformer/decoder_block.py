@@ -21,8 +21,7 @@ from keras_seqattn.layers.shapes import (
     check_rank,
     check_tensor,
 )
-from keras_seqattn.layers.transformer.checkpointing import checkpointed
-from keras_seqattn.layers.transformer.encoder_block import (
+from keras_seqattn.layers.transformer.block import (
     Block,
     attend,
     attend_unpadded,
@@ -30,6 +29,7 @@ from keras_seqattn.layers.transformer.encoder_block import (
     check_sequences,
     checked_attention,
 )
+from keras_seqattn.layers.transformer.checkpointing import checkpointed
 from keras_seqattn.layers.transformer.residual import EPSILON
 from keras_seqattn.layers.transformer.unpadding import Unpadding
 

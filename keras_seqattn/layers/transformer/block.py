@@ -1,0 +1,336 @@
+"""What Transformer blocks share: options, sublayers, attention inside a residual.
+
+Shapes: B batch, L length, D model_dim, H heads.
+"""
+
+from typing import Any, Self
+
+import keras
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.annotations import Activation, Initializer, Norm, Shape, Tensor
+from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
+from keras_seqattn.layers.shapes import check_batch, check_rank
+from keras_seqattn.layers.transformer.feed_forward import FeedForward
+from keras_seqattn.layers.transformer.residual import EPSILON, NORMS, Residual
+from keras_seqattn.layers.transformer.unpadding import Unpadding
+from keras_seqattn.layers.weights.quantization import dtype_config
+
+
+class Block(arguments.Checked, keras.layers.Layer):
+    """What the encoder's and the decoder's block share: options and sublayers.
+
+    A chain of residual sublayers, the last of which is the feed-forward.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        intermediate_dim: int,
+        key_dim: int | None = None,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        activation: Activation = "relu",
+        gated: bool = False,
+        norm: Norm = "layer",
+        normalize_first: bool = True,
+        attention: dict[str, Any] | keras.layers.Layer | None = None,
+        activation_dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
+        gradient_checkpointing: bool = False,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        epsilon: float = EPSILON,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_heads = arguments.positive_integer("num_heads", num_heads)
+        self.intermediate_dim = arguments.positive_integer(
+            "intermediate_dim", intermediate_dim
+        )
+        self.key_dim = arguments.positive_integer("key_dim", key_dim, optional=True)
+        self.dropout = arguments.fraction("dropout", dropout)
+        self.attention_dropout = arguments.fraction(
+            "attention_dropout", attention_dropout
+        )
+        self.activation = arguments.keras_object("activation", activation)
+        self.gated = arguments.boolean("gated", gated)
+        self.norm = arguments.choice("norm", norm, NORMS)
+        self.normalize_first = arguments.boolean("normalize_first", normalize_first)
+        self.attention = checked_attention("attention", attention)
+        self.activation_dropout = arguments.fraction(
+            "activation_dropout", activation_dropout
+        )
+        self.stochastic_depth = stochastic_depth
+        self.gradient_checkpointing = arguments.boolean(
+            "gradient_checkpointing", gradient_checkpointing
+        )
+        self.kernel_initializer = arguments.keras_object(
+            "kernel_initializer", kernel_initializer
+        )
+        self.bias_initializer = arguments.keras_object(
+            "bias_initializer", bias_initializer
+        )
+        self.epsilon = epsilon
+        self.supports_masking = True
+        self.feed_forward_residual = self._residual(
+            self._feed_forward(), "feed_forward_residual"
+        )
+
+    def _feed_forward(self):
+        return FeedForward(
+            self.intermediate_dim,
+            activation=self.activation,
+            gated=self.gated,
+            dropout=self.activation_dropout,
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
+            name="feed_forward",
+            dtype=self.dtype_policy,
+        )
+
+    def _residual(self, sublayer, name):
+        return Residual(
+            sublayer,
+            dropout=self.dropout,
+            norm=self.norm,
+            normalize_first=self.normalize_first,
+            stochastic_depth=self.stochastic_depth,
+            epsilon=self.epsilon,
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def _attention_residual(self, attention, model_dim, name):
+        """Wraps the attention that options, or a layer, stand for."""
+        if not isinstance(attention, keras.layers.Layer):
+            options = {
+                "num_heads": self.num_heads,
+                "key_dim": self._width_of_head(model_dim),
+                "dropout": self.attention_dropout,
+                "kernel_initializer": self.kernel_initializer,
+                "bias_initializer": self.bias_initializer,
+                "name": name,
+                "dtype": self.dtype_policy,
+            }
+            attention = MultiHeadAttention(**{**options, **(attention or {})})
+        return self._residual(attention, f"{name}_residual")
+
+    @property
+    def unpads(self) -> bool:
+        """Whether `call_unpadded` does what a call does while training."""
+        attended = (
+            residual.sublayer
+            for residual in self._attention_residuals()
+            if residual is not None
+        )
+        plain = self.stochastic_depth == 0.0 and not self.gradient_checkpointing
+        return plain and all(
+            type(layer).call is MultiHeadAttention.call for layer in attended
+        )
+
+    def _attention_residuals(self):
+        return (self.attention_residual,)
+
+    def _width_of_head(self, model_dim):
+        if self.key_dim is not None:
+            return self.key_dim
+        if model_dim % self.num_heads:
+            raise ValueError(
+                "`num_heads` must divide the width of the input, or `key_dim` be "
+                f"given. Received: num_heads={self.num_heads!r} for width {model_dim}."
+            )
+        return model_dim // self.num_heads
+
+    def compute_output_shape(
+        self, x_shape: Shape, source_shape: Shape | None = None
+    ) -> Shape:
+        """Returns the shape of the first input, unchanged."""
+        return x_shape
+
+    def _output_spec(self, x, return_attention_scores, *attended):
+        """Returns the symbolic output, and the weights of each residual's attention."""
+        output = keras.KerasTensor(x.shape, self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        scores = [
+            residual.sublayer.compute_output_spec(
+                x, source, return_attention_scores=True
+            )[1]
+            for residual, source in attended
+        ]
+        return output, *scores
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return {
+            **super().get_config(),
+            "dtype": dtype_config(self),
+            "num_heads": self.num_heads,
+            "intermediate_dim": self.intermediate_dim,
+            "key_dim": self.key_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "activation": keras.activations.serialize(self.activation),
+            "gated": self.gated,
+            "norm": self.norm,
+            "normalize_first": self.normalize_first,
+            "attention": attention_config(self.attention),
+            "activation_dropout": self.activation_dropout,
+            "stochastic_depth": self.stochastic_depth,
+            "gradient_checkpointing": self.gradient_checkpointing,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "epsilon": self.epsilon,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Makes the block, and the attention layers it was given from their config."""
+        made = {
+            name: attention_from_config(config[name])
+            for name in ("attention", "cross_attention")
+            if name in config
+        }
+        config = {**config, **made}
+        config.pop("skip_padding", None)  # of files before 0.2: `TransformerStack`
+        return cls(**config)
+
+
+def check_sequences(**inputs: Any) -> None:
+    """Raises an error if inputs are not sequences of vectors of one batch.
+
+    Args:
+        **inputs: Tensors or their shapes, by the names of the arguments, or None.
+
+    Raises:
+        ValueError: If one has another rank than 3, or another batch size.
+    """
+    for name, x in inputs.items():
+        check_rank(name, x, "(batch, length, width)")
+    check_batch(**inputs)
+
+
+def attend(
+    residual: Residual,
+    x: Tensor,
+    source: Tensor | None = None,
+    past: Tensor | None = None,
+    return_attention_scores: bool = False,
+    **more: Any,
+) -> tuple[Tensor, ...]:
+    """Attends inside a residual.
+
+    Args:
+        residual: The `Residual` around an attention layer.
+        x: Float tensor `(B, T, D)` that attends.
+        source: What it attends to; itself when None.
+        past: Float tensor `(B, M, D)` of what stood before `x`, attended to as well.
+        return_attention_scores: Whether to give the weights too.
+        **more: Arguments of the attention layer's call.
+
+    Returns:
+        A tuple: the float tensor `(B, T, D)`, and the weights where asked for.
+    """
+    hidden = residual.enter(x)
+    source = hidden if source is None else source
+    if past is not None:
+        source = ops.concatenate([residual.enter(past), source], axis=1)
+    attended = residual.sublayer(
+        hidden, source, return_attention_scores=return_attention_scores, **more
+    )
+    if not return_attention_scores:
+        return (residual.leave(x, attended),)
+    attended, scores = attended
+    return residual.leave(x, attended), scores
+
+
+def attend_unpadded(
+    residual: Residual,
+    x: Tensor,
+    unpadding: Unpadding,
+    source: Tensor | None = None,
+    source_unpadding: Unpadding | None = None,
+    **options: Any,
+) -> Tensor:
+    """Attends inside a residual, on the tokens of a batch alone.
+
+    Args:
+        residual: The `Residual` around a `MultiHeadAttention`.
+        x: Float tensor `(1, M, D)` that attends, the tokens that `unpadding` takes.
+        unpadding: An `Unpadding`.
+        source: What it attends to, tokens or `(B, S, D)`; itself when None.
+        source_unpadding: The `Unpadding` of `source`; None where it has its padding.
+        **options: `mask` and `use_causal_mask` of `call_unpadded`.
+
+    Returns:
+        Float tensor `(1, M, D)`.
+    """
+    hidden = residual.enter(x)
+    if source is None:
+        source, source_unpadding = hidden, unpadding
+    attended = residual.sublayer.call_unpadded(
+        hidden, source, unpadding, source_unpadding, **options
+    )
+    return residual.leave(x, attended)
+
+
+def checked_attention(name: str, attention: Any) -> Any:
+    """Returns what stands for the attention of a block.
+
+    Args:
+        name: Name of the argument, for the error.
+        attention: A dict of `MultiHeadAttention` arguments, a layer or None.
+
+    Returns:
+        `attention`.
+
+    Raises:
+        ValueError: If it is something else.
+
+    Example:
+        >>> checked_attention("attention", {"use_gate": True})
+        {'use_gate': True}
+    """
+    kinds = (dict, keras.layers.Layer)
+    arguments.instance(name, attention, kinds, "a dict or a layer", optional=True)
+    if isinstance(attention, dict):
+        names = arguments.names_of(MultiHeadAttention)
+        arguments.known(attention, (*names, "name", "dtype", "trainable"), name)
+    return attention
+
+
+def attention_config(attention: Any) -> Any:
+    """Returns what stands for an attention, a dict of options or a layer, as a config.
+
+    Args:
+        attention: A layer, a dict of options that may hold layers, or None.
+
+    Returns:
+        The same with every object in its place serialized.
+    """
+    if isinstance(attention, dict):
+        return {name: attention_config(value) for name, value in attention.items()}
+    if hasattr(attention, "get_config"):
+        return keras.saving.serialize_keras_object(attention)
+    return attention
+
+
+def attention_from_config(config: Any) -> Any:
+    """Returns what `attention_config` was given.
+
+    A layer among the options is made here, not by each attention that takes it: what
+    is saved once for all must be loaded so.
+
+    Args:
+        config: What `attention_config` gave.
+
+    Returns:
+        A layer, a dict of options that may hold layers, or None.
+    """
+    if not isinstance(config, dict):
+        return config
+    if "class_name" in config:
+        return keras.saving.deserialize_keras_object(config)
+    return {name: attention_from_config(value) for name, value in config.items()}
