@@ -12,10 +12,11 @@ words are what spaces separate, numbered from 0. That takes a pass for each tran
 
 Memory does not grow with the file: a block of lines is read, translated and written
 before the next. Stop it whenever you like, or kill it: the same command goes on after
-the last block written. While it runs, the translations are in OUTPUT.part; what was
-translated, and how far, is in OUTPUT.json, which stays beside the output, so that no
-command takes another's output for its own. Names that end in .gz are compressed. It
-needs `pip install ".[text]"`.
+the last block written. While it runs, the translations are in OUTPUT.part, whose lock
+keeps other processes out; what was translated, and how far, is in OUTPUT.json, which
+stays beside the output, so that no command takes another's output for its own. Names
+that end in .gz are compressed. It needs `pip install ".[text]"`, and on Windows it does
+not run.
 """
 
 import argparse
