@@ -30,7 +30,8 @@ from keras_seqattn.layers.embedding.sinusoidal import (
     sinusoidal_table,
 )
 from keras_seqattn.layers.recurrent.attentive_decoder import AttentiveRecurrentDecoder
-from keras_seqattn.layers.recurrent.encoder import RecurrentCell, RecurrentEncoder
+from keras_seqattn.layers.recurrent.cell import RecurrentCell
+from keras_seqattn.layers.recurrent.encoder import RecurrentEncoder
 from keras_seqattn.layers.recurrent.segment_memory import SegmentMemory
 from keras_seqattn.layers.transformer.decoder_block import DecoderBlock
 from keras_seqattn.layers.transformer.encoder_block import EncoderBlock

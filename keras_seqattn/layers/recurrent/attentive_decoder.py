@@ -13,7 +13,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Cell, Shape, Tensor
 from keras_seqattn.layers.attention import additive
 from keras_seqattn.layers.attention.masks import bool_mask, checked_mask, input_masks
-from keras_seqattn.layers.recurrent.encoder import RecurrentStack
+from keras_seqattn.layers.recurrent.stack import RecurrentStack
 from keras_seqattn.layers.shapes import (
     BEAMS,
     check_batch,
