@@ -192,20 +192,26 @@ def train(args, recipe):
             f"A vocabulary of {tokenizer.vocabulary_size}, the most that this text "
             f"allows, in place of the preset's {recipe.vocabulary_size}."
         )
-    sizes = {
-        "batch_tokens": recipe.batch_tokens,
-        "bucket_lengths": recipe.bucket_lengths,
-        "rows_multiple": args.devices,
-    }
     training = ks.text.translation_batches(
-        sources, targets, tokenizer, seed=args.seed, **sizes
+        sources,
+        targets,
+        tokenizer,
+        seed=args.seed,
+        rows_multiple=args.devices,
+        **recipe.batch_options(),
     )
     validation = ks.text.translation_batches(
-        *load(args, "val"), tokenizer, shuffle=False, **sizes
+        *load(args, "val"),
+        tokenizer,
+        shuffle=False,
+        rows_multiple=args.devices,
+        **recipe.batch_options(training=False),
     )
 
     model = recipe.make_model(
-        tokenizer.vocabulary_size, metrics=[ks.training.Perplexity()]
+        tokenizer.vocabulary_size,
+        metrics=[ks.training.Perplexity()],
+        pieces=tokenizer.pieces if recipe.views else None,
     )
     print(f"{len(sources):,} pairs, {model.count_params():,} weights -> {args.output}")
     epochs = recipe.epochs
