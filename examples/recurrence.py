@@ -82,15 +82,12 @@ class Run:
 
     def __init__(self, args, recipe, tokenizer):
         keras.utils.set_random_seed(args.seed)
-        sizes = {
-            "batch_tokens": recipe.batch_tokens,
-            "bucket_lengths": recipe.bucket_lengths,
-        }
         batches = ks.text.translation_batches
-        self.training = batches(
-            *load(args, "train"), tokenizer, seed=args.seed, **sizes
-        )
-        self.validation = batches(*load(args, "val"), tokenizer, shuffle=False, **sizes)
+        options = {"seed": args.seed, **recipe.batch_options()}
+        self.training = batches(*load(args, "train"), tokenizer, **options)
+        options = {"shuffle": False, **recipe.batch_options(training=False)}
+        self.validation = batches(*load(args, "val"), tokenizer, **options)
+        self.averages = recipe.average_callbacks()
         self.model = recipe.make_model(
             tokenizer.vocabulary_size, metrics=[ks.training.Perplexity()]
         )
@@ -106,8 +103,8 @@ class Run:
             epochs=10_000,
             shuffle=False,  # The batches come shuffled.
             callbacks=[
-                keras.callbacks.TerminateOnNaN(raise_error=True),
-                keras.callbacks.SwapEMAWeights(),  # Validates the averaged weights.
+                ks.training.TerminateOnDivergence(raise_error=True),
+                *self.averages,  # Validates the averaged weights.
                 deadline,
             ],
         ).history

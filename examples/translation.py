@@ -226,8 +226,8 @@ def train(args, recipe):
         epochs=epochs,
         shuffle=False,  # The batches come shuffled.
         callbacks=[
-            keras.callbacks.TerminateOnNaN(raise_error=True),
-            keras.callbacks.SwapEMAWeights(),  # Validates the averaged weights.
+            ks.training.TerminateOnDivergence(raise_error=True),
+            *recipe.average_callbacks(),  # Validates the averaged weights.
             Stopwatch(history, args.minutes),
             keras.callbacks.CSVLogger(history, append=True),
             ks.training.Resume(args.output / "backup", training),

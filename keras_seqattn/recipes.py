@@ -11,7 +11,7 @@ from typing import Any, Self
 import keras
 
 from keras_seqattn import arguments, models, training
-from keras_seqattn.models.config import Config, option
+from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.models.parameters import count_parameters
 from keras_seqattn.models.recurrent import RecurrentConfig
 from keras_seqattn.models.stacks import check_names
@@ -21,6 +21,9 @@ CONFIGS = {
     "TranslationTransformer": TranslationConfig,
     "TranslationRNN": RecurrentConfig,
 }
+
+
+OPTIMIZERS = ("adam", "muon", "schedule_free")
 
 
 def _dtype(name: str, value: Any) -> Any:
@@ -58,9 +61,14 @@ class Configuration(Config):
         dtype: Dtype policy of the model; None for Keras's own.
         consistency: Factor of the divergence between two copies of a pair, as
             `MaskedCrossentropy` has it; 0 for none.
+        optimizer: "adam" or, of Keras's own, "muon", which is Adam for all weights but
+            the kernels of two axes, those of the feed-forward layers; or
+            "schedule_free", whose rate stays when it has risen to its peak.
+        average_epochs: Number of the last epochs whose weights are averaged; None for
+            none. Of this, `ema_momentum` and "schedule_free" one gives the average.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range, or two averages are asked for.
 
     Example:
         >>> chosen = Configuration({"source_vocabulary_size": 50}, 0.001, 100)
@@ -80,6 +88,8 @@ class Configuration(Config):
     )
     dtype: Any = option(_dtype, None)
     consistency: float = option(partial(arguments.number, least=0), 0.0)
+    optimizer: str = option(partial(arguments.choice, choices=OPTIMIZERS), "adam")
+    average_epochs: int | None = option(optional_size, None)
 
     def __post_init__(self) -> None:
         """Checks the arguments, and keeps the model's as its typed configuration."""
@@ -93,6 +103,17 @@ class Configuration(Config):
             given = config.of({"source_vocabulary_size": None, **given})
             object.__setattr__(self, "model", given)
         arguments.instance("model", given, config, "a dict")
+        averages = (
+            self.ema_momentum is not None,
+            self.average_epochs is not None,
+            self.optimizer == "schedule_free",
+        )
+        if sum(averages) > 1:
+            raise ValueError(
+                '`ema_momentum`, `average_epochs` and `optimizer="schedule_free"` must '
+                f"not be combined. Received: ema_momentum={self.ema_momentum}, "
+                f"average_epochs={self.average_epochs}, optimizer={self.optimizer!r}."
+            )
 
     @property
     def vocabulary_size(self) -> int:
@@ -148,21 +169,52 @@ class Configuration(Config):
             model.load_weights(weights)
         if metrics is None:
             metrics = [training.TokenCrossentropy(), training.Perplexity()]
-        averaged = self.ema_momentum is not None
-        average = {"ema_momentum": self.ema_momentum} if averaged else {}
         model.compile(
-            training.Adam(
-                training.InverseSquareRoot(self.learning_rate, self.warmup_steps),
-                beta_2=0.98,
-                use_ema=averaged,
-                **average,
-            ),
+            self._make_optimizer(),
             training.MaskedCrossentropy(
                 self.label_smoothing, self.consistency, pieces=pieces
             ),
             metrics=metrics,
         )
         return model
+
+    def _make_optimizer(self):
+        """Makes the optimizer, with its schedule and its moving average."""
+        schedule = training.InverseSquareRoot(self.learning_rate, self.warmup_steps)
+        average = {}
+        if self.ema_momentum is not None:
+            average = {"use_ema": True, "ema_momentum": self.ema_momentum}
+        if self.optimizer == "muon":
+            return keras.optimizers.Muon(
+                schedule,
+                adam_beta_2=0.98,
+                weight_decay=None,
+                adam_weight_decay=None,
+                **average,
+            )
+        if self.optimizer == "schedule_free":
+            return keras.optimizers.ScheduleFreeAdamW(
+                self.learning_rate, beta_2=0.98, warmup_steps=self.warmup_steps
+            )
+        return training.Adam(schedule, beta_2=0.98, **average)
+
+    def average_callbacks(self) -> list[keras.callbacks.Callback]:
+        """Makes what `fit` takes to validate, score and keep the averaged weights.
+
+        Returns:
+            List of one callback, the first of those of `fit`; empty without averages.
+
+        Example:
+            >>> RECIPES["smoke"].average_callbacks()[0].__class__.__name__
+            'SwapEMAWeights'
+        """
+        if self.ema_momentum is not None:
+            return [keras.callbacks.SwapEMAWeights()]
+        if self.average_epochs is not None:
+            return [training.CheckpointAverage(self.average_epochs)]
+        if self.optimizer == "schedule_free":
+            return [training.ScheduleFreeAverage()]
+        return []
 
     def count_parameters(self) -> int:
         """Counts the weights of a `TranslationTransformer` without making any."""

@@ -464,5 +464,7 @@ RESULTS = {"layers.DistanceBias", "decoding.Hypotheses", "decoding.CompileReport
 RESULTS |= {
     "training.CheckpointAverage",
     "training.Resume",
+    "training.ScheduleFreeAverage",
+    "training.TerminateOnDivergence",
     "training.TranslationScore",
 }

@@ -201,6 +201,8 @@ def calls():
         },
         "training.CheckpointAverage": {},
         "training.Resume": {"directory": "folder"},
+        "training.ScheduleFreeAverage": {},
+        "training.TerminateOnDivergence": {},
         "training.TranslationScore": {
             "sources": lines,
             "references": lines,

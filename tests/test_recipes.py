@@ -39,7 +39,51 @@ def test_a_recipe_is_read_from_json_and_as_early_versions_wrote_it(name):
     written = json.loads(json.dumps(dataclasses.asdict(recipe)))
     assert Recipe.from_dict(written) == recipe
     golden = pathlib.Path(__file__).parent / "golden" / "recipes-0.1.0.json"
-    assert Recipe.from_dict(json.loads(golden.read_text())[name]) == recipe
+    early = json.loads(golden.read_text())
+    assert Recipe.from_dict(early.get(name, written)) == recipe
+
+
+AVERAGES = {
+    "muon": {"optimizer": "muon"},
+    "schedule_free": {"optimizer": "schedule_free", "ema_momentum": None},
+    "checkpoints": {"average_epochs": 2, "ema_momentum": None},
+    "none": {"ema_momentum": None},
+}
+
+
+@pytest.mark.backends("tensorflow", "jax", "torch")
+@pytest.mark.parametrize("name", AVERAGES)
+def test_each_optimizer_and_average_trains(name):
+    """The averaged weights are validated, scored and left in the model."""
+    model = {"source_vocabulary_size": 260, "model_dim": 8, "intermediate_dim": 8}
+    model |= {"encoder_layers": 1, "decoder_layers": 1, "num_heads": 2}
+    model |= {"tie_embeddings": False, "dropout": 0.0}
+    lines, tokenizer = [f"{i} red dogs" for i in range(32)], ks.text.ByteTokenizer()
+    recipe = dataclasses.replace(
+        RECIPES["smoke"], model=model, bucket_lengths=(16,), **AVERAGES[name]
+    )
+    batches = ks.text.translation_batches(
+        lines, lines, tokenizer, **recipe.batch_options()
+    )
+    score = ks.training.TranslationScore(lines[:2], lines[:2], tokenizer)
+    made = recipe.make_model()
+    history = made.fit(
+        batches,
+        epochs=3,
+        shuffle=False,
+        validation_data=batches,
+        callbacks=[*recipe.average_callbacks(), score],
+        verbose=0,
+    ).history
+    assert history["loss"][-1] < history["loss"][0]
+    left = made.evaluate(batches, verbose=0, return_dict=True)["loss"]
+    assert left == pytest.approx(history["val_loss"][-1], rel=1e-4)
+    assert ks.Translator(made, tokenizer)(lines[:2]) == score.translations
+
+
+def test_one_average_at_a_time():
+    with pytest.raises(ValueError, match="must not be combined. .*average_epochs=2"):
+        dataclasses.replace(RECIPES["smoke"], average_epochs=2)
 
 
 def test_the_options_of_a_model_are_checked():

@@ -1,7 +1,8 @@
 """What `compile` and `fit` take, and what a training wants of memory."""
 
 from keras_seqattn.layers.weights.lora import enable_lora
-from keras_seqattn.training.average import CheckpointAverage
+from keras_seqattn.training.average import CheckpointAverage, ScheduleFreeAverage
+from keras_seqattn.training.divergence import TerminateOnDivergence
 from keras_seqattn.training.losses import MaskedCrossentropy, linear_crossentropy
 from keras_seqattn.training.memory import keep_freed_memory
 from keras_seqattn.training.metrics import (
@@ -23,6 +24,8 @@ __all__ = [
     "Noam",
     "Perplexity",
     "Resume",
+    "ScheduleFreeAverage",
+    "TerminateOnDivergence",
     "TokenCrossentropy",
     "TranslationScore",
     "enable_lora",

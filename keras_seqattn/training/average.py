@@ -1,4 +1,4 @@
-"""The mean of the weights at the last epochs' ends."""
+"""Averages of the weights, which are validated, scored and left in the model."""
 
 from typing import Any
 
@@ -9,13 +9,44 @@ from keras_seqattn import arguments
 from keras_seqattn.training.snapshot import array_of
 
 
-class CheckpointAverage(keras.callbacks.Callback):
-    """Leaves the mean of the last epochs' weights in the model when `fit` ends.
+class _AveragedWeights(keras.callbacks.Callback):
+    """Puts averages into the model while it is validated, and when `fit` ends."""
 
-    The weights are taken at the end of each epoch, and averaged when the last one is
-    over, in float64; weights that are no floats are those of the last epoch. No epoch
-    is validated with the mean: `model.evaluate` after `fit` does that. Under an
-    optimizer with `use_ema` the raw weights are averaged, unless
+    def __init__(self) -> None:
+        super().__init__()
+        self._trained: list[np.ndarray] = []
+
+    def averages(self) -> list[np.ndarray]:
+        """Returns an array for each of the model's weights."""
+        raise NotImplementedError
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Puts the averages into the model."""
+        self._trained = [array_of(weight) for weight in self.model.weights]
+        self._assign(self.averages())
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Puts back the weights that are trained."""
+        self._assign(self._trained)
+        self._trained = []
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Leaves the averages in the model."""
+        self._assign(self.averages())
+
+    def _assign(self, values):
+        for weight, value in zip(self.model.weights, values, strict=True):
+            weight.assign(value)
+
+
+class CheckpointAverage(_AveragedWeights):
+    """Validates, and leaves in the model, the mean of the last epochs' weights.
+
+    The weights are taken at the end of each epoch, and averaged in float64; weights
+    that are no floats are those of the last epoch. Each validation is by the mean of
+    the epochs so far, at most `last`, and so are the scores of a `TranslationScore`
+    that stands after this one; in between, training goes on with its own weights. Under
+    an optimizer with `use_ema` those weights are averaged, unless
     `SwapEMAWeights(swap_on_epoch=True)` stands before in the list of callbacks.
 
     A copy of the weights for each of the epochs is held outside the accelerator. In a
@@ -44,21 +75,98 @@ class CheckpointAverage(keras.callbacks.Callback):
         self.last = arguments.positive_integer("last", last)
         self.checkpoints = []
 
+    def averages(self) -> list[np.ndarray]:
+        """Returns the mean of the weights now and at the ends of the epochs before.
+
+        Returns:
+            List of an array for each of the model's weights.
+        """
+        return self._means([*self.checkpoints, self._weights()])
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forgets the epochs of an earlier `fit`."""
         self.checkpoints = []
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Takes a copy of the weights, and drops the oldest."""
-        weights = [array_of(weight) for weight in self.model.weights]
-        self.checkpoints = [*self.checkpoints, weights][-self.last :]
+        self.checkpoints = [*self.checkpoints, self._weights()][-self.last :]
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Puts the mean into the model."""
-        weights = self.model.weights
-        for weight, *values in zip(weights, *self.checkpoints, strict=True):
-            if values:
-                weight.assign(_mean(values))
+        """Leaves the mean in the model."""
+        if self.checkpoints:
+            self._assign(self._means(self.checkpoints))
+
+    def _weights(self):
+        return [array_of(weight) for weight in self.model.weights]
+
+    def _means(self, checkpoints):
+        columns = zip(*checkpoints[-self.last :], strict=True)
+        return [_mean(values) for values in columns]
+
+
+class ScheduleFreeAverage(_AveragedWeights):
+    """Validates, and leaves in the model, the average of `ScheduleFreeAdamW`.
+
+    The optimizer trains weights `y = beta_1 x + (1 - beta_1) z` between the average
+    `x`, which is the result, and its own fast weights `z`. Each validation is by `x`,
+    and so are the scores of a `TranslationScore` that stands after this one; in
+    between, training goes on with `y`. When `fit` ends, `x` is in the model; a further
+    `fit` of the same model begins there. `Resume` continues with `y`.
+
+    Raises:
+        ValueError: When the training begins, if the model's optimizer is no
+            `keras.optimizers.ScheduleFreeAdamW`.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        >>> model.compile(keras.optimizers.ScheduleFreeAdamW(0.01), "mse")
+        >>> x = np.ones((4, 1))
+        >>> history = model.fit(x, x, callbacks=[ScheduleFreeAverage()], verbose=0)
+
+    Reference:
+        Defazio et al. 2024, "The Road Less Scheduled", equations 2 to 4. Differs: on
+        TensorFlow and torch Keras 3.15 computes the step's `y` from the new `z` where
+        the paper has the old one, so `x` there is another average, near the paper's.
+    """
+
+    def averages(self) -> list[np.ndarray]:
+        """Returns `x` of what is trained, and of other weights themselves.
+
+        Returns:
+            List of an array for each of the model's weights.
+        """
+        optimizer = _inner(self.model.optimizer)
+        fast = [v for v in optimizer.variables if v.name.endswith("momentum")]
+        if not fast:  # Nothing was trained.
+            return [array_of(weight) for weight in self.model.weights]
+        trained = map(id, self.model.trainable_variables)
+        fast = dict(zip(trained, fast, strict=True))
+        return [
+            self._average(weight, fast.get(id(weight))) for weight in self.model.weights
+        ]
+
+    def _average(self, weight, fast):
+        if fast is None:
+            return array_of(weight)
+        beta = _inner(self.model.optimizer).beta_1
+        y, z = array_of(weight).astype("float64"), array_of(fast)
+        return ((y - (1 - beta) * z) / beta).astype("float32")
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks the optimizer."""
+        kind = keras.optimizers.ScheduleFreeAdamW
+        optimizer = _inner(self.model.optimizer)
+        if not isinstance(optimizer, kind) or not optimizer.beta_1:
+            arguments.refuse(
+                "optimizer",
+                type(optimizer).__name__,
+                "`keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0",
+            )
+
+
+def _inner(optimizer):
+    """Returns an optimizer, without the scaling of the loss around it."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def _mean(values):

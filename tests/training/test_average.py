@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_seqattn.training import CheckpointAverage
+from keras_seqattn.training import CheckpointAverage, ScheduleFreeAverage
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -31,3 +31,102 @@ def test_the_mean_of_the_last_epochs_is_in_the_model(last, averaged):
 def test_last_is_checked(last):
     with pytest.raises(ValueError, match=f"Received: last={last!r}"):
         CheckpointAverage(last)
+
+
+class Watch(keras.callbacks.Callback):
+    """Notes the weights at the beginnings of validations and at the ends of epochs."""
+
+    def __init__(self):
+        super().__init__()
+        self.validated, self.trained = [], []
+
+    def on_test_begin(self, logs=None):
+        self.validated.append(self.model.get_weights())
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.trained.append(self.model.get_weights())
+
+
+def fitted(optimizer, average, epochs=4):
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(0).normal(size=(8, 2)).astype("float32")
+    y = x.sum(axis=1, keepdims=True)
+    layers = [keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dense(1)]
+    model, watch = keras.Sequential(layers), Watch()
+    model.compile(optimizer, "mse")
+    history = model.fit(
+        x,
+        y,
+        epochs=epochs,
+        batch_size=4,
+        shuffle=False,
+        validation_data=(x, y),
+        callbacks=[average, watch],
+        verbose=0,
+    )
+    loss = model.evaluate(x, y, verbose=0)
+    return model, watch, history.history["val_loss"], loss
+
+
+AVERAGES = {
+    "checkpoints": (lambda: keras.optimizers.SGD(0.1), lambda: CheckpointAverage(2)),
+    "moving": (
+        lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9),
+        keras.callbacks.SwapEMAWeights,
+    ),
+    "schedule-free": (
+        lambda: keras.optimizers.ScheduleFreeAdamW(0.1),
+        ScheduleFreeAverage,
+    ),
+}
+
+
+@pytest.mark.backends("tensorflow", "jax", "torch")
+@pytest.mark.parametrize("name", AVERAGES)
+def test_what_is_validated_is_what_is_left_in_the_model(name):
+    optimizer, average = (make() for make in AVERAGES[name])
+    model, watch, losses, loss = fitted(optimizer, average)
+    assert loss == pytest.approx(losses[-1], rel=1e-5)
+    for weight, validated, trained in zip(
+        model.get_weights(), watch.validated[-1], watch.trained[-1], strict=True
+    ):
+        np.testing.assert_allclose(weight, validated, rtol=1e-5, atol=1e-6)
+        assert np.abs(weight - trained).max() > 1e-4
+
+
+@pytest.mark.backends("tensorflow", "jax", "torch")
+def test_the_training_goes_on_as_without_validations():
+    for optimizer, average in AVERAGES.values():
+        _, watch, _, _ = fitted(optimizer(), average())
+        _, plain, _, _ = fitted(optimizer(), keras.callbacks.Callback())
+        for mine, other in zip(watch.trained[-1], plain.trained[-1], strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.backends("jax")
+def test_the_schedule_free_average_is_that_of_the_paper():
+    """One weight, loss `(w - 1)^2 / 2`, by the paper's three sequences in float64."""
+    beta, beta_2, rate, steps = 0.8, 0.999, 0.1, 7
+    x = y = z = second = 0.0
+    for t in range(1, steps + 1):
+        gradient = y - 1
+        second = beta_2 * second + (1 - beta_2) * gradient**2
+        z -= rate * gradient / (np.sqrt(second / (1 - beta_2**t)) + 1e-8)
+        x = (1 - 1 / t) * x + z / t
+        y = (1 - beta) * z + beta * x
+    dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input((1,)), dense])
+    optimizer = keras.optimizers.ScheduleFreeAdamW(rate, beta_1=beta)
+    model.compile(optimizer, lambda y, p: (p - y) ** 2 / 2)
+    data = np.ones((steps, 1))
+    model.fit(data, data, batch_size=1, verbose=0, callbacks=[ScheduleFreeAverage()])
+    assert float(model.get_weights()[0][0, 0]) == pytest.approx(x, rel=1e-4)
+    assert abs(x - y) > 0.01
+    assert float(model.predict(np.ones((1, 1)), verbose=0)[0, 0]) == pytest.approx(
+        x, rel=1e-4
+    )
+
+
+def test_schedule_free_wants_its_optimizer():
+    with pytest.raises(ValueError, match="`optimizer` must be .*ScheduleFree.*SGD"):
+        fitted(keras.optimizers.SGD(0.1), ScheduleFreeAverage())

@@ -1,0 +1,122 @@
+"""A training that ends where it diverges, with the last good weights."""
+
+import math
+import warnings
+from typing import Any
+
+import keras
+
+from keras_seqattn import arguments
+from keras_seqattn.training.snapshot import array_of
+
+# Batches of an epoch whose mean says something of the epoch.
+FEW = 100
+
+
+class TerminateOnDivergence(keras.callbacks.Callback):
+    """Ends a training whose loss is not finite or explodes, and keeps good weights.
+
+    The model then has the weights, and the optimizer the state, of the end of the last
+    good epoch, or of the beginning of `fit`; a warning or an error says what happened
+    and what helps. Looked at is the mean loss of the epoch so far: after each batch
+    whether it is finite, from 100 batches on and at the epoch's end whether it exceeds
+    the lowest of all epochs by more than `rise` times the first such mean, that of the
+    first 100 batches or of a shorter first epoch. A loss near 0 may vary as it likes.
+
+    A copy of the weights and of the optimizer's state is held outside the accelerator.
+    It stands first in the list: those that average, validate or save find good weights.
+    A training resumed with the same settings diverges again, as it repeats exactly.
+
+    Args:
+        rise: Positive share of the loss at the beginning.
+        raise_error: Whether to raise an error rather than end `fit` with a warning.
+
+    Attributes:
+        diverged: Whether the last `fit` ended so.
+
+    Raises:
+        ValueError: If an argument is out of range.
+        RuntimeError: In `fit`, with `raise_error`, where the training diverges.
+
+    Example:
+        >>> import numpy as np
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        >>> model.compile(keras.optimizers.SGD(1e30), "mse")
+        >>> watch = TerminateOnDivergence(raise_error=True)
+        >>> x = np.ones((64, 1))
+        >>> try:
+        ...     model.fit(x, 2 * x, epochs=2, callbacks=[watch], verbose=0)
+        ... except RuntimeError as error:
+        ...     print(str(error)[:32])
+        The training diverged in epoch 1
+    """
+
+    def __init__(self, rise: float = 0.3, raise_error: bool = False) -> None:
+        super().__init__()
+        self.rise = arguments.number("rise", rise, above=0)
+        self.raise_error = arguments.boolean("raise_error", raise_error)
+        self.diverged = False
+        self._first = self._lowest = None
+        self._good, self._seen = [], ""
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Forgets an earlier `fit`."""
+        self.diverged, self._first, self._lowest = False, None, None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Copies the weights and the optimizer's state, which are good."""
+        self._good = [array_of(variable) for variable in self._variables()]
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Looks at the mean loss so far, and ends the epoch where it is bad."""
+        self._look(logs, batch + 1 >= FEW)
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Has the good weights validated: those after a divergence are none."""
+        if self.diverged:
+            self._restore()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Looks at the epoch's loss; says that the training diverged, if it did."""
+        self._look(logs, True)
+        if self.diverged:
+            # Not before: within an epoch JAX's trainer holds the weights itself.
+            self._restore()
+            self._tell(epoch)
+        elif self._first is not None:
+            self._lowest = min(self._lowest, float(logs["loss"]))
+        self._good = []
+
+    def _look(self, logs, is_telling):
+        """Notes whether a mean loss says that the training diverged."""
+        loss = (logs or {}).get("loss")
+        if loss is None or self.diverged:
+            return
+        loss = float(loss)
+        if not math.isfinite(loss):
+            self._seen = f"the loss is {loss}"
+            self.diverged = self.model.stop_training = True
+        elif is_telling and self._first is None:
+            self._first, self._lowest = abs(loss), loss
+        elif is_telling and loss > self._lowest + self.rise * self._first:
+            self._seen = f"the mean loss is {loss:.4g} after {self._lowest:.4g} at best"
+            self.diverged = self.model.stop_training = True
+
+    def _restore(self):
+        for variable, value in zip(self._variables(), self._good, strict=True):
+            variable.assign(value)
+
+    def _tell(self, epoch):
+        message = (
+            f"The training diverged in epoch {epoch + 1}: {self._seen}. The model has "
+            "the weights from before this epoch. Lower the learning rate, give it more "
+            "steps of warm-up, or set `global_clipnorm` of the optimizer."
+        )
+        if self.raise_error:
+            raise RuntimeError(message)
+        warnings.warn(message, stacklevel=2)
+
+    def _variables(self):
+        return [*self.model.variables, *self.model.optimizer.variables]

@@ -1,0 +1,100 @@
+"""`TerminateOnDivergence`: a training that explodes ends with its last good weights."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_seqattn.training import CheckpointAverage, Resume, TerminateOnDivergence
+
+X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+class Spoil(keras.callbacks.Callback):
+    """Raises the learning rate at the beginning of an epoch, and notes the weights."""
+
+    def __init__(self, epoch, rate):
+        super().__init__()
+        self.epoch, self.rate, self.seen = epoch, rate, []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.seen.append(self.model.get_weights())
+        if epoch == self.epoch:
+            self.model.optimizer.learning_rate = self.rate
+
+
+def fit(*callbacks, epochs=6, batch_size=4, use_ema=True, **options):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.05, use_ema=use_ema, ema_momentum=0.5)
+    model.compile(optimizer, "mse")
+    data = {"batch_size": batch_size, "shuffle": False, "verbose": 0}
+    history = model.fit(
+        X, Y, epochs=epochs, callbacks=list(callbacks), **data, **options
+    )
+    return model, history.history
+
+
+@pytest.mark.parametrize(
+    ("rate", "seen"),
+    [(1e30, "the loss is (nan|inf)"), (2.0, r"the mean loss is \d.*best")],
+)
+@pytest.mark.parametrize(
+    "average",
+    [keras.callbacks.Callback, keras.callbacks.SwapEMAWeights, CheckpointAverage],
+)
+def test_the_last_good_weights_and_averages_are_kept(rate, seen, average):
+    spoil, watch = Spoil(3, rate), TerminateOnDivergence()
+    with pytest.warns(UserWarning, match=f"diverged in epoch 4: {seen}.*learning rate"):
+        model, logs = fit(watch, average(), spoil, validation_data=(X, Y))
+    assert watch.diverged
+    assert len(logs["loss"]) == 4
+    assert np.isfinite(logs["val_loss"]).all()
+    assert len(spoil.seen) == 4
+    # Averages are near the weights that the epoch began with.
+    expected, _ = fit(epochs=3)
+    for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=0.1)
+
+
+def test_an_error_leaves_the_weights_and_what_resume_saved(tmp_path):
+    spoil, watch = Spoil(2, 1e30), TerminateOnDivergence(raise_error=True)
+    with pytest.raises(RuntimeError, match="diverged in epoch 3.*from before"):
+        fit(spoil, watch, Resume(tmp_path), use_ema=False)
+    assert watch.diverged
+    for mine, theirs in zip(watch.model.get_weights(), spoil.seen[2], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    _, logs = fit(Resume(tmp_path), use_ema=False)  # The same, without what spoiled it.
+    assert len(logs["loss"]) == 6
+    assert np.isfinite(logs["loss"]).all()
+
+
+@pytest.mark.parametrize("batch_size", [4, 64])
+def test_a_training_that_learns_or_stands_still_goes_on(batch_size):
+    watch = TerminateOnDivergence()
+    _, logs = fit(watch, Spoil(1, 1e-9), batch_size=batch_size)
+    assert len(logs["loss"]) == 6
+    assert not watch.diverged
+
+
+def test_a_small_loss_may_vary():
+    watch = TerminateOnDivergence()
+    watch.set_model(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]))
+    watch.model.compile("sgd", "mse")
+    watch.on_train_begin()
+    for epoch, loss in enumerate((8.0, 0.001, 0.01, 2.4)):
+        watch.on_epoch_begin(epoch)
+        watch.on_train_batch_end(0, {"loss": loss})
+        watch.on_epoch_end(epoch, {"loss": loss})
+        assert not watch.diverged
+    watch.on_epoch_begin(4)
+    watch.on_train_batch_end(98, {"loss": 9.0})  # Too few to tell.
+    assert not watch.diverged
+    watch.on_train_batch_end(99, {"loss": 9.0})
+    assert watch.diverged
+
+
+@pytest.mark.parametrize("rise", [0, -1.0, float("nan"), "0.3"])
+def test_rise_is_checked(rise):
+    with pytest.raises(ValueError, match="`rise` must be"):
+        TerminateOnDivergence(rise=rise)
