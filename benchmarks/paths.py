@@ -30,8 +30,7 @@ PATHS = {
     "factors": "the loss, from the factors of the logits and not from the logits",
     "metrics": "metrics that take the crossentropies of the loss",
     "unpad": "stacks that compute real tokens alone",
-    "dropout": "dropout by a hash (XLA) or by 16 random bits (TensorFlow)",
-    "norm": "layer norm with a gradient of its own",
+    "dropout": "dropout by a hash, in a program of XLA",
     "projections": "projections as one product of two matrices",
     "unscored": "greedy search that computes no scores",
     "memory": "freed memory that the process keeps for the next step",
@@ -152,7 +151,6 @@ def plain_ways(path):
 
     from keras_seqattn.layers import TransformerStack, dropout
     from keras_seqattn.layers.attention.projections import Projection
-    from keras_seqattn.layers.transformer.residual import LayerNormalization
     from keras_seqattn.training import losses, metrics
 
     if path == "factors":
@@ -164,8 +162,6 @@ def plain_ways(path):
     if path == "dropout":
         plain = keras.random.dropout
         yield from everywhere(dropout.drop, "drop", lambda x, p, s: plain(x, p, seed=s))
-    if path == "norm":
-        yield LayerNormalization, "call", keras.layers.LayerNormalization.call
     if path == "projections":
         yield Projection, "call", keras.layers.EinsumDense.call
 

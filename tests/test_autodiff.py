@@ -12,7 +12,6 @@ from keras_seqattn.layers.attention.additive import additive_attention
 from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.functional import dot_product_attention
 from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attention
-from keras_seqattn.layers.transformer.residual import LayerNormalization
 from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.training.consistency import find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import projected_crossentropy
@@ -87,15 +86,6 @@ def additive(x, vector, mask):
     return weighed(additive_attention(x, x, x, vector, mask=mask[:, None, None]))
 
 
-NORM = LayerNormalization()
-NORM.build((B, L, K))
-
-
-def normalized(x, gamma):
-    with keras.StatelessScope([(NORM.gamma, gamma)]):
-        return weighed(NORM.call(x))
-
-
 def packed(x, mask):
     tokens = Unpadding(mask)
     return weighed(tokens.pad(ops.tanh(tokens.unpad(x))))
@@ -121,7 +111,6 @@ CASES = {
     "chunked constant": (constant_distance, HEADS, REAL, normal(H, 2 * L - 1), SEED),
     "explicit": (explicit, HEADS, REAL),
     "additive": (additive, HEADS, normal(H, K), REAL),
-    "normalized": (normalized, VECTORS, normal(K)),
     "packed": (packed, VECTORS, REAL),
 }
 if BACKEND == "jax":

@@ -1,42 +1,10 @@
 """Operations that a backend does faster than Keras's own, and their Keras form."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_seqattn.annotations import Tensor
-
-
-def random_uint16(shape: Sequence[int | Tensor], seed: Tensor) -> Tensor:
-    """Draws 16 random bits for each place of a shape, on TensorFlow.
-
-    Args:
-        shape: Tuple of integers or scalar tensors.
-        seed: Tensor of two integers.
-
-    Returns:
-        Tensor of the shape, uint16.
-
-    Raises:
-        NotImplementedError: On another backend.
-
-    Example:
-        >>> if keras.backend.backend() == "tensorflow":
-        ...     assert random_uint16((2, 3), keras.ops.array([7, 0])).shape == (2, 3)
-    """
-    if keras.backend.backend() != "tensorflow":
-        raise NotImplementedError("Only TensorFlow draws bits here.")
-    import tensorflow as tf
-
-    *others, width = shape
-    # The generator fills 32 bits at a time.
-    both = tf.random.stateless_uniform(
-        (*others, (width + 1) // 2), tf.cast(seed, "int32"), None, None, "uint32"
-    )
-    numbers = tf.reshape(tf.bitcast(both, "uint16"), (*others, -1))
-    is_even = isinstance(width, int) and width % 2 == 0
-    return numbers if is_even else numbers[..., :width]
 
 
 def sizes(x: Tensor) -> tuple[int | Tensor, ...]:

@@ -34,10 +34,10 @@ def is_compiled_by_xla(x: Tensor) -> bool:
     return False
 
 
-def cpu_program(x: Tensor) -> str | None:
-    """Returns what kind of program computes a tensor, where it does so on a CPU.
+def is_compiled_for_cpu(x: Tensor) -> bool:
+    """Returns whether a tensor belongs to a program that XLA will compile for a CPU.
 
-    Forms of operations that are faster on a CPU alone, as measured by
+    Forms of operations that are faster there alone, as measured by
     `benchmarks/paths.py`, are chosen by it; an accelerator, on which nothing has been
     measured, gets Keras's own.
 
@@ -45,25 +45,22 @@ def cpu_program(x: Tensor) -> str | None:
         x: Tensor, of the program being traced or of none.
 
     Returns:
-        "xla" for a program that XLA will compile, "tensorflow" for one that TensorFlow
-        runs operation by operation; None for others, and on an accelerator.
+        A Python bool: False outside a program, and always on torch.
 
     Example:
         >>> from keras import ops
-        >>> cpu_program(ops.ones(3)) in ("tensorflow", None)
-        True
+        >>> is_compiled_for_cpu(ops.ones(3))
+        False
     """
-    backend = keras.backend.backend()
-    if backend == "tensorflow" and _has_no_gpu():
-        return "xla" if is_compiled_by_xla(x) else "tensorflow"
-    if backend == "jax" and is_compiled_by_xla(x):
+    return is_compiled_by_xla(x) and _is_on_cpu()
+
+
+def _is_on_cpu():
+    """Whether TensorFlow or JAX computes on a CPU."""
+    if keras.backend.backend() == "jax":
         import jax
 
-        return "xla" if jax.default_backend() == "cpu" else None
-    return None
-
-
-def _has_no_gpu():
+        return jax.default_backend() == "cpu"
     import tensorflow as tf
 
     return not tf.config.get_visible_devices("GPU")
@@ -103,7 +100,8 @@ def allows_any_shape(x: Tensor) -> bool:
         import torch
 
         return x.device.type == "cpu" and not torch.compiler.is_compiling()
-    return cpu_program(x) == "tensorflow"
+    is_tensorflow = keras.backend.backend() == "tensorflow"
+    return is_tensorflow and not is_compiled_by_xla(x) and _is_on_cpu()
 
 
 def known_values(x: Tensor, wait: bool = True) -> np.ndarray | None:

@@ -2,8 +2,7 @@
 
 A generator of random numbers is a call of its own, whose numbers go through memory; in
 an XLA program on a CPU they take a fifth of a training step. A hash of each number's
-place is arithmetic, which XLA does where the number is used. Without XLA TensorFlow's
-generator is the faster, and its bits suffice for two places each. `benchmarks.paths`
+place is arithmetic, which XLA does where the number is used. `benchmarks.paths`
 measures it in its row "dropout".
 """
 
@@ -16,17 +15,14 @@ from keras import ops
 
 from keras_seqattn.annotations import Seed, Tensor
 from keras_seqattn.backend import tracing
-from keras_seqattn.backend.ops import random_uint16
 
 
 def drop(x: Tensor, rate: float, seed: Seed) -> Tensor:
     """Sets a fraction of the numbers to zero, and scales the others up for it.
 
     What is dropped is a function of the seed and the shape. In a program that XLA
-    compiles for a CPU, each number is dropped by a hash of its place and the seed; on
-    TensorFlow on a CPU without XLA by 16 random bits of its own, so at a rate rounded
-    to 1 / 65,536; elsewhere by `keras.random.dropout`. All three draw different
-    numbers.
+    compiles for a CPU, each number is dropped by a hash of its place and the seed,
+    elsewhere by `keras.random.dropout`, which draws other numbers.
 
     Args:
         x: Float tensor.
@@ -46,15 +42,10 @@ def drop(x: Tensor, rate: float, seed: Seed) -> Tensor:
         constants of its later search, twice, once for each half of the seed.
     """
     is_drawn = isinstance(seed, keras.random.SeedGenerator)
-    program = tracing.cpu_program(x) if is_drawn else None
-    if program == "xla":
-        numbers = hashes(ops.shape(x), ops.cast(seed.next(), "uint32"))
-        kept = numbers >= np.uint32(round(rate * 2**32))
-    elif program == "tensorflow":
-        numbers = random_uint16(ops.shape(x), seed.next())
-        kept = numbers >= np.uint16(round(rate * 2**16))
-    else:
+    if not (is_drawn and tracing.is_compiled_for_cpu(x)):
         return keras.random.dropout(x, rate, seed=seed)
+    numbers = hashes(ops.shape(x), ops.cast(seed.next(), "uint32"))
+    kept = numbers >= np.uint32(round(rate * 2**32))
     scale = ops.cast(1.0 / (1.0 - rate), x.dtype)
     return ops.where(kept, x * scale, ops.cast(0.0, x.dtype))
 

@@ -11,8 +11,6 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Norm, Shape, Tensor
-from keras_seqattn.backend import autodiff, tracing
-from keras_seqattn.backend.ops import sizes
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.shapes import check_built, check_tensor
 from keras_seqattn.layers.weights.quantization import dtype_config
@@ -166,54 +164,7 @@ def make_norm(
         'RMSNormalization'
     """
     if arguments.choice("norm", norm, NORMS) == "layer":
-        return LayerNormalization(epsilon=epsilon, **kwargs)
+        return keras.layers.LayerNormalization(epsilon=epsilon, **kwargs)
     layer = keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)
     layer.supports_masking = True  # else Keras warns that the mask ends here
     return layer
-
-
-@keras.saving.register_keras_serializable(package="keras_seqattn")
-class LayerNormalization(keras.layers.LayerNormalization):
-    """Keras's layer, over the last axis; part of other layers, and saved with them.
-
-    Without XLA TensorFlow makes a pass over all vectors for each operation, and Keras's
-    formula, differentiated by TensorFlow, takes twice as long as what stands here.
-    `benchmarks.paths` measures it in its row "norm".
-    """
-
-    def call(self, inputs):
-        """Normalizes each vector, then scales and shifts it."""
-        if tracing.cpu_program(inputs) != "tensorflow":
-            return super().call(inputs)
-        dtype = keras.backend.result_type(inputs.dtype, "float32")
-        given = (ops.cast(x, dtype) for x in (inputs, self.gamma, self.beta))
-        return ops.cast(_layer_norm(*given, self.epsilon), self.compute_dtype)
-
-
-def _layer_norm(x, gamma, beta, epsilon):
-    """Normalizes `(..., D)`, with `gamma` and `beta` `(D,)`."""
-    width = x.shape[-1]
-    mean_of = ops.full((width, 1), 1 / width, x.dtype)
-
-    @autodiff.custom_gradient
-    def layer_norm(x, gamma, beta):
-        shape = sizes(x)
-        x = ops.reshape(x, (-1, width))  # (N, D)
-        # Means are products with a column: a sum along rows takes longer.
-        centered = x - ops.matmul(x, mean_of)
-        variance = ops.matmul(ops.square(centered), mean_of)  # (N, 1)
-        inverse = ops.rsqrt(variance + epsilon)
-        normal = centered * inverse
-
-        def gradient(upstream):
-            d_output = ops.reshape(upstream, (-1, width))
-            along = d_output * normal
-            scaled_mean = gamma[:, None] * mean_of
-            d_x = d_output * gamma - ops.matmul(d_output, scaled_mean)
-            d_x = (d_x - normal * ops.matmul(along, scaled_mean)) * inverse
-            sums = ops.sum(along, axis=0), ops.sum(d_output, axis=0)
-            return ops.reshape(d_x, shape), *sums
-
-        return ops.reshape(normal * gamma + beta, shape), gradient
-
-    return layer_norm(x, gamma, beta)
