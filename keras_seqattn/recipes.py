@@ -66,6 +66,8 @@ class Configuration(Config):
             "schedule_free", whose rate stays when it has risen to its peak.
         average_epochs: Number of the last epochs whose weights are averaged; None for
             none. Of this, `ema_momentum` and "schedule_free" one gives the average.
+        ema_warmup: Whether the average's time grows with the steps, as `training.Adam`
+            has it, so that it is worth validating from the first epoch.
 
     Raises:
         ValueError: If an argument is out of range, or two averages are asked for.
@@ -90,6 +92,7 @@ class Configuration(Config):
     consistency: float = option(partial(arguments.number, least=0), 0.0)
     optimizer: str = option(partial(arguments.choice, choices=OPTIMIZERS), "adam")
     average_epochs: int | None = option(optional_size, None)
+    ema_warmup: bool = option(arguments.boolean, False)
 
     def __post_init__(self) -> None:
         """Checks the arguments, and keeps the model's as its typed configuration."""
@@ -196,7 +199,9 @@ class Configuration(Config):
             return keras.optimizers.ScheduleFreeAdamW(
                 self.learning_rate, beta_2=0.98, warmup_steps=self.warmup_steps
             )
-        return training.Adam(schedule, beta_2=0.98, **average)
+        return training.Adam(
+            schedule, ema_warmup=self.ema_warmup, beta_2=0.98, **average
+        )
 
     def average_callbacks(self) -> list[keras.callbacks.Callback]:
         """Makes what `fit` takes to validate, score and keep the averaged weights.
@@ -380,6 +385,7 @@ RECIPES["multi30k-best"] = dataclasses.replace(
     learning_rate=0.004,
     warmup_steps=1000,
     ema_momentum=0.9995,
+    ema_warmup=True,
     epochs=100,
 )
 # Lines of one's own: those of `default` are short.

@@ -440,7 +440,8 @@ CASES = {
     ],
     "training.MaskedAccuracy": [case(training.MaskedAccuracy, inputs=(IDS, LOGITS))],
     "training.Adam": [
-        case(training.Adam, 0.01, beta_2=0.98, name="ours", inputs=(X, X))
+        case(training.Adam, 0.01, beta_2=0.98, name="ours", inputs=(X, X)),
+        case(training.Adam, 0.01, True, use_ema=True, inputs=(X, X)),
     ],
     "training.InverseSquareRoot": [
         case(training.InverseSquareRoot, 0.01, 100, inputs=(np.array(250),))

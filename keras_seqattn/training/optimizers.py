@@ -1,8 +1,9 @@
-"""Adam that squares the whole gradient of a token's vector."""
+"""Adam that squares the whole gradient of a token, and averages from the first step."""
 
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
@@ -18,8 +19,15 @@ class Adam(keras.optimizers.Adam):
     own adds up the squares of what each position of a token contributes to its
     gradient, where here, as on JAX and torch, the sum is squared.
 
+    With `ema_warmup` the moving average of `use_ema` is one of the weights of about the
+    last ninth of the steps so far, until that is the time `ema_momentum` stands for:
+    at step n, counted from 0, its momentum is `min(ema_momentum, (1 + n) / (10 + n))`.
+    So it is worth validating from the beginning, where a momentum of 0.999 still has
+    the first weights in it after a thousand steps.
+
     Args:
         learning_rate: A positive number, or a schedule.
+        ema_warmup: Whether the time averaged over grows with the steps taken.
         **kwargs: Other arguments of `keras.optimizers.Adam`.
 
     Example:
@@ -30,20 +38,41 @@ class Adam(keras.optimizers.Adam):
         0.5
 
     Reference:
-        Kingma and Ba 2015, before section 2.1. Differs: none.
+        Kingma and Ba 2015, before section 2.1. Differs: none. `ema_warmup`: as
+        `num_updates` of TensorFlow's `tf.train.ExponentialMovingAverage`.
     """
 
     def __init__(
         self,
         learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
+        ema_warmup: bool = False,
         **kwargs: Any,
     ) -> None:
         if not callable(learning_rate):
             arguments.number("learning_rate", learning_rate, least=0)
+        arguments.boolean("ema_warmup", ema_warmup)
         super().__init__(learning_rate, **kwargs)
+        self.ema_warmup = ema_warmup
+
+    @property
+    def ema_momentum(self) -> float | Tensor:
+        """Momentum of the moving average: with `ema_warmup` that of the next step."""
+        if not self.ema_warmup or not self.built:
+            return self._ema_momentum
+        step = ops.cast(self.iterations, "float32")
+        return ops.minimum(self._ema_momentum, (1 + step) / (10 + step))
+
+    @ema_momentum.setter
+    def ema_momentum(self, momentum: float) -> None:
+        self._ema_momentum = momentum
 
     def update_step(
         self, gradient: Any, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
         """Updates one weight and its moments."""
         super().update_step(dense(gradient), variable, learning_rate)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        own = {"ema_warmup": self.ema_warmup, "ema_momentum": self._ema_momentum}
+        return {**super().get_config(), **own}

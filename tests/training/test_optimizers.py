@@ -57,6 +57,38 @@ def test_weights_and_state_are_those_of_keras(options):
         np.testing.assert_allclose(ours[name], expected, rtol=1e-4, atol=1e-6)
 
 
+def test_the_average_is_of_a_share_of_the_steps_so_far():
+    """Adam lets a weight of constant gradient fall by the rate at each step."""
+    weight = keras.Variable([0.0])
+    options = {"use_ema": True, "ema_momentum": 0.8, "epsilon": 1e-12}
+    optimizer = Adam(0.1, ema_warmup=True, **options)
+    expected, steps = None, 60
+    for step in range(steps):
+        optimizer.apply([ops.array([1.0])], [weight])
+        momentum = min(0.8, (1 + step) / (10 + step)) if step else 0.0
+        now = -0.1 * (step + 1)
+        expected = momentum * (expected or 0.0) + (1 - momentum) * now
+    optimizer.finalize_variable_values([weight])
+    value = float(ops.convert_to_numpy(weight)[0])
+    assert value == pytest.approx(expected, rel=1e-4)
+    assert value == pytest.approx(-0.1 * (steps - 4), rel=0.01)  # five steps at the end
+    again = Adam.from_config(optimizer.get_config())
+    assert (again.ema_warmup, again.ema_momentum) == (True, 0.8)
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_the_average_is_computed_in_a_training_too(jit_compile):
+    if jit_compile and keras.backend.backend() == "torch":
+        pytest.skip("torch compiles by Dynamo")
+    options = {"use_ema": True, "ema_momentum": 0.5, "jit_compile": jit_compile}
+    plain, warm = (trained(Adam, ema_warmup=x, **options) for x in (False, True))
+    for (name, one), other in zip(plain.items(), warm.values(), strict=True):
+        if "iteration" not in name and "learning_rate" not in name:
+            assert np.isfinite(other).all()
+        if "average" in name or "kernel" in name and "adam" not in name:
+            assert np.abs(one - other).max() > 1e-7
+
+
 @pytest.mark.backends("tensorflow", "torch")
 def test_a_row_that_is_looked_up_twice_has_one_gradient():
     keras.utils.set_random_seed(0)
