@@ -17,7 +17,7 @@ the last epoch; the chief ends with the study. Whatever died, the same commands 
 The chief's port is open to whoever can reach it: keep it in a network of your own.
 
 On one machine `tune_translation(..., workers=4)` does all this by itself. It needs
-`pip install ".[text,score,corpora,plot,tuning]"`.
+`pip install ".[tensorflow,text,score,corpora,plot,tuning]"`.
 """
 
 import argparse

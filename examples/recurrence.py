@@ -7,7 +7,7 @@
 Both have about as many weights, the same tokens, loss, batches and seed, and as many
 minutes of `fit` after their first step, which compiles. Scores are those of greedy
 translations of unseen lines. It needs
-`pip install ".[text,score,corpora,plot]"`.
+`pip install ".[tensorflow,text,score,corpora,plot]"`.
 """
 
 import argparse

@@ -15,8 +15,8 @@ before the next. Stop it whenever you like, or kill it: the same command goes on
 the last block written. While it runs, the translations are in OUTPUT.part, whose lock
 keeps other processes out; what was translated, and how far, is in OUTPUT.json, which
 stays beside the output, so that no command takes another's output for its own. Names
-that end in .gz are compressed. It needs `pip install ".[text]"`, and on Windows it does
-not run.
+that end in .gz are compressed. It needs `pip install ".[tensorflow,text]"`, and on
+Windows it does not run.
 """
 
 import argparse

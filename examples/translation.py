@@ -7,7 +7,7 @@
     python examples/translation.py --train train.en train.de --val val.en val.de
 
 Stop it whenever you like: the same command goes on from the last finished epoch. It
-needs `pip install ".[text,score,corpora,plot]"`.
+needs `pip install ".[tensorflow,text,score,corpora,plot]"`.
 """
 
 import argparse
@@ -218,7 +218,7 @@ def train(args, recipe):
     if args.preset == "own" and not args.epochs:
         # The rate rises in the first of so many steps: a small file is read again.
         steps = 5 * recipe.warmup_steps
-        epochs = max(epochs, math.ceil(steps / int(training.cardinality())))
+        epochs = max(epochs, math.ceil(steps / len(training)))
     history = args.output / "history.csv"
     model.fit(
         training,

@@ -8,7 +8,7 @@
 
 Stop it whenever you like, or let the power fail: the same command goes on, and with
 more `--minutes` it searches on. It needs
-`pip install ".[text,score,corpora,plot,tuning]"`.
+`pip install ".[tensorflow,text,score,corpora,plot,tuning]"`.
 """
 
 import argparse

@@ -52,10 +52,7 @@ ROOMS_LATE = {
 }
 # What may be imported from elsewhere, beside keras, numpy and the standard library.
 THEIRS = {
-    "text.tokenizers": {"sentencepiece", "tensorflow", "tensorflow_text"},
-    "text.wordpiece": {"tensorflow", "tensorflow_text"},
-    "text.batching": {"tensorflow"},
-    "text.side": {"tensorflow"},
+    "text.tokenizers": {"sentencepiece"},
     "text.subwords": {"sentencepiece"},
     "tuning.hypermodels": {"keras_tuner"},
     "tuning.objective": {"keras_tuner"},
@@ -72,7 +69,9 @@ THEIRS_LATE = {
     "backend.ops": {"tensorflow"},
     "backend.random": {"torch"},
     "backend.tracing": {"jax", "tensorflow", "torch"},
+    "text.graph": {"tensorflow", "tensorflow_text"},
     "text.phrases": {"babel"},
+    "text.wordpiece": {"tensorflow", "tensorflow_text"},
     "training.score": {"sacrebleu"},
     "export.transformer_spec": {"ctranslate2"},
     "export.saved_model": {"tensorflow", "tensorflow_text"},

@@ -1,27 +1,18 @@
 """Batches of sentence pairs for `fit`: few shapes, little padding, nothing lost."""
 
-import dataclasses
 import itertools
 import warnings
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import tensorflow as tf
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Dataset, Lines, TokenizerLike
 from keras_seqattn.text.copies import Copies
-from keras_seqattn.text.side import Side
+from keras_seqattn.text.datasets import make_batches
+from keras_seqattn.text.epochs import Epochs, lengths_of, tokenize_sides
 from keras_seqattn.text.tokenizers import check_lines
-
-# With subword sampling the lengths, and so the number of batches, vary from epoch to
-# epoch, while Keras wants one number: the most of so many trials, and one to spare. An
-# epoch of fewer batches halves some; one of more is drawn again, at most so often.
-TRIALS, ATTEMPTS = 2, 5
-
-# What tells the draws of the cutoff, and of directions, from those of the order.
-CUTS, TURNS = 1, 2
 
 
 def translation_batches(
@@ -92,7 +83,9 @@ def translation_batches(
             It takes one tokenizer for both sides; 0 for one direction from the start.
 
     Returns:
-        A prefetched `tf.data.Dataset` of known cardinality, with the attributes
+        Where TensorFlow is installed a prefetched `tf.data.Dataset`, else a
+        `keras.utils.PyDataset` of the same batches as arrays. `len` gives the number of
+        batches in each epoch. It has the attributes
         `shapes`, the set of all (batch, length); `skipped`, the number of pairs left
         out since they are too long for the last bucket (also said by a warning);
         `target_tokens`, the number of real target tokens in an epoch, end included
@@ -121,9 +114,56 @@ def translation_batches(
         by Bidirectional Training". Differs: the labels of the copies that are altered
         count in the crossentropy too; an epoch of both directions has each pair once.
     """
-    copies = Copies(repeat_batch, sampling, views, cutoff)
+    epochs, skipped = plan_epochs(
+        sources,
+        targets,
+        source_tokenizer,
+        target_tokenizer,
+        Copies(repeat_batch, sampling, views, cutoff),
+        batch_tokens=batch_tokens,
+        bucket_lengths=bucket_lengths,
+        shuffle=shuffle,
+        seed=seed,
+        rows_multiple=rows_multiple,
+        bidirectional_epochs=bidirectional_epochs,
+    )
+    return make_batches(epochs, skipped)
+
+
+def plan_epochs(
+    sources: Lines,
+    targets: Lines,
+    source_tokenizer: TokenizerLike,
+    target_tokenizer: TokenizerLike | None,
+    copies: Copies,
+    *,
+    batch_tokens: int,
+    bucket_lengths: Sequence[int],
+    shuffle: bool,
+    seed: int,
+    rows_multiple: int,
+    bidirectional_epochs: int = 0,
+) -> tuple[Epochs, int]:
+    """Checks what batches are to be made of, and tokenizes it.
+
+    Args:
+        sources: List of strings.
+        targets: List of as many strings.
+        source_tokenizer: Tokenizer of the sources.
+        target_tokenizer: Tokenizer of the targets. None: `source_tokenizer`.
+        copies: The `Copies` of each pair.
+        batch_tokens: This and all that follow as `translation_batches` has them.
+        bucket_lengths: Increasing lengths.
+        shuffle: Whether to shuffle.
+        seed: Integer.
+        rows_multiple: Number that divides the rows of every batch.
+        bidirectional_epochs: Number of epochs of both directions.
+
+    Returns:
+        The `Epochs`, and the number of pairs that are left out.
+    """
     tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
-    _check_tokenizers(source_tokenizer, target_tokenizer, cutoff)
+    _check_tokenizers(source_tokenizer, target_tokenizer, copies.cutoff)
     arguments.positive_integer("batch_tokens", batch_tokens)
     arguments.sequence(
         "bucket_lengths",
@@ -142,14 +182,13 @@ def translation_batches(
         arguments.refuse(
             "bidirectional_epochs", bidirectional_epochs, "0 with two tokenizers"
         )
-    group = repeat_batch * rows_multiple  # rows that a batch has at least
+    group = copies.number * rows_multiple  # rows that a batch has at least
     _check_lengths(batch_tokens, bucket_lengths, group)
-    columns = (tf.constant(sources), tf.constant(targets))
-    plain = _tokenized(tokenizers, columns)
-    fits = _fits(_lengths(plain), bucket_lengths)
-    epochs = _Epochs(
+    plain = tokenize_sides(tokenizers, (sources, targets))
+    fits = _fits(lengths_of(plain), bucket_lengths)
+    epochs = Epochs(
         tokenizers,
-        [tf.boolean_mask(column, fits) for column in columns],
+        [list(itertools.compress(lines, fits)) for lines in (sources, targets)],
         [side.kept(fits) for side in plain],
         [
             (batch_tokens // (length * group) * group, length)
@@ -161,177 +200,7 @@ def translation_batches(
         seed,
         bidirectional_epochs,
     )
-    dataset = epochs.dataset()
-    dataset.skipped = int(np.sum(~fits))
-    return dataset
-
-
-@dataclasses.dataclass
-class _Epochs:
-    """The batches of a corpus, epoch after epoch.
-
-    Attributes:
-        tokenizers: Those of the sources and of the targets.
-        columns: String tensors `(P,)`, the lines of both.
-        plain: Their `Side`s without sampling, all of which fit.
-        shapes: List of the (rows, length) of each bucket.
-        copies: The `Copies` of each pair.
-        parts: Number of equal parts of a batch.
-        shuffle: Whether each epoch has another order.
-        seed: What the orders and the draws of all epochs come from.
-        both_ways: Number of epochs, from the first, of both directions.
-        steps: Number of batches in each epoch.
-    """
-
-    tokenizers: tuple
-    columns: list
-    plain: list
-    shapes: list
-    copies: Copies
-    parts: int
-    shuffle: bool
-    seed: int
-    both_ways: int
-
-    def __post_init__(self):
-        """Counts the batches of an epoch."""
-        plans = (self._plan(drawn) for drawn in self._draws(0))
-        spare = 1 if self.copies.sampling else 0
-        self.steps = max(len(plan) for plan in plans) + spare
-        self._numbers = itertools.count()
-
-    def dataset(self):
-        """Returns the dataset, each pass over which is the next epoch."""
-        ids = tf.TensorSpec((None, None), tf.int32)
-        signature = ({"source_ids": ids, "target_ids": ids}, ids)
-        dataset = tf.data.Dataset.from_generator(
-            self._batches, output_signature=signature
-        )
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.steps))
-        dataset = dataset.prefetch(tf.data.AUTOTUNE)
-        dataset.shapes = set(self.shapes)
-        dataset.target_tokens = int(self.plain[1].lengths.sum()) * self.copies.number
-        return dataset
-
-    def _batches(self):
-        """Yields the batches of the next epoch."""
-        number = next(self._numbers)
-        rng = np.random.default_rng((self.seed, number)) if self.shuffle else None
-        for drawn in self._draws(1 + number):
-            plan = self._plan(drawn, rng, self.steps)
-            if len(plan) == self.steps:
-                break
-        if number < self.both_ways:
-            drawn = self._turned(drawn, number)
-        cuts = np.random.default_rng((self.seed, number, CUTS))
-        for (size, length), rows in plan:
-            rows = _spread(rows, size // self.copies.number, self.parts)
-            source_ids, labels = (
-                self.copies.side_by_side([x.padded(rows, length) for x in column])
-                for column in zip(*drawn, strict=True)
-            )
-            inputs, labels = _arrays(source_ids, labels, self.tokenizers[1])
-            yield self._cut(inputs, cuts), labels
-
-    def _turned(self, drawn, number):
-        """Exchanges both sides of half of the pairs: of the others an epoch later."""
-        rng = np.random.default_rng((self.seed, number // 2, TURNS))
-        is_kept = rng.permutation(len(self.plain[0].lengths)) % 2 == number % 2
-        return [
-            (source.where(is_kept, target), target.where(is_kept, source))
-            for source, target in drawn
-        ]
-
-    def _plan(self, drawn, rng=None, steps=0):
-        """Lists an epoch's batches as (shape, pairs)."""
-        lengths = np.max([_lengths(sides) for sides in drawn], axis=0)
-        return _plan(lengths, self.shapes, self.copies.number, rng, steps)
-
-    def _cut(self, inputs, rng):
-        """Cuts off tokens of a batch's inputs."""
-        if not self.copies.cutoff:
-            return inputs
-        return {
-            name: self.copies.cut(
-                ids, (x.pad_id, x.start_id, x.end_id), x.unknown_id, rng
-            )
-            for (name, ids), x in zip(inputs.items(), self.tokenizers, strict=True)
-        }
-
-    def _draws(self, number):
-        """Yields drawn segmentations, and at last plain ones, which are shorter.
-
-        Each is a list of the two `Side`s of each of the copies' segmentations. The
-        number is that of the epoch from 1, or 0 for those that only count.
-        """
-        views = self.copies.segmentations
-        attempts = ATTEMPTS if number else TRIALS
-        for attempt in range(attempts if self.copies.sampling else 0):
-            yield [
-                self._drawn((self.seed, number, attempt, copy))
-                if view == "sampled"
-                else self.plain
-                for copy, view in enumerate(views)
-            ]
-        yield [self.plain] * len(views)
-
-    def _drawn(self, seed):
-        """Draws a segmentation of each line, the plain one where it is too long."""
-        longest = self.shapes[-1][1]
-        drawn = _tokenized(self.tokenizers, self.columns, self.copies.sampling, seed)
-        return [
-            side.where(side.lengths <= longest, plain)
-            for side, plain in zip(drawn, self.plain, strict=True)
-        ]
-
-
-def _tokenized(tokenizers, columns, sampling=0.0, seed=()):
-    """Returns the `Side` of each column, by draws that come from some integers."""
-    seeds = np.random.SeedSequence(seed).generate_state(len(columns)).tolist()
-    sides = zip(tokenizers, columns, seeds, strict=True)
-    return [
-        Side.tokenized(tokenizer, lines, sampling, seed)
-        for tokenizer, lines, seed in sides
-    ]
-
-
-def _lengths(sides):
-    """The positions that each pair needs: those of its longer side."""
-    return np.maximum(sides[0].lengths, sides[1].lengths)
-
-
-def _plan(lengths, shapes, repeat_batch, rng=None, steps=0):
-    """Lists an epoch's batches as (shape, rows), halving some to make `steps`."""
-    places = np.searchsorted([length for _, length in shapes], lengths)
-    batches = []
-    for place, shape in enumerate(shapes):
-        rows = np.flatnonzero(places == place)
-        rows = rng.permutation(rows) if rng else rows
-        size = shape[0] // repeat_batch
-        batches += [(shape, rows[i : i + size]) for i in range(0, len(rows), size)]
-    while len(batches) < steps:
-        fullest = max(range(len(batches)), key=lambda i: len(batches[i][1]))
-        shape, rows = batches[fullest]
-        batches[fullest] = (shape, rows[::2])
-        batches.append((shape, rows[1::2]))
-    order = rng.permutation(len(batches)) if rng else range(len(batches))
-    return [batches[i] for i in order]
-
-
-def _spread(pairs, size, parts):
-    """Fills a batch of `size` pairs part by part, with -1 where there is none."""
-    rows = np.full((parts, size // parts), -1)
-    for row, part in zip(rows, np.array_split(pairs, parts), strict=True):
-        row[: len(part)] = part
-    return rows.reshape(-1)
-
-
-def _arrays(source_ids, labels, target_tokenizer):
-    """Makes inputs and labels of a batch: the target's input is the labels shifted."""
-    starts = np.full((len(labels), 1), target_tokenizer.start_id, "int32")
-    shifted = np.concatenate([starts, labels[:, :-1]], axis=1)
-    target_ids = np.where(labels == target_tokenizer.pad_id, labels, shifted)
-    return {"source_ids": source_ids, "target_ids": target_ids}, labels
+    return epochs, int(np.sum(~fits))
 
 
 def _fits(lengths, bucket_lengths):
@@ -347,7 +216,7 @@ def _fits(lengths, bucket_lengths):
         warnings.warn(
             f"{np.sum(~fits)} of {len(fits)} pairs are left out, being longer than "
             f"{longest} tokens, the last of `bucket_lengths`.",
-            stacklevel=3,
+            stacklevel=4,
         )
     return fits
 

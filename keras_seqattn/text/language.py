@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Dataset, Lines, TokenizerLike
-from keras_seqattn.text.batching import translation_batches
+from keras_seqattn.text.batching import plan_epochs
+from keras_seqattn.text.copies import Copies
+from keras_seqattn.text.datasets import make_batches
 from keras_seqattn.text.tokenizers import check_lines
 
 
@@ -35,8 +37,7 @@ def language_batches(
         rows_multiple: Number that divides the rows of every batch.
 
     Returns:
-        A `tf.data.Dataset` of known cardinality, with the attributes `shapes`,
-        `skipped` and `target_tokens` of that of `translation_batches`.
+        What `translation_batches` gives, with the same attributes.
 
     Raises:
         ValueError: If `lines` is no list of strings or empty, if no line fits, or if
@@ -56,18 +57,20 @@ def language_batches(
     if not lines:
         raise ValueError("`lines` must hold strings. Received: lines=[].")
     # A translation of each line into itself, of which the source is dropped.
-    pairs = translation_batches(
+    epochs, skipped = plan_epochs(
         lines,
         lines,
         tokenizer,
+        None,
+        Copies(sampling=sampling),
         batch_tokens=batch_tokens,
         bucket_lengths=bucket_lengths,
         shuffle=shuffle,
         seed=seed,
-        sampling=sampling,
         rows_multiple=rows_multiple,
     )
-    dataset = pairs.map(lambda inputs, labels: (inputs["target_ids"], labels))
-    for name in ("shapes", "skipped", "target_tokens"):
-        setattr(dataset, name, getattr(pairs, name))
-    return dataset
+    return make_batches(epochs, skipped, arrange=_shifted)
+
+
+def _shifted(inputs, labels):
+    return inputs["target_ids"], labels

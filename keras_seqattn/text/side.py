@@ -3,12 +3,13 @@
 Shapes: P lines, R rows of a batch, L its length.
 """
 
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from keras_seqattn.annotations import Tensor, TokenizerLike
+from keras_seqattn.annotations import TokenizerLike
 
 
 class Side(NamedTuple):
@@ -33,7 +34,7 @@ class Side(NamedTuple):
     def tokenized(
         cls,
         tokenizer: TokenizerLike,
-        lines: Tensor,
+        lines: Sequence[str],
         sampling: float = 0.0,
         seed: int | None = None,
     ) -> "Side":
@@ -41,7 +42,7 @@ class Side(NamedTuple):
 
         Args:
             tokenizer: The tokenizer.
-            lines: String tensor `(P,)`.
+            lines: List of P strings.
             sampling: Strength of subword sampling.
             seed: Integer that the draws come from.
 
@@ -49,11 +50,16 @@ class Side(NamedTuple):
             A `Side`.
         """
         drawn = {"seed": seed} if sampling else {}
-        ragged = tokenizer.tokenize(lines, sampling, **drawn)
-        end = tf.fill((ragged.nrows(), 1), tokenizer.end_id)
-        ragged = tf.concat([ragged, end], axis=1)
-        parts = (ragged.flat_values, ragged.row_starts(), ragged.row_lengths())
-        return cls(*(part.numpy() for part in parts))
+        rows = tokenizer.tokenize(lines, sampling, **drawn)
+        lengths = np.fromiter(map(len, rows), "int64", len(rows)) + 1
+        ends = np.cumsum(lengths)
+        ids = np.full(lengths.sum(), tokenizer.end_id, "int32")
+        is_token = np.ones(len(ids), bool)
+        is_token[ends - 1] = False
+        ids[is_token] = np.fromiter(
+            itertools.chain.from_iterable(rows), "int32", len(ids) - len(rows)
+        )
+        return cls(ids, ends - lengths, lengths)
 
     def kept(self, which: np.ndarray) -> "Side":
         """Returns the lines of which a bool array `(P,)` says True."""

@@ -1,4 +1,4 @@
-"""Tokenizers that lose nothing: strings to token ids and back, in the tf.data graph."""
+"""Tokenizers that lose nothing: strings to token ids and back."""
 
 import base64
 import functools
@@ -12,12 +12,11 @@ from typing import Any, Literal, Self
 import keras
 import numpy as np
 import sentencepiece
-import tensorflow as tf
-import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor, TokenIds
+from keras_seqattn.text import graph
 from keras_seqattn.text.subwords import Subwords
 
 # Ids that no text produces. A model pads, starts and ends its sequences with them.
@@ -52,9 +51,10 @@ def check_lines(lines: Any, argument: str = "lines") -> Iterator[str]:
 class Tokenizer(arguments.Checked, keras.layers.Layer):
     """What every tokenizer has: special ids, checks, lists here and tensors there.
 
-    A subclass gives `vocabulary_size`, `_encode(strings, sampling, seed)`, a string
-    tensor to a RaggedTensor of ids, and `_decode(rows)`, a list of id lists to a list
-    of strings, where special ids stand for nothing.
+    A subclass gives `vocabulary_size`; `_encode(lines, sampling, seed)`, a list of
+    strings to a list of id lists; `_encode_tensor(strings, sampling)`, the same in a
+    graph of TensorFlow, a string tensor to a RaggedTensor; and `_decode(rows)`, a list
+    of id lists to a list of strings, where special ids stand for nothing.
     """
 
     vocabulary_size: int
@@ -90,12 +90,14 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
         """
         arguments.number("sampling", sampling, least=0)
         arguments.integer("seed", seed, 0, optional=True)
-        if tf.is_tensor(lines):
-            if seed is not None and not tf.executing_eagerly():
-                arguments.refuse("seed", seed, "None in a `tf.data` graph")
-            return self._encode(lines, sampling, seed)
-        lines = list(check_lines(lines))
-        return self._encode(tf.constant(lines, tf.string), sampling, seed).to_list()
+        if not graph.is_string_tensor(lines):
+            return self._encode(list(check_lines(lines)), sampling, seed)
+        if seed is None:
+            return self._encode_tensor(lines, sampling)
+        strings = graph.strings_of(lines)
+        if strings is None:
+            arguments.refuse("seed", seed, "None in a `tf.data` graph")
+        return graph.ragged(self._encode(strings, sampling, seed))
 
     def detokenize(self, ids: TokenIds) -> list[str]:
         """Turns token ids back into strings.
@@ -181,10 +183,9 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model: bytes, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         try:
-            processor = tensorflow_text.SentencepieceTokenizer(model)
-            first = processor.id_to_string(tf.range(len(SPECIAL_PIECES)))
-            pieces = tuple(piece.decode() for piece in first.numpy())
-        except (TypeError, ValueError, tf.errors.OpError) as error:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=bytes(model))
+            pieces = tuple(map(processor.id_to_piece, range(len(SPECIAL_PIECES))))
+        except (TypeError, RuntimeError, IndexError) as error:
             raise ValueError(
                 "`model` must be the bytes of a SentencePiece model. "
                 f"Received: model={_shorten(model)}."
@@ -194,9 +195,8 @@ class SentencePieceTokenizer(Tokenizer):
                 f"`model` must begin with the pieces {SPECIAL_PIECES}; train it with "
                 f"`SentencePieceTokenizer.train`. Received: model with {pieces}."
             )
-        self._model = model
-        self.vocabulary_size = int(processor.vocab_size())
-        self._to_ids, self._to_strings = _graph_functions(model)
+        self._model, self._processor = model, processor
+        self.vocabulary_size = processor.vocab_size()
 
     @classmethod
     def train(
@@ -255,14 +255,14 @@ class SentencePieceTokenizer(Tokenizer):
                 raise _training_error(str(error), vocabulary_size) from error
         return cls(_without_paths(model.getvalue()))
 
-    # Only seeded draws and `pieces` need these, so that a translator loads without.
-    @functools.cached_property
-    def _processor(self):
-        return sentencepiece.SentencePieceProcessor(model_proto=self._model)
-
     @functools.cached_property
     def _subwords(self):
+        """What only seeded draws need, so that a translator loads without."""
         return Subwords(self._model, self.unknown_id)
+
+    @functools.cached_property
+    def _encode_tensor(self):
+        return graph.sentencepiece_function(self._model)
 
     @property
     def pieces(self) -> list[str]:
@@ -274,17 +274,20 @@ class SentencePieceTokenizer(Tokenizer):
         """
         return self._processor.id_to_piece(list(range(self.vocabulary_size)))
 
-    def _encode(self, strings, sampling, seed):
-        if sampling and seed is not None:
-            lines = [line.decode(errors="replace") for line in strings.numpy()]
+    def _encode(self, lines, sampling, seed):
+        if not lines:
+            return []
+        if not sampling:
+            return self._processor.encode(lines)
+        if seed is not None:
             lines = self._processor.normalize(lines)
-            return ragged(self._subwords.draw(lines, sampling, seed))
-        nbest_size = tf.constant(-1 if sampling else 0)  # -1: of all segmentations.
-        return self._to_ids(strings, nbest_size, tf.constant(sampling, tf.float32))
+            return self._subwords.draw(lines, sampling, seed)
+        return self._processor.encode(
+            lines, enable_sampling=True, alpha=sampling, nbest_size=-1
+        )  # -1: of all segmentations.
 
     def _decode(self, rows):
-        lines = self._to_strings(ragged(rows))
-        return [line.decode(errors="replace") for line in lines.numpy()]
+        return self._processor.decode(rows) if rows else []
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, the model's bytes as base64."""
@@ -313,15 +316,14 @@ class ByteTokenizer(Tokenizer):
 
     vocabulary_size = len(SPECIAL_PIECES) + 256
 
-    def _encode(self, strings, sampling, seed):
-        if sampling:
-            raise ValueError(
-                "`sampling` must be 0 for bytes, which can be split in one way only. "
-                f"Received: sampling={sampling!r}."
-            )
-        split = tf.strings.bytes_split(strings)
-        codes = tf.reshape(tf.io.decode_raw(split.flat_values, tf.uint8), [-1])
-        return split.with_flat_values(tf.cast(codes, tf.int32) + len(SPECIAL_PIECES))
+    def _encode(self, lines, sampling, seed):
+        refuse_sampling(sampling, "bytes, which can be split in one way only")
+        offset = len(SPECIAL_PIECES)
+        return [[byte + offset for byte in line.encode()] for line in lines]
+
+    def _encode_tensor(self, strings, sampling):
+        refuse_sampling(sampling, "bytes, which can be split in one way only")
+        return graph.bytes_of(strings, len(SPECIAL_PIECES))
 
     def _decode(self, rows):
         offset = len(SPECIAL_PIECES)
@@ -331,44 +333,17 @@ class ByteTokenizer(Tokenizer):
         ]
 
 
-def ragged(rows: list[list[int]]) -> Tensor:
-    """Makes a RaggedTensor of lists of ids.
+def refuse_sampling(sampling: float, kind: str) -> None:
+    """Raises a `ValueError` where there is a strength of sampling.
 
     Args:
-        rows: List of lists of integers.
-
-    Returns:
-        Int32 `tf.RaggedTensor`.
-
-    Example:
-        >>> ragged([[5], [], [6, 7]]).to_list()
-        [[5], [], [6, 7]]
+        sampling: The strength.
+        kind: What cannot be sampled, and why.
     """
-    # Not `tf.ragged.constant`, which goes through the ids one by one.
-    flat = tf.constant([token for row in rows for token in row], tf.int32)
-    return tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
-
-
-def _graph_functions(model):
-    """Makes the TensorFlow functions from strings to ids and from ids to strings.
-
-    Each holds the model in its own graph. A `SentencepieceTokenizer` made outside one
-    dies, and every dataset with it, at the next `keras.utils.set_random_seed`, when
-    TensorFlow forgets the kernel that owns it.
-    """
-
-    @tf.function(reduce_retracing=True)
-    def to_ids(strings, nbest_size, alpha):
-        processor = tensorflow_text.SentencepieceTokenizer(
-            model, nbest_size=nbest_size, alpha=alpha
+    if sampling:
+        raise ValueError(
+            f"`sampling` must be 0 for {kind}. Received: sampling={sampling!r}."
         )
-        return processor.tokenize(strings)
-
-    @tf.function(reduce_retracing=True)
-    def to_strings(ids):
-        return tensorflow_text.SentencepieceTokenizer(model).detokenize(ids)
-
-    return to_ids, to_strings
 
 
 def _without_paths(model):

@@ -1,20 +1,18 @@
-"""`WordPieceTokenizer`: BERT's subwords of words, in the tf.data graph."""
+"""`WordPieceTokenizer`: BERT's subwords of words, by tensorflow_text."""
 
 import collections
 from collections.abc import Iterable
 from typing import Any, Self
 
 import keras
-import tensorflow as tf
-import tensorflow_text
-from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib
 
 from keras_seqattn import arguments
+from keras_seqattn.text import graph
 from keras_seqattn.text.tokenizers import (
     SPECIAL_PIECES,
     Tokenizer,
     check_lines,
-    ragged,
+    refuse_sampling,
 )
 
 SUFFIX = "##"
@@ -37,7 +35,8 @@ class WordPieceTokenizer(Tokenizer):
     unknown 3, then the pieces; those within a word begin with "##".
 
     Like every tokenizer it is a layer for its configuration only, which holds the
-    pieces. There is one way to split a text, so `sampling` must be 0.
+    pieces. There is one way to split a text, so `sampling` must be 0. Unlike the others
+    it needs TensorFlow and tensorflow_text, on every backend.
 
     Args:
         vocabulary: The pieces, a list of strings that begins with "<pad>", "<s>",
@@ -76,6 +75,9 @@ class WordPieceTokenizer(Tokenizer):
             )
         self.vocabulary = vocabulary
         self.vocabulary_size = len(vocabulary)
+        import tensorflow as tf
+        import tensorflow_text
+
         self._pieces = tensorflow_text.FastWordpieceTokenizer(
             vocabulary,
             suffix_indicator=SUFFIX,
@@ -100,6 +102,11 @@ class WordPieceTokenizer(Tokenizer):
             ValueError: If `lines` holds no words or something other than strings, or
                 `vocabulary_size` does not hold the characters of the text.
         """
+        import tensorflow_text
+        from tensorflow_text.tools.wordpiece_vocab import (
+            wordpiece_tokenizer_learner_lib,
+        )
+
         vocabulary_size = arguments.positive_integer("vocabulary_size", vocabulary_size)
         lines = list(check_lines(lines))
         words = tensorflow_text.regex_split(lines, rf"\s+|{MARKS}", MARKS)
@@ -126,18 +133,19 @@ class WordPieceTokenizer(Tokenizer):
             )
         return cls(pieces)
 
-    def _encode(self, strings, sampling, seed):
-        if sampling:
-            raise ValueError(
-                "`sampling` must be 0 for word pieces, of which a text has one way. "
-                f"Received: sampling={sampling!r}."
-            )
+    def _encode(self, lines, sampling, seed):
+        import tensorflow as tf
+
+        return self._encode_tensor(tf.constant(lines, tf.string), sampling).to_list()
+
+    def _encode_tensor(self, strings, sampling):
+        refuse_sampling(sampling, "word pieces, of which a text has one way")
         return self._pieces.tokenize(strings)
 
     def _decode(self, rows):
         first = len(SPECIAL_PIECES)
         rows = [[i for i in row if i >= first] for row in rows]
-        lines = self._pieces.detokenize(ragged(rows))
+        lines = self._pieces.detokenize(graph.ragged(rows))
         return [line.decode(errors="replace") for line in lines.numpy()]
 
     def get_config(self) -> dict[str, Any]:

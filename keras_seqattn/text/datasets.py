@@ -1,0 +1,82 @@
+"""What `fit` takes of a corpus: each pass over it is the next epoch."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_seqattn.annotations import Dataset
+from keras_seqattn.text import graph
+from keras_seqattn.text.epochs import Epochs
+
+
+def as_given(inputs: dict[str, np.ndarray], labels: np.ndarray) -> Any:
+    """Returns inputs and labels as a model of pairs takes them."""
+    return inputs, labels
+
+
+def make_batches(
+    epochs: Epochs, skipped: int, arrange: Callable[..., Any] = as_given
+) -> Dataset:
+    """Makes what `fit` takes, each pass over which is the next epoch.
+
+    Args:
+        epochs: The `Epochs`.
+        skipped: Number of pairs that were left out.
+        arrange: Function of the inputs and the labels of a batch, that gives what a
+            model takes of them.
+
+    Returns:
+        A `tf.data.Dataset` where TensorFlow is installed, else an `EpochDataset`; with
+        the attributes `shapes`, `skipped` and `target_tokens`.
+    """
+    batches = EpochDataset(epochs, arrange)
+    if importlib.util.find_spec("tensorflow"):
+        example = arrange(*epochs.epoch(0).batch(0))
+        batches = graph.make_dataset(batches.__iter__, example, epochs.steps)
+    batches.shapes = set(epochs.buckets)
+    batches.skipped = skipped
+    tokens = int(epochs.plain[1].lengths.sum())
+    batches.target_tokens = tokens * epochs.copies.number
+    return batches
+
+
+class EpochDataset(keras.utils.PyDataset):
+    """Batches of arrays, epoch after epoch, without TensorFlow.
+
+    Each pass is the next epoch, whether `fit` makes it or a loop does. Within an epoch
+    of `fit` a batch may be asked for again, in any order.
+
+    Args:
+        epochs: The `Epochs`.
+        arrange: Function of the inputs and the labels of a batch, that gives what a
+            model takes of them.
+    """
+
+    def __init__(self, epochs: Epochs, arrange: Callable[..., Any] = as_given) -> None:
+        super().__init__()
+        self._epochs, self._arrange = epochs, arrange
+        self._number, self._now = 0, None
+
+    def __len__(self) -> int:
+        """Returns the number of batches in each epoch."""
+        return self._epochs.steps
+
+    def __getitem__(self, index: int) -> Any:
+        """Returns a batch of the epoch that runs, by its number."""
+        if self._now is None:
+            self._now = self._epochs.epoch(self._number)
+        return self._arrange(*self._now.batch(range(len(self))[index]))
+
+    def on_epoch_end(self) -> None:
+        """Goes on to the next epoch."""
+        self._number, self._now = self._number + 1, None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yields the batches of the next epoch."""
+        epoch = self._epochs.epoch(self._number)
+        self.on_epoch_end()
+        for index in range(len(self)):
+            yield self._arrange(*epoch.batch(index))

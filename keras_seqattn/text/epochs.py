@@ -1,0 +1,226 @@
+"""`Epochs`: the batches of a corpus as arrays, any of any epoch.
+
+Shapes: P pairs, R rows of a batch, L its length.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from keras_seqattn.annotations import TokenizerLike
+from keras_seqattn.text.copies import Copies
+from keras_seqattn.text.side import Side
+
+# With subword sampling the lengths, and so the number of batches, vary from epoch to
+# epoch, while Keras wants one number: the most of so many trials, and one to spare. An
+# epoch of fewer batches halves some; one of more is drawn again, at most so often.
+TRIALS, ATTEMPTS = 2, 5
+
+# What tells the draws of the cutoff, and of directions, from those of the order.
+CUTS, TURNS = 1, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Epochs:
+    """The batches of a corpus, each epoch with an order and draws of its own.
+
+    Attributes:
+        tokenizers: Those of the sources and of the targets.
+        lines: Two lists of P strings, the sources and the targets.
+        plain: Their `Side`s without sampling, all of which fit.
+        buckets: List of the (rows, length) of each bucket.
+        copies: The `Copies` of each pair.
+        parts: Number of equal parts of a batch.
+        shuffle: Whether each epoch has another order.
+        seed: What the orders and the draws of all epochs come from.
+        both_ways: Number of epochs, from the first, of both directions.
+    """
+
+    tokenizers: Sequence[TokenizerLike]
+    lines: Sequence[list[str]]
+    plain: Sequence[Side]
+    buckets: Sequence[tuple[int, int]]
+    copies: Copies
+    parts: int
+    shuffle: bool
+    seed: int
+    both_ways: int
+
+    @functools.cached_property
+    def steps(self) -> int:
+        """Number of batches in each epoch."""
+        plans = (self._plan(sides) for sides in self._draws(0))
+        spare = 1 if self.copies.sampling else 0
+        return max(len(plan) for plan in plans) + spare
+
+    def epoch(self, number: int) -> "Epoch":
+        """Returns an epoch by its number, from 0: always the same."""
+        rng = np.random.default_rng((self.seed, number)) if self.shuffle else None
+        for sides in self._draws(1 + number):
+            plan = self._plan(sides, rng, self.steps)
+            if len(plan) == self.steps:
+                break
+        if number < self.both_ways:
+            sides = self._turn(sides, number)
+        return Epoch(self, number, sides, plan)
+
+    def _turn(self, sides, number):
+        """Exchanges both sides of half of the pairs: of the others an epoch later."""
+        rng = np.random.default_rng((self.seed, number // 2, TURNS))
+        is_kept = rng.permutation(len(self.plain[0].lengths)) % 2 == number % 2
+        return [
+            (source.where(is_kept, target), target.where(is_kept, source))
+            for source, target in sides
+        ]
+
+    def _plan(self, sides, rng=None, steps=0):
+        """Lists an epoch's batches as (shape, pairs)."""
+        lengths = np.max([lengths_of(both) for both in sides], axis=0)
+        return _plan(lengths, self.buckets, self.copies.number, rng, steps)
+
+    def _draws(self, number) -> Iterator[list]:
+        """Yields drawn segmentations, and at last plain ones, which are shorter.
+
+        Each is a list of the two `Side`s of each of the copies' segmentations. The
+        number is that of the epoch from 1, or 0 for those that only count.
+        """
+        views = self.copies.segmentations
+        attempts = ATTEMPTS if number else TRIALS
+        for attempt in range(attempts if self.copies.sampling else 0):
+            yield [
+                self._draw((self.seed, number, attempt, copy))
+                if view == "sampled"
+                else self.plain
+                for copy, view in enumerate(views)
+            ]
+        yield [self.plain] * len(views)
+
+    def _draw(self, seed):
+        """Draws a segmentation of each line, the plain one where it is too long."""
+        longest = self.buckets[-1][1]
+        drawn = tokenize_sides(self.tokenizers, self.lines, self.copies.sampling, seed)
+        return [
+            side.where(side.lengths <= longest, plain)
+            for side, plain in zip(drawn, self.plain, strict=True)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """The batches of one epoch.
+
+    Attributes:
+        epochs: The `Epochs` that it is one of.
+        number: Its number, from 0.
+        sides: List of the two `Side`s of each of the copies' segmentations.
+        plan: List of the (shape, pairs) of each batch.
+    """
+
+    epochs: Epochs
+    number: int
+    sides: Sequence[Sequence[Side]]
+    plan: Sequence[tuple[tuple[int, int], np.ndarray]]
+
+    def batch(self, index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Returns the inputs and the labels of a batch.
+
+        Args:
+            index: Number of the batch, from 0.
+
+        Returns:
+            A pair: a dict of int32 arrays `(R, L)`, "source_ids" and "target_ids"; and
+            an int32 array `(R, L)`.
+        """
+        epochs, ((size, length), rows) = self.epochs, self.plan[index]
+        rows = _spread(rows, size // epochs.copies.number, epochs.parts)
+        source_ids, labels = (
+            epochs.copies.side_by_side([side.padded(rows, length) for side in column])
+            for column in zip(*self.sides, strict=True)
+        )
+        inputs, labels = _arrays(source_ids, labels, epochs.tokenizers[1])
+        return self._cut(inputs, index), labels
+
+    def _cut(self, inputs, index):
+        """Cuts off tokens of a batch's inputs."""
+        epochs = self.epochs
+        if not epochs.copies.cutoff:
+            return inputs
+        rng = np.random.default_rng((epochs.seed, self.number, index, CUTS))
+        return {
+            name: epochs.copies.cut(
+                ids, (x.pad_id, x.start_id, x.end_id), x.unknown_id, rng
+            )
+            for (name, ids), x in zip(inputs.items(), epochs.tokenizers, strict=True)
+        }
+
+
+def tokenize_sides(
+    tokenizers: Sequence[TokenizerLike],
+    lines: Sequence[list[str]],
+    sampling: float = 0.0,
+    seed: Sequence[int] = (),
+) -> list[Side]:
+    """Tokenizes the sources and the targets.
+
+    Args:
+        tokenizers: The tokenizer of each.
+        lines: Lists of as many strings.
+        sampling: Strength of subword sampling.
+        seed: Integers that the draws come from.
+
+    Returns:
+        The `Side` of each.
+    """
+    seeds = np.random.SeedSequence(seed).generate_state(len(lines)).tolist()
+    return [
+        Side.tokenized(tokenizer, column, sampling, seed)
+        for tokenizer, column, seed in zip(tokenizers, lines, seeds, strict=True)
+    ]
+
+
+def lengths_of(sides: Sequence[Side]) -> np.ndarray:
+    """Returns the positions that each pair needs: those of its longer side.
+
+    Args:
+        sides: The `Side`s of the sources and of the targets.
+
+    Returns:
+        Int64 array `(P,)`.
+    """
+    return np.maximum(sides[0].lengths, sides[1].lengths)
+
+
+def _plan(lengths, shapes, repeat_batch, rng=None, steps=0):
+    """Lists an epoch's batches as (shape, rows), halving some to make `steps`."""
+    places = np.searchsorted([length for _, length in shapes], lengths)
+    batches = []
+    for place, shape in enumerate(shapes):
+        rows = np.flatnonzero(places == place)
+        rows = rng.permutation(rows) if rng else rows
+        size = shape[0] // repeat_batch
+        batches += [(shape, rows[i : i + size]) for i in range(0, len(rows), size)]
+    while len(batches) < steps:
+        fullest = max(range(len(batches)), key=lambda i: len(batches[i][1]))
+        shape, rows = batches[fullest]
+        batches[fullest] = (shape, rows[::2])
+        batches.append((shape, rows[1::2]))
+    order = rng.permutation(len(batches)) if rng else range(len(batches))
+    return [batches[i] for i in order]
+
+
+def _spread(pairs, size, parts):
+    """Fills a batch of `size` pairs part by part, with -1 where there is none."""
+    rows = np.full((parts, size // parts), -1)
+    for row, part in zip(rows, np.array_split(pairs, parts), strict=True):
+        row[: len(part)] = part
+    return rows.reshape(-1)
+
+
+def _arrays(source_ids, labels, target_tokenizer):
+    """Makes inputs and labels of a batch: the target's input is the labels shifted."""
+    starts = np.full((len(labels), 1), target_tokenizer.start_id, "int32")
+    shifted = np.concatenate([starts, labels[:, :-1]], axis=1)
+    target_ids = np.where(labels == target_tokenizer.pad_id, labels, shifted)
+    return {"source_ids": source_ids, "target_ids": target_ids}, labels

@@ -1,0 +1,134 @@
+"""Tokenizing inside TensorFlow's graphs, as `tf.data` and a SavedModel do it.
+
+The one file of `text` that needs TensorFlow: lists of strings are tokenized without.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from keras_seqattn.annotations import Dataset, Tensor
+
+
+def is_string_tensor(lines: Any) -> bool:
+    """Returns whether lines are a tensor of TensorFlow, which they are not without it.
+
+    Args:
+        lines: Anything.
+
+    Returns:
+        A Python bool.
+
+    Example:
+        >>> is_string_tensor(["one"])
+        False
+    """
+    tensorflow = sys.modules.get("tensorflow")  # Who has a tensor has imported it.
+    return tensorflow is not None and tensorflow.is_tensor(lines)
+
+
+def strings_of(lines: Tensor) -> list[str] | None:
+    """Returns the strings of a tensor, None in a graph, where there are none yet.
+
+    Args:
+        lines: String tensor `(P,)`.
+
+    Returns:
+        List of strings; bytes that are not UTF-8 are replaced by U+FFFD.
+    """
+    import tensorflow as tf
+
+    if not tf.executing_eagerly():
+        return None
+    return [line.decode(errors="replace") for line in lines.numpy()]
+
+
+def ragged(rows: Iterable[list[int]]) -> Tensor:
+    """Makes a RaggedTensor of lists of ids.
+
+    Args:
+        rows: List of lists of integers.
+
+    Returns:
+        Int32 `tf.RaggedTensor`.
+
+    Example:
+        >>> ragged([[5], [], [6, 7]]).to_list()
+        [[5], [], [6, 7]]
+    """
+    import tensorflow as tf
+
+    # Not `tf.ragged.constant`, which goes through the ids one by one.
+    flat = tf.constant([token for row in rows for token in row], tf.int32)
+    return tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
+
+
+def bytes_of(strings: Tensor, offset: int) -> Tensor:
+    """Returns the bytes of strings, as ids.
+
+    Args:
+        strings: String tensor `(P,)`.
+        offset: Number that is added to each byte.
+
+    Returns:
+        Int32 `tf.RaggedTensor`.
+    """
+    import tensorflow as tf
+
+    split = tf.strings.bytes_split(strings)
+    codes = tf.reshape(tf.io.decode_raw(split.flat_values, tf.uint8), [-1])
+    return split.with_flat_values(tf.cast(codes, tf.int32) + offset)
+
+
+def sentencepiece_function(model: bytes) -> Callable[[Tensor, float], Tensor]:
+    """Makes the function from strings to ids by a SentencePiece model.
+
+    It holds the model in a graph of its own. A `SentencepieceTokenizer` made outside
+    one dies, and every dataset with it, at the next `keras.utils.set_random_seed`, when
+    TensorFlow forgets the kernel that owns it.
+
+    Args:
+        model: Bytes of the model.
+
+    Returns:
+        Function of a string tensor and the strength of the sampling, to a
+        `tf.RaggedTensor`.
+    """
+    import tensorflow as tf
+    import tensorflow_text
+
+    @tf.function(reduce_retracing=True)
+    def to_ids(strings, nbest_size, alpha):
+        processor = tensorflow_text.SentencepieceTokenizer(
+            model, nbest_size=nbest_size, alpha=alpha
+        )
+        return processor.tokenize(strings)
+
+    def tokenize(strings, sampling):
+        nbest_size = tf.constant(-1 if sampling else 0)  # -1: of all segmentations.
+        return to_ids(strings, nbest_size, tf.constant(sampling, tf.float32))
+
+    return tokenize
+
+
+def make_dataset(
+    epochs: Callable[[], Iterable[Any]], example: Any, steps: int
+) -> Dataset:
+    """Makes a dataset each pass over which is the next epoch.
+
+    Args:
+        epochs: Function that gives the batches of the next epoch, nested tuples and
+            dicts of int32 arrays `(R, L)`.
+        example: One batch.
+        steps: Number of batches in each epoch.
+
+    Returns:
+        A prefetched `tf.data.Dataset` of known cardinality.
+    """
+    import tensorflow as tf
+
+    ids = tf.TensorSpec((None, None), tf.int32)
+    signature = tf.nest.map_structure(lambda array: ids, example)
+    dataset = tf.data.Dataset.from_generator(epochs, output_signature=signature)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
+    return dataset.prefetch(tf.data.AUTOTUNE)
