@@ -288,7 +288,7 @@ class Translator:
                 pad_lists([pairs[index][side] for index in batch], pad_id)
                 for side in (0, 1)
             )
-            scores[batch] = self.model.score(source_ids, target_ids)
+            scores[batch] = decoding.scored(self.model, source_ids, target_ids)
             if progress:
                 progress.add(len(batch))
         return scores
@@ -310,8 +310,10 @@ class Translator:
 
         Raises:
             ValueError: If `source` or `target` is not a string, or the model has no
-                attention of that kind.
+                attention of that kind, or is an ensemble.
         """
+        wanted = "a single model, with attention to show"
+        arguments.offers("model", self.model, ("attention_scores",), wanted)
         kinds = getattr(self.model, "attention_kinds", ("cross", "encoder", "decoder"))
         arguments.choice("kind", kind, kinds)
         (source_ids,) = self._tokenize_with_end(

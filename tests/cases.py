@@ -419,6 +419,17 @@ CASES = {
             inputs=(LOGITS,),
         )
     ],
+    "decoding.Ensemble": [
+        (
+            lambda: decoding.Ensemble(
+                [
+                    models.TranslationRNN(V, model_dim=D),
+                    CASES["models.TranslationTransformer"][0][0](),
+                ]
+            ),
+            (IDS, IDS),
+        )
+    ],
     "training.MaskedCrossentropy": [
         case(training.MaskedCrossentropy, inputs=(IDS, LOGITS)),
         case(

@@ -189,6 +189,7 @@ def calls():
         "layers.sinusoidal_table": {"length": 4, "dim": 8},
         "layers.Residual": {"sublayer": keras.layers.Dense(8)},
         "layers.RecurrentCell": {"units": 5},
+        "decoding.Ensemble": {"models": [model(), model()]},
         "decoding.compile_report": {"model": model()},
         "decoding.programs": {"model": model()},
         "decoding.generate": {"model": model(), **ids, "max_length": 2},

@@ -22,6 +22,7 @@ LOOP = "the loop of a search calls it, at each step of the compiled program"
 HOOK = "`update_state` calls it, with what it has checked"
 TOKENS = "`TransformerStack` calls it, with what it has checked"
 STEPS = "each block checks what it is given of it"
+MEMBERS = "each model checks what it is given of it"
 UNCHECKED = {
     "layers.MultiHeadAttention.call_unpadded": TOKENS,
     "layers.EncoderBlock.call_unpadded": TOKENS,
@@ -39,6 +40,10 @@ UNCHECKED = {
     },
     "decoding.BeamSearch.process": LOOP,
     "decoding.BeamSearch.replace_stop_ids": LOOP,
+    **{
+        f"decoding.Ensemble.{method}": MEMBERS
+        for method in ("encode", "initial_state", "grow_state", "step")
+    },
     "decoding.Greedy.choose": LOOP,
     "decoding.Sample.choose": LOOP,
     "models.EncoderModel.configure": "the constructor calls it, with what it checked",
@@ -204,6 +209,10 @@ def methods():
         "decoding.BeamSearch": (
             ks.decoding.BeamSearch(),
             {"penalty_of": {"length": np.array([3.0, 4.0])}},
+        ),
+        "decoding.Ensemble": (
+            CASES["decoding.Ensemble"][0][0](),
+            {"most_generated": {"source_length": 3}},
         ),
         "decoding.Hypotheses": (
             hypotheses,

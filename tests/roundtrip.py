@@ -34,7 +34,8 @@ def use(thing, inputs):
     if hasattr(thing, "advance"):
         return list(_searched(thing, *inputs))
     if isinstance(thing, keras.Model):
-        names = [tensor.name for tensor in thing.inputs]
+        (graph, *_) = getattr(thing, "models", [thing])  # of an ensemble, any
+        names = [tensor.name for tensor in graph.inputs]
         inputs = [dict(zip(names, inputs, strict=True))]
         thing = evaluated(thing, thing)
     return [numpy(output) for output in keras.tree.flatten(thing(*inputs))]

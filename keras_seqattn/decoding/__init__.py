@@ -5,6 +5,7 @@ imports the modules of this package, and they nothing of it.
 """
 
 from keras_seqattn.decoding.beam import BeamSearch
+from keras_seqattn.decoding.ensemble import Ensemble
 from keras_seqattn.decoding.hypotheses import Hypotheses
 from keras_seqattn.decoding.loop import search
 from keras_seqattn.decoding.methods import Greedy
@@ -16,6 +17,7 @@ from keras_seqattn.scheduling.scoring import scored
 __all__ = [
     "BeamSearch",
     "CompileReport",
+    "Ensemble",
     "Greedy",
     "Hypotheses",
     "Sample",

@@ -1,9 +1,11 @@
-"""The decoding protocol, checked by abstract shapes before a search is compiled.
+"""The decoding protocol: what a model offers, and whether its shapes are right.
 
+Shapes are checked without values, before a search is compiled.
 Shapes: B sentences, W beams, V vocabulary, S source length.
 """
 
 import contextlib
+import inspect
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,6 +19,55 @@ from keras_seqattn.annotations import DecodingModel, Shape, State
 # By model: the widths and options of `initial_state` that were checked.
 _CHECKED = weakref.WeakKeyDictionary()
 _CHECKING = threading.Lock()
+
+
+def abilities(model: DecodingModel) -> frozenset[str]:
+    """Returns which optional parts of the protocol a model has.
+
+    Args:
+        model: A model with `encode`, `initial_state` and `step`; what it lists itself
+            as `abilities` holds.
+
+    Returns:
+        A set of "grow", a method `grow_state`; "start", of `step` that argument, by
+        which a sentence begins while others go on; and "coverage", of `initial_state`
+        that argument.
+
+    Example:
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
+        >>> sorted(abilities(model))
+        ['coverage', 'grow', 'start']
+    """
+    if hasattr(model, "abilities"):
+        return frozenset(model.abilities)
+    has = {
+        "grow": hasattr(model, "grow_state"),
+        "start": "start" in inspect.signature(model.step).parameters,
+        "coverage": "coverage" in inspect.signature(model.initial_state).parameters,
+    }
+    return frozenset(name for name in has if has[name])
+
+
+def most_generated(model: DecodingModel, source_length: int) -> int | None:
+    """Returns how many tokens a model can generate.
+
+    Args:
+        model: The model. A language model's own `most_generated` counts the prompt.
+        source_length: Number of tokens of the source.
+
+    Returns:
+        An integer, or None for no limit.
+
+    Example:
+        >>> from keras_seqattn.models import LanguageModel
+        >>> model = LanguageModel(50, model_dim=16, intermediate_dim=32, max_length=9)
+        >>> most_generated(model, 4)
+        5
+    """
+    if hasattr(model, "most_generated"):
+        return model.most_generated(source_length)
+    return getattr(model, "max_length", None)
 
 
 def check_model(

@@ -7,7 +7,6 @@ sentence while others go on.
 Shapes: B sentences, S source length, L capacity in generated tokens, P prefix length.
 """
 
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ from keras_seqattn.decoding.methods import (
     sequence_seeds,
     without_seed,
 )
-from keras_seqattn.decoding.protocol import check_model
+from keras_seqattn.decoding.protocol import abilities, check_model, most_generated
 from keras_seqattn.scheduling import continuous, static
 from keras_seqattn.scheduling.static import (
     BATCH_SIZES,
@@ -367,7 +366,7 @@ def _program_options(
     length = sentences.source_ids.shape[1]
     capacity = max(int(sentences.limits.max()), _capacity(model, length, max_length))
     first = capacity
-    can_grow = max_length is None and hasattr(model, "grow_state")
+    can_grow = max_length is None and "grow" in abilities(model)
     if can_grow and size in static.TAILS:
         first = min(capacity, length + SPARE)
     options = {"coverage": True} if method.needs_coverage else {}
@@ -402,15 +401,8 @@ def _limits(model: Any, source_ids: np.ndarray, max_length: int | None) -> np.nd
 def _token_limit(model: Any, source_length: int, max_length: int | None = None) -> int:
     """Returns the number of tokens that the caller and the model allow."""
     limit = 2 * source_length + 10 if max_length is None else max_length
-    own_limit = _own_limit(model, source_length)
+    own_limit = most_generated(model, source_length)
     return limit if own_limit is None else min(limit, own_limit)
-
-
-def _own_limit(model: Any, source_length: int) -> int | None:
-    """Returns the model's own limit; a language model's counts the prompt too."""
-    if hasattr(model, "most_generated"):
-        return model.most_generated(source_length)
-    return getattr(model, "max_length", None)
 
 
 def source_limit(model: Any) -> int:
@@ -431,13 +423,11 @@ def source_limit(model: Any) -> int:
 
 def _can_batch_continuously(model: Any) -> bool:
     """Returns whether a model can begin a sentence while others go on."""
-    is_able = "start" in inspect.signature(model.step).parameters
-    return is_able and hasattr(model, "grow_state")
+    return {"start", "grow"} <= abilities(model)
 
 
 def _check_coverage(model: Any, search: Search) -> None:
-    is_able = "coverage" in inspect.signature(model.initial_state).parameters
-    if search.needs_coverage and not is_able:
+    if search.needs_coverage and "coverage" not in abilities(model):
         raise ValueError(
             "`search` must have a `coverage_penalty` of 0 for a model whose "
             "`initial_state` takes no `coverage`. "
@@ -458,7 +448,7 @@ def _check_max_length(model: Any, source_length: int, max_length: int | None) ->
     if max_length is None:
         return
     arguments.positive_integer("max_length", max_length)
-    own_limit = _own_limit(model, source_length)
+    own_limit = most_generated(model, source_length)
     if own_limit is not None and max_length > own_limit:
         raise ValueError(
             f"`max_length` must be at most {own_limit}, the model's own. "

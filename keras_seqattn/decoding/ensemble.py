@@ -1,0 +1,293 @@
+"""`Ensemble`: several models decode as one, by the mean of their probabilities.
+
+Shapes: B sentences, W beams, S source length, T target length, V vocabulary, M models.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import keras
+from keras import ops
+
+from keras_seqattn import arguments
+from keras_seqattn.annotations import DecodingModel, State, Tensor, TokenIds
+from keras_seqattn.decoding.ids import checked_model
+from keras_seqattn.decoding.protocol import abilities, most_generated
+
+# What must be the same in all models that have it.
+SPECIAL_IDS = ("start_id", "end_id", "pad_id")
+VOCABULARIES = (
+    "source_vocabulary_size",
+    "target_vocabulary_size",
+    "vocabulary_size",
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class Ensemble(keras.Model):
+    """Decodes with several models at once, by the mean of their probabilities.
+
+    p(token) = (p_1(token) + ... + p_M(token)) / M, at each step and for each beam. It
+    has the decoding protocol, so that `generate`, a `Translator` and all searches take
+    it as they take one model: all models run in one compiled program. Their
+    architectures may differ; their vocabularies and special ids may not. It computes
+    M times what one model does, and what only some of the models can do, such as
+    continuous batching, it does not.
+
+    A saved ensemble holds its models, each once. None of its weights is its own.
+    Shapes: B sentences, W beams, S source length, T target length, V vocabulary, M
+    models.
+
+    Args:
+        models: List of M models with the decoding protocol. A file can hold those that
+            are Keras models; the same model may come several times.
+        **kwargs: `name`.
+
+    Attributes:
+        models: The models.
+        max_length: The least of the models' limits, or None.
+
+    Call arguments:
+        inputs: What each of the models is called with.
+
+    Returns:
+        Float32 tensor `(B, T, V)`: log-probabilities.
+
+    Raises:
+        ValueError: If `models` is no list of such models or is empty, or they differ in
+            a vocabulary's size or in the id of start, end or padding.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_seqattn.decoding import generate
+        >>> from keras_seqattn.models import TranslationRNN, TranslationTransformer
+        >>> transformer = TranslationTransformer(50, model_dim=8, intermediate_dim=8)
+        >>> ensemble = Ensemble([transformer, TranslationRNN(50, model_dim=8)])
+        >>> generate(ensemble, np.array([[5, 7, 2]]), max_length=4).token_ids.shape
+        (1, 1, 4)
+
+    Reference:
+        Sutskever et al. 2014, section 3.6, who do not say what they average; the mean
+        of the probabilities is that of fairseq and OpenNMT.
+    """
+
+    def __init__(self, models: Sequence[DecodingModel], **kwargs: Any) -> None:
+        arguments.known(kwargs, ("models", "name"), "Ensemble")
+        models = _checked_models(models)
+        super().__init__(**kwargs)
+        self.models = models
+        for name in (*SPECIAL_IDS, *VOCABULARIES):
+            _check_equal(models, name)
+            if all(hasattr(model, name) for model in models):
+                setattr(self, name, getattr(models[0], name))
+        limits = [getattr(model, "max_length", None) for model in models]
+        self.max_length = min((x for x in limits if x is not None), default=None)
+        self.built = True  # It has no weights of its own.
+
+    @property
+    def abilities(self) -> frozenset[str]:
+        """Which optional parts of the protocol all models have."""
+        return frozenset.intersection(*map(abilities, self.models))
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables of all models, also of those that are no Keras models."""
+        plain = [x for x in self.models if not isinstance(x, keras.Layer)]
+        return [*super().variables, *(v for x in plain for v in x.variables)]
+
+    def call(self, inputs: Any) -> Tensor:
+        """Computes the log of the models' mean probabilities of whole targets."""
+        return self._mean([model(inputs) for model in self.models])
+
+    def encode(self, source_ids: TokenIds) -> State:
+        """Encodes source sentences with each model.
+
+        Args:
+            source_ids: Int32 tensor `(B, S)`.
+
+        Returns:
+            A dict of each model's memory by its number, "0", "1", ...
+        """
+        sources = self._sources(source_ids)
+        return {
+            str(i): model.encode(ids)
+            for i, (model, ids) in enumerate(zip(self.models, sources, strict=True))
+        }
+
+    def initial_state(
+        self, memory: State, max_length: int, width: int = 1, coverage: bool = False
+    ) -> State:
+        """Makes the state before the first decoding step.
+
+        Args:
+            memory: What `encode` returned.
+            max_length: Number of steps that the state has memory for.
+            width: Number of beams W a sentence.
+            coverage: Whether the steps sum the attention that each source position
+                gets, the mean over the models.
+
+        Returns:
+            A dict of the parts of the models' states, "beam", "sentence" and "shared",
+            each a dict of those that the models have by their numbers.
+        """
+        options = {"coverage": True} if coverage else {}
+        states = [
+            model.initial_state(memory[str(i)], max_length, width=width, **options)
+            for i, model in enumerate(self.models)
+        ]
+        state = _joined(states)
+        if coverage:
+            state["sentence"]["mask"] = states[0]["sentence"]["mask"]
+            state["beam"]["coverage"] = _mean_coverage(states)
+        return state
+
+    def grow_state(self, state: State, max_length: int, index: int | Tensor) -> State:
+        """Makes room in a state for more steps.
+
+        Args:
+            state: What `initial_state` or `step` returned.
+            max_length: Number of steps that the new state has memory for.
+            index: Number of steps taken, an integer or a scalar int32 tensor.
+
+        Returns:
+            A state like that of `initial_state`.
+        """
+        states = [
+            model.grow_state(own, max_length, index)
+            for model, own in zip(self.models, self._split(state), strict=True)
+        ]
+        return _with_common(_joined(states), state)
+
+    def step(
+        self,
+        token_ids: TokenIds,
+        state: State,
+        index: int | Tensor,
+        start: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Decodes one position with each model.
+
+        Args:
+            token_ids: Int32 tensor `(B, W)`, the token at `index` of each beam.
+            state: What `initial_state` or the step before returned.
+            index: The step, a scalar int32 tensor; 0 for the start token.
+            start: Int32 tensor `(B,)`, the step at which each sentence began; None: 0
+                for all.
+
+        Returns:
+            Float32 log-probabilities `(B, W, V)` of the token after, and the state.
+        """
+        began = {} if start is None else {"start": start}
+        stepped = [
+            model.step(token_ids, own, index, **began)
+            for model, own in zip(self.models, self._split(state), strict=True)
+        ]
+        logits, states = zip(*stepped, strict=True)
+        after = _with_common(_joined(states), state)
+        if "coverage" in state["beam"]:
+            after["beam"]["coverage"] = _mean_coverage(states)
+        return self._mean(logits), after
+
+    def most_generated(self, source_length: int) -> int | None:
+        """Returns how many tokens all models can generate.
+
+        Args:
+            source_length: Number of tokens of the source.
+
+        Returns:
+            An integer, or None for no limit.
+        """
+        arguments.integer("source_length", source_length, 0)
+        limits = [most_generated(model, source_length) for model in self.models]
+        return min((x for x in limits if x is not None), default=None)
+
+    def _sources(self, source_ids: Tensor) -> list[Tensor]:
+        """Returns what each model reads."""
+        return [source_ids] * len(self.models)
+
+    def _split(self, state: State) -> list[State]:
+        """Takes a state apart into those of the models."""
+        return [
+            {part: state[part][key] for part in state if key in state[part]}
+            for key in map(str, range(len(self.models)))
+        ]
+
+    def _mean(self, logits: Sequence[Tensor]) -> Tensor:
+        """Computes the log of the mean of several softmaxes `(..., V)`, in float32."""
+        sizes = [x.shape[-1] for x in logits]
+        if len(set(sizes)) > 1:
+            raise ValueError(
+                "`models` must have logits of one vocabulary. "
+                f"Received: models with logits of {sizes} tokens."
+            )
+        logits = [ops.cast(x, "float32") for x in logits]
+        # Not `log_softmax`: see `loop.advance`.
+        log_probs = [x - ops.logsumexp(x, axis=-1, keepdims=True) for x in logits]
+        total = ops.logsumexp(ops.stack(log_probs), axis=0)
+        return total - math.log(len(logits))
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments, the models as configurations."""
+        models = [keras.saving.serialize_keras_object(model) for model in self.models]
+        for model in models:
+            model.pop("compile_config", None)
+        return {"name": self.name, "models": models}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Makes the ensemble of its configuration."""
+        models = map(keras.saving.deserialize_keras_object, config["models"])
+        return cls(**{**config, "models": list(models)})
+
+
+def _checked_models(models: Any) -> list[DecodingModel]:
+    """Returns models as a list if each has the decoding protocol."""
+    wanted = "a list of models with the decoding protocol, at least one"
+    models = list(arguments.sequence("models", models, wanted))
+    if not models:
+        arguments.refuse("models", models, wanted)
+    for number, model in enumerate(models):
+        try:
+            checked_model(model)
+        except ValueError as error:
+            raise ValueError(
+                f"`models` must be {wanted}. Received: models[{number}]={model!r}. "
+                f"{error}"
+            ) from error
+    return models
+
+
+def _check_equal(models: list[DecodingModel], name: str) -> None:
+    """Raises an error where models differ in an attribute that they have."""
+    values = {
+        number: getattr(model, name)
+        for number, model in enumerate(models)
+        if hasattr(model, name)
+    }
+    if len(set(values.values())) > 1:
+        received = ", ".join(f"models[{i}].{name}={x!r}" for i, x in values.items())
+        raise ValueError(f"`models` must have one `{name}`. Received: {received}.")
+
+
+def _joined(states: Sequence[State]) -> State:
+    """Joins the states of the models, by their parts and then by their numbers."""
+    parts = dict.fromkeys(part for state in states for part in state)
+    return {
+        part: {str(i): state[part] for i, state in enumerate(states) if part in state}
+        for part in parts
+    }
+
+
+def _with_common(joined: State, before: State) -> State:
+    """Adds to new states of the models what belonged to all of them before."""
+    common = {
+        part: {key: x for key, x in tensors.items() if not key.isdigit()}
+        for part, tensors in before.items()
+    }
+    return {part: {**common.get(part, {}), **joined[part]} for part in joined}
+
+
+def _mean_coverage(states: Sequence[State]) -> Tensor:
+    """Computes the mean over the models of the attention received, `(B, W, S)`."""
+    return ops.mean(ops.stack([x["beam"]["coverage"] for x in states]), axis=0)

@@ -1,0 +1,334 @@
+"""An ensemble is the mean of its models' probabilities, whatever searches it."""
+
+import itertools
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_seqattn as ks
+from keras_seqattn import decoding, models
+from keras_seqattn.decoding.protocol import abilities
+from keras_seqattn.scheduling import generation
+from tests.evaluate import outputs
+from tests.layers.weights import randomize
+from tests.pairs import each_variant
+
+V, LIMIT = 6, 3
+PAD, START, END = 0, 1, 2
+SOURCES = np.array([[3, 5, 4, END], [5, END, PAD, PAD]], "int32")
+
+
+def transformer(seed, vocabulary_size=V, **options):
+    sizes = {"num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    model = models.TranslationTransformer(
+        vocabulary_size, model_dim=8, intermediate_dim=12, **sizes, **options
+    )
+    randomize(model, np.random.default_rng(seed))
+    return model
+
+
+def recurrent(seed, vocabulary_size=V, **options):
+    model = models.TranslationRNN(vocabulary_size, model_dim=6, **options)
+    randomize(model, np.random.default_rng(seed))
+    return model
+
+
+class Plain:
+    """A model that is no Keras model: what it says depends on the source's first."""
+
+    start_id, end_id, pad_id = START, END, PAD
+
+    def __init__(self):
+        table = np.random.default_rng(7).normal(0, 2, (V, V))
+        self.table = keras.Variable(table.astype("float32"))
+        self.variables = [self.table]
+
+    def encode(self, source_ids):
+        return source_ids[:, :1]
+
+    def initial_state(self, memory, max_length, width=1):
+        return {"beam": {}, "sentence": {"first": memory}}
+
+    def step(self, token_ids, state, index):
+        seen = token_ids + state["sentence"]["first"]
+        return ops.take(self.table, seen % V, axis=0), state
+
+
+def log_mean(models, source_ids, target_ids):
+    """The log of the mean of the models' probabilities, `(B, T, V)`, in float64."""
+    inputs = {"source_ids": source_ids, "target_ids": target_ids}
+    total = 0.0
+    for model in models:
+        exponentials = np.exp(outputs(model, inputs).astype("float64"))
+        total = total + exponentials / exponentials.sum(-1, keepdims=True)
+    return np.log(total / len(models))
+
+
+def sentences():
+    """All sentences: as many words as the limit allows, those shorter with the end."""
+    words = [token for token in range(V) if token not in (PAD, START, END)]
+    for length in range(LIMIT):
+        yield from ((*said, END) for said in itertools.product(words, repeat=length))
+    yield from itertools.product(words, repeat=LIMIT)
+
+
+def brute_force(models, source, length_penalty, count):
+    """The best of all sentences, as pairs of their tokens and scores."""
+    every = list(sentences())
+    said = np.array([[*one, *[PAD] * (LIMIT - len(one))] for one in every], "int32")
+    read = np.concatenate([np.full((len(said), 1), START), said[:, :-1]], 1)
+    rows = np.repeat(source[None], len(said), axis=0)
+    log_probs = log_mean(models, rows, read.astype("int32"))
+    chosen = np.take_along_axis(log_probs, said[..., None], -1)[..., 0]
+    totals = np.where(said != PAD, chosen, 0.0).sum(1)
+    scores = totals / (said != PAD).sum(1) ** length_penalty
+    best = np.argsort(-scores, kind="stable")[:count]
+    return [([t for t in every[i] if t != END], scores[i]) for i in best]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two models of different architectures."""
+    return [transformer(0), recurrent(1)]
+
+
+def test_a_whole_pass_is_the_log_of_the_mean(pair):
+    targets = np.array([[START, 4, 3], [START, 5, 5]], "int32")
+    ensemble = decoding.Ensemble([*pair, transformer(2)])
+    inputs = {"source_ids": SOURCES, "target_ids": targets}
+    found = outputs(ensemble, inputs)
+    expected = log_mean(ensemble.models, SOURCES, targets)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.exp(found).sum(-1), 1.0, rtol=1e-5)
+
+
+def test_what_is_improbable_for_one_model_is_half_as_probable(pair):
+    """The log of the mean, where a mean of logs would be far below."""
+    ensemble = decoding.Ensemble(pair)
+    logits = np.full((2, 1, 1, 2), 0.0, "float32")
+    logits[0, ..., 1], logits[1, ..., 1] = 200.0, -200.0
+    found = ops.convert_to_numpy(ensemble._mean([*map(ops.convert_to_tensor, logits)]))
+    np.testing.assert_allclose(found[0, 0], np.log([0.5, 0.5]), rtol=1e-6)
+
+
+@pytest.mark.slow_on("jax")
+def test_steps_are_the_rows_of_a_whole_pass(pair):
+    ensemble = decoding.Ensemble(pair)
+    targets = np.array([[START, 4, 3], [START, 5, 5]], "int32")
+    expected = log_mean(pair, SOURCES, targets)
+    state = ensemble.initial_state(ensemble.encode(SOURCES), max_length=3)
+    for index in range(3):
+        logits, state = ensemble.step(targets[:, index, None], state, index)
+        found = ops.convert_to_numpy(logits)[:, 0]
+        np.testing.assert_allclose(found, expected[:, index], rtol=1e-4, atol=1e-5)
+
+
+@each_variant("length_penalty", {"sum": 0.0, "mean": 1.0}, on_jax=["mean"])
+def test_a_wide_beam_finds_the_best_of_all_sentences(pair, length_penalty):
+    ensemble = decoding.Ensemble(pair)
+    width, count = 27, 4
+    search = decoding.BeamSearch(width, length_penalty, num_hypotheses=count)
+    found = decoding.generate(ensemble, SOURCES, search, max_length=LIMIT)
+    for row, source in enumerate(SOURCES):
+        expected = brute_force(pair, source, length_penalty, count)
+        for rank, (tokens, score) in enumerate(expected):
+            assert found.sequence(row, rank) == tokens
+            np.testing.assert_allclose(found.scores[row, rank], score, rtol=1e-4)
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_the_best_of_the_ensemble_are_not_the_best_of_its_models(pair):
+    """So the test above can fail."""
+    first, second, both = (
+        [tokens for tokens, _ in brute_force(some, SOURCES[0], 1.0, 4)]
+        for some in (pair[:1], pair[1:], pair)
+    )
+    assert both not in (first, second)
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_a_model_twice_is_the_model():
+    model = transformer(3, vocabulary_size=11)
+    search = decoding.BeamSearch(3, num_hypotheses=2)
+    source_ids = np.array([[5, 9, 3, END]])
+    expected = decoding.generate(model, source_ids, search)
+    for count in (1, 2):
+        found = decoding.generate(
+            decoding.Ensemble([model] * count), source_ids, search
+        )
+        np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+        np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)
+
+
+SEARCHES = {
+    "greedy": decoding.Greedy(),
+    "samples": decoding.Sample(seed=3, num_hypotheses=2),
+    "coverage": decoding.BeamSearch(2, coverage_penalty=0.2, num_hypotheses=2),
+}
+
+
+@each_variant("search", SEARCHES, on_jax=["greedy"], on_tensorflow=["coverage"])
+def test_continuous_batching_finds_what_a_static_batch_finds(pair, rng, search):
+    real = np.arange(16) < rng.integers(1, 17, size=(45, 1))
+    source_ids = np.where(real, rng.integers(3, V, size=real.shape), PAD)
+    found, expected = (
+        generation.decode(
+            decoding.Ensemble(pair), source_ids.astype("int32"), search, plan=plan
+        )
+        for plan in (generation.Plan(32, True), generation.Plan(64, False))
+    )
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_coverage_is_the_mean_of_the_models(pair):
+    state = [m.initial_state(m.encode(SOURCES), 2, coverage=True) for m in pair]
+    ensemble = decoding.Ensemble(pair)
+    joined = ensemble.initial_state(ensemble.encode(SOURCES), 2, coverage=True)
+    started = np.full((2, 1), START, "int32")
+    for index in range(2):
+        for i, model in enumerate(pair):
+            state[i] = model.step(started, state[i], index)[1]
+        joined = ensemble.step(started, joined, index)[1]
+    each = [ops.convert_to_numpy(one["beam"]["coverage"]) for one in state]
+    found = ops.convert_to_numpy(joined["beam"]["coverage"])
+    np.testing.assert_allclose(found, np.mean(each, axis=0), rtol=1e-4)
+
+
+def test_it_can_do_what_all_its_models_can(pair):
+    assert decoding.Ensemble(pair).abilities == {"grow", "start", "coverage"}
+    plain = Plain()
+    assert abilities(plain) == decoding.Ensemble([*pair, plain]).abilities == set()
+    with pytest.raises(ValueError, match="`search` must have a `coverage_penalty` of"):
+        search = decoding.BeamSearch(coverage_penalty=0.1)
+        decoding.generate(decoding.Ensemble([*pair, plain]), SOURCES, search)
+
+
+def test_a_model_that_is_no_keras_model(pair):
+    """And a batch large enough that models which can would begin with less."""
+    plain = Plain()
+    ensemble = decoding.Ensemble([pair[0], plain])
+    assert any(variable is plain.table for variable in ensemble.variables)
+    source_ids = np.repeat(SOURCES, 16, axis=0)
+    found = decoding.generate(ensemble, source_ids, max_length=1)
+    start = np.full((2, 1), START, "int32")
+    logits = ops.convert_to_numpy(plain.table)[(SOURCES[:, 0] + START) % V]
+    chances = np.exp(log_mean(pair[:1], SOURCES, start)[:, 0])
+    exponentials = np.exp(logits.astype("float64"))
+    chances = (chances + exponentials / exponentials.sum(-1, keepdims=True)) / 2
+    chances[:, [PAD, START]] = 0.0
+    np.testing.assert_allclose(
+        found.scores[[0, -1], 0], np.log(chances.max(-1)), rtol=1e-4
+    )
+
+
+def test_weights_that_change_are_seen(pair):
+    model = recurrent(5)
+    ensemble = decoding.Ensemble([pair[0], model])
+    before = decoding.scored(ensemble, SOURCES, [[4, END], [5, END]])
+    model.set_weights(recurrent(6).get_weights())
+    after = decoding.scored(ensemble, SOURCES, [[4, END], [5, END]])
+    assert (before != after).all()
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_language_models_continue_texts_together():
+    first, second = (
+        models.LanguageModel(260, 8, 2, 1, 12, max_length=limit) for limit in (20, 30)
+    )
+    ensemble = decoding.Ensemble([first, second])
+    assert ensemble.max_length == 20 and ensemble.most_generated(6) == 14
+    generator = ks.TextGenerator(ensemble, ks.text.ByteTokenizer())
+    (text,) = generator(["Hello"], max_length=4)
+    assert "".join(generator.stream("Hello", max_length=4)) == text
+
+
+LINES = ["one", "", "a longer line", "two"]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    own = [transformer(8, 260, max_length=24), recurrent(9, 260, max_length=32)]
+    return ks.Translator(decoding.Ensemble(own), ks.text.ByteTokenizer())
+
+
+def test_a_translator_of_an_ensemble(translator):
+    assert translator.max_source_length == 24
+    found = translator.translate(LINES, decoding.BeamSearch(2), num_hypotheses=2)
+    assert [len(each) for each in found] == [2, 1, 2, 2]
+    text, score = found[0][0]
+    if len(text.encode()) < 16:  # the end was found, not the limit
+        length = len(text.encode()) + 1
+        (log_prob,) = translator.score(["one"], [text])
+        np.testing.assert_allclose(score, log_prob / length, rtol=1e-3)
+
+
+def test_a_saved_ensemble_translates_the_same(translator, tmp_path):
+    translator.save(tmp_path / "both.keras")
+    loaded = ks.Translator.load(tmp_path / "both.keras")
+    kinds = [type(model).__name__ for model in loaded.model.models]
+    assert kinds == ["TranslationTransformer", "TranslationRNN"]
+    assert loaded(LINES) == translator(LINES)
+
+
+@pytest.mark.backends("torch")
+def test_a_model_that_comes_twice_is_saved_once(tmp_path):
+    model, other = transformer(3), transformer(4)
+    decoding.Ensemble([model, other, model]).save(tmp_path / "e.keras")
+    first, second, third = keras.saving.load_model(tmp_path / "e.keras").models
+    assert first is third and first is not second
+    np.testing.assert_array_equal(first.get_weights()[0], model.get_weights()[0])
+
+
+def test_attention_is_that_of_one_model(translator):
+    message = "`model` must be a single model, with attention to show.*Ensemble"
+    with pytest.raises(ValueError, match=message):
+        translator.attention("one")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda one: [], "`models` must be a list of models .*Received: models=[]."),
+        (lambda one: one, "`models` must be a list of models .*Received: models=<Tr"),
+        (
+            lambda one: [one, keras.layers.Dense(2)],
+            "Received: models[1]=<Dense name=",
+        ),
+        (
+            lambda one: [one, transformer(0, target_vocabulary_size=9)],
+            "`models` must have one `target_vocabulary_size`. Received: "
+            "models[0].target_vocabulary_size=6, models[1].target_vocabulary_size=9.",
+        ),
+        (
+            lambda one: [one, recurrent(0, 9)],
+            "`models` must have one `source_vocabulary_size`. Received: "
+            "models[0].source_vocabulary_size=6, models[1].source_vocabulary_size=9.",
+        ),
+        *(
+            (
+                lambda one, name=name: [one, recurrent(0, **{name: 4})],
+                f"`models` must have one `{name}`. Received: "
+                f"models[0].{name}={value}, models[1].{name}=4.",
+            )
+            for name, value in (("start_id", 1), ("end_id", 2), ("pad_id", 0))
+        ),
+    ],
+)
+def test_models_that_do_not_go_together(pair, wrong, message):
+    pattern = ".*".join(map(re.escape, message.split(".*")))
+    with pytest.raises(ValueError, match=f"(?s){pattern}"):
+        decoding.Ensemble(wrong(pair[0]))
+
+
+def test_logits_of_different_sizes_are_named(pair):
+    plain = Plain()
+    plain.table = keras.Variable(np.zeros((V, V + 1), "float32"))
+    ensemble = decoding.Ensemble([pair[0], plain])
+    message = r"`models` must have logits of one voc.*logits of \[6, 7\] tokens"
+    with pytest.raises(ValueError, match=message):
+        decoding.generate(ensemble, SOURCES)
