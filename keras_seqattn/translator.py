@@ -1,14 +1,15 @@
 """`Translator`: strings in, strings out, and one file that holds all it takes."""
 
+import functools
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
 
-from keras_seqattn import arguments, decoding, translator_file
+from keras_seqattn import arguments, decoding, search_tuning, translator_file
 from keras_seqattn.annotations import (
     AttentionKind,
     DecodingModel,
@@ -20,6 +21,14 @@ from keras_seqattn.annotations import (
 from keras_seqattn.decoding.beam import with_hypotheses
 from keras_seqattn.decoding.hypotheses import pad_lists
 from keras_seqattn.decoding.methods import Search, checked_search, without_scores
+from keras_seqattn.decoding.quality import (
+    CorpusMetric,
+    Utility,
+    corpus_metric,
+    sentence_utility,
+)
+from keras_seqattn.decoding.reranking import minimum_bayes_risk
+from keras_seqattn.decoding.segmentations import SegmentationEnsemble, interleave
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.static import in_batches
 
@@ -121,6 +130,7 @@ class Translator:
         self.target_tokenizer: TokenizerLike = target_tokenizer or source_tokenizer
         checked_search("search", search)
         self.search = search
+        self._ensembles: dict[int, SegmentationEnsemble] = {}
         self.max_source_length: int = arguments.integer(
             "max_source_length", max_source_length, 2, model.max_length, optional=True
         ) or source_limit(model)
@@ -161,6 +171,9 @@ class Translator:
         num_hypotheses: int = 1,
         prefix: Lines | None = None,
         verbose: bool = False,
+        segmentations: int = 1,
+        sampling: float = 0.1,
+        seed: int = 0,
     ) -> list[list[tuple[str, float]]]:
         """Translates lines, and scores the translations.
 
@@ -172,6 +185,14 @@ class Translator:
             prefix: List of strings that the translations are to begin with, one for
                 each line ("" leaves a line free), or None.
             verbose: Whether to show a progress bar.
+            segmentations: Number of segmentations of each line that the model reads,
+                of which it averages the probabilities at each step, as an `Ensemble`
+                of itself: the tokenizer's own, and others that are drawn. The search
+                takes as many times as long.
+            sampling: Strength of the subword sampling that draws them, as of the
+                tokenizer's `tokenize`.
+            seed: Integer of at least 0 that the draws come from: the same for the same
+                lines in the same order.
 
         Returns:
             For each line a list of pairs `(text, score)`, best first; the score is
@@ -180,7 +201,8 @@ class Translator:
 
         Raises:
             ValueError: If `lines` or `prefix` is not a list of strings, or of another
-                length than `lines`, or `search` or `num_hypotheses` is none.
+                length than `lines`, or `search` or `num_hypotheses` is none, or the
+                tokenizer cannot draw segmentations.
         """
         lines = _checked_lines("lines", lines)
         if prefix is not None:
@@ -188,20 +210,54 @@ class Translator:
         arguments.positive_integer("num_hypotheses", num_hypotheses)
         search = with_hypotheses(self._checked_search(search), num_hypotheses)
         arguments.boolean("verbose", verbose)
-        return self._translate(lines, search, prefix, verbose, first=0)
+        arguments.positive_integer("segmentations", segmentations)
+        arguments.number("sampling", sampling, above=0.0)
+        arguments.integer("seed", seed, 0)
+        model, sources = self.model, self._tokenize_with_end("lines", lines)
+        if segmentations > 1:
+            model = self._segmentation_ensemble(segmentations)
+            sources = self._draw_segmentations(
+                lines, sources, segmentations, sampling, seed
+            )
+        return self._translate(model, sources, lines, search, prefix, verbose)
 
-    def _translate(self, lines, search, prefix, verbose, first):
-        """Does what `translate` does, for lines whose first is the number `first`."""
-        sources = self._tokenize_with_end("lines", lines, first)
+    def _segmentation_ensemble(self, count):
+        """Returns what reads so many segmentations of a line, one for all calls."""
+        ensemble = self._ensembles.get(count)
+        if ensemble is None or ensemble.models[0] is not self.model:
+            ensemble = self._ensembles[count] = SegmentationEnsemble(self.model, count)
+        return ensemble
+
+    def _draw_segmentations(self, lines, sources, count, sampling, seed):
+        """Draws segmentations of lines beside `sources`; returns a row for each."""
+        drawn = [
+            self._tokenize_with_end(
+                "lines", lines, sampling=sampling, seed=seed + number
+            )
+            for number in range(count - 1)
+        ]
+        rows = zip(sources, *drawn, strict=True)
+        return [interleave(row, self.model.pad_id) for row in rows]
+
+    def _translate(self, model, sources, lines, search, prefix, verbose, first=0):
+        """Does what `translate` does, of sources tokenized for a model.
+
+        Args:
+            model: The model, or what stands for it.
+            sources: List of lists of token ids.
+            lines: List of as many strings.
+            search: The search.
+            prefix: List of strings or None.
+            verbose: Whether to show a progress bar.
+            first: Number of the first line in all that the caller passed.
+        """
         forced = None if prefix is None else self._tokenize("prefix", prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
         progress = (
             keras.utils.Progbar(len(filled), unit_name="line") if verbose else None
         )
         results = {}
-        for batch, found in decode_lists(
-            self.model, sources, search, filled, forced, first
-        ):
+        for batch, found in decode_lists(model, sources, search, filled, forced, first):
             for row, index in enumerate(batch):
                 results[index] = found.ranked(row)
             if progress:
@@ -246,7 +302,10 @@ class Translator:
         first = 0
         while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
             block = _checked_lines("lines", block, first=first)
-            found = self._translate(block, search, None, False, first)
+            sources = self._tokenize_with_end("lines", block, first)
+            found = self._translate(
+                self.model, sources, block, search, None, False, first
+            )
             if progress:
                 progress.add(len(block))
             yield from (best[0][0] for best in found)
@@ -292,6 +351,93 @@ class Translator:
             if progress:
                 progress.add(len(batch))
         return scores
+
+    def minimum_bayes_risk(
+        self,
+        lines: Lines,
+        search: Search | None = None,
+        num_candidates: int = 32,
+        utility: Utility = "chrf",
+        verbose: bool = False,
+    ) -> list[str]:
+        """Translates lines by the candidate of the highest expected utility.
+
+        Args:
+            lines: List of strings.
+            search: The search that finds the candidates; None: a `Sample` of seed 0
+                which draws what is at least 0.02 times as probable as the best token.
+            num_candidates: Number of candidates a line.
+            utility: "chrf", "bleu", or a function of a hypothesis and a reference, as
+                of `decoding.minimum_bayes_risk`, which this calls.
+            verbose: Whether to show progress bars, of the search and of the choice.
+
+        Returns:
+            List of strings, one for each line.
+
+        Raises:
+            ValueError: If an argument is not as above.
+        """
+        lines = _checked_lines("lines", lines)
+        default = decoding.Sample(min_p=0.02, seed=0)
+        search = checked_search("search", default if search is None else search)
+        arguments.positive_integer("num_candidates", num_candidates)
+        sentence_utility(utility)
+        found = self.translate(lines, search, num_candidates, verbose=verbose)
+        return [best[0][0] for best in minimum_bayes_risk(found, utility, verbose)]
+
+    def tune_search(
+        self,
+        sources: Lines,
+        references: Lines,
+        widths: Sequence[int] = (1, 4, 5, 8),
+        length_penalties: Sequence[float] = (0.6, 0.8, 1.0, 1.2, 1.4),
+        metric: CorpusMetric = "bleu",
+        search: decoding.BeamSearch | None = None,
+        verbose: bool = False,
+    ) -> search_tuning.TunedSearch:
+        """Chooses the beam search that translates held-out lines best.
+
+        The lines are searched once for each width: which beams live does not depend on
+        the length penalty, so one search finds what those of all penalties find. The
+        translator's own search stays; set `translator.search` to keep the one found.
+
+        Args:
+            sources: List of strings that the model was not trained on.
+            references: List of as many strings, their translations.
+            widths: List of numbers of beams.
+            length_penalties: List of exponents, at least 0.
+            metric: "bleu" or "chrf", sacreBLEU's of a corpus, from 0 to 100; or a
+                function of translations and references, two lists of strings, that
+                returns a number, the larger the better.
+            search: A `BeamSearch` with what all searches have in common, such as
+                `penalty="gnmt"`; None: the translator's own, if it is one.
+            verbose: Whether to show progress bars, and to print each score.
+
+        Returns:
+            A `TunedSearch`: `search`, a `BeamSearch`, and `table`, a list of the
+            `(width, length_penalty, score)` of all.
+
+        Raises:
+            ValueError: If an argument is not as above, or there are no lines.
+        """
+        sources = _checked_lines("sources", sources)
+        references = _checked_lines("references", references, sources=sources)
+        if not sources:
+            arguments.refuse("sources", sources, "a list of at least one line")
+        if search is None and isinstance(self.search, decoding.BeamSearch):
+            search = self.search
+        wanted = "a `BeamSearch`"
+        arguments.instance("search", search, decoding.BeamSearch, wanted, True)
+        arguments.boolean("verbose", verbose)
+        return search_tuning.tune(
+            functools.partial(self.translate, sources, verbose=verbose),
+            references,
+            search_tuning.checked_values("widths", widths),
+            search_tuning.checked_values("length_penalties", length_penalties),
+            corpus_metric(metric),
+            search or decoding.BeamSearch(),
+            verbose,
+        )
 
     def attention(
         self, source: str, target: str | None = None, kind: AttentionKind = "cross"
@@ -343,7 +489,8 @@ class Translator:
             A `decoding.CompileReport`: the number of programs, and the seconds that
             their first calls took.
         """
-        return decoding.compile_report(self.model)
+        reports = map(decoding.compile_report, (self.model, *self._ensembles.values()))
+        return decoding.CompileReport(*map(sum, zip(*reports, strict=True)))
 
     def export(
         self, path: Path, format: ExportFormat = "saved_model", **options: Any
@@ -420,17 +567,19 @@ class Translator:
         """Returns the search of a call, the translator's own for None."""
         return checked_search("search", self.search if search is None else search)
 
-    def _tokenize_with_end(self, name, lines, first=0):
+    def _tokenize_with_end(self, name, lines, first=0, **drawing):
         """Tokenizes lines as they are trained with, the end at the end of each."""
-        return [[*ids, self.model.end_id] for ids in self._tokenize(name, lines, first)]
+        found = self._tokenize(name, lines, first, **drawing)
+        return [[*ids, self.model.end_id] for ids in found]
 
-    def _tokenize(self, name, lines, first=0):
+    def _tokenize(self, name, lines, first=0, **drawing):
         """Tokenizes lines, and cuts what is too long, an end that follows counted.
 
         Args:
             name: Name of the argument, which tells whether it is of the source.
             lines: List of strings.
             first: Number of the first line in all that the caller passed.
+            **drawing: Further arguments of `tokenize`.
 
         Returns:
             List of lists of token ids.
@@ -444,7 +593,7 @@ class Translator:
             what = f"{limit} tokens of a translation at most, for {what}"
         if limit == own_limit:
             what = f"the model's max_length={limit}"
-        token_ids = tokenizer.tokenize(lines)
+        token_ids = tokenizer.tokenize(lines, **drawing)
         too_long = [index for index, ids in enumerate(token_ids) if len(ids) >= limit]
         for index in too_long:
             token_ids[index] = token_ids[index][: limit - 1]

@@ -52,6 +52,14 @@ def step(token_ids, state, index):
     return keras.ops.one_hot(token_ids * 0 + 2, 8), state
 
 
+def near(hypothesis, reference):
+    return -abs(len(hypothesis) - len(reference))
+
+
+def shortness(sources, texts):
+    return [-len(text) for text in texts]
+
+
 @functools.cache
 def adaptable():
     return keras.Sequential([keras.Input((3, 8)), ks.layers.FeedForward(4)])
@@ -191,6 +199,12 @@ def calls():
         "layers.RecurrentCell": {"units": 5},
         "decoding.Ensemble": {"models": [model(), model()]},
         "decoding.compile_report": {"model": model()},
+        "decoding.minimum_bayes_risk": {"candidates": [lines], "utility": near},
+        "decoding.rerank": {
+            "sources": ["one"],
+            "candidates": [[("one", -1.0), ("two", -2.0)]],
+            "scorers": shortness,
+        },
         "decoding.programs": {"model": model()},
         "decoding.generate": {"model": model(), **ids, "max_length": 2},
         "decoding.scored": {"model": model(), **ids, "target_ids": IDS},
@@ -289,6 +303,20 @@ def calls():
         "Translator.translate": (ours.translate, {"lines": lines}),
         "Translator.stream": (listed(ours.stream), {"lines": lines}),
         "Translator.score": (ours.score, {"sources": lines, "targets": lines}),
+        "Translator.minimum_bayes_risk": (
+            ours.minimum_bayes_risk,
+            {"lines": lines, "num_candidates": 2, "utility": near},
+        ),
+        "Translator.tune_search": (
+            ours.tune_search,
+            {
+                "sources": lines,
+                "references": lines,
+                "widths": [1],
+                "length_penalties": [1.0],
+                "metric": near,
+            },
+        ),
         "Translator.attention": (ours.attention, {"source": "one"}),
         "Translator.export": (ours.export, written),
         **{

@@ -9,6 +9,7 @@ from keras_seqattn.decoding.ensemble import Ensemble
 from keras_seqattn.decoding.hypotheses import Hypotheses
 from keras_seqattn.decoding.loop import search
 from keras_seqattn.decoding.methods import Greedy
+from keras_seqattn.decoding.reranking import minimum_bayes_risk, rerank
 from keras_seqattn.decoding.sampling import Sample
 from keras_seqattn.scheduling.generation import generate
 from keras_seqattn.scheduling.programs import CompileReport, compile_report, programs
@@ -23,7 +24,9 @@ __all__ = [
     "Sample",
     "compile_report",
     "generate",
+    "minimum_bayes_risk",
     "programs",
+    "rerank",
     "scored",
     "search",
 ]

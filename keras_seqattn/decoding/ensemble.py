@@ -136,7 +136,7 @@ class Ensemble(keras.Model):
             model.initial_state(memory[str(i)], max_length, width=width, **options)
             for i, model in enumerate(self.models)
         ]
-        state = _joined(states)
+        state = _join_states(states)
         if coverage:
             state["sentence"]["mask"] = states[0]["sentence"]["mask"]
             state["beam"]["coverage"] = _mean_coverage(states)
@@ -157,7 +157,7 @@ class Ensemble(keras.Model):
             model.grow_state(own, max_length, index)
             for model, own in zip(self.models, self._split(state), strict=True)
         ]
-        return _with_common(_joined(states), state)
+        return _keep_common(_join_states(states), state)
 
     def step(
         self,
@@ -184,7 +184,7 @@ class Ensemble(keras.Model):
             for model, own in zip(self.models, self._split(state), strict=True)
         ]
         logits, states = zip(*stepped, strict=True)
-        after = _with_common(_joined(states), state)
+        after = _keep_common(_join_states(states), state)
         if "coverage" in state["beam"]:
             after["beam"]["coverage"] = _mean_coverage(states)
         return self._mean(logits), after
@@ -270,7 +270,7 @@ def _check_equal(models: list[DecodingModel], name: str) -> None:
         raise ValueError(f"`models` must have one `{name}`. Received: {received}.")
 
 
-def _joined(states: Sequence[State]) -> State:
+def _join_states(states: Sequence[State]) -> State:
     """Joins the states of the models, by their parts and then by their numbers."""
     parts = dict.fromkeys(part for state in states for part in state)
     return {
@@ -279,7 +279,7 @@ def _joined(states: Sequence[State]) -> State:
     }
 
 
-def _with_common(joined: State, before: State) -> State:
+def _keep_common(joined: State, before: State) -> State:
     """Adds to new states of the models what belonged to all of them before."""
     common = {
         part: {key: x for key, x in tensors.items() if not key.isdigit()}

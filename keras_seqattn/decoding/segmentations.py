@@ -1,0 +1,76 @@
+"""`SegmentationEnsemble`: one model that reads several segmentations of each source.
+
+The segmentations of a sentence lie in one row, token by token in turn: the first token
+of each, the second of each, and so on. So padding stays at the end of each, however far
+the row is padded.
+Shapes: B sentences, S source length, N segmentations.
+"""
+
+from collections.abc import Sequence
+
+from keras_seqattn.annotations import DecodingModel, Tensor
+from keras_seqattn.decoding.ensemble import Ensemble
+from keras_seqattn.decoding.hypotheses import pad_lists
+from keras_seqattn.decoding.protocol import most_generated
+
+
+class SegmentationEnsemble(Ensemble):
+    """Averages a model's probabilities over several segmentations of each source.
+
+    Args:
+        model: A model with the decoding protocol.
+        count: Number N of segmentations.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
+        >>> ensemble = SegmentationEnsemble(model, 2)
+        >>> row = interleave([[5, 7, 2], [6, 2]], pad_id=0)
+        >>> [ids.tolist() for ids in ensemble._sources(np.array([row]))]
+        [[[5, 7, 2]], [[6, 2, 0]]]
+    """
+
+    def __init__(self, model: DecodingModel, count: int) -> None:
+        super().__init__([model] * count)
+        limit = getattr(model, "max_length", None)
+        self.max_length = None if limit is None else count * limit
+
+    @property
+    def abilities(self) -> frozenset[str]:
+        """Those of the model, but for coverage: there is no one source to cover."""
+        return super().abilities - {"coverage"}
+
+    def most_generated(self, source_length: int) -> int | None:
+        """Returns how many tokens may follow a row, by its segmentations' mean length.
+
+        Args:
+            source_length: Number of tokens of all segmentations.
+
+        Returns:
+            An integer: twice the mean length and 10, or the model's limit if less.
+        """
+        length = -(-source_length // len(self.models))
+        limit, wanted = most_generated(self.models[0], length), 2 * length + 10
+        return wanted if limit is None else min(wanted, limit)
+
+    def _sources(self, source_ids: Tensor) -> list[Tensor]:
+        count = len(self.models)
+        return [source_ids[:, number::count] for number in range(count)]
+
+
+def interleave(segmentations: Sequence[list[int]], pad_id: int) -> list[int]:
+    """Puts the segmentations of a source into one row.
+
+    Args:
+        segmentations: N lists of token ids.
+        pad_id: What fills the shorter ones.
+
+    Returns:
+        List of token ids, N times as many as the longest segmentation has.
+
+    Example:
+        >>> interleave([[5, 7, 2], [6, 2]], pad_id=0)
+        [5, 6, 7, 2, 2, 0]
+    """
+    return pad_lists(segmentations, pad_id).T.ravel().tolist()

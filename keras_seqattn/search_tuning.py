@@ -1,0 +1,113 @@
+"""The beam search that translates held-out lines best: `Translator.tune_search`."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from keras_seqattn import arguments
+from keras_seqattn.decoding import BeamSearch
+from keras_seqattn.decoding.sweep import BeamSweep
+
+
+class SearchScore(NamedTuple):
+    """How good the translations of one search are.
+
+    Attributes:
+        width: Its number of beams.
+        length_penalty: Its length penalty.
+        score: The metric of its translations.
+    """
+
+    width: int
+    length_penalty: float
+    score: float
+
+
+class TunedSearch(NamedTuple):
+    """The best of several beam searches, and how good each was.
+
+    Attributes:
+        search: The best `BeamSearch`; of equal ones the first in the table.
+        table: List of `SearchScore`, one a search, in the order of the widths and
+            then of the length penalties.
+    """
+
+    search: BeamSearch
+    table: list[SearchScore]
+
+
+def tune(
+    translate: Callable[..., list[list[tuple[str, float]]]],
+    references: list[str],
+    widths: Sequence[int],
+    length_penalties: Sequence[float],
+    metric: Callable[[list[str], list[str]], float],
+    search: BeamSearch,
+    verbose: bool,
+) -> TunedSearch:
+    """Scores every width with every length penalty.
+
+    Args:
+        translate: Function of a search, which returns for each line a list of pairs of
+            a text and its score.
+        references: List of strings, one a line.
+        widths: Numbers of beams.
+        length_penalties: Exponents.
+        metric: Function of translations and references.
+        search: A `BeamSearch` whose other options all have.
+        verbose: Whether to print each score.
+
+    Returns:
+        A `TunedSearch`.
+    """
+    table = []
+    for width in widths:
+        options = {**search.get_config(), "width": width, "num_hypotheses": 1}
+        sweep = BeamSweep(**options, length_penalties=tuple(length_penalties))
+        found = translate(search=sweep)
+        for number, penalty in enumerate(length_penalties):
+            # A line that is empty has one translation, whatever the penalty.
+            texts = [pairs[min(number, len(pairs) - 1)][0] for pairs in found]
+            score = metric(texts, references)
+            arguments.number("metric(translations, references)", score)
+            table.append(SearchScore(width, penalty, score))
+            if verbose:
+                print(f"width {width}, length penalty {penalty}: {score:.2f}")
+    best = max(table, key=lambda row: row.score)
+    chosen = {
+        "width": best.width,
+        "length_penalty": best.length_penalty,
+        "num_hypotheses": min(search.num_hypotheses, best.width),
+    }
+    return TunedSearch(dataclasses.replace(search, **chosen), table)
+
+
+def checked_values(name: str, values: Any) -> list[Any]:
+    """Returns the widths or the length penalties to try, as a list.
+
+    Args:
+        name: "widths" or "length_penalties".
+        values: What the caller passed.
+
+    Returns:
+        A list of positive integers, or of numbers of at least 0.
+
+    Raises:
+        ValueError: If they are no such list, or it is empty.
+
+    Example:
+        >>> checked_values("widths", (1, 4))
+        [1, 4]
+    """
+    check, wanted = {
+        "widths": (arguments.positive_integer, "a list of positive integers"),
+        "length_penalties": (_penalty, "a list of numbers of at least 0"),
+    }[name]
+    values = list(arguments.sequence(name, values, wanted, check))
+    if not values:
+        arguments.refuse(name, values, wanted)
+    return values
+
+
+def _penalty(name: str, value: Any) -> float:
+    return arguments.number(name, value, least=0)
