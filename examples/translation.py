@@ -233,7 +233,14 @@ def train(args, recipe):
             ks.training.Resume(args.output / "backup", training),
         ],
     )
-    return ks.Translator(model, tokenizer)
+    translator = ks.Translator(model, tokenizer)
+    if recipe.beam_widths:
+        print("Choosing the beam search that translates the validation's lines best:")
+        tuned = translator.tune_search(
+            *load(args, "val"), widths=recipe.beam_widths, verbose=True
+        )
+        translator.search = tuned.search
+    return translator
 
 
 class Stopwatch(keras.callbacks.Callback):

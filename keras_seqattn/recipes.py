@@ -37,6 +37,13 @@ def _lengths(name: str, value: Any) -> tuple[int, ...]:
     return tuple(arguments.sequence(name, value, wanted, check))
 
 
+def _widths(name: str, value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    wanted, check = "positive integers", arguments.positive_integer
+    return tuple(arguments.sequence(name, value, wanted, check))
+
+
 def _views(name: str, value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
@@ -242,6 +249,8 @@ class Recipe(Configuration):
         sampling: Strength of subword sampling.
         views: Whether the subwords of each copy are "plain" or "sampled", or None.
         bidirectional_epochs: Epochs, from the first, of both directions.
+        beam_widths: Widths of beams among which `Translator.tune_search` chooses on the
+            validation's lines, when the training has ended; None for greedy search.
 
     Example:
         >>> RECIPES["multi30k"].model.encoder_layers
@@ -257,6 +266,7 @@ class Recipe(Configuration):
     sampling: float = option(partial(arguments.number, least=0), 0.0)
     views: tuple[str, ...] | None = option(_views, None)
     bidirectional_epochs: int = option(partial(arguments.integer, least=0), 0)
+    beam_widths: tuple[int, ...] | None = option(_widths, None)
 
     def batch_options(self, training: bool = True) -> dict[str, Any]:
         """Returns the arguments of `text.translation_batches` that make its batches.
@@ -387,6 +397,7 @@ RECIPES["multi30k-best"] = dataclasses.replace(
     ema_momentum=0.9995,
     ema_warmup=True,
     epochs=100,
+    beam_widths=(5,),
 )
 # Lines of one's own: those of `default` are short.
 RECIPES["own"] = dataclasses.replace(

@@ -162,6 +162,34 @@ def test_multi30k_is_scored_on_val_and_minutes_stop_the_training(
     ]
 
 
+def test_a_recipe_with_all_it_can_ask_for_trains(
+    example, monkeypatch, tmp_path, capsys
+):
+    """As `multi30k-best`: a cutoff and views of a second copy, a tuned search."""
+    recipe = dataclasses.replace(
+        ks.recipes.RECIPES["smoke"],
+        model={**ks.recipes.RECIPES["smoke"].model.options(), "zero_id": 3},
+        repeat_batch=2,
+        cutoff=0.1,
+        sampling=0.1,
+        views=("plain", "sampled"),
+        consistency=3.0,
+        bidirectional_epochs=1,
+        ema_warmup=True,
+        beam_widths=(2, 3),
+        epochs=2,
+    )
+    monkeypatch.setitem(ks.recipes.RECIPES, "smoke", recipe)
+    example.run("--output", tmp_path)
+    printed = capsys.readouterr().out
+    assert_finished(tmp_path, printed)
+    assert len(re.findall(r"width [23], length penalty", printed)) == 10
+    search = ks.Translator.load(tmp_path / "translator.keras").search
+    assert search.width in (2, 3)
+    json.loads((tmp_path / "run.json").read_text())
+    example.run("--output", tmp_path)  # The same recipe, so the same run.
+
+
 def test_defaults_follow_the_corpus(example, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["translation.py"])
     args = example.arguments()
