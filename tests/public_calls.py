@@ -65,6 +65,14 @@ def adaptable():
     return keras.Sequential([keras.Input((3, 8)), ks.layers.FeedForward(4)])
 
 
+@functools.cache
+def dataset():
+    lines = ["one", "two"]
+    return ks.text.translation_batches(
+        lines, lines, ks.text.ByteTokenizer(), batch_tokens=64
+    )
+
+
 @functools.wraps(ks.training.enable_lora)
 def adapted(model, **given):
     """Adapts a new model each time, since none can be adapted twice."""
@@ -222,6 +230,12 @@ def calls():
             "sources": lines,
             "references": lines,
             "source_tokenizer": byte,
+        },
+        "training.distribute": {"dataset": dataset()},
+        "training.layout_map": {
+            "device_mesh": keras.distribution.DeviceMesh(
+                (1, 1), ("batch", "model"), devices=["cpu:0"]
+            )
         },
         "training.enable_lora": {"model": adaptable(), "rank": 2},
         "training.keep_freed_memory": {},

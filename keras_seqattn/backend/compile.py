@@ -16,6 +16,8 @@ import keras
 import numpy as np
 from keras import tree
 
+from keras_seqattn.backend.processes import whole_array
+
 # Programs are traced one at a time: whoever needs the same one waits for it.
 _TRACING = threading.RLock()
 
@@ -95,7 +97,7 @@ def _shape_and_dtype(x):
 
 
 def _to_numpy(result):
-    return tree.map_structure(keras.ops.convert_to_numpy, result)
+    return tree.map_structure(whole_array, result)
 
 
 def num_threads() -> int:
@@ -105,7 +107,8 @@ def num_threads() -> int:
 
     Returns:
         The number of cores this process may use, where XLA compiles for them; 1 where
-        an accelerator computes, and on torch, whose threads Python runs in turn.
+        an accelerator computes, on torch, whose threads Python runs in turn, and in
+        processes that compute together, which must run their programs in one order.
 
     Example:
         >>> num_threads() >= 1
@@ -160,7 +163,7 @@ def _tensorflow_on_cores():
 def _jax_on_cores():
     import jax
 
-    return jax.default_backend() == "cpu"
+    return jax.default_backend() == "cpu" and jax.process_count() == 1
 
 
 _COMPILES_FOR_CORES = {

@@ -2,6 +2,7 @@
 
 from keras_seqattn.layers.weights.lora import enable_lora
 from keras_seqattn.training.average import CheckpointAverage, ScheduleFreeAverage
+from keras_seqattn.training.distribution import distribute, layout_map
 from keras_seqattn.training.divergence import TerminateOnDivergence
 from keras_seqattn.training.losses import MaskedCrossentropy, linear_crossentropy
 from keras_seqattn.training.memory import keep_freed_memory
@@ -28,7 +29,9 @@ __all__ = [
     "TerminateOnDivergence",
     "TokenCrossentropy",
     "TranslationScore",
+    "distribute",
     "enable_lora",
     "keep_freed_memory",
+    "layout_map",
     "linear_crossentropy",
 ]

@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
+from keras_seqattn.backend.processes import from_first, is_first
 from keras_seqattn.backend.random import start_randomness
 from keras_seqattn.files import reading, release_lock, take_lock
 from keras_seqattn.training.callback_states import (
@@ -54,6 +55,10 @@ class Resume(keras.callbacks.Callback):
 
     What `CSVLogger(append=True)` wrote after the last save, of epochs that are trained
     again, is cut from its file before the training goes on, and so are `files`.
+
+    Of processes that train together on JAX (`training.distribute`) the first alone
+    reads and writes the directory, which the others need not see. Any number of them,
+    and any layout of the weights, goes on with what another has saved.
 
     One training at a time uses a directory: a lock of the operating system refuses a
     second process or thread until `fit` returns. Of a process that was killed nothing
@@ -165,6 +170,11 @@ class Resume(keras.callbacks.Callback):
                 "`model` must be built before `fit` to be resumed: call it on a batch. "
                 f"Received: an unbuilt model, {self.model.name!r}."
             )
+        self._training = _training(self.model)
+        self._seed, self._saved = from_first(self._take)
+
+    def _take(self):
+        """Locks the directory and reads it; returns a new seed and what was saved."""
         self.directory.mkdir(parents=True, exist_ok=True)
         holder = take_lock(self._lock)
         if holder:
@@ -173,17 +183,16 @@ class Resume(keras.callbacks.Callback):
                 f"directory={str(self.directory)!r}, in use by {holder}."
             )
         try:
-            self._read()
+            return random.randrange(2**32), self._read()
         except Exception:
             release_lock(self._lock)
             raise
 
     def _read(self):
         """Reads what was saved, and cuts what was appended to files after that."""
-        self._training = _training(self.model)
-        self._saved, begin = None, self.directory / "begin.npz"
+        found, begin = None, self.directory / "begin.npz"
         if self.path.exists():
-            self._saved = saved = read_snapshot(self.path, _SAVED)
+            found = saved = read_snapshot(self.path, _SAVED)
             self._check(saved["training"])
         elif begin.exists():  # A kill came before the first save.
             saved = read_snapshot(begin)
@@ -195,6 +204,7 @@ class Resume(keras.callbacks.Callback):
             path = pathlib.Path(path)
             if path in self._appended and path.exists() and path.stat().st_size > size:
                 os.truncate(path, size)
+        return found
 
     def _sizes(self):
         """Measures the files that are appended to; one that is not there has none."""
@@ -218,9 +228,7 @@ class Resume(keras.callbacks.Callback):
         """Brings back what was saved, if anything was."""
         self._states = CallbackStates(*self._parts)
         self._skipped, self._records = 0, []
-        if self._saved is None:
-            self._seed = random.randrange(2**32)
-        else:
+        if self._saved is not None:
             self._restore(self.model, self._saved)
             self._saved = None
 
@@ -301,6 +309,8 @@ class Resume(keras.callbacks.Callback):
     def _save(self, epoch, batch):
         model = self.model
         values = [[array_of(x) for x in variables] for variables in _variables(model)]
+        if not is_first():
+            return
         write_snapshot(
             self.path,
             {

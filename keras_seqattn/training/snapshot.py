@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_seqattn.annotations import Path
+from keras_seqattn.backend.processes import whole_array
 from keras_seqattn.files import mapping, reading, replacing
 
 _TEXT = "values"
@@ -58,7 +59,7 @@ def array_of(variable: Any) -> np.ndarray:
     """Copies a variable's value.
 
     Args:
-        variable: A Keras variable.
+        variable: A Keras variable; all processes that train together must ask for it.
 
     Returns:
         An array of a dtype that NumPy itself knows: float32 for bfloat16.
@@ -68,8 +69,7 @@ def array_of(variable: Any) -> np.ndarray:
         >>> array_of(keras.Variable([0.5], dtype="bfloat16"))
         array([0.5], dtype=float32)
     """
-    # Not `ops.convert_to_numpy`, which cannot read a variable of several replicas.
-    value = np.array(variable.numpy())
+    value = np.array(whole_array(variable))
     return value.astype("float32") if value.dtype.kind == "V" else value
 
 

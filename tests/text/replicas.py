@@ -2,6 +2,9 @@
 
     python -m tests.text.replicas ROWS_MULTIPLE
 
+On JAX it trains a third time, with weights that are split over the two. With 1 for a
+multiple each batch has five rows, which two devices do not divide.
+
 A process of its own: devices are counted when a backend starts.
 """
 
@@ -32,6 +35,13 @@ def two_devices():
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
 
 
+def split_weights():
+    """Returns the scope of one model whose weights lie on two devices."""
+    mesh = keras.distribution.DeviceMesh((1, 2), ("batch", "model"))
+    layouts = training.layout_map(mesh)
+    return keras.distribution.ModelParallel(layout_map=layouts).scope()
+
+
 def make_two_devices():
     """Parts TensorFlow's device in two; JAX's is, by what its flags say."""
     if keras.backend.backend() == "tensorflow":
@@ -48,12 +58,13 @@ def train(scope, rows_multiple):
         *LINES,
         TOKENIZER,
         batch_tokens=80,
-        bucket_lengths=(8, 16),
+        bucket_lengths=(8, 16) if rows_multiple > 1 else (16,),
         shuffle=False,
         rows_multiple=rows_multiple,
     )
     keras.utils.set_random_seed(0)
     with scope:
+        batches = training.distribute(batches)
         model = models.TranslationTransformer(
             TOKENIZER.vocabulary_size,
             model_dim=8,
@@ -74,5 +85,7 @@ def train(scope, rows_multiple):
 if __name__ == "__main__":
     make_two_devices()
     rows_multiple = int(sys.argv[1])
-    scopes = contextlib.nullcontext(), two_devices()
+    scopes = [contextlib.nullcontext(), two_devices()]
+    if keras.backend.backend() == "jax":
+        scopes.append(split_weights())
     print(json.dumps([train(scope, rows_multiple) for scope in scopes]))

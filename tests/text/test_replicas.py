@@ -10,16 +10,17 @@ import pytest
 
 @pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("tensorflow", "jax")
-def test_two_replicas_train_as_one_device():
-    command = [sys.executable, "-m", "tests.text.replicas", "2"]
+@pytest.mark.parametrize("rows_multiple", ["2", "1"])
+def test_two_replicas_train_as_one_device(rows_multiple):
+    """Also where they do not divide the rows of a batch."""
+    command = [sys.executable, "-m", "tests.text.replicas", rows_multiple]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (losses, weights), (shared_losses, shared_weights) = json.loads(
-        done.stdout.splitlines()[-1]
-    )
+    (losses, weights), *shared = json.loads(done.stdout.splitlines()[-1])
     assert losses.keys() == {
         *("loss", "token_crossentropy", "val_loss", "val_token_crossentropy")
     }
-    assert shared_losses == pytest.approx(losses, rel=1e-5)
-    for value, shared in zip(weights, shared_weights, strict=True):
-        np.testing.assert_allclose(shared, value, rtol=1e-4, atol=1e-5)
+    for shared_losses, shared_weights in shared:
+        assert shared_losses == pytest.approx(losses, rel=1e-5)
+        for value, other in zip(weights, shared_weights, strict=True):
+            np.testing.assert_allclose(other, value, rtol=1e-4, atol=1e-5)

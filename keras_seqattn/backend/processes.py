@@ -1,0 +1,147 @@
+"""Processes that compute together, each with devices of its own.
+
+JAX has them, by `jax.distributed`: an array may lie on the devices of several, and all
+run the same program in step. Elsewhere there is one process.
+"""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+# The most bytes of one broadcast: JAX counts in 32 bits.
+_PIECE = 2**28
+
+
+def is_first() -> bool:
+    """Returns whether this is the process that writes files.
+
+    Example:
+        >>> is_first()
+        True
+    """
+    if keras.backend.backend() != "jax":
+        return True
+    import jax
+
+    return jax.process_index() == 0
+
+
+def parts_of_batches() -> tuple[int, int, int]:
+    """Returns how the distribution that is set parts each batch.
+
+    Returns:
+        The number of replicas, which must divide the rows of a batch; the number of
+        parts that processes hold; and the number of this process's part.
+
+    Example:
+        >>> parts_of_batches()
+        (1, 1, 0)
+    """
+    return _PARTS[keras.backend.backend()]()
+
+
+def from_first(make: Callable[[], Any]) -> Any:
+    """Computes a value in the first process, and hands it to all.
+
+    Args:
+        make: Function without arguments, of a value that can be pickled.
+
+    Returns:
+        The value.
+
+    Raises:
+        Exception: What `make` raised, in all processes.
+
+    Example:
+        >>> from_first(lambda: 3)
+        3
+    """
+    if not _are_several():
+        return make()
+    value = error = None
+    if is_first():
+        try:
+            value = make()
+        except Exception as raised:
+            error = raised
+    value, error = pickle.loads(_broadcast(pickle.dumps((value, error))))
+    if error is not None:
+        raise error
+    return value
+
+
+def whole_array(x: Any) -> np.ndarray:
+    """Returns a tensor as an array, also where each process holds a part of it.
+
+    Args:
+        x: Tensor or Keras variable; all processes must ask for it.
+
+    Returns:
+        An array.
+
+    Example:
+        >>> whole_array(keras.Variable([0.5]))
+        array([0.5], dtype=float32)
+    """
+    if _are_several():
+        x = keras.ops.convert_to_tensor(x)
+        if not (x.is_fully_addressable or x.is_fully_replicated):
+            from jax.experimental import multihost_utils
+
+            return multihost_utils.process_allgather(x, tiled=True)
+    if isinstance(x, keras.Variable):
+        # `ops.convert_to_numpy` cannot read a variable of several replicas.
+        return x.numpy()
+    return keras.ops.convert_to_numpy(x)
+
+
+def _are_several():
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
+    return jax.process_count() > 1
+
+
+def _broadcast(data):
+    """Returns in all processes the bytes that the first was given."""
+    from jax.experimental import multihost_utils
+
+    pieces, rest = divmod(len(data), _PIECE)
+    pieces, rest = multihost_utils.broadcast_one_to_all(np.array([pieces, rest]))
+    received = []
+    for i, size in enumerate([_PIECE] * int(pieces) + [int(rest)]):
+        piece = np.zeros(size, "uint8")
+        if is_first():
+            piece[:] = np.frombuffer(data[i * _PIECE : i * _PIECE + size], "uint8")
+        received.append(multihost_utils.broadcast_one_to_all(piece).tobytes())
+    return b"".join(received)
+
+
+def _jax_parts():
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return 1, 1, 0
+    replicas = distribution.num_model_replicas
+    # Processes that share a replica hold the same rows.
+    return (
+        replicas,
+        min(replicas, distribution.num_processes),
+        distribution.data_shard_id,
+    )
+
+
+def _tensorflow_parts():
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync, 1, 0
+
+
+_PARTS = {
+    "jax": _jax_parts,
+    "tensorflow": _tensorflow_parts,
+    "torch": lambda: (1, 1, 0),
+}

@@ -1,0 +1,133 @@
+"""Devices and processes share each batch: no row twice, none left out."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import tree
+
+from keras_seqattn.training import distribute, distribution, layout_map
+from tests.cases import CASES
+
+ROWS = (8, 3, 1)  # of batches; four replicas do not divide the last two
+
+
+def batch(rows):
+    ids = np.arange(1, 1 + rows * 2, dtype="int32").reshape(rows, 2)
+    return {"source_ids": ids, "target_ids": ids + 100}, ids + 200
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches by their index, that know of their epochs."""
+
+    begun = 0
+
+    def __len__(self):
+        return len(ROWS)
+
+    def __getitem__(self, index):
+        return batch(ROWS[index])
+
+    def on_epoch_begin(self):
+        self.begun += 1
+
+
+def tensors():
+    example = batch(1)
+    signature = tree.map_structure(
+        lambda x: tf.TensorSpec((None, None), x.dtype), example
+    )
+    dataset = tf.data.Dataset.from_generator(
+        lambda: map(batch, ROWS), output_signature=signature
+    )
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(ROWS)))
+
+
+def as_arrays(dataset):
+    batches = (dataset[i] for i in range(len(dataset)))
+    if isinstance(dataset, tf.data.Dataset):
+        batches = dataset.as_numpy_iterator()
+    return list(batches)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("make", [tensors, Batches])
+@pytest.mark.parametrize("replicas, parts", [(4, 1), (4, 2), (4, 4), (1, 1)])
+def test_each_row_is_in_one_part(make, replicas, parts, monkeypatch):
+    taken = []
+    for part in range(parts):
+        monkeypatch.setattr(
+            distribution, "parts_of_batches", lambda p=part: (replicas, parts, p)
+        )
+        dataset = distribute(make())
+        assert len(dataset) == len(ROWS)
+        taken.append(as_arrays(dataset))
+    for rows, *pieces in zip(ROWS, *taken, strict=True):
+        inputs, labels = tree.map_structure(lambda *x: np.concatenate(x), *pieces)
+        size = -(-rows // replicas) * replicas
+        for found, expected in (
+            *((inputs[name], batch(rows)[0][name]) for name in inputs),
+            (labels, batch(rows)[1]),
+        ):
+            assert found.shape == (size, 2)
+            np.testing.assert_array_equal(found[:rows], expected)
+            assert not found[rows:].any()
+        assert len({len(labels) for _, labels in pieces}) == 1
+
+
+@pytest.mark.backends("torch")
+def test_the_whole_dataset_is_told_of_its_epochs():
+    whole = Batches()
+    distribute(whole).on_epoch_begin()
+    assert whole.begun == 1
+
+
+@pytest.mark.backends("torch")
+def test_what_is_no_dataset_is_refused():
+    with pytest.raises(ValueError, match=r"`dataset` must be .*Received: dataset=\[1"):
+        distribute([1])
+
+
+def mesh(names=("batch", "model")):
+    return keras.distribution.DeviceMesh((1, 1), names, devices=["cpu:0"])
+
+
+SPLIT = {
+    "encoder/encoder_0/self_attention_residual/self_attention/query/kernel": 1,
+    "encoder/encoder_0/self_attention_residual/self_attention/value/bias": 0,
+    "decoder/decoder_0/cross_attention_residual/cross_attention/key/kernel": 1,
+    "decoder/decoder_0/cross_attention_residual/cross_attention/"
+    "attention_output/kernel": 0,
+    "decoder/decoder_0/feed_forward_residual/feed_forward/hidden/kernel": 1,
+    "decoder/decoder_0/feed_forward_residual/feed_forward/hidden/bias": 0,
+    "decoder/decoder_0/feed_forward_residual/feed_forward/output/kernel": 0,
+    "source_embedding/embeddings": 0,
+    "output/kernel": 1,
+    "multi_head_attention_3/gate/kernel": 1,
+    "feed_forward_2/gate/kernel": 1,
+    "positional_embedding/embeddings": 0,
+    "token_logits_1/kernel": 1,
+}
+
+
+@pytest.mark.backends("torch")
+def test_heads_feed_forward_and_vocabulary_are_split():
+    layouts = layout_map(mesh())
+    assert {path: layouts[path].axes.index("model") for path in SPLIT} == SPLIT
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", [x for x in CASES if x.startswith("models.")])
+def test_layouts_fit_the_weights_of_every_model(name):
+    layouts = layout_map(mesh())
+    for make, _ in CASES[name]:
+        found = [(x, layouts[x.path]) for x in make().variables]
+        assert any(layout for _, layout in found)
+        for variable, layout in found:
+            assert layout is None or len(layout.axes) == len(variable.shape)
+
+
+@pytest.mark.backends("torch")
+def test_a_mesh_without_models_is_refused():
+    with pytest.raises(ValueError, match='`device_mesh` must be .* axis "model"'):
+        layout_map(mesh(("batch", "other")))
