@@ -1,5 +1,7 @@
 import logging
 import os
+import subprocess
+import sys
 import threading
 
 import keras
@@ -96,6 +98,36 @@ def test_it_is_traced_once_where_the_backend_compiles():
     for value in (1.0, 2.0, 3.0):
         assert compiled(np.full(4, value, "float32")) == 4.0 * value
     assert len(calls) == (3 if keras.backend.backend() == "torch" else 1)
+
+
+FORK = """
+import os
+import numpy as np
+from keras_seqattn.backend.compile import CompiledFunction
+
+double = CompiledFunction(lambda x: x * 2)
+if {computes_before}:
+    double(np.ones(2, "float32"))
+child = os.fork()
+if not child:
+    try:
+        assert double(np.ones(3, "float32")).tolist() == [2.0, 2.0, 2.0]
+        os._exit(3)
+    except RuntimeError as error:
+        os._exit(4 if "must not compute" in str(error) else 5)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert double(np.ones(2, "float32")).tolist() == [2.0, 2.0]
+print(code)
+"""
+
+
+@pytest.mark.parametrize(("computes_before", "code"), [(True, "4"), (False, "3")])
+def test_a_forked_child_says_that_it_would_hang(computes_before, code):
+    program = FORK.format(computes_before=computes_before)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == code, done.stderr[-2000:]
 
 
 def test_a_mistake_inside_shows_itself():

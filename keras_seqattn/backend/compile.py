@@ -22,6 +22,37 @@ from keras_seqattn.backend.processes import whole_array
 _TRACING = threading.RLock()
 
 
+class _Fork:
+    """Whether a program ran here, and whether that was before a fork.
+
+    A forked child has the parent's locks and none of its threads: a backend that has
+    computed in the parent waits in the child for ever.
+    """
+
+    has_run = is_child = False
+
+    @classmethod
+    def note(cls):
+        """Notes, in a child, whether it is one of a process that had computed."""
+        cls.is_child = cls.is_child or cls.has_run
+
+    @classmethod
+    def check(cls):
+        """Raises an error where a program would hang."""
+        if cls.is_child:
+            raise RuntimeError(
+                "A process that was forked must not compute with the backend of one "
+                "that had computed before: it would hang. Start processes by "
+                '`multiprocessing.get_context("spawn")`, or fork before the first '
+                f"search. Received: process {os.getpid()}, forked from {os.getppid()}."
+            )
+        cls.has_run = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Fork.note)
+
+
 class CompiledFunction:
     """Compiles a function of tensors once for each signature, and counts.
 
@@ -41,6 +72,9 @@ class CompiledFunction:
 
     Returns:
         What `function` gives, as (nested) NumPy arrays or tensors.
+
+    Raises:
+        RuntimeError: If the process was forked from one that had run a program.
 
     Example:
         >>> import numpy as np
@@ -68,6 +102,7 @@ class CompiledFunction:
 
     def __call__(self, *args: Any) -> Any:
         """Runs the program for the shapes of `args`."""
+        _Fork.check()
         args = tree.map_structure(_tensor_or_array, args)
         signature = tuple(map(_shape_and_dtype, tree.flatten(args)))
         if signature not in self._programs:
