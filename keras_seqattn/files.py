@@ -70,6 +70,31 @@ def replacing(path: Path) -> Iterator[pathlib.Path]:
         os.close(folder)
 
 
+def keep_copy(path: Path, copy: Path) -> None:
+    """Makes another file have the content of one that is about to be replaced.
+
+    Args:
+        path: Path of the file.
+        copy: Path of the other, in the same folder.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path, copy = (pathlib.Path(folder, name) for name in ("last", "before"))
+        ...     _ = path.write_text("first")
+        ...     keep_copy(path, copy)
+        ...     with replacing(path) as unfinished:
+        ...         _ = unfinished.write_text("second")
+        ...     print(copy.read_text())
+        first
+    """
+    with replacing(copy) as unfinished:
+        try:
+            os.link(path, unfinished)  # at no cost, whatever the size
+        except OSError:  # a file system without links
+            shutil.copyfile(path, unfinished)
+
+
 def _remove_leftovers(path, mark):
     """Removes what processes of this machine that are no more left of a file."""
     if fcntl is None:  # On Windows nothing tells whether a process is alive.

@@ -5,6 +5,7 @@ import os
 import pathlib
 import random
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
 from keras_seqattn.backend.processes import from_first, is_first
 from keras_seqattn.backend.random import start_randomness
-from keras_seqattn.files import reading, release_lock, take_lock
+from keras_seqattn.files import keep_copy, reading, release_lock, take_lock
 from keras_seqattn.training.callback_states import (
     CallbackStates,
     split,
@@ -51,7 +52,9 @@ class Resume(keras.callbacks.Callback):
     strings and arrays, and of lists and dicts of these, since the training began. A
     warning names what else of them has changed, such as a set or a tensor.
     The file is written aside and renamed: a kill while it is written costs nothing
-    more. Only the last one is kept, and stays when the training has ended.
+    more. The last two are kept, and stay when the training has ended: where the last is
+    damaged, its checksums say so, and with a warning the training goes on from the one
+    before.
 
     What `CSVLogger(append=True)` wrote after the last save, of epochs that are trained
     again, is cut from its file before the training goes on, and so are `files`.
@@ -145,6 +148,11 @@ class Resume(keras.callbacks.Callback):
         return self.directory / "state.npz"
 
     @property
+    def _before(self):
+        """Path of the save before the last."""
+        return self.directory / "before.npz"
+
+    @property
     def _lock(self):
         return self.directory / "lock"
 
@@ -190,10 +198,10 @@ class Resume(keras.callbacks.Callback):
 
     def _read(self):
         """Reads what was saved, and cuts what was appended to files after that."""
-        found, begin = None, self.directory / "begin.npz"
-        if self.path.exists():
-            found = saved = read_snapshot(self.path, _SAVED)
-            self._check(saved["training"])
+        begin = self.directory / "begin.npz"
+        found = saved = self._read_last()
+        if found is not None:
+            self._check(found["training"])
         elif begin.exists():  # A kill came before the first save.
             saved = read_snapshot(begin)
         else:
@@ -205,6 +213,28 @@ class Resume(keras.callbacks.Callback):
             if path in self._appended and path.exists() and path.stat().st_size > size:
                 os.truncate(path, size)
         return found
+
+    def _read_last(self):
+        """Reads the last save; the one before it where the last is damaged."""
+        error = None
+        for path in (self.path, self._before):
+            if not path.exists():
+                continue
+            try:
+                saved = read_snapshot(path, _SAVED)
+            except ValueError as damage:
+                error = error or damage
+                continue
+            if error is not None:
+                warnings.warn(
+                    f"{error} The training goes on from the save before it, in epoch "
+                    f"{saved['epoch'] + 1}.",
+                    stacklevel=2,
+                )
+            return saved
+        if error is not None:
+            raise error
+        return None
 
     def _sizes(self):
         """Measures the files that are appended to; one that is not there has none."""
@@ -311,6 +341,8 @@ class Resume(keras.callbacks.Callback):
         values = [[array_of(x) for x in variables] for variables in _variables(model)]
         if not is_first():
             return
+        if self.path.exists():
+            keep_copy(self.path, self._before)
         write_snapshot(
             self.path,
             {

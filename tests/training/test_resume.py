@@ -18,10 +18,11 @@ from keras import ops
 
 from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import CheckpointAverage, Resume
+from keras_seqattn.training.snapshot import read_snapshot
 
 LINES = [f"{i} red dogs" for i in range(24)]
 ROOT = pathlib.Path(__file__).parent.parent.parent
-EPOCHS, FILE, RUNS = 3, "state.npz", ("whole", "cut")
+EPOCHS, FILE, BEFORE, RUNS = 3, "state.npz", "before.npz", ("whole", "cut")
 
 
 class Interrupt(keras.callbacks.Callback):
@@ -438,9 +439,35 @@ def test_the_file_is_that_of_one_training(tmp_path):
     model.compile(keras.optimizers.Adam(0.01, beta_1=0.5), model.loss)
     with pytest.raises(ValueError, match=f"{end} optimizer"):
         train(model)
-    (tmp_path / FILE).write_bytes(b"something")
+    for name in (FILE, BEFORE):
+        (tmp_path / name).write_bytes(b"something")
     with pytest.raises(ValueError, match=f"Received: path='.*{FILE}'"):
         train(make_model())
+
+
+@pytest.mark.backends("torch")
+def test_of_a_damaged_save_the_one_before_is_used(tmp_path):
+    """Wherever it is damaged: what is read is what was saved, or it is seen."""
+    whole, expected = fit(tmp_path / "whole")
+    fit(tmp_path / "cut", epochs=2)
+    path = tmp_path / "cut" / FILE
+    content, rng = path.read_bytes(), np.random.default_rng(0)
+    saved = read_snapshot(path)
+    for place in rng.integers(0, len(content), 100):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << rng.integers(8)
+        for damaged in (flipped, content[:place]):
+            path.write_bytes(damaged)
+            try:
+                read = read_snapshot(path)
+            except ValueError:
+                continue
+            assert_same(keras.tree.flatten(read), keras.tree.flatten(saved))
+    message = f"{FILE}.*goes on from the save before it, in epoch 2"
+    with pytest.warns(UserWarning, match=message):
+        model, history = fit(tmp_path / "cut")
+    assert_same(state(model), state(whole))
+    assert history.history == expected.history
 
 
 @pytest.mark.backends("torch")
