@@ -186,7 +186,8 @@ def search(
             W the method's `width`; under "shared" there may be arrays of no sentence.
         batch_size: Number of sentences B.
         max_length: Number of generated tokens at most, end included.
-        start_id: The token every sentence starts with; never generated.
+        start_id: The token every sentence starts with; never generated, unless it is
+            the one that ends them too.
         end_id: The token that ends a sentence.
         pad_id: What fills a sentence that has ended; never generated.
         method: The search; `Greedy()` when None.

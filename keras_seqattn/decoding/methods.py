@@ -124,8 +124,8 @@ class Search:
             log_probs = processors.penalize_repetition(
                 log_probs, token_ids, self.repetition_penalty
             )
-        never = (tokens.pad_id, tokens.start_id, *self.banned_ids)
-        log_probs = processors.forbid(log_probs, never)
+        never = {tokens.pad_id, tokens.start_id} - {tokens.end_id}
+        log_probs = processors.forbid(log_probs, (*sorted(never), *self.banned_ids))
         if self.no_repeat_ngram:
             log_probs = processors.forbid_repeated_ngrams(
                 log_probs, token_ids, index, self.no_repeat_ngram

@@ -21,11 +21,10 @@ from keras_seqattn.layers import (
 )
 from keras_seqattn.models import TranslationTransformer
 
-# CTranslate2 has one epsilon for all norms of a model: that of our blocks.
-EPSILON = 1e-5
 ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
     "silu": "SWISH",
     "tanh": "Tanh",
     "sigmoid": "Sigmoid",
@@ -68,7 +67,11 @@ def transformer_spec(model: TranslationTransformer, max_length: int) -> Any:
         "decoder": specs.TransformerDecoderSpec,
     }
     made = {
-        side: parts[side](len(blocks), **_stack_options(blocks, side))
+        side: parts[side](
+            len(blocks),
+            **_stack_options(blocks, side),
+            layernorm_embedding=config.embedding_norm,
+        )
         for side, blocks in stacks.items()
     }
     spec = specs.TransformerSpec(made["encoder"], made["decoder"])
@@ -90,7 +93,7 @@ def transformer_spec(model: TranslationTransformer, max_length: int) -> Any:
             _fill_norm(stack.layer_norm, model.get_layer(f"{side}_norm"))
     output = target if config.tie_embeddings else model.get_layer("output")
     _fill_output(spec.decoder.projection, output, model)
-    spec.config.layer_norm_epsilon = EPSILON
+    spec.config.layer_norm_epsilon = config.epsilon
     return spec
 
 
@@ -109,7 +112,7 @@ def _stack_options(blocks, side):
 
     block = blocks[0]
     attention = _checked_attention(block.attention_residual)
-    activation = keras.activations.serialize(block.activation)
+    activation = getattr(block.activation, "__name__", repr(block.activation))
     if activation not in ACTIVATIONS:
         refuse(f"have an activation of {tuple(ACTIVATIONS)}", f"{activation=}")
     heads, groups = attention.num_heads, attention.num_key_value_heads
@@ -190,7 +193,14 @@ def _head_width(attention):
 
 
 def _fill_embedding(stack, block, embedding, max_length):
-    """Fills the table of positions; CTranslate2's own is another one."""
+    """Fills the scale, the norm and the table of positions.
+
+    CTranslate2's own table is another one.
+    """
+    if embedding.embedding_scale is not None:
+        stack.scale_embeddings = np.float32(embedding.embedding_scale)
+    if embedding.norm_layer is not None:
+        _fill_norm(stack.layernorm_embedding, embedding.norm_layer)
     positions = embedding.positions
     if _attention(block).positions is None:
         stack.position_encodings.encodings = _position_table(embedding, max_length)
@@ -214,9 +224,15 @@ def _position_table(embedding, length):
             "have sinusoidal, learned, rotary or relative positions, or none",
             f"positions={type(positions).__name__}",
         )
-    return _array(
-        sinusoidal_table(length, width, positions.base, positions.cosine_exponent)
+    table = sinusoidal_table(
+        length,
+        width,
+        positions.base,
+        positions.cosine_exponent,
+        positions.shift,
+        positions.layout,
     )
+    return _array(table)
 
 
 def _table(embedding):
@@ -313,9 +329,12 @@ def _fill_output(spec, output, model):
     _check_not_quantized(output)
     tied = hasattr(output, "embeddings")
     weight = _array(output.embeddings) if tied else _array(output.kernel).T
-    # Not the greatest number there is: it has to fit float16 too.
     bias = np.zeros(len(weight), "float32")
-    bias[[model.pad_id, model.start_id]] = -1e4
+    if model.config.logits_bias:
+        bias += _array(output.bias_layer.bias if tied else output.bias)
+    never = {model.pad_id, model.start_id} - {model.end_id}
+    # Not the greatest number there is: it has to fit float16 too.
+    bias[sorted(never)] = -1e4
     _fill_linear(spec, weight, bias)
 
 

@@ -7,10 +7,13 @@ Shapes: D model_dim, V vocabulary.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from keras_seqattn import arguments
+from keras_seqattn.layers.transformer.block import checked_attention
+from keras_seqattn.layers.transformer.residual import EPSILON
 
 # Names of positions that are applied inside attention, not added to the embedding.
 POSITIONS_IN_ATTENTION = ("rotary", "alibi", "relative")
@@ -35,8 +38,10 @@ def optional_size(name: str, value: Any) -> int | None:
     return arguments.positive_integer(name, value, optional=True)
 
 
-def _attention(name: str, value: Any) -> dict | None:
-    return arguments.instance(name, value, dict, "a dict", optional=True)
+def attention_option(name: str, value: Any) -> dict | None:
+    """Returns a dict of arguments of an attention, or None, checked."""
+    arguments.instance(name, value, dict, "a dict", optional=True)
+    return checked_attention(name, value)
 
 
 def _activation(name: str, value: Any) -> Any:
@@ -115,8 +120,10 @@ class BlockConfig(Config):
     gated: bool = option(arguments.boolean, False)
     norm: str = "layer"
     normalize_first: bool = option(arguments.boolean, True)
-    attention: dict[str, Any] | None = option(_attention, None)
+    attention: dict[str, Any] | None = option(attention_option, None)
     activation_dropout: float = option(arguments.fraction, 0.0)
+    epsilon: float = option(functools.partial(arguments.number, above=0.0), EPSILON)
+    use_bias: bool = option(arguments.boolean, True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,6 +143,11 @@ class TransformerConfig(BlockConfig):
     pad_id: int = 0
     stochastic_depth: float = option(arguments.fraction, 0.0)
     share_layers: bool = option(arguments.boolean, False)
+    embedding_scale: float | None = option(
+        functools.partial(arguments.number, above=0.0, optional=True), None
+    )
+    embedding_norm: bool = option(arguments.boolean, False)
+    logits_bias: bool = option(arguments.boolean, False)
 
     @property
     def _is_inside_attention(self) -> bool:
@@ -147,14 +159,33 @@ class TransformerConfig(BlockConfig):
         """The positions that the embedding adds; None where attention applies them."""
         return None if self._is_inside_attention else self.positions
 
-    def block_options(self) -> dict[str, Any]:
-        """Returns the arguments that the blocks of all depths have in common."""
+    def embedding_options(self) -> dict[str, Any]:
+        """Returns the arguments that the embeddings of all models have in common."""
+        return {
+            "positions": self.embedding_positions,
+            "max_length": self.max_length,
+            "dropout": self.dropout,
+            "embedding_scale": self.embedding_scale,
+            "norm": self.norm if self.embedding_norm else None,
+            "epsilon": self.epsilon,
+            "logits_bias": self.logits_bias and self.tie_embeddings,
+        }
+
+    def block_options(self, attention: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Returns the arguments that the blocks of all depths have in common.
+
+        Args:
+            attention: What stands for the attention; the model's `attention` when None.
+
+        Returns:
+            A dict.
+        """
+        attention = self.attention if attention is None else attention
         names = [field.name for field in dataclasses.fields(BlockConfig)]
         options = {name: getattr(self, name) for name in names}
         if self._is_inside_attention:
-            inside = {"positions": self.positions}
-            options["attention"] = inside | (self.attention or {})
-        return options
+            attention = {"positions": self.positions} | (attention or {})
+        return {**options, "attention": attention}
 
     def cross_attention(self) -> dict[str, Any]:
         """Returns the options of the attention between source and target.

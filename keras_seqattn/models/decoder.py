@@ -67,7 +67,9 @@ class Decoder:
         self.stack = stacks.make_stack(
             DecoderBlock, "decoder", config.num_layers, config, dtype
         )
-        self._project = stacks.Logits(self.embedding, config.tie_embeddings, dtype)
+        self._project = stacks.Logits(
+            self.embedding, config.tie_embeddings, dtype, config.logits_bias
+        )
 
     def logits(self, token_ids: Tensor, training: bool | None = None) -> Tensor:
         """Returns the logits of whole texts."""

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.layers import EncoderBlock, padding_mask
+from keras_seqattn.layers.transformer.residual import EPSILON
 from keras_seqattn.models import stacks
 from keras_seqattn.models.config import TransformerConfig, option, optional_size
 
@@ -67,6 +68,11 @@ class EncoderModel(stacks.Configured, keras.Model):
         stochastic_depth: Fraction of the samples that skip a sublayer of the last block
             while training; from block to block it rises linearly from 0.
         share_layers: Whether one block's weights serve at every depth.
+        epsilon: Number added to the variance of each norm.
+        use_bias: Whether the projections of attentions and feed-forwards have biases.
+        embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
+        embedding_norm: Whether a norm stands behind the embedding.
+        logits_bias: Whether the logits have a bias.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -119,6 +125,11 @@ class EncoderModel(stacks.Configured, keras.Model):
         activation_dropout: float = 0.0,
         stochastic_depth: float = 0.0,
         share_layers: bool = False,
+        epsilon: float = EPSILON,
+        use_bias: bool = True,
+        embedding_scale: float | None = None,
+        embedding_norm: bool = False,
+        logits_bias: bool = False,
         **kwargs: Any,
     ) -> None:
         stacks.check_names(EncoderModel, kwargs)
@@ -143,7 +154,8 @@ def _read(token_ids: Any, config: EncoderConfig, dtype: Any) -> Any:
         x = x[:, 0] if config.pooling == "first" else _mean(x, mask)
         x = keras.layers.Dropout(config.dropout, dtype=dtype)(x)
         return keras.layers.Dense(config.num_classes, name="classes", dtype=dtype)(x)
-    return stacks.Logits(embedding, config.tie_embeddings, dtype)(x)
+    logits = stacks.Logits(embedding, config.tie_embeddings, dtype, config.logits_bias)
+    return logits(x)
 
 
 def _mean(x, mask):

@@ -16,6 +16,7 @@ from keras_seqattn.decoding import Hypotheses
 from keras_seqattn.decoding.ids import checked_ids
 from keras_seqattn.decoding.methods import Search
 from keras_seqattn.layers.shapes import check_not_empty
+from keras_seqattn.layers.transformer.residual import EPSILON
 from keras_seqattn.models import stacks
 from keras_seqattn.models.decoder import Decoder, LanguageConfig
 from keras_seqattn.models.inputs import (
@@ -70,6 +71,11 @@ class LanguageModel(stacks.Configured, keras.Model):
         share_layers: Whether one block's weights serve at every depth.
         memory_length: Number of vectors M that each block remembers of the segments
             before; 0 for none.
+        epsilon: Number added to the variance of each norm.
+        use_bias: Whether the projections of attentions and feed-forwards have biases.
+        embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
+        embedding_norm: Whether a norm stands behind the embedding.
+        logits_bias: Whether the logits have a bias.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -121,6 +127,11 @@ class LanguageModel(stacks.Configured, keras.Model):
         stochastic_depth: float = 0.0,
         share_layers: bool = False,
         memory_length: int = 0,
+        epsilon: float = EPSILON,
+        use_bias: bool = True,
+        embedding_scale: float | None = None,
+        embedding_norm: bool = False,
+        logits_bias: bool = False,
         **kwargs: Any,
     ) -> None:
         stacks.check_names(LanguageModel, kwargs)

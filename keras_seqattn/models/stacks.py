@@ -101,9 +101,9 @@ class Configured:
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> Self:
         """Makes the model from its constructor's arguments."""
-        if "attention" in config:
-            attention = attention_from_config(config["attention"])
-            config = {**config, "attention": attention}
+        for name in ("attention", "decoder_attention"):
+            if name in config:
+                config = {**config, name: attention_from_config(config[name])}
         lora = config.get("lora")
         model = cls(**{name: config[name] for name in config if name != "lora"})
         if lora is not None:
@@ -150,9 +150,7 @@ def make_embedding(
     return PositionalEmbedding(
         vocabulary_size,
         config.model_dim,
-        positions=config.embedding_positions,
-        max_length=config.max_length,
-        dropout=config.dropout,
+        **config.embedding_options(),
         mask_zero=config.pad_id == 0,
         name=name,
         dtype=dtype,
@@ -166,6 +164,7 @@ class Logits:
         embedding: A `PositionalEmbedding` of the tokens that are scored.
         tie_embeddings: Whether the embedding's own table gives the logits.
         dtype: Dtype policy of another table.
+        use_bias: Whether another table comes with a bias; an embedding has its own.
 
     Call arguments:
         x: Float tensor `(..., D)`.
@@ -182,12 +181,18 @@ class Logits:
     """
 
     def __init__(
-        self, embedding: PositionalEmbedding, tie_embeddings: bool, dtype: Any
+        self,
+        embedding: PositionalEmbedding,
+        tie_embeddings: bool,
+        dtype: Any,
+        use_bias: bool = False,
     ) -> None:
         self._embedding = embedding if tie_embeddings else None
         if self._embedding is None:
             size = embedding.vocabulary_size
-            self._output = TokenLogits(size, name="output", dtype=dtype)
+            self._output = TokenLogits(
+                size, use_bias=use_bias, name="output", dtype=dtype
+            )
 
     def __call__(self, x: Tensor, shared: dict[str, Tensor] | None = None) -> Tensor:
         """Computes the logits of `x`."""
@@ -219,7 +224,7 @@ def make_stack(
         num_layers: Number of blocks.
         config: The model's configuration.
         dtype: Dtype policy of the layers.
-        **more: Further arguments of a block.
+        **more: Further arguments of a block, in place of the configuration's.
 
     Returns:
         A `TransformerStack`.
@@ -227,8 +232,7 @@ def make_stack(
     shared = config.share_layers
     blocks = [
         block(
-            **config.block_options(),
-            **more,
+            **{**config.block_options(), **more},
             stochastic_depth=config.stochastic_depth
             * (1.0 if shared else (i + 1) / num_layers),
             name=f"{name}_{i}",
@@ -238,6 +242,6 @@ def make_stack(
     ]
     norm = None
     if config.normalize_first:
-        norm = make_norm(config.norm, name=f"{name}_norm", dtype=dtype)
+        norm = make_norm(config.norm, config.epsilon, name=f"{name}_norm", dtype=dtype)
     blocks = blocks * num_layers if shared else blocks
     return TransformerStack(blocks, norm, name=name, dtype=dtype)

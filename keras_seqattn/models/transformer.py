@@ -18,8 +18,14 @@ from keras_seqattn.layers.attention.kv_cache import (
     initial_ancestry,
     mark_ancestry,
 )
+from keras_seqattn.layers.transformer.residual import EPSILON
 from keras_seqattn.models import stacks
-from keras_seqattn.models.config import TransformerConfig, option, optional_size
+from keras_seqattn.models.config import (
+    TransformerConfig,
+    attention_option,
+    option,
+    optional_size,
+)
 from keras_seqattn.models.translation import (
     TranslationModel,
     TranslationStacks,
@@ -38,6 +44,12 @@ class TranslationConfig(TransformerConfig):
     start_id: int = 1
     end_id: int = 2
     zero_id: int | None = None
+    decoder_attention: dict[str, Any] | None = option(attention_option, None)
+
+    def decoder_options(self) -> dict[str, Any]:
+        """Returns the arguments of all blocks of the decoder, but for the source's."""
+        own = self.decoder_attention
+        return self.block_options(self.attention if own is None else own)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -78,7 +90,7 @@ class TranslationTransformer(TranslationModel):
             and target, and hold for self-attention alone.
         max_length: Longest sentence, source or target, that the model takes; None for
             no limit.
-        start_id: The id each target starts with.
+        start_id: The id each target starts with; it may be `pad_id`, or `end_id`.
         end_id: The id each sentence ends with.
         pad_id: The id that fills a batch.
         activation_dropout: Fraction of the feed-forwards' hidden layers dropped while
@@ -89,6 +101,13 @@ class TranslationTransformer(TranslationModel):
             `stochastic_depth` is then the same at all.
         zero_id: Id of a token whose vector is 0, before its position is added, or None:
             the tokenizer's `unknown_id` where `text.translation_batches` has `cutoff`.
+        epsilon: Number added to the variance of each norm.
+        use_bias: Whether the projections of attentions and feed-forwards have biases.
+        embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
+        embedding_norm: Whether a norm stands behind the embedding.
+        logits_bias: Whether the logits have a bias.
+        decoder_attention: As `attention`, for the decoder's self-attentions alone, and
+            in its place there; None: `attention` serves all.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -143,6 +162,12 @@ class TranslationTransformer(TranslationModel):
         stochastic_depth: float = 0.0,
         share_layers: bool = False,
         zero_id: int | None = None,
+        epsilon: float = EPSILON,
+        use_bias: bool = True,
+        embedding_scale: float | None = None,
+        embedding_norm: bool = False,
+        logits_bias: bool = False,
+        decoder_attention: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         stacks.check_names(TranslationTransformer, kwargs)
@@ -154,12 +179,12 @@ class _Stacks(TranslationStacks):
     """The encoder and the decoder, and what they compute."""
 
     def __init__(self, config: TranslationConfig, dtype: Any):
+        self._starts_with_padding = config.start_id == config.pad_id
         super().__init__(
             config,
             dtype,
-            positions=config.embedding_positions,
-            max_length=config.max_length,
-            mask_zero=config.pad_id == 0,
+            **config.embedding_options(),
+            mask_zero=config.pad_id == 0 and not self._starts_with_padding,
         )
         self.encoder = stacks.make_stack(
             EncoderBlock, "encoder", config.encoder_layers, config, dtype
@@ -170,6 +195,7 @@ class _Stacks(TranslationStacks):
             config.decoder_layers,
             config,
             dtype,
+            **config.decoder_options(),
             cross_attention=config.cross_attention(),
         )
 
@@ -186,7 +212,7 @@ class _Stacks(TranslationStacks):
         x = self.decoder(
             self.target_embedding(target_ids),
             memory["hidden"],
-            x_mask=padding_mask(target_ids, self.pad_id),
+            x_mask=self._target_mask(target_ids),
             memory_mask=memory["mask"],
             return_attention_scores=return_attention_scores,
         )
@@ -195,6 +221,13 @@ class _Stacks(TranslationStacks):
             x, weights = x
             scores = dict(zip(scores, zip(*weights, strict=True), strict=True))
         return self.logits(x), scores
+
+    def _target_mask(self, target_ids):
+        """Marks real tokens, the first one even where padding starts a target."""
+        mask = padding_mask(target_ids, self.pad_id)
+        if not self._starts_with_padding:
+            return mask
+        return ops.concatenate([ops.ones_like(mask[:, :1]), mask[:, 1:]], axis=1)
 
     def initial_state(self, memory, max_length, width, coverage=False):
         batch_size, length = ops.shape(memory["mask"])

@@ -219,16 +219,21 @@ class TranslationStacks:
         self.pad_id: int = config.pad_id
         source_size = config.source_vocabulary_size
         target_size = config.target_vocabulary_size
+        is_shared = target_size is None and config.tie_embeddings
+        own = embedding if is_shared else {**embedding, "logits_bias": False}
         self.source_embedding: PositionalEmbedding = self._embedding(
-            "source", source_size, embedding
+            "source", source_size, own
         )
         self.target_embedding: PositionalEmbedding = self.source_embedding
-        if target_size is not None or not config.tie_embeddings:
+        if not is_shared:
             self.target_embedding = self._embedding(
                 "target", target_size or source_size, embedding
             )
         self.logits: Logits = Logits(
-            self.target_embedding, config.tie_embeddings, dtype
+            self.target_embedding,
+            config.tie_embeddings,
+            dtype,
+            getattr(config, "logits_bias", False),
         )
 
     def _embedding(
@@ -237,11 +242,10 @@ class TranslationStacks:
         return PositionalEmbedding(
             vocabulary_size,
             self.config.model_dim,
-            dropout=self.config.dropout,
             zero_id=self.config.zero_id,
             name=f"{side}_embedding",
             dtype=self.dtype,
-            **options,
+            **{"dropout": self.config.dropout, **options},
         )
 
 

@@ -19,6 +19,7 @@ class Side(NamedTuple):
         ids: Int32 array of all ids.
         starts: Where each line begins in `ids`, int64 `(P,)`.
         lengths: Number of tokens of each line, its end included, int64 `(P,)`.
+        pad_id: The id that fills a batch.
 
     Example:
         >>> side = Side(np.array([7, 8, 2, 2]), np.array([0, 3]), np.array([3, 1]))
@@ -29,6 +30,7 @@ class Side(NamedTuple):
     ids: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
+    pad_id: int = 0
 
     @classmethod
     def tokenized(
@@ -59,11 +61,11 @@ class Side(NamedTuple):
         ids[is_token] = np.fromiter(
             itertools.chain.from_iterable(rows), "int32", len(ids) - len(rows)
         )
-        return cls(ids, ends - lengths, lengths)
+        return cls(ids, ends - lengths, lengths, tokenizer.pad_id)
 
     def kept(self, which: np.ndarray) -> "Side":
         """Returns the lines of which a bool array `(P,)` says True."""
-        return Side(self.ids, self.starts[which], self.lengths[which])
+        return Side(self.ids, self.starts[which], self.lengths[which], self.pad_id)
 
     def where(self, which: np.ndarray, other: "Side") -> "Side":
         """Returns these lines where a bool array `(P,)` says True, else another's."""
@@ -71,10 +73,11 @@ class Side(NamedTuple):
             np.concatenate([self.ids, other.ids]),
             np.where(which, self.starts, other.starts + len(self.ids)),
             np.where(which, self.lengths, other.lengths),
+            self.pad_id,
         )
 
     def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Returns the ids of some lines, padded with 0.
+        """Returns the ids of some lines, padded with `pad_id`.
 
         Args:
             rows: Numbers of the lines, `(R,)`; a negative one is padding alone.
@@ -85,6 +88,6 @@ class Side(NamedTuple):
         """
         columns, rows = np.arange(length), rows[:, None]
         real = (rows >= 0) & (columns < self.lengths[rows])
-        ids = np.zeros(real.shape, "int32")
+        ids = np.full(real.shape, self.pad_id, "int32")
         ids[real] = self.ids[(self.starts[rows] + columns)[real]]
         return ids

@@ -169,9 +169,45 @@ def _outside_of_gradient(tensor):
     return getattr(tensor, "primal", tensor)  # jax-ml/jax/issues/5131
 
 
+def with_bias(hidden: Any, kernel: Any, bias: Any) -> tuple[Any, Any]:
+    """Returns the factors of `hidden . kernel + bias`: one more column, of ones.
+
+    Args:
+        hidden: Float tensor `(..., D)`.
+        kernel: Float tensor `(D, V)`.
+        bias: Float tensor `(V,)`.
+
+    Returns:
+        Float tensors `(..., D + 1)` and `(D + 1, V)`.
+
+    Example:
+        >>> x, kernel = with_bias(ops.ones((2, 3)), ops.ones((3, 4)), ops.ones(4))
+        >>> float(ops.matmul(x, kernel)[0, 0])
+        4.0
+    """
+    hidden = ops.concatenate([hidden, ops.ones_like(hidden[..., :1])], axis=-1)
+    row = ops.cast(ops.convert_to_tensor(bias), kernel.dtype)[None]
+    return hidden, ops.concatenate([kernel, row], axis=0)
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class LogitsBias(keras.layers.Layer):
+    """Adds a learned bias `(V,)` to logits; part of an embedding, and saved with it."""
+
+    def build(self, logits_shape: Any) -> None:
+        """Makes the bias."""
+        self.bias = self.add_weight(
+            name="bias", shape=(logits_shape[-1],), initializer="zeros"
+        )
+
+    def call(self, logits: Any) -> Any:
+        """Adds the bias."""
+        return logits + ops.cast(self.bias, logits.dtype)
+
+
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.Dense):
-    """Scores every token of a vocabulary: logits = x . kernel, without bias.
+    """Scores every token of a vocabulary: logits = x . kernel, and a bias if asked for.
 
     While training it records with the logits what they are the product of, of which
     `training.MaskedCrossentropy` computes real tokens alone, a block at a time. Being
@@ -181,6 +217,7 @@ class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.
 
     Args:
         vocabulary_size: Number of token ids V, a positive integer.
+        use_bias: Whether logits have a bias `(V,)`.
         **kwargs: Arguments of `keras.layers.Dense`.
 
     Call arguments:
@@ -203,9 +240,12 @@ class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.
         Vaswani et al. 2017, section 3.4. Differs: none.
     """
 
-    def __init__(self, vocabulary_size: int, **kwargs: Any) -> None:
+    def __init__(
+        self, vocabulary_size: int, use_bias: bool = False, **kwargs: Any
+    ) -> None:
         arguments.positive_integer("vocabulary_size", vocabulary_size)
-        super().__init__(vocabulary_size, use_bias=False, **kwargs)
+        arguments.boolean("use_bias", use_bias)
+        super().__init__(vocabulary_size, use_bias=use_bias, **kwargs)
         self.vocabulary_size = vocabulary_size
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
@@ -213,12 +253,14 @@ class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.
         logits = super().call(inputs, training=training)
         if training and self.activation is keras.activations.linear:
             kernel = ops.cast(ops.convert_to_tensor(self.kernel), inputs.dtype)
-            keep_factors(logits, inputs, kernel)
+            factors = (inputs, kernel)
+            if self.use_bias:
+                factors = with_bias(*factors, self.bias)
+            keep_factors(logits, *factors)
         return logits
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         config = super().get_config()
-        for owned in ("units", "use_bias"):
-            config.pop(owned)
+        config.pop("units")
         return {**config, "vocabulary_size": self.vocabulary_size}

@@ -10,13 +10,14 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.annotations import Shape, Tensor
+from keras_seqattn.annotations import Norm, Shape, Tensor
 from keras_seqattn.backend import tracing
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.embedding.learned import LearnedPositions
-from keras_seqattn.layers.embedding.logits import keep_factors
+from keras_seqattn.layers.embedding.logits import LogitsBias, keep_factors, with_bias
 from keras_seqattn.layers.embedding.sinusoidal import SinusoidalPositions
 from keras_seqattn.layers.shapes import check_rank, check_tensor, check_width
+from keras_seqattn.layers.transformer.residual import EPSILON, NORMS, make_norm
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent, unquantized
 
@@ -27,11 +28,12 @@ class PositionalEmbedding(
 ):
     """Embeds token ids with their positions; in reverse, gives tied logits.
 
-    Forward: dropout(table[token] * sqrt(model_dim) + position). In reverse:
-    logits = x . table^T. With `mask_zero` the token 0 is padding: the mask of real
-    tokens goes with the output, and a mask on `x` goes on with the logits. With
-    `zero_id` one token has the vector 0 in place of the table's: its position is all
-    that it says, but it is real, and attended to, as token cutoff wants it.
+    Forward: dropout(norm(table[token] * sqrt(model_dim) + position)), the norm where
+    it is asked for. In reverse: logits = x . table^T, and a bias likewise. With
+    `mask_zero` the token 0 is padding: the mask of real tokens goes with the output,
+    and a mask on `x` goes on with the logits. With `zero_id` one token has the vector 0
+    in place of the table's: its position is all that it says, but it is real, and
+    attended to, as token cutoff wants it.
     Shapes: B batch, L length, D model_dim, V vocabulary_size.
 
     Being Keras's own `ReversibleEmbedding`, it takes LoRA and `quantize` as that
@@ -50,6 +52,11 @@ class PositionalEmbedding(
         mask_zero: Whether token 0 is padding.
         zero_id: Id in [0, V) of the token whose vector is 0, or None. Its logit is as
             any other's.
+        embedding_scale: Factor of the table's vectors, a positive number;
+            sqrt(model_dim) when None.
+        norm: "layer" or "rms": a norm of the sum of vector and position; None for none.
+        epsilon: Number added to the variance of the norm, positive.
+        logits_bias: Whether logits have a bias `(V,)`.
         **kwargs: Arguments of `keras.layers.ReversibleEmbedding`.
 
     Call arguments:
@@ -100,6 +107,10 @@ class PositionalEmbedding(
         dropout: float = 0.0,
         mask_zero: bool = True,
         zero_id: int | None = None,
+        embedding_scale: float | None = None,
+        norm: Norm | None = None,
+        epsilon: float = EPSILON,
+        logits_bias: bool = False,
         **kwargs: Any,
     ) -> None:
         arguments.positive_integer("vocabulary_size", vocabulary_size)
@@ -124,6 +135,16 @@ class PositionalEmbedding(
         float_policy = unquantized(self.dtype_policy)
         self.positions = _positions_layer(positions, max_length, float_policy)
         self.dropout_layer = Dropout(dropout, dtype=float_policy)
+        self.embedding_scale = arguments.number(
+            "embedding_scale", embedding_scale, above=0.0, optional=True
+        )
+        self.norm = arguments.choice("norm", norm, NORMS, optional=True)
+        self.epsilon = arguments.number("epsilon", epsilon, above=0.0)
+        self.logits_bias = arguments.boolean("logits_bias", logits_bias)
+        self.norm_layer = None
+        if norm is not None:
+            self.norm_layer = make_norm(norm, epsilon, dtype=float_policy)
+        self.bias_layer = LogitsBias(dtype=float_policy) if logits_bias else None
         self.supports_masking = True
 
     def build(self, inputs_shape: Shape | None = None) -> None:
@@ -131,6 +152,10 @@ class PositionalEmbedding(
         super().build(inputs_shape)
         if self.positions is not None and not self.positions.built:
             self.positions.build((None, None, self.model_dim))
+        if self.norm_layer is not None:
+            self.norm_layer.build((None, None, self.model_dim))
+        if self.bias_layer is not None:
+            self.bias_layer.build((None, self.vocabulary_size))
 
     def call(
         self,
@@ -145,10 +170,20 @@ class PositionalEmbedding(
         output = super().call(inputs, reverse=reverse)
         if not reverse:
             return self._finish(output, inputs, start, positions)
+        output = self._biased(output)
         kernel = self.logits_kernel() if training else None
         if kernel is not None:
-            keep_factors(output, inputs, kernel)
+            keep_factors(output, *self._factors(inputs, kernel))
         return output
+
+    def _biased(self, logits):
+        return logits if self.bias_layer is None else self.bias_layer(logits)
+
+    def _factors(self, x, kernel):
+        """Returns vectors and kernel whose product is the logits, bias included."""
+        if self.bias_layer is None:
+            return x, kernel
+        return with_bias(x, kernel, self.bias_layer.bias)
 
     def quantized_call(
         self,
@@ -162,7 +197,7 @@ class PositionalEmbedding(
         self._check_inputs(inputs, reverse)
         output = super().quantized_call(inputs, reverse=reverse)
         if reverse:
-            return output
+            return self._biased(output)
         return self._finish(output, inputs, start, positions)
 
     def _check_inputs(self, inputs, reverse):
@@ -206,7 +241,8 @@ class PositionalEmbedding(
         return ops.reshape(x, (-1, width, self.model_dim))
 
     def _finish(self, x, token_ids, start, positions):
-        x = x * ops.cast(self.model_dim**0.5, x.dtype)
+        scale = self.embedding_scale or self.model_dim**0.5
+        x = x * ops.cast(scale, x.dtype)
         if self.zero_id is not None:
             is_zero = ops.equal(token_ids, self.zero_id)
             x = ops.where(is_zero[..., None], ops.zeros_like(x), x)
@@ -214,6 +250,7 @@ class PositionalEmbedding(
             # A layer of the user's own need not take `positions`.
             given = {} if positions is None else {"positions": positions}
             x = self.positions(x, start=start, **given)
+        x = x if self.norm_layer is None else self.norm_layer(x)
         return self.dropout_layer(x)
 
     def logits(self, x: Tensor, kernel: Tensor | None = None) -> Tensor:
@@ -230,7 +267,7 @@ class PositionalEmbedding(
         if kernel is None:
             return self(x, reverse=True)
         check_tensor("kernel", kernel, "(width, vocabulary)", self.vocabulary_size)
-        rows = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), kernel)
+        rows = self._biased(ops.matmul(ops.reshape(x, (-1, x.shape[-1])), kernel))
         return ops.reshape(rows, (*ops.shape(x)[:-1], self.vocabulary_size))
 
     def logits_kernel(self) -> Tensor | None:
@@ -239,7 +276,8 @@ class PositionalEmbedding(
         XLA's product on a CPU would turn it in each of them, which takes as long again.
 
         Returns:
-            Float tensor `(D, V)`; None where logits are not the product with the table.
+            Float tensor `(D, V)`; None where logits are not the product with the table,
+            up to their bias.
         """
         plain = self.tie_weights and self.logit_soft_cap is None
         if not plain or self.reverse_dtype or self.quantization_mode:
@@ -281,6 +319,10 @@ class PositionalEmbedding(
             "max_length": self.max_length,
             "dropout": self.dropout,
             "zero_id": self.zero_id,
+            "embedding_scale": self.embedding_scale,
+            "norm": self.norm,
+            "epsilon": self.epsilon,
+            "logits_bias": self.logits_bias,
         }
 
 

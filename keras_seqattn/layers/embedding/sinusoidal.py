@@ -15,6 +15,8 @@ from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.layers.embedding.positions import positions_of
 from keras_seqattn.layers.shapes import check_rank
 
+LAYOUTS = ("interleaved", "halves")
+
 
 def sinusoidal_table(
     length: int | Tensor,
@@ -22,11 +24,13 @@ def sinusoidal_table(
     base: float = 10000.0,
     cosine_exponent: Literal["even", "odd"] = "even",
     start: int | Tensor = 0,
+    layout: Literal["interleaved", "halves"] = "interleaved",
 ) -> Tensor:
-    """Computes sinusoidal positions, sines and cosines interleaved.
+    """Computes sinusoidal positions, sines and cosines interleaved or as two halves.
 
     table[p, 2i] = sin(p / base^(2i/dim)) and table[p, 2i+1] = cos(p / base^(c/dim)),
-    where the cosine's exponent c is 2i ("even", the standard) or 2i + 1 ("odd").
+    where the cosine's exponent c is 2i ("even", the standard) or 2i + 1 ("odd"). As two
+    halves the columns 0, 2, 4, ... come first, then 1, 3, 5, ...
 
     Args:
         length: Number of positions L, an integer or a scalar tensor.
@@ -34,32 +38,39 @@ def sinusoidal_table(
         base: The longest wavelength over 2 pi.
         cosine_exponent: "even" or "odd".
         start: The first position, an integer or a scalar tensor.
+        layout: "interleaved" (the standard) or "halves": all sines, then all cosines.
 
     Returns:
         Float32 tensor `(L, D)`.
 
     Raises:
-        ValueError: If `cosine_exponent` is neither "even" nor "odd".
+        ValueError: If `cosine_exponent` is neither "even" nor "odd", or `layout`
+            unknown.
 
     Example:
         >>> [round(float(x), 4) for x in sinusoidal_table(2, 4)[1]]
         [0.8415, 0.5403, 0.01, 0.9999]
 
     Reference:
-        Vaswani et al. 2017, section 3.5. Differs: none ("odd" is a printed variant).
+        Vaswani et al. 2017, section 3.5. Differs: none ("odd" is a printed variant, and
+        "halves" what Tensor2Tensor, Marian and fairseq compute).
     """
     arguments.index("length", length, 0)
     arguments.positive_integer("dim", dim)
     arguments.number("base", base, above=0.0)
     arguments.choice("cosine_exponent", cosine_exponent, ("even", "odd"))
     arguments.index("start", start)
+    arguments.choice("layout", layout, LAYOUTS)
     positions = ops.arange(length, dtype="int32") + start
-    return _sinusoids(positions, dim, base, cosine_exponent)
+    return _sinusoids(positions, dim, base, cosine_exponent, layout)
 
 
-def _sinusoids(positions, dim, base, cosine_exponent):
+def _sinusoids(positions, dim, base, cosine_exponent, layout):
     """Computes the rows `(..., D)` of the table at int32 positions `(...)`."""
     index = ops.arange(dim, dtype="int32")
+    if layout == "halves":  # 0, 2, 4, ..., 1, 3, 5, ...
+        sines = (dim + 1) // 2
+        index = 2 * index - ops.where(index < sines, 0, 2 * sines - 1)
     cosine = index % 2 == 1
     exponent = index if cosine_exponent == "odd" else index - index % 2
     rate = ops.exp(ops.cast(exponent, "float32") * (-math.log(base) / dim))
@@ -71,12 +82,14 @@ def _sinusoids(positions, dim, base, cosine_exponent):
 class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
     """Adds sinusoidal positions to a sequence of vectors.
 
-    y[b, p] = x[b, p] + sinusoidal_table[start + p]. Masks pass through.
+    y[b, p] = x[b, p] + sinusoidal_table[shift + start + p]. Masks pass through.
     Shapes: B batch, L length, D model_dim.
 
     Args:
         base: The longest wavelength over 2 pi.
         cosine_exponent: "even" (the standard) or "odd".
+        layout: "interleaved" (the standard) or "halves", as in `sinusoidal_table`.
+        shift: Integer added to every position, the first of which is then not 0.
 
     Call arguments:
         x: Float tensor `(B, L, D)`.
@@ -88,8 +101,8 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
         Float tensor `(B, L, D)` in the compute dtype.
 
     Raises:
-        ValueError: If `cosine_exponent` is neither "even" nor "odd", or shapes do not
-            fit.
+        ValueError: If `cosine_exponent` is neither "even" nor "odd", `layout` is
+            unknown, or shapes do not fit.
 
     Example:
         >>> import numpy as np
@@ -105,6 +118,8 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
         self,
         base: float = 10000.0,
         cosine_exponent: Literal["even", "odd"] = "even",
+        layout: Literal["interleaved", "halves"] = "interleaved",
+        shift: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -112,6 +127,8 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
         self.cosine_exponent = arguments.choice(
             "cosine_exponent", cosine_exponent, ("even", "odd")
         )
+        self.layout = arguments.choice("layout", layout, LAYOUTS)
+        self.shift = arguments.integer("shift", shift)
         self.supports_masking = True
         self.built = True
 
@@ -120,8 +137,10 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
     ) -> Tensor:
         """Adds the positions `start`, `start + 1`, ..., or `positions`, to `x`."""
         check_rank("x", x, "(batch, length, width)")
-        positions = positions_of(x, start, positions)
-        rows = _sinusoids(positions, x.shape[-1], self.base, self.cosine_exponent)
+        positions = positions_of(x, start, positions) + self.shift
+        rows = _sinusoids(
+            positions, x.shape[-1], self.base, self.cosine_exponent, self.layout
+        )
         return x + ops.cast(rows, x.dtype)
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:
@@ -136,4 +155,6 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
             **config,
             "base": self.base,
             "cosine_exponent": self.cosine_exponent,
+            "layout": self.layout,
+            "shift": self.shift,
         }

@@ -42,6 +42,7 @@ class Block(arguments.Checked, keras.layers.Layer):
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         epsilon: float = EPSILON,
+        use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -73,6 +74,7 @@ class Block(arguments.Checked, keras.layers.Layer):
             "bias_initializer", bias_initializer
         )
         self.epsilon = epsilon
+        self.use_bias = arguments.boolean("use_bias", use_bias)
         self.supports_masking = True
         self.feed_forward_residual = self._residual(
             self._feed_forward(), "feed_forward_residual"
@@ -86,6 +88,7 @@ class Block(arguments.Checked, keras.layers.Layer):
             dropout=self.activation_dropout,
             kernel_initializer=self.kernel_initializer,
             bias_initializer=self.bias_initializer,
+            use_bias=self.use_bias,
             name="feed_forward",
             dtype=self.dtype_policy,
         )
@@ -111,6 +114,7 @@ class Block(arguments.Checked, keras.layers.Layer):
                 "dropout": self.attention_dropout,
                 "kernel_initializer": self.kernel_initializer,
                 "bias_initializer": self.bias_initializer,
+                "use_bias": self.use_bias,
                 "name": name,
                 "dtype": self.dtype_policy,
             }
@@ -183,6 +187,7 @@ class Block(arguments.Checked, keras.layers.Layer):
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "epsilon": self.epsilon,
+            "use_bias": self.use_bias,
         }
 
     @classmethod

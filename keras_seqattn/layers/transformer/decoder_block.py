@@ -68,6 +68,8 @@ class DecoderBlock(Block):
         kernel_initializer: Initializer of the kernels of attention and feed-forward.
         bias_initializer: Initializer of their biases.
         epsilon: Number added to the variance of each norm, positive.
+        use_bias: Whether the projections of attention and feed-forward have biases; of
+            an attention its own `use_bias` counts first.
 
     Call arguments:
         target: Float tensor `(B, T, D)`.
@@ -123,6 +125,7 @@ class DecoderBlock(Block):
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         epsilon: float = EPSILON,
+        use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -142,6 +145,7 @@ class DecoderBlock(Block):
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             epsilon=epsilon,
+            use_bias=use_bias,
             **kwargs,
         )
         self.cross_attention = checked_attention("cross_attention", cross_attention)

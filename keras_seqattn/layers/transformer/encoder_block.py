@@ -51,6 +51,8 @@ class EncoderBlock(Block):
         kernel_initializer: Initializer of the kernels of attention and feed-forward.
         bias_initializer: Initializer of their biases.
         epsilon: Number added to the variance of each norm, positive.
+        use_bias: Whether the projections of attention and feed-forward have biases; of
+            an attention its own `use_bias` counts first.
 
     Call arguments:
         x: Float tensor `(B, L, D)`.

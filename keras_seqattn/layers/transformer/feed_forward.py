@@ -16,6 +16,12 @@ from keras_seqattn.layers.weights.quantization import dtype_config
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
+def gelu_tanh(x: Tensor) -> Tensor:
+    """Computes GELU by its approximation with tanh (Hendrycks and Gimpel 2016)."""
+    return ops.gelu(x, approximate=True)
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
 class FeedForward(arguments.Checked, keras.layers.Layer):
     """Transforms each position by itself through a wider hidden layer.
 
@@ -31,6 +37,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
         dropout: Fraction of the hidden layer dropped while training, in [0, 1).
         kernel_initializer: Initializer of the kernels.
         bias_initializer: Initializer of the biases.
+        use_bias: Whether the projections have biases.
 
     Call arguments:
         x: Float tensor `(..., D)`.
@@ -49,7 +56,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
 
     Reference:
         Vaswani et al. 2017, section 3.3; gated: Shazeer 2020. Differs: the gate has
-        a bias.
+        a bias, unless `use_bias` is False.
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
         dropout: float = 0.0,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
+        use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -75,6 +83,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
         self.bias_initializer = arguments.keras_object(
             "bias_initializer", bias_initializer
         )
+        self.use_bias = arguments.boolean("use_bias", use_bias)
         self.supports_masking = True
         self.hidden_dense = self._dense(intermediate_dim, "hidden")
         self.gate_dense = self._dense(intermediate_dim, "gate") if gated else None
@@ -83,6 +92,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
     def _dense(self, units, name):
         return Dense(
             units,
+            use_bias=self.use_bias,
             kernel_initializer=copy_initializer(self.kernel_initializer),
             bias_initializer=copy_initializer(self.bias_initializer),
             name=name,
@@ -124,4 +134,5 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
             "dropout": self.dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "use_bias": self.use_bias,
         }
