@@ -23,7 +23,7 @@ from keras_seqattn import decoding, layers, models, training
 from keras_seqattn.version import __version__
 
 if TYPE_CHECKING:
-    from keras_seqattn import audit, export, plotting, recipes, text, tuning
+    from keras_seqattn import audit, convert, export, plotting, recipes, text, tuning
     from keras_seqattn.text_generator import TextGenerator
     from keras_seqattn.translator import Translator
 
@@ -34,6 +34,7 @@ __all__ = [
     "Translator",
     "__version__",
     "audit",
+    "convert",
     "decoding",
     "export",
     "layers",

@@ -251,7 +251,7 @@ class Translator:
             verbose: Whether to show a progress bar.
             first: Number of the first line in all that the caller passed.
         """
-        forced = None if prefix is None else self._tokenize("prefix", prefix)
+        forced = self._forced(lines, prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
         progress = (
             keras.utils.Progbar(len(filled), unit_name="line") if verbose else None
@@ -467,7 +467,10 @@ class Translator:
         )
         inputs = np.array([source_ids], "int32")
         if target is None:
-            found = decoding.generate(self.model, inputs, without_scores(self.search))
+            forced = self._forced([source], None)
+            found = decoding.generate(
+                self.model, inputs, without_scores(self.search), prefix=forced
+            )
             target_ids = found.sequence(0)
         else:
             (target_ids,) = self._tokenize("target", _checked_lines("target", [target]))
@@ -566,6 +569,16 @@ class Translator:
     def _checked_search(self, search):
         """Returns the search of a call, the translator's own for None."""
         return checked_search("search", self.search if search is None else search)
+
+    def _forced(self, lines, prefix):
+        """Returns the ids that each translation is to begin with, or None.
+
+        A tokenizer with `prefix_ids`, such as a language, puts them first by itself.
+        """
+        if prefix is not None:
+            return self._tokenize("prefix", prefix)
+        first = getattr(self.target_tokenizer, "prefix_ids", ())
+        return [list(first)] * len(lines) if first else None
 
     def _tokenize_with_end(self, name, lines, first=0, **drawing):
         """Tokenizes lines as they are trained with, the end at the end of each."""

@@ -57,6 +57,15 @@ def _tokenizer():
     return text.SentencePieceTokenizer.train(lines, vocabulary_size=290)
 
 
+def _mapped_tokenizer():
+    tokenizer = _tokenizer()
+    pieces = tokenizer.pieces[::-1]  # padding last
+    special = {"pad_id": 289, "start_id": 289, "end_id": 287, "unknown_id": 286}
+    return text.MappedSentencePieceTokenizer(
+        tokenizer._model, pieces, **special, special_ids=[288]
+    )
+
+
 _small_rnn = functools.partial(
     case, models.TranslationRNN, V, model_dim=D, inputs=(IDS, IDS)
 )
@@ -461,6 +470,7 @@ CASES = {
         case(training.Noam, 512, 4000, scale=2.0, inputs=(np.array(250),))
     ],
     "text.SentencePieceTokenizer": [(_tokenizer, (LINES,))],
+    "text.MappedSentencePieceTokenizer": [(_mapped_tokenizer, (LINES,))],
     "text.WordPieceTokenizer": [
         case(
             text.WordPieceTokenizer,

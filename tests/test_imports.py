@@ -43,6 +43,7 @@ ROOMS = {
     },
     "text_generator": {"decoding", "scheduling", "translator_file"},
     "export": {"decoding", "layers", "models", "scheduling", "text"},
+    "convert": {"decoding", "layers", "models", "translator"},
     "recipes": {"models", "training"},
     "plotting": set(),
     "tuning": {"decoding", "files", "models", "recipes", "training"},
@@ -52,6 +53,7 @@ ROOMS = {
 SHOWN = {"decoding": {"scheduling"}}
 # What a module may import of ours inside a function only.
 ROOMS_LATE = {
+    "convert.translators": {"text"},
     "translator": {"export"},
     "translator_file": {"text"},
     "tuning.corpus": {"text"},
@@ -59,8 +61,10 @@ ROOMS_LATE = {
 }
 # What may be imported from elsewhere, beside keras, numpy and the standard library.
 THEIRS = {
+    "convert.safetensors": {"ml_dtypes"},  # keras needs it too
     "text.tokenizers": {"sentencepiece"},
     "text.subwords": {"sentencepiece"},
+    "text.vocabulary": {"sentencepiece"},
     "tuning.hypermodels": {"keras_tuner"},
     "tuning.objective": {"keras_tuner"},
     "tuning.oracles": {"keras_tuner"},
@@ -78,6 +82,8 @@ THEIRS_LATE = {
     "backend.random": {"torch"},
     "backend.tracing": {"jax", "tensorflow", "torch"},
     "text.graph": {"tensorflow", "tensorflow_text"},
+    "text.vocabulary": {"tensorflow"},
+    "convert.translators": {"sentencepiece"},
     "decoding.quality": {"sacrebleu"},
     "text.phrases": {"babel"},
     "text.wordpiece": {"tensorflow", "tensorflow_text"},

@@ -35,6 +35,10 @@ are; where beams compete, a near tie may then be decided otherwise.
 - `repetition_penalty` and `no_repeat_ngram_size`: as in the search.
 - `end_token`: with `stop_ids`, the texts of these and of the end token.
 
+A tokenizer with `prefix_ids`, such as the language of a model of many, puts them before
+a line: their pieces (`tokenizer.pieces`) are the caller's to add, to the source's
+pieces, and as `target_prefix` where it is the target's.
+
 Its sources are the pieces into which SentencePiece cuts a line by `source.spm`, without
 an end token, which the engine adds by itself; `target.spm` joins what it returns. A
 line that is empty has to be left out, and translates to "".

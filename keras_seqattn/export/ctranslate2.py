@@ -9,13 +9,18 @@ from keras_seqattn import arguments
 from keras_seqattn.export.artifact import needed_package
 from keras_seqattn.export.transformer_spec import refuse, transformer_spec
 from keras_seqattn.models import TranslationTransformer
-from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
+from keras_seqattn.text import (
+    ByteTokenizer,
+    MappedSentencePieceTokenizer,
+    SentencePieceTokenizer,
+)
 
 if TYPE_CHECKING:
     from keras_seqattn.translator import Translator
 
 
 QUANTIZATIONS = (None, "float32", "int8", "int8_float32", "int16", "float16")
+WITH_MODELS = (SentencePieceTokenizer, MappedSentencePieceTokenizer)
 # Positions of a model that sets no limit itself.
 MAX_LENGTH = 1024
 
@@ -80,7 +85,7 @@ def prepare(
     spec = transformer_spec(model, _number_of_positions(model, max_length))
     spec.register_source_vocabulary(pieces["source"])
     spec.register_target_vocabulary(pieces["target"])
-    _fill_config(spec.config, model, pieces)
+    _fill_config(spec.config, model, pieces, tokenizers["source"].unknown_id)
     spec.validate()
     spec.optimize(quantization)
 
@@ -88,7 +93,7 @@ def prepare(
         folder.mkdir()
         spec.save(str(folder))
         for side, tokenizer in tokenizers.items():
-            if isinstance(tokenizer, SentencePieceTokenizer):
+            if isinstance(tokenizer, WITH_MODELS):
                 pathlib.Path(folder, f"{side}.spm").write_bytes(_model_bytes(tokenizer))
 
     return write
@@ -101,12 +106,12 @@ def _number_of_positions(model, max_length):
     return arguments.integer("max_length", max_length, least=1, most=limit)
 
 
-def _fill_config(config, model, pieces):
+def _fill_config(config, model, pieces, unknown_id):
     """Names to the engine the special tokens, which it then adds by itself."""
     ends = {side: pieces[side][model.end_id] for side in pieces}
     if ends["source"] != ends["target"]:
         refuse("have one end token for source and target", f"{ends!r}")
-    config.unk_token = "<unk>"
+    config.unk_token = pieces["source"][unknown_id]
     config.bos_token = pieces["target"][model.start_id]
     config.eos_token = pieces["target"][model.end_id]
     config.decoder_start_token = config.bos_token
@@ -117,16 +122,14 @@ def _pieces(side, tokenizer):
     """Returns the text of each token id, which CTranslate2 knows tokens by."""
     if isinstance(tokenizer, ByteTokenizer):
         return ["<pad>", "<s>", "</s>", "<unk>", *(f"<0x{b:02X}>" for b in range(256))]
-    if not isinstance(tokenizer, SentencePieceTokenizer):
+    if not isinstance(tokenizer, WITH_MODELS):
         raise ValueError(
-            f"`{side}_tokenizer` must be a `SentencePieceTokenizer` or a "
-            "`ByteTokenizer` for CTranslate2, which has to know the pieces. "
+            f"`{side}_tokenizer` must be a `SentencePieceTokenizer`, a "
+            "`MappedSentencePieceTokenizer` or a `ByteTokenizer` for CTranslate2, "
+            "which has to know the pieces. "
             f"Received: {side}_tokenizer of class {type(tokenizer).__name__}."
         )
-    processor = needed_package("sentencepiece", "ctranslate2").SentencePieceProcessor(
-        model_proto=_model_bytes(tokenizer)
-    )
-    return [processor.id_to_piece(token) for token in range(processor.vocab_size())]
+    return tokenizer.pieces
 
 
 def _model_bytes(tokenizer):

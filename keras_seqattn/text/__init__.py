@@ -6,10 +6,12 @@ from keras_seqattn.text.language import language_batches
 from keras_seqattn.text.parallel import read_parallel, read_tsv
 from keras_seqattn.text.synthesis import synthesize
 from keras_seqattn.text.tokenizers import ByteTokenizer, SentencePieceTokenizer
+from keras_seqattn.text.vocabulary import MappedSentencePieceTokenizer
 from keras_seqattn.text.wordpiece import WordPieceTokenizer
 
 __all__ = [
     "ByteTokenizer",
+    "MappedSentencePieceTokenizer",
     "SentencePieceTokenizer",
     "WordPieceTokenizer",
     "language_batches",

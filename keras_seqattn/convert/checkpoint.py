@@ -1,0 +1,155 @@
+"""A trained model of Hugging Face's format: its configuration and its tensors."""
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from keras_seqattn import arguments
+from keras_seqattn.convert.safetensors import read_folder
+
+_MISSING = object()
+
+
+def refuse(requirement: str, received: str) -> NoReturn:
+    """Raises the error of a model that is none of ours."""
+    raise ValueError(f"`source` must {requirement}. Received: {received}.")
+
+
+class Checkpoint:
+    """The configuration and the tensors of a trained model.
+
+    Args:
+        config: What `config.json` holds.
+        tensors: Arrays by name.
+
+    Attributes:
+        unread: Names of the tensors that nothing has taken so far.
+    """
+
+    def __init__(self, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+        self._config, self._tensors = config, tensors
+        self.unread: set[str] = set(tensors)
+
+    @classmethod
+    def of(cls, source: Any) -> "Checkpoint":
+        """Reads a folder, or takes over a model of transformers.
+
+        Args:
+            source: Path of the folder, or the model.
+
+        Returns:
+            A `Checkpoint`.
+
+        Raises:
+            ValueError: If `source` is neither, or a file in it is missing or damaged.
+        """
+        if hasattr(source, "state_dict") and hasattr(source, "config"):
+            tensors = {
+                name: value.detach().cpu().float().numpy()
+                for name, value in source.state_dict().items()
+            }
+            return cls(source.config.to_dict(), tensors)
+        folder = model_folder(source)
+        return cls(read_json(folder / "config.json"), read_folder(folder))
+
+    @property
+    def model_type(self) -> str:
+        """What the configuration calls the architecture."""
+        return str(self._config.get("model_type"))
+
+    def option(self, *names: str, default: Any = _MISSING) -> Any:
+        """Returns the first option of the configuration that is there and not None.
+
+        Args:
+            *names: Names of the option.
+            default: What stands for a missing one; without it that is an error.
+
+        Returns:
+            The value.
+        """
+        for name in names:
+            if self._config.get(name) is not None:
+                return self._config[name]
+        if default is not _MISSING:
+            return default
+        refuse(
+            f"have the option {names[0]!r} in its configuration",
+            f"a configuration of model_type={self.model_type!r} without it",
+        )
+
+    def take(self, names: str | Sequence[str], shape: Sequence[int]) -> np.ndarray:
+        """Returns a tensor as float32.
+
+        Args:
+            names: Its name, or all names of one that is shared.
+            shape: Its shape.
+
+        Returns:
+            A float32 array.
+
+        Raises:
+            ValueError: If it is missing or has another shape.
+        """
+        names = [names] if isinstance(names, str) else list(names)
+        self.unread.difference_update(names)
+        found = next((name for name in names if name in self._tensors), None)
+        shape = tuple(shape)
+        if found is None:
+            refuse(
+                f"hold the tensor {names[0]!r} of shape {shape}",
+                f"{len(self._tensors)} tensors without it",
+            )
+        array = self._tensors[found]
+        if tuple(array.shape) != shape:
+            refuse(
+                f"hold the tensor {found!r} of shape {shape}, as its configuration has "
+                "it",
+                f"shape {tuple(array.shape)}",
+            )
+        return np.asarray(array, "float32")
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of this name."""
+        return name in self._tensors
+
+    def tensor(self, name: str) -> np.ndarray:
+        """Returns a tensor as it is, which is not thereby taken."""
+        return self._tensors[name]
+
+    def ignore(self, *endings: str) -> None:
+        """Leaves out the tensors whose names end so: they say nothing new."""
+        self.unread = {name for name in self.unread if not name.endswith(endings)}
+
+    def check_all_read(self) -> None:
+        """Raises an error if some tensor was not taken."""
+        if self.unread:
+            refuse(
+                f"be a model of type {self.model_type!r} without further weights",
+                f"the tensor {min(self.unread)!r}, one of {len(self.unread)} that have "
+                "no place in our model",
+            )
+
+
+def model_folder(source: Any) -> pathlib.Path:
+    """Returns the path of a folder that holds a `config.json`, checked."""
+    folder = pathlib.Path(arguments.path("source", source))
+    if not (folder / "config.json").is_file():
+        refuse(
+            "be a model of transformers, or a folder of one with 'config.json'",
+            f"source={str(source)!r}",
+        )
+    return folder
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Returns what a JSON file holds, a dict."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        refuse(f"hold {path.name!r} as a JSON object", "a file that is none")
+    return found

@@ -1,0 +1,95 @@
+"""Llama-shaped language models: Llama, and Mistral with its window."""
+
+from typing import Any
+
+from keras_seqattn.convert.blocks import (
+    activation_of,
+    fill_attention,
+    fill_dense,
+    fill_norm,
+)
+from keras_seqattn.convert.checkpoint import Checkpoint, refuse
+from keras_seqattn.layers import RotaryPositions
+from keras_seqattn.models import LanguageModel
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+TABLE, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Returns our options of a Llama-shaped model."""
+    option = checkpoint.option
+    num_heads, model_dim = option("num_attention_heads"), option("hidden_size")
+    biases = [option(f"{part}_bias", default=False) for part in ("attention", "mlp")]
+    attention = {
+        "num_key_value_heads": option("num_key_value_heads", default=num_heads),
+        "positions": _rotary(checkpoint),
+        "use_bias": biases[0],
+    }
+    window = option("sliding_window", default=None)
+    if window is not None:
+        attention["sliding_window"] = window
+    start_id, end_id = option("bos_token_id"), option("eos_token_id")
+    return {
+        "vocabulary_size": option("vocab_size"),
+        "model_dim": model_dim,
+        "num_heads": num_heads,
+        "num_layers": option("num_hidden_layers"),
+        "key_dim": option("head_dim", default=model_dim // num_heads),
+        "intermediate_dim": option("intermediate_size"),
+        "dropout": 0.0,
+        "attention_dropout": option("attention_dropout", default=0.0),
+        "activation": activation_of(option("hidden_act")),
+        "gated": True,
+        "positions": None,
+        "norm": "rms",
+        "epsilon": option("rms_norm_eps"),
+        "use_bias": biases[1],
+        "embedding_scale": 1.0,
+        "tie_embeddings": option("tie_word_embeddings", default=False),
+        "attention": attention,
+        "max_length": option("max_position_embeddings"),
+        "start_id": start_id,
+        # Of several ends one is the model's; the others are `stop_ids` of a search.
+        "end_id": end_id[0] if isinstance(end_id, list) else end_id,
+        # Few of these models have padding; the unknown token never stands in a text.
+        "pad_id": option("pad_token_id", default=0),
+    }
+
+
+def _rotary(checkpoint):
+    given = checkpoint.option("rope_parameters", "rope_scaling", default={})
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind not in ("default", "linear"):
+        refuse(
+            "have rotary positions of kind 'default' or 'linear'", f"rope_type={kind!r}"
+        )
+    base = given.get("rope_theta")
+    if base is None:
+        base = checkpoint.option("rope_theta", default=10000.0)
+    return RotaryPositions(base=base, scaling=given.get("factor", 1.0))
+
+
+def fill(checkpoint: Checkpoint, model: LanguageModel) -> None:
+    """Fills a model with the tensors of a checkpoint."""
+    config = model.config
+    table = model.get_layer("embedding").embeddings
+    names = [TABLE, OUTPUT] if config.tie_embeddings else [TABLE]
+    table.assign(checkpoint.take(names, table.shape))
+    if not config.tie_embeddings:
+        kernel = model.get_layer("output").kernel
+        kernel.assign(checkpoint.take(OUTPUT, kernel.shape[::-1]).T)
+    for depth in range(config.num_layers):
+        name, block = f"model.layers.{depth}", model.get_layer(f"decoder_{depth}")
+        residual, forward = block.attention_residual, block.feed_forward_residual
+        fill_attention(checkpoint, f"{name}.self_attn", residual.sublayer, PROJECTIONS)
+        fill_norm(checkpoint, f"{name}.input_layernorm", residual.norm_layer)
+        fill_norm(checkpoint, f"{name}.post_attention_layernorm", forward.norm_layer)
+        for part, dense in (
+            ("gate_proj", forward.sublayer.hidden_dense),
+            ("up_proj", forward.sublayer.gate_dense),
+            ("down_proj", forward.sublayer.output_dense),
+        ):
+            fill_dense(checkpoint, f"{name}.mlp.{part}", dense)
+    fill_norm(checkpoint, "model.norm", model.get_layer("decoder_norm"))
+    checkpoint.ignore("rotary_emb.inv_freq")

@@ -1,0 +1,80 @@
+"""`model_from_huggingface`: a trained model as one of ours."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+
+from keras_seqattn.convert import bart, llama, t5
+from keras_seqattn.convert.checkpoint import Checkpoint, refuse
+from keras_seqattn.models import LanguageModel, TranslationTransformer
+
+
+class Family(NamedTuple):
+    """How models of one architecture are read.
+
+    Attributes:
+        model: The class of ours.
+        options: Function of a `Checkpoint` that returns the class's arguments.
+        fill: Function of a `Checkpoint` and the model that sets its weights.
+    """
+
+    model: type
+    options: Callable[[Checkpoint], dict[str, Any]]
+    fill: Callable[[Checkpoint, Any], None]
+
+
+FAMILIES = {
+    "marian": Family(TranslationTransformer, bart.marian_options, bart.fill),
+    "m2m_100": Family(TranslationTransformer, bart.m2m_options, bart.fill),
+    "mbart": Family(TranslationTransformer, bart.mbart_options, bart.fill),
+    "t5": Family(TranslationTransformer, t5.t5_options, t5.fill),
+    "llama": Family(LanguageModel, llama.llama_options, llama.fill),
+    "mistral": Family(LanguageModel, llama.llama_options, llama.fill),
+}
+
+
+def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
+    """Makes one of our models of a trained model of Hugging Face's format.
+
+    Token ids stay what they are, and so do the logits, up to rounding. What the
+    architecture lacks among ours is refused.
+
+    Args:
+        source: A folder with `config.json` and `model.safetensors` (or the parts of
+            one, with their index), as `save_pretrained` of transformers writes it and
+            the Hub has it; or the transformers model itself. Of type "marian",
+            "m2m_100" (NLLB's too), "mbart" or "t5": a `TranslationTransformer`; of type
+            "llama" or "mistral": a `LanguageModel`.
+        **options: Arguments of our model in place of the checkpoint's, such as
+            `dropout`, `dtype` or `name`.
+
+    Returns:
+        A `TranslationTransformer` or a `LanguageModel`, float32 unless `dtype` is
+        given. Copying takes as much memory again as the model.
+
+    Raises:
+        ValueError: If `source` is no such model, is of another architecture, holds no
+            safetensors, or has tensors that are missing, of another shape, or have no
+            place in our model.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp(), "bert")
+        >>> folder.mkdir()
+        >>> model_from_huggingface(folder)
+        Traceback (most recent call last):
+        ...
+        ValueError: `source` must be a model of transformers, ...
+    """
+    checkpoint = Checkpoint.of(source)
+    if checkpoint.model_type not in FAMILIES:
+        refuse(
+            f"be a model of one of the types {tuple(FAMILIES)}",
+            f"model_type={checkpoint.model_type!r}",
+        )
+    family = FAMILIES[checkpoint.model_type]
+    model = family.model(**{**family.options(checkpoint), **options})
+    family.fill(checkpoint, model)
+    checkpoint.check_all_read()
+    return model

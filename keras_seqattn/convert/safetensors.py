@@ -1,0 +1,105 @@
+"""Tensors of safetensors files, as NumPy arrays that are read when they are used.
+
+The format, whole: eight bytes with the length of the header, the header as JSON, and
+the tensors' bytes (https://github.com/huggingface/safetensors#format).
+"""
+
+import json
+import math
+import pathlib
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = {
+    "F64": np.dtype("float64"),
+    "F32": np.dtype("float32"),
+    "F16": np.dtype("float16"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+# What the files of weights are called that hold Python code to be run.
+PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+# Longer headers are refused by the reference implementation too.
+LONGEST_HEADER = 100_000_000
+
+
+def read_folder(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns the tensors of a model's folder by name, of one file or several.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        A dict of arrays, mapped from the files.
+
+    Raises:
+        ValueError: If the folder holds no safetensors, or one that is damaged.
+    """
+    if (folder / SINGLE).is_file():
+        return read_file(folder / SINGLE)
+    if (folder / INDEX).is_file():
+        files = set(json.loads((folder / INDEX).read_text())["weight_map"].values())
+        parts = [read_file(folder / name) for name in sorted(files)]
+        return {name: array for part in parts for name, array in part.items()}
+    pickles = [path.name for kind in PICKLES for path in sorted(folder.glob(kind))]
+    hint = (
+        f"which holds {pickles[0]!r}, a pickle, and loading one can run any code: "
+        "save the model again with `model.save_pretrained(folder)` of transformers"
+        if pickles
+        else "which holds no such file"
+    )
+    raise ValueError(
+        f"`source` must be a folder with {SINGLE!r}, the weights. "
+        f"Received: source={str(folder)!r}, {hint}."
+    )
+
+
+def read_file(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns the tensors of a safetensors file by name.
+
+    Args:
+        path: The file.
+
+    Returns:
+        A dict of arrays, mapped from the file.
+
+    Raises:
+        ValueError: If the file is something else, is cut off, or has a tensor of
+            another dtype than floats.
+    """
+    if not path.is_file():
+        _refuse(path, "which is no file")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header_size = int.from_bytes(file.read(8), "little")
+        begin = 8 + header_size
+        if not 2 <= header_size <= LONGEST_HEADER or begin > size:
+            _refuse(path)
+        try:
+            header = json.loads(file.read(header_size))
+        except ValueError:
+            header = None
+    if not isinstance(header, dict):
+        _refuse(path)
+    header.pop("__metadata__", None)
+    return {name: _array(path, begin, size, **about) for name, about in header.items()}
+
+
+def _array(path, begin, size, dtype: str, shape: list, data_offsets: list) -> Any:
+    first, last = data_offsets
+    if dtype not in DTYPES:
+        _refuse(path, f"with a tensor of dtype {dtype!r}, which is none of floats")
+    count = math.prod(shape)
+    if begin + last > size or last - first != count * DTYPES[dtype].itemsize:
+        _refuse(path, "which is cut off")
+    if not count:
+        return np.zeros(shape, DTYPES[dtype])
+    return np.memmap(path, DTYPES[dtype], "r", begin + first, tuple(shape))
+
+
+def _refuse(path, why="which is something else, such as a pickle") -> NoReturn:
+    raise ValueError(
+        f"`source` must hold weights as safetensors. Received: {path.name!r}, {why}."
+    )

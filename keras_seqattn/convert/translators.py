@@ -1,0 +1,272 @@
+"""`translator_from_huggingface`: a trained model with its tokenizers."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from keras_seqattn import arguments
+from keras_seqattn.annotations import Path
+from keras_seqattn.convert.checkpoint import model_folder, read_json, refuse
+from keras_seqattn.convert.languages import M2M_LANGUAGES
+from keras_seqattn.convert.model import model_from_huggingface
+from keras_seqattn.decoding import BeamSearch
+from keras_seqattn.translator import Translator
+
+# The names of the SentencePiece models of families with one for both sides.
+SHARED_MODELS = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
+# What fairseq's vocabularies begin with, before the pieces of the SentencePiece model.
+FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def translator_from_huggingface(
+    folder: Path,
+    source: str | None = None,
+    target: str | None = None,
+    **options: Any,
+) -> Translator:
+    """Makes a translator of a trained model of Hugging Face's format.
+
+    Its tokenizers split text by the folder's own SentencePiece models and have the
+    trained model's ids. What a text would have to contain for a tokenizer of
+    transformers to read a special token in it, such as "</s>", is text here.
+
+    Args:
+        folder: Folder with `config.json`, `model.safetensors` and what the family's
+            tokenizer has: `source.spm`, `target.spm` and `vocab.json` of Marian;
+            `sentencepiece.bpe.model` and `vocab.json` of M2M-100;
+            `sentencepiece.bpe.model` of NLLB and mBART-50; `spiece.model` of T5.
+        source: The source's language, as the model calls it ("en", "eng_Latn",
+            "en_XX"): for M2M-100, NLLB and mBART-50, which have to be told.
+        target: The target's language, for these and for a Marian model of several
+            targets ("fra" for its token ">>fra<<"). For T5 and MADLAD, text put before
+            each line: "translate English to German: ", "<2de> ".
+        **options: Arguments of our model in place of the checkpoint's.
+
+    Returns:
+        A `Translator`. Its search is a `BeamSearch` of the width that the folder's
+        `generation_config.json` names, greedy where that names none.
+
+    Raises:
+        ValueError: If the folder is none of a model that translates, a file is missing
+            or damaged, the vocabulary has not the size of the model's or does not fit
+            the SentencePiece model, or a language is missing or unknown.
+
+    Example:
+        >>> translator_from_huggingface("no_such_folder")
+        Traceback (most recent call last):
+        ...
+        ValueError: `source` must be a model of transformers, ...
+    """
+    path = model_folder(folder)
+    for name, value in (("source", source), ("target", target)):
+        arguments.instance(name, value, str, "a string", optional=True)
+    kind = read_json(path / "config.json").get("model_type")
+    if kind not in TOKENIZERS:
+        refuse(
+            f"be a model that translates, of one of the types {tuple(TOKENIZERS)}",
+            f"model_type={kind!r}",
+        )
+    model = model_from_huggingface(path, **options)
+    tokenizers = TOKENIZERS[kind](path, model, source, target)
+    return Translator(model, *tokenizers, search=_search(path))
+
+
+def _search(folder):
+    """Returns the search that the folder asks for, or None."""
+    found = {}
+    for name in ("config.json", "generation_config.json"):
+        if (folder / name).is_file():
+            found |= read_json(folder / name)
+    width = found.get("num_beams") or 1
+    penalty = found.get("length_penalty")
+    return (
+        BeamSearch(width, length_penalty=1.0 if penalty is None else float(penalty))
+        if width > 1
+        else None
+    )
+
+
+def _marian(folder, model, source, target):
+    """Two SentencePiece models, and one vocabulary of both, or two."""
+    _check_no_language("source", source, "a Marian model, whose source is one language")
+    vocabularies = [folder / "vocab.json"] * 2
+    if model.config.target_vocabulary_size is not None:
+        vocabularies[1] = folder / "target_vocab.json"
+    sides = []
+    for side, path in zip(("source", "target"), vocabularies, strict=True):
+        pieces = _in_order(path, getattr(model, f"{side}_vocabulary_size"))
+        prefix = []
+        if side == "source" and target is not None:
+            tags = [x[2:-2] for x in pieces if x.startswith(">>") and x.endswith("<<")]
+            arguments.choice("target", target, tuple(tags))
+            prefix = [pieces.index(f">>{target}<<")]
+        special = [i for i, x in enumerate(pieces) if _is_tag(x)]
+        spm = _bytes(folder / f"{side}.spm")
+        sides.append(_tokenizer(spm, pieces, model, special, prefix, side=side))
+    return sides
+
+
+def _m2m(folder, model, source, target):
+    """M2M-100, with a vocabulary in JSON, or NLLB, with fairseq's."""
+    if not (folder / "vocab.json").is_file():
+        return _fairseq(folder, model, source, target)
+    spm = _bytes(_shared_model(folder))
+    pieces = _in_order(folder / "vocab.json")
+    tags = {code: len(pieces) + i for i, code in enumerate(M2M_LANGUAGES)}
+    pieces += [f"__{code}__" for code in M2M_LANGUAGES]
+    return _tagged(spm, pieces, model, tags, source, target)
+
+
+def _fairseq(folder, model, source, target):
+    """NLLB and mBART-50: the SentencePiece model's order, then the languages."""
+    if read_json(folder / "config.json").get("model_type") == "mbart":
+        _check_mbart(folder)
+    spm = _bytes(_shared_model(folder))
+    processor = _processor(spm, "sentencepiece.bpe.model")
+    size = processor.vocab_size()
+    pieces = FAIRSEQ + [processor.id_to_piece(i) for i in range(3, size)]
+    languages = _languages(folder)
+    if not languages:
+        refuse(
+            "hold the languages as 'additional_special_tokens' in "
+            "'special_tokens_map.json' or 'tokenizer_config.json'",
+            "a folder without them",
+        )
+    tags = {tag: len(pieces) + i for i, tag in enumerate(languages)}
+    return _tagged(spm, pieces + languages, model, tags, source, target)
+
+
+def _check_mbart(folder):
+    path = folder / "tokenizer_config.json"
+    name = read_json(path).get("tokenizer_class", "") if path.is_file() else ""
+    if not name.startswith("MBart50"):
+        refuse(
+            "have the tokenizer of mBART-50, with the language before the text; that "
+            "of mBART-25 puts it behind the end, where a `Translator` puts nothing "
+            "(`model_from_huggingface` reads the model)",
+            f"tokenizer_class={name!r}",
+        )
+
+
+def _t5(folder, model, source, target):
+    """One SentencePiece model, in its own order."""
+    _check_no_language("source", source, "T5; `target` is the text before each line")
+    spm = _bytes(_shared_model(folder))
+    processor = _processor(spm, "spiece.model")
+    pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]
+    own = _tokenizer(spm, pieces, model, [], text_prefix=target or "")
+    return own, (_tokenizer(spm, pieces, model, []) if target else None)
+
+
+def _tagged(spm, pieces, model, tags, source, target):
+    """Returns the tokenizers of two languages of a model of many."""
+    for name, value in (("source", source), ("target", target)):
+        arguments.choice(name, value, tuple(tags))
+    special = list(tags.values())
+    return [
+        _tokenizer(spm, pieces, model, special, [tags[language]])
+        for language in (source, target)
+    ]
+
+
+def _tokenizer(spm, pieces, model, special, prefix=(), text_prefix="", side="source"):
+    from keras_seqattn.text import MappedSentencePieceTokenizer
+
+    size = getattr(model, f"{side}_vocabulary_size")
+    if len(pieces) > size:
+        refuse(
+            f"have a vocabulary of at most {size} entries, as many as its model",
+            f"{len(pieces)} entries",
+        )
+    # Models have rows for more ids, which no text has.
+    spare = range(len(pieces), size)
+    special = [*special, *spare]
+    pieces = [*pieces, *(f"<unused_{i}>" for i in spare)]
+    unknown = pieces.index("<unk>") if "<unk>" in pieces else model.end_id
+    return MappedSentencePieceTokenizer(
+        spm,
+        pieces,
+        pad_id=model.pad_id,
+        start_id=model.start_id,
+        end_id=model.end_id,
+        unknown_id=unknown,
+        special_ids=special,
+        prefix_ids=prefix,
+        text_prefix=text_prefix,
+    )
+
+
+def _check_no_language(name, value, what):
+    if value is not None:
+        arguments.refuse(name, value, f"None for {what}")
+
+
+def _is_tag(piece):
+    return piece.startswith(">>") and piece.endswith("<<")
+
+
+def _in_order(path: pathlib.Path, size: int | None = None) -> list[str]:
+    """Returns the pieces of a JSON vocabulary by id."""
+    if not path.is_file():
+        refuse(f"hold {path.name!r}", f"source={str(path.parent)!r} without it")
+    ids = read_json(path)
+    pieces = sorted(ids, key=ids.get)
+    if sorted(ids.values()) != list(range(len(ids))):
+        refuse(
+            f"have ids from 0 on in {path.name!r}, each once",
+            f"{len(ids)} pieces with ids up to {max(ids.values(), default=None)}",
+        )
+    if size is not None and len(pieces) > size:
+        refuse(
+            f"have at most {size} pieces in {path.name!r}, as its model has",
+            f"{len(pieces)} pieces",
+        )
+    return pieces
+
+
+def _languages(folder):
+    """Returns the tokens that a tokenizer of transformers has been given, in order."""
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if not (folder / name).is_file():
+            continue
+        found = read_json(folder / name)
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            if found.get(key):
+                return [x if isinstance(x, str) else x["content"] for x in found[key]]
+    return []
+
+
+def _shared_model(folder):
+    for name in SHARED_MODELS:
+        if (folder / name).is_file():
+            return folder / name
+    refuse(
+        f"hold its SentencePiece model, one of {SHARED_MODELS}; 'tokenizer.json' alone "
+        "is not read",
+        f"source={str(folder)!r}",
+    )
+
+
+def _bytes(path):
+    if not path.is_file():
+        refuse(f"hold {path.name!r}", f"source={str(path.parent)!r} without it")
+    content = path.read_bytes()
+    _processor(content, path.name)
+    return content
+
+
+def _processor(content, name):
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        return SentencePieceProcessor(model_proto=content)
+    except RuntimeError:
+        refuse(f"hold {name!r} as a SentencePiece model", "a file that is none")
+
+
+TOKENIZERS: dict[str, Callable[..., Any]] = {
+    "marian": _marian,
+    "m2m_100": _m2m,
+    "mbart": _fairseq,
+    "t5": _t5,
+}

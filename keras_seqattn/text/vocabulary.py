@@ -1,0 +1,198 @@
+"""A SentencePiece model whose pieces have the ids of a vocabulary of their own."""
+
+import base64
+import functools
+from collections.abc import Sequence
+from typing import Any, Self
+
+import keras
+import sentencepiece
+
+from keras_seqattn import arguments
+from keras_seqattn.text import graph
+from keras_seqattn.text.subwords import Subwords
+from keras_seqattn.text.tokenizers import Tokenizer
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class MappedSentencePieceTokenizer(Tokenizer):
+    """Splits text by a SentencePiece model, into the ids of a trained model.
+
+    Trained models number pieces in their own order, with tokens of their own among
+    them, such as the languages. Text loses what the SentencePiece model's normalisation
+    loses, as it does for the trained model; a special token's text in a line is text.
+
+    Each line may begin with given ids: the language of a model of many. They are part
+    of what `tokenize` returns, so that batches, scores and prefixes have them, a
+    `Translator` forces them to come first in what it generates, and `detokenize` leaves
+    them out. `convert.translator_from_huggingface` makes such tokenizers.
+
+    Args:
+        model: Bytes of a SentencePiece model.
+        pieces: Text of each id, a list of V different strings; what the model does not
+            produce, its place alone counts.
+        pad_id: The id that fills a batch.
+        start_id: The id a sentence starts with; it may be another special token's too.
+        end_id: The id a sentence ends with.
+        unknown_id: The id of pieces that are not among `pieces`.
+        special_ids: Ids that stand for no text, beside these four.
+        prefix_ids: Ids that each line begins with.
+        text_prefix: Text put before each line.
+
+    Raises:
+        ValueError: If `model` is no such model, fewer than half of its pieces are among
+            `pieces`, or an id is outside the vocabulary.
+
+    Example:
+        >>> import io
+        >>> model = io.BytesIO()
+        >>> sentencepiece.SentencePieceTrainer.train(
+        ...     sentence_iterator=iter(["a man sings", "two men sing"] * 20),
+        ...     model_writer=model, vocab_size=16, minloglevel=2)
+        >>> model = model.getvalue()
+        >>> processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        >>> pieces = [processor.id_to_piece(i) for i in range(3, 16)]
+        >>> tokenizer = MappedSentencePieceTokenizer(
+        ...     model, ["</s>", "<unk>", *pieces, "<pad>"],
+        ...     pad_id=15, start_id=15, end_id=0, unknown_id=1)
+        >>> tokenizer.detokenize(tokenizer.tokenize(["two men sing"]))
+        ['two men sing']
+
+    Reference:
+        Kudo and Richardson 2018, "SentencePiece". Differs: the ids.
+    """
+
+    def __init__(
+        self,
+        model: bytes,
+        pieces: Sequence[str],
+        pad_id: int,
+        start_id: int,
+        end_id: int,
+        unknown_id: int,
+        special_ids: Sequence[int] = (),
+        prefix_ids: Sequence[int] = (),
+        text_prefix: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        wanted = "the text of each id, a list of strings"
+        given = arguments.sequence("pieces", pieces, wanted)
+        self._pieces = list(arguments.strings("pieces", given))
+        if not self._pieces:
+            arguments.refuse("pieces", pieces, wanted)
+        self.vocabulary_size = len(self._pieces)
+        last = self.vocabulary_size - 1
+        self.pad_id = arguments.integer("pad_id", pad_id, 0, last)
+        self.start_id = arguments.integer("start_id", start_id, 0, last)
+        self.end_id = arguments.integer("end_id", end_id, 0, last)
+        self.unknown_id = arguments.integer("unknown_id", unknown_id, 0, last)
+        self.special_ids = self._checked_ids("special_ids", special_ids)
+        self.prefix_ids = self._checked_ids("prefix_ids", prefix_ids)
+        self.text_prefix = arguments.instance(
+            "text_prefix", text_prefix, str, "a string"
+        )
+        wanted = "the bytes of a SentencePiece model"
+        self._model = arguments.instance("model", model, bytes, wanted)
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise ValueError(
+                f"`model` must be {wanted}. Received: {len(model)} other bytes."
+            ) from error
+        self._ids = self._ids_of_pieces()
+        special = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
+        self._silent = {*special, *self.special_ids, *self.prefix_ids}
+
+    def _checked_ids(self, name, ids):
+        last = self.vocabulary_size - 1
+        given = arguments.sequence(name, ids, "a list of token ids")
+        return [arguments.integer(name, token, 0, last) for token in given]
+
+    def _ids_of_pieces(self):
+        """Returns the id of each piece of the model, a list."""
+        numbers = {piece: number for number, piece in enumerate(self._pieces)}
+        size = self._processor.vocab_size()
+        found = [numbers.get(self._processor.id_to_piece(i)) for i in range(size)]
+        missing = found.count(None)
+        if 2 * missing > size:
+            raise ValueError(
+                "`pieces` must be the vocabulary of this SentencePiece model. "
+                f"Received: pieces without {missing} of the model's {size} pieces."
+            )
+        unknown = self._processor.unk_id()
+        return [
+            self.unknown_id if token is None or i == unknown else token
+            for i, token in enumerate(found)
+        ]
+
+    @functools.cached_property
+    def _subwords(self):
+        return Subwords(self._model, self._processor.unk_id())
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text of each token id, a list of strings."""
+        return list(self._pieces)
+
+    def _encode(self, lines, sampling, seed):
+        lines = [self.text_prefix + line for line in lines]
+        return [
+            [*self.prefix_ids, *(self._ids[number] for number in row)]
+            for row in self._segmented(lines, sampling, seed)
+        ]
+
+    def _segmented(self, lines, sampling, seed):
+        """Returns the model's own numbers of the pieces."""
+        if not lines:
+            return []
+        if not sampling:
+            return self._processor.encode(lines)
+        if seed is not None:
+            lines = self._processor.normalize(lines)
+            return self._subwords.draw(lines, sampling, seed)
+        return self._processor.encode(
+            lines, enable_sampling=True, alpha=sampling, nbest_size=-1
+        )  # -1: of all segmentations.
+
+    @functools.cached_property
+    def _to_numbers(self):
+        return graph.sentencepiece_function(self._model)
+
+    def _encode_tensor(self, strings, sampling):
+        import tensorflow as tf
+
+        strings = tf.strings.join([self.text_prefix, strings])
+        found = self._to_numbers(strings, sampling)
+        table = tf.constant(self._ids, tf.int32)
+        ids = found.with_flat_values(tf.gather(table, found.flat_values))
+        prefix = tf.constant([self.prefix_ids], tf.int32)
+        return tf.concat([tf.repeat(prefix, ids.nrows(), axis=0), ids], axis=1)
+
+    def _decode(self, rows):
+        return [
+            self._processor.decode_pieces(
+                [self._pieces[token] for token in row if token not in self._silent]
+            )
+            for row in rows
+        ]
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments, the model's bytes as base64."""
+        return {
+            **super().get_config(),
+            "model": base64.b64encode(self._model).decode(),
+            "pieces": self.pieces,
+            "pad_id": self.pad_id,
+            "start_id": self.start_id,
+            "end_id": self.end_id,
+            "unknown_id": self.unknown_id,
+            "special_ids": self.special_ids,
+            "prefix_ids": self.prefix_ids,
+            "text_prefix": self.text_prefix,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Makes the tokenizer that `get_config` described."""
+        return cls(**{**config, "model": base64.b64decode(config["model"])})

@@ -1,0 +1,174 @@
+"""What is no model of ours is refused, with the reason."""
+
+import json
+import pickle
+import shutil
+
+import pytest
+import torch
+
+import keras_seqattn as ks
+from tests.convert import families
+
+pytestmark = pytest.mark.backends("torch")
+
+to_model = ks.convert.model_from_huggingface
+to_translator = ks.convert.translator_from_huggingface
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    folders = {}
+    for name in ("marian", "m2m", "nllb", "mbart", "t5", "llama"):
+        folders[name] = tmp_path_factory.mktemp(name)
+        getattr(families, name)(folders[name])
+    return folders
+
+
+@pytest.fixture
+def copy(originals, tmp_path):
+    def copied(name, **changes):
+        folder = tmp_path / "copy"
+        shutil.copytree(originals[name], folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+        return folder
+
+    return copied
+
+
+def test_a_folder_that_is_no_model(tmp_path):
+    with pytest.raises(ValueError, match="`source` must be a model of transformers, o"):
+        to_model(tmp_path)
+    with pytest.raises(ValueError, match="`source` must be a path. Received: source=3"):
+        to_model(3)
+    (tmp_path / "config.json").write_text("[1]")
+    with pytest.raises(ValueError, match="must hold 'config.json' as a JSON object"):
+        to_model(tmp_path)
+
+
+def test_an_unknown_architecture(copy):
+    with pytest.raises(ValueError, match="one of the types .* model_type='bert'"):
+        to_model(copy("marian", model_type="bert"))
+
+
+def test_a_language_model_does_not_translate(copy):
+    with pytest.raises(ValueError, match="that translates, .* model_type='llama'"):
+        to_translator(copy("llama"))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("marian", {"decoder_attention_heads": 4}, "same 'attention_heads' in encoder"),
+        ("marian", {"activation_function": "mish"}, "activation of .*'mish'"),
+        ("marian", {"d_model": None}, "have the option 'd_model' in its config"),
+        ("marian", {"decoder_layers": 1}, "without further weights.*one of 26"),
+        ("marian", {"decoder_layers": 3}, "hold the tensor 'model.decoder.layers.2"),
+        ("t5", {"feed_forward_proj": "double-gelu"}, "feed_forward_proj='double-gelu'"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}},
+            "'default' or 'linear'. Received: rope_type='llama3'",
+        ),
+    ],
+)
+def test_what_we_cannot_express(copy, name, changes, message):
+    with pytest.raises(ValueError, match=message):
+        to_model(copy(name, **changes))
+
+
+def test_a_shape_that_does_not_fit(copy):
+    message = r"of shape \(32, 16\), as its configuration has it. Received: shape \(24"
+    with pytest.raises(ValueError, match=message):
+        to_model(copy("marian", encoder_ffn_dim=32, decoder_ffn_dim=32))
+
+
+def test_a_pickle_in_place_of_safetensors(copy):
+    folder = copy("marian")
+    weights = folder / "model.safetensors"
+    for content in (pickle.dumps({"a": 1}), b"", b"\x02\0\0\0\0\0\0\0[]"):
+        weights.write_bytes(content)
+        message = "weights as safetensors. Received: 'model.safetensors', which is som"
+        with pytest.raises(ValueError, match=message):
+            to_model(folder)
+    weights.unlink()
+    with pytest.raises(ValueError, match="with 'model.safetensors'.* no such file"):
+        to_model(folder)
+    torch.save({"weight": torch.ones(1)}, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="holds 'pytorch_model.bin', a pickle, and"):
+        to_model(folder)
+
+
+def test_damaged_safetensors(copy):
+    folder = copy("marian")
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-5])
+    with pytest.raises(ValueError, match="'model.safetensors', which is cut off"):
+        to_model(folder)
+    weights.write_bytes(content.replace(b'"F32"', b'"I64"', 1))
+    with pytest.raises(ValueError, match="a tensor of dtype 'I64'"):
+        to_model(folder)
+
+
+def test_a_vocabulary_that_does_not_fit(copy):
+    folder = copy("marian")
+    path = folder / "vocab.json"
+    vocabulary = json.loads(path.read_text())
+    path.write_text(json.dumps({f"x{piece}": i for piece, i in vocabulary.items()}))
+    with pytest.raises(ValueError, match="vocabulary of this SentencePiece model"):
+        to_translator(folder)
+    path.write_text(json.dumps({**vocabulary, "extra": len(vocabulary)}))
+    with pytest.raises(ValueError, match="have at most .* pieces in 'vocab.json'"):
+        to_translator(folder)
+    path.write_text(json.dumps({**vocabulary, "extra": 10**6}))
+    with pytest.raises(ValueError, match="have ids from 0 on in 'vocab.json'"):
+        to_translator(folder)
+    path.unlink()
+    with pytest.raises(ValueError, match="must hold 'vocab.json'. Received: source="):
+        to_translator(folder)
+
+
+def test_a_sentencepiece_model_that_is_none(copy):
+    folder = copy("marian")
+    (folder / "source.spm").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="hold 'source.spm' as a SentencePiece model"):
+        to_translator(folder)
+    (folder / "source.spm").unlink()
+    with pytest.raises(ValueError, match="`source` must hold 'source.spm'. Received"):
+        to_translator(folder)
+
+
+def test_a_tokenizer_of_json_alone(copy):
+    folder = copy("t5")
+    (folder / "spiece.model").unlink()
+    with pytest.raises(ValueError, match="'tokenizer.json' alone is not read"):
+        to_translator(folder)
+
+
+def test_languages(copy):
+    folder = copy("nllb")
+    with pytest.raises(ValueError, match="`source` must be one of .* source=None"):
+        to_translator(folder)
+    with pytest.raises(ValueError, match="`target` must be one of .* target='de'"):
+        to_translator(folder, source="eng_Latn", target="de")
+    (folder / "special_tokens_map.json").unlink()
+    with pytest.raises(ValueError, match="languages as 'additional_special_tokens'"):
+        to_translator(folder, source="eng_Latn", target="deu_Latn")
+
+
+def test_marian_has_one_source_and_known_targets(copy):
+    folder = copy("marian")
+    with pytest.raises(ValueError, match="`source` must be None for a Marian model"):
+        to_translator(folder, source="en")
+    with pytest.raises(ValueError, match="`target` must be one of .* target='xyz'"):
+        to_translator(folder, target="xyz")
+
+
+def test_the_tokenizer_of_mbart_25(copy):
+    folder = copy("mbart")
+    about = {"tokenizer_class": "MBartTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="have the tokenizer of mBART-50, with"):
+        to_translator(folder, source="en_XX", target="de_DE")
