@@ -183,7 +183,9 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model: bytes, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         try:
-            processor = sentencepiece.SentencePieceProcessor(model_proto=bytes(model))
+            if not isinstance(model, bytes) or not model:
+                raise TypeError("no bytes")
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             pieces = tuple(map(processor.id_to_piece, range(len(SPECIAL_PIECES))))
         except (TypeError, RuntimeError, IndexError) as error:
             raise ValueError(
