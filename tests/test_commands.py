@@ -48,6 +48,7 @@ SHORT = {
     "recurrence.py": ("--preset", "smoke", "--minutes", "0.02"),
     "tune.py": ("--preset", "smoke", "--minutes", "0.7", "--epochs", "1"),
     "serve.py": ("--port", "0"),
+    "distributed.py": ("--pairs", "200"),
 }
 
 
@@ -164,7 +165,9 @@ def environment():
 
 
 def is_of_an_example(command):
-    return "examples/" in command and "distributed_tuning" not in command
+    """Whether it runs by itself, without another machine."""
+    others = "distributed_tuning", "--coordinator"
+    return "examples/" in command and not any(word in command for word in others)
 
 
 SHOWN = [command for command in COMMANDS if is_of_an_example(command)]
@@ -180,7 +183,7 @@ def test_a_command_runs(command, workplace, tmp_path):
     _, *arguments = words(command)
     script = pathlib.Path(arguments[0]).name
     command = [sys.executable, *arguments, *SHORT.get(script, ())]
-    if script == "translation.py":
+    if script in ("translation.py", "distributed.py"):
         # Two short commands would train in the same folder, which is refused.
         command += ["--output", str(tmp_path / "run")]
     if script == "serve.py":

@@ -1,0 +1,214 @@
+"""Trains a translator on several devices, in one process or in many.
+
+    python examples/distributed.py --processes 2      # all of them on this machine
+    python examples/distributed.py --model-devices 2  # weights split over two devices
+
+On several machines each runs the same command, the first of them under the address that
+all are told:
+
+    python examples/distributed.py --processes 2 --process 0 --coordinator 10.0.0.1:1234
+    python examples/distributed.py --processes 2 --process 1 --coordinator 10.0.0.1:1234
+
+Where one process dies, all end. The same command goes on from the last save, with
+another number of processes too, and the curve of the loss stays that of one process.
+The processes trust each other: keep the port in a network of your own. It needs
+`pip install ".[text,score]" jax`.
+"""
+
+import argparse
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+os.environ["KERAS_BACKEND"] = "jax"
+
+import jax
+import keras
+from jax.experimental import multihost_utils
+
+import keras_seqattn as ks
+
+# Seconds after which a process that shows no sign of life is taken for dead, and for
+# which the others wait for it at the end.
+SILENCE, PATIENCE = 20, 30
+
+
+def main():
+    args = arguments()
+    if args.processes > 1 and args.process is None:
+        sys.exit(launch(args.processes))
+    if args.processes > 1:
+        jax.distributed.initialize(
+            args.coordinator,
+            args.processes,
+            args.process,
+            heartbeat_timeout_seconds=SILENCE,
+            shutdown_timeout_seconds=PATIENCE,
+        )
+    keras.utils.set_random_seed(args.seed)  # The same weights in all processes.
+    train(args)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--processes", type=int, default=1, help="in all; default: 1")
+    add("--process", type=int, help="number of this one, from 0; default: start all")
+    add("--coordinator", help="address and port of the first process, HOST:PORT")
+    add("--model-devices", type=int, default=1, help="that share one model's weights")
+    add("--preset", choices=("smoke", "default"), default="smoke")
+    add("--pairs", type=int, help="number of pairs to train on; default: all")
+    add("--epochs", type=int, help="default: the preset's")
+    add("--every", type=int, default=50, help="batches from save to save; default: 50")
+    add("--rows-multiple", type=int, default=4, help="of a batch; default: 4")
+    add("--seed", type=int, default=0)
+    add("--output", type=pathlib.Path, default=pathlib.Path("runs", "distributed"))
+    args = parser.parse_args()
+    if (args.process is None) != (args.coordinator is None):
+        parser.error("`process` and `coordinator` must come together.")
+    return args
+
+
+def launch(count):
+    """Runs all processes on this machine; returns 0, or why one of them ended."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    command = [sys.executable, *sys.argv, "--coordinator", address, "--process"]
+    running = [subprocess.Popen([*command, str(i)]) for i in range(count)]
+    try:
+        while not any(process.poll() for process in running):
+            if all(process.poll() == 0 for process in running):
+                return 0
+            time.sleep(0.1)
+        number = next(i for i, process in enumerate(running) if process.poll())
+        return f"Process {number} {how_it_ended(running[number])}: all of them end."
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def how_it_ended(process):
+    if process.returncode < 0:
+        return f"was ended by {signal.Signals(-process.returncode).name}"
+    return f"ended with an error, exit status {process.returncode}"
+
+
+def set_distribution(model_devices):
+    """Lets all devices of all processes share each batch, or groups of them."""
+    devices = keras.distribution.list_devices()
+    if model_devices == 1:
+        distribution = keras.distribution.DataParallel(
+            devices=devices, auto_shard_dataset=False
+        )
+    else:
+        mesh = keras.distribution.DeviceMesh(
+            (len(devices) // model_devices, model_devices), ("batch", "model"), devices
+        )
+        distribution = keras.distribution.ModelParallel(
+            layout_map=ks.training.layout_map(mesh), auto_shard_dataset=False
+        )
+    keras.distribution.set_distribution(distribution)
+
+
+def train(args):
+    recipe = ks.recipes.RECIPES[args.preset]
+    pairs = ks.text.load_parallel("phrases", "en", "de", split="train")
+    sources, targets = (lines[: args.pairs] for lines in pairs)
+    val_sources, val_targets = (
+        lines[:100] for lines in ks.text.load_parallel("phrases", "en", "de", "val")
+    )
+    # The same lines give the same tokenizer in all processes.
+    lines = [*sources, *targets]
+    tokenizer = ks.text.SentencePieceTokenizer.train(
+        lines, recipe.vocabulary_size, strict=False
+    )
+    sizes = {
+        "batch_tokens": recipe.batch_tokens,
+        "bucket_lengths": recipe.bucket_lengths[-1:],  # One program to compile.
+        "rows_multiple": args.rows_multiple,
+    }
+    training = ks.text.translation_batches(
+        sources, targets, tokenizer, seed=args.seed, **sizes
+    )
+    validation = ks.text.translation_batches(
+        val_sources, val_targets, tokenizer, shuffle=False, **sizes
+    )
+    set_distribution(args.model_devices)
+    training, validation = map(ks.training.distribute, (training, validation))
+    model = recipe.make_model(
+        tokenizer.vocabulary_size, metrics=[BatchCrossentropy(name="crossentropy")]
+    )
+    first = jax.process_index() == 0
+    args.output.mkdir(parents=True, exist_ok=True)
+    curve = args.output / "curve.csv"
+    # Keras cannot swap weights of which each process holds a part.
+    whole = jax.local_device_count() % args.model_devices == 0
+    averages = [keras.callbacks.SwapEMAWeights()] if whole else []
+    writers = [Curve(curve)] if first else []
+    if first:
+        history = args.output / "history.csv"
+        writers.append(keras.callbacks.CSVLogger(history, append=True))
+    model.fit(
+        training,
+        validation_data=validation,
+        epochs=args.epochs or recipe.epochs,
+        shuffle=False,
+        verbose=2 if first else 0,
+        callbacks=[
+            *averages,
+            ks.training.TranslationScore(val_sources, val_targets, tokenizer),
+            *writers,
+            ks.training.Resume(
+                args.output / "backup", training, every=args.every, files=[curve]
+            ),
+        ],
+    )
+    weights = multihost_utils.process_allgather(
+        [weight.value for weight in model.weights], tiled=True
+    )
+    if first:
+        keras.distribution.set_distribution(None)
+        model = recipe.make_model(tokenizer.vocabulary_size)
+        model.set_weights(weights)
+        ks.Translator(model, tokenizer).save(args.output / "translator.keras")
+        print(f"In {args.output}: translator.keras, history.csv, curve.csv")
+
+
+class BatchCrossentropy(ks.training.TokenCrossentropy):
+    """The crossentropy of the latest batch alone, over all devices."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Forgets the batches before."""
+        self.reset_state()
+        super().update_state(y_true, y_pred, sample_weight)
+
+
+class Curve(keras.callbacks.Callback):
+    """Writes the crossentropy of each batch as a line of a file."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Remembers the epoch, which a batch is not told."""
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Adds a line, and closes the file: a kill loses nothing."""
+        if not logs:  # Of a batch that `Resume` passes over.
+            return
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{self.epoch},{batch},{float(logs['crossentropy']):.9g}\n")
+
+
+if __name__ == "__main__":
+    main()
