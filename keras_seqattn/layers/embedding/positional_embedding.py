@@ -173,13 +173,13 @@ class PositionalEmbedding(
         output = self._biased(output)
         kernel = self.logits_kernel() if training else None
         if kernel is not None:
-            keep_factors(output, *self._factors(inputs, kernel))
+            keep_factors(output, *self._logits_factors(inputs, kernel))
         return output
 
     def _biased(self, logits):
         return logits if self.bias_layer is None else self.bias_layer(logits)
 
-    def _factors(self, x, kernel):
+    def _logits_factors(self, x, kernel):
         """Returns vectors and kernel whose product is the logits, bias included."""
         if self.bias_layer is None:
             return x, kernel
