@@ -48,7 +48,7 @@ SHORT = {
     "recurrence.py": ("--preset", "smoke", "--minutes", "0.02"),
     "tune.py": ("--preset", "smoke", "--minutes", "0.7", "--epochs", "1"),
     "serve.py": ("--port", "0"),
-    "distributed.py": ("--pairs", "200"),
+    "distributed.py": ("--pairs", "1000"),
 }
 
 
