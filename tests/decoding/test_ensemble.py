@@ -11,6 +11,7 @@ from keras import ops
 import keras_seqattn as ks
 from keras_seqattn import decoding, models
 from keras_seqattn.decoding.protocol import abilities
+from keras_seqattn.decoding.segmentations import SegmentationEnsemble, interleave
 from keras_seqattn.scheduling import generation
 from tests.evaluate import outputs
 from tests.layers.weights import randomize
@@ -163,6 +164,22 @@ def test_a_model_twice_is_the_model():
         np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)
 
 
+def sources(rng, count=45):
+    """Source ids of more sentences than a program has rows, of 1 to 16 tokens."""
+    real = np.arange(16) < rng.integers(1, 17, size=(count, 1))
+    ids = np.where(real, rng.integers(3, V, size=real.shape), PAD)
+    return ids.astype("int32")
+
+
+def check_both_ways(model, source_ids, search):
+    found, expected = (
+        generation.decode(model, source_ids, search, plan=plan)
+        for plan in (generation.Plan(32, True), generation.Plan(64, False))
+    )
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-5)
+
+
 SEARCHES = {
     "greedy": decoding.Greedy(),
     "samples": decoding.Sample(seed=3, num_hypotheses=2),
@@ -172,16 +189,14 @@ SEARCHES = {
 
 @each_variant("search", SEARCHES, on_jax=["greedy"], on_tensorflow=["coverage"])
 def test_continuous_batching_finds_what_a_static_batch_finds(pair, rng, search):
-    real = np.arange(16) < rng.integers(1, 17, size=(45, 1))
-    source_ids = np.where(real, rng.integers(3, V, size=real.shape), PAD)
-    found, expected = (
-        generation.decode(
-            decoding.Ensemble(pair), source_ids.astype("int32"), search, plan=plan
-        )
-        for plan in (generation.Plan(32, True), generation.Plan(64, False))
-    )
-    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
-    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-5)
+    check_both_ways(decoding.Ensemble(pair), sources(rng), search)
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_segmentations_are_batched_continuously_too(pair, rng):
+    rows = [interleave(some, PAD) for some in sources(rng, 135).reshape(45, 3, 16)]
+    ensemble = SegmentationEnsemble(pair[0], 3)
+    check_both_ways(ensemble, np.array(rows, "int32"), decoding.BeamSearch(2))
 
 
 @pytest.mark.slow_on("tensorflow", "jax")

@@ -110,6 +110,18 @@ def test_lines_that_are_empty_or_too_long(tmp_path):
 
 @tensorflow_only
 @pytest.mark.slow_on("tensorflow")
+def test_an_ensemble_is_served(tmp_path):
+    first, second = (make_translator(seed=seed, max_length=16) for seed in (1, 2))
+    ensemble = ks.decoding.Ensemble([first.model, second.model])
+    translator = ks.Translator(ensemble, first.source_tokenizer)
+    found = served(translator, LINES, tmp_path, batch_size=4)["serving_default"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert decoded(found["translations"]) == translator(LINES)
+
+
+@tensorflow_only
+@pytest.mark.slow_on("tensorflow")
 def test_stop_tokens_end_its_texts_too(tmp_path):
     search = ks.decoding.BeamSearch(2, stop_ids=tuple(range(64, 124)))
     translator = make_translator(search, max_length=16)
