@@ -172,6 +172,19 @@ def public():
 
 
 @functools.cache
+def arguments_of(make):
+    """Maps the names of what a `functools.partial` of a class or function is given."""
+    is_class = inspect.isclass(make.func)
+    # Of a class some releases of Python 3.11 read `__new__`, which Keras defines.
+    function = make.func.__init__ if is_class else make.func
+    before = [None] if is_class else []
+    bound = inspect.signature(function).bind(*before, *make.args, **make.keywords)
+    given = dict(bound.arguments)
+    if is_class:
+        del given["self"]
+    return given
+
+
 def calls():
     """Maps names to pairs: what is called, and a dict of valid arguments."""
     heads = {"query": HEADS, "key": HEADS}
@@ -305,8 +318,7 @@ def calls():
     for name, cases in CASES.items():
         if name not in found:
             make = cases[0][0]
-            bound = inspect.signature(make.func).bind(*make.args, **make.keywords)
-            given = dict(bound.arguments)
+            given = arguments_of(make)
             more = given.pop("kwargs", {})
             found[name] = {**given, **more}
     found = {name: (targets[name], given) for name, given in found.items()}

@@ -153,10 +153,10 @@ def never(parameter, given):
     )
 
 
-@pytest.fixture(scope="module")
-def ground(tmp_path_factory):
+@pytest.fixture
+def ground(tmp_path):
     """A folder with the files that the calls read, and no study that is run."""
-    folder = tmp_path_factory.mktemp("ground")
+    folder = tmp_path
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         (folder / "lines.txt").write_text("one\ntwo\n")

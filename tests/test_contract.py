@@ -100,7 +100,11 @@ def test_every_thing_loads_in_a_fresh_process(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     for name in EXAMPLES:
         loaded = roundtrip.arrays(tmp_path / name / "outputs.npz")
-        assert_same(loaded, example(name)[2], name)
+        for one, other in zip(loaded, example(name)[2], strict=True):
+            if one.dtype.kind != "f":
+                np.testing.assert_array_equal(one, other, err_msg=name)
+            else:  # A matrix product rounds by how its arrays lie in memory.
+                np.testing.assert_allclose(one, other, 1e-6, 1e-6, err_msg=name)
 
 
 @each_layer_example

@@ -288,7 +288,7 @@ print(json.dumps(tokenizer.tokenize(lines, 0.3, seed=7)))
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_seeded_draws_are_as_sentencepiece_s_own(model_type):
-    lines = [*LINES[:4], *ODD] * 100
+    lines = [*LINES[:4], *ODD] * 400
     tokenizer = SentencePieceTokenizer.train(LINES, 320, model_type)
     plain = tokenizer.tokenize(lines)
     if model_type == "bpe":  # Of no strength they are the plain segmentation.
