@@ -38,7 +38,7 @@ def optional_size(name: str, value: Any) -> int | None:
     return arguments.positive_integer(name, value, optional=True)
 
 
-def attention_option(name: str, value: Any) -> dict | None:
+def attention_option(name: str, value: Any) -> dict[str, Any] | None:
     """Returns a dict of arguments of an attention, or None, checked."""
     arguments.instance(name, value, dict, "a dict", optional=True)
     return checked_attention(name, value)
