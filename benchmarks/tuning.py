@@ -5,14 +5,14 @@ text and tokenizer, and is judged by the BLEU of the validation lines, which all
 chosen their best epoch by. The systems:
 
 - default: the hand-picked recipe `multi30k`, trained for the whole time.
-- tuned: `tuning.tune_translation` around that recipe, among models that are no larger,
-  which keeps the last part of the time for the best trial to train on.
+- tuned: `tuning.tune_translation` around that recipe: it is the first trial.
 - random-search: KerasTuner's `RandomSearch` over a plain `build(hp)`, as its guide has
   it, of the same layers, with an Adam of constant rate. Its trials have as many epochs
-  as ours at most; one that the end of the time cuts off counts for nothing, since
+  as `--epochs` says; one that the end of the time cuts off counts for nothing, since
   KerasTuner gives no way to get at it.
 
-    python -m benchmarks.tuning --data-dir DIRECTORY --minutes 90
+    python -m benchmarks.tuning --data-dir DIRECTORY --minutes 60
+    python -m benchmarks.tuning --data-dir DIRECTORY --pairs 3000 --minutes 20
     python -m benchmarks.tuning --corpus phrases --pairs 500 --minutes 1  # a try
 
 The systems run one after the other; with `--together` at the same time, each with its
@@ -43,7 +43,8 @@ def main():
         work(arguments)
         return
     options = ["--corpus", arguments.corpus, "--epochs", arguments.epochs]
-    options += ["--finish", arguments.finish, "--algorithm", arguments.algorithm]
+    options += ["--source", arguments.source, "--target", arguments.target]
+    options += ["--algorithm", arguments.algorithm]
     for name in ("data_dir", "pairs"):
         if getattr(arguments, name):
             options += [f"--{name.replace('_', '-')}", getattr(arguments, name)]
@@ -66,10 +67,11 @@ def parse():
     add("--corpus", choices=("multi30k", "phrases"), default="multi30k")
     add("--data-dir", help="folder of multi30k's files; else downloaded")
     add("--pairs", type=rounds.count, help="only the first pairs: quicker")
-    add("--minutes", type=float, default=90.0, help="for each system")
-    add("--epochs", type=rounds.count, default=9, help="most of a trial; default: 9")
-    add("--finish", type=float, default=0.5, help="tuned: share for the best trial")
-    add("--algorithm", default="hyperband", help="tuned: or random, bayesian")
+    add("--source", default="en", help="language translated from; default: en")
+    add("--target", default="de", help="language translated to; default: de")
+    add("--minutes", type=float, default=60.0, help="for each system")
+    add("--epochs", type=rounds.count, default=9, help="most of a trial of KerasTuner")
+    add("--algorithm", default="halving", help="tuned: or hyperband, random, bayesian")
     add("--together", action="store_true", help="all systems at the same time")
     add("--picture", type=pathlib.Path, help="file for the picture")
     rounds.add_options(parser, default_rounds=1)
@@ -156,13 +158,12 @@ class Task:
         name = "multi30k" if arguments.corpus == "multi30k" else "default"
         self.recipe = RECIPES[name]
         load = dict(data_dir=arguments.data_dir)
-        train = load_parallel(arguments.corpus, "en", "de", **load)
+        languages = arguments.source, arguments.target
+        train = load_parallel(arguments.corpus, *languages, **load)
         self.train = tuple(side[: arguments.pairs] for side in train)
         self.validation = load_parallel(
-            arguments.corpus, "en", "de", split="val", **load
+            arguments.corpus, *languages, split="val", **load
         )
-        if arguments.pairs:
-            self.validation = tuple(s[: arguments.pairs] for s in self.validation)
         self.tokenizer = SentencePieceTokenizer.train(
             [*self.train[0], *self.train[1]], self.recipe.vocabulary_size
         )
@@ -262,27 +263,12 @@ def run_tuned(task, seconds, folder):
         task.train,
         task.validation,
         algorithm=arguments.algorithm,
-        epochs=arguments.epochs,
         max_seconds=seconds,
-        finish=arguments.finish,
-        max_parameters=recipe.count_parameters(),
         directory=folder,
         verbose=False,
-        space=tuning.TranslationSpace(
-            model_dim=(recipe.model.model_dim, 192),
-            encoder_layers=(2, 3, 4, 6),
-            decoder_layers=(1, 2, 3, 4),
-            dropout=(0.1, 0.15, 0.2, 0.3),
-            label_smoothing=0.1,
-            normalize_first=True,
-            positions=("sinusoidal", "rotary", "relative"),
-            learning_rate=tuning.Range(2e-3, 8e-3, log=True),
-            warmup_steps=(200, 400),
-            # The recipe's mean would still know the beginning of a trial of few steps.
-            ema_momentum=0.99,
-            vocabulary_size=recipe.vocabulary_size,
+        space=tuning.TranslationSpace.around(
+            recipe, vocabulary_size=recipe.vocabulary_size
         ),
-        **task.sizes,
     )
     known = records.load_records(folder)
     if not any(record.epochs for record in known):

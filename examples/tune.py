@@ -12,6 +12,7 @@ more `--minutes` it searches on. It needs
 """
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import sys
@@ -47,8 +48,6 @@ def main():
         workers=args.workers,
         seed=args.seed,
         space=space_of(recipe, size, args.everything),
-        batch_tokens=recipe.batch_tokens,
-        bucket_lengths=recipe.bucket_lengths,
         warm_start=args.warm_start,
     )
     tell(args, study)
@@ -73,11 +72,11 @@ def arguments():
     add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
     add("--vocabulary-size", type=int, help="tokens; default: the preset's, or less")
     add("--minutes", type=float, default=10.0, help="most minutes, all runs together")
-    add("--epochs", type=int, default=9, help="most epochs of a trial; default: 9")
+    add("--epochs", type=int, help="most epochs of a trial; default: no limit")
     objective = "val_loss, unsmoothed: val_token_crossentropy; or val_bleu, ..."
     add("--objective", default="val_loss", help=objective)
-    algorithms = ("hyperband", "random", "bayesian")
-    add("--algorithm", choices=algorithms, default="hyperband")
+    algorithms = ("halving", "hyperband", "random", "bayesian")
+    add("--algorithm", choices=algorithms, default="halving")
     add("--everything", action="store_true", help="not heads and depth alone")
     add("--max-parameters", type=int, help="most weights of a model")
     add("--warm-start", action="store_true", help="from smaller trials' weights")
@@ -152,25 +151,12 @@ def vocabulary_of(pairs, chosen, recipe):
 
 def space_of(recipe, vocabulary_size, everything=False):
     """Returns the space around a recipe: heads and depth, or all that may vary."""
-    given = {
-        "ema_momentum": recipe.ema_momentum,
-        "vocabulary_size": vocabulary_size,
-    }
+    space = ks.tuning.TranslationSpace.around(recipe, vocabulary_size=vocabulary_size)
     if everything:
-        return ks.tuning.TranslationSpace(**given)
-    model_dim = recipe.model.model_dim
-    return ks.tuning.TranslationSpace(
-        **HEADS_AND_DEPTH,
-        **given,
-        model_dim=model_dim,
-        feed_forward_ratio=recipe.model.intermediate_dim // model_dim,
-        dropout=recipe.model.dropout,
-        label_smoothing=recipe.label_smoothing,
-        normalize_first=True,
-        positions="sinusoidal",
-        learning_rate=recipe.learning_rate,
-        warmup_steps=recipe.warmup_steps,
-    )
+        return space
+    # The recipe's own values, but of heads and depth.
+    fixed = space.center_values() | {"vocabulary_size": vocabulary_size}
+    return dataclasses.replace(space, **(fixed | HEADS_AND_DEPTH))
 
 
 def tell(args, study):

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -20,8 +19,8 @@ class Corpus:
     Args:
         train: Pair of lists of strings: sources, targets.
         validation: The same, of the lines that trials are scored on.
-        batch_tokens: As in `text.translation_batches`.
-        bucket_lengths: As in `text.translation_batches`.
+        options: Dict of arguments of `text.translation_batches`, for training.
+        validation_options: The same, for the validation.
         seed: Seed of the order of the lines.
     """
 
@@ -29,17 +28,18 @@ class Corpus:
         self,
         train: tuple[list[str], list[str]],
         validation: tuple[list[str], list[str]],
-        batch_tokens: int,
-        bucket_lengths: Sequence[int],
+        options: dict[str, Any],
+        validation_options: dict[str, Any],
         seed: int,
     ) -> None:
         self.train, self.validation = train, validation
-        self._sizes = {"batch_tokens": batch_tokens, "bucket_lengths": bucket_lengths}
-        self._seed = seed
+        self._options = {**options, "seed": seed}
+        self._validation_options = {**validation_options, "shuffle": False}
         self.tokenizer = functools.cache(self._tokenizer)
+        self.count_tokens = functools.cache(self._count_tokens)
         # Always the same, unlike those of training, which know their epoch.
         self._validation_batches = functools.cache(
-            lambda size: self._batches(self.validation, size, shuffle=False)
+            lambda size: self._batches(self.validation, size, self._validation_options)
         )
 
     def _tokenizer(self, vocabulary_size):
@@ -49,11 +49,15 @@ class Corpus:
         lines = [*self.train[0], *self.train[1]]
         return SentencePieceTokenizer.train(lines, vocabulary_size)
 
-    def _batches(self, lines, vocabulary_size, **options):
+    def _count_tokens(self, vocabulary_size):
+        """Counts the target tokens of an epoch, without their ends."""
+        ids = self.tokenizer(vocabulary_size).tokenize(list(self.train[1]))
+        return sum(len(line) for line in ids)
+
+    def _batches(self, lines, vocabulary_size, options):
         from keras_seqattn.text import translation_batches
 
-        tokenizer = self.tokenizer(vocabulary_size)
-        return translation_batches(*lines, tokenizer, **options, **self._sizes)
+        return translation_batches(*lines, self.tokenizer(vocabulary_size), **options)
 
     def batches(self, vocabulary_size: int) -> tuple[Dataset, Dataset]:
         """Returns the batches of a trial; those of training in the order of epoch 0.
@@ -65,7 +69,7 @@ class Corpus:
             Two datasets, of training and of validation.
         """
         return (
-            self._batches(self.train, vocabulary_size, seed=self._seed),
+            self._batches(self.train, vocabulary_size, self._options),
             self._validation_batches(vocabulary_size),
         )
 
@@ -83,7 +87,8 @@ class Corpus:
 
     def fingerprint(self) -> str:
         """Returns a short text that no other corpus has."""
-        content = json.dumps([self.train, self.validation, self._sizes])
+        options = [self._options, self._validation_options]
+        content = json.dumps([self.train, self.validation, *options])
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

@@ -4,8 +4,10 @@ An oracle's whole state, its trials and random state included, is one file that 
 replaced at once. What KerasTuner writes beside it is not read again.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import keras_tuner
@@ -13,8 +15,9 @@ import numpy as np
 from keras_tuner.engine import trial as trials
 
 from keras_seqattn.annotations import Path
+from keras_seqattn.tuning import halving, records
 from keras_seqattn.tuning.clock import Clock
-from keras_seqattn.tuning.records import read_json, write_json
+from keras_seqattn.tuning.records import own_values, read_json, write_json
 
 # Draws in a row that may be over budget before the space is taken for exhausted, and
 # those of them that may be known to be; guesses before a draw is one at random.
@@ -46,7 +49,7 @@ class Durable:
         self.verbose = 0
         self.rejected = []
         self._waiting = []  # trials that lost their worker
-        self._admit, self._clock = admit, clock
+        self._admit, self._clock, self._directory = admit, clock, directory
         self.state_path = pathlib.Path(directory) / "oracle.json"  # holds everything
 
     def save(self) -> None:
@@ -144,7 +147,7 @@ class Durable:
 
     def _admits(self, values):
         """Whether values are within the budget; those that are not are written down."""
-        values = {k: x for k, x in values.items() if not k.startswith("tuner/")}
+        values = own_values(values)
         if any(drawn["values"] == values for drawn in self.rejected):
             return False
         reason = self._admit(values)
@@ -227,7 +230,79 @@ class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
             trial.score = worst if self.objective.direction == "min" else -worst
 
 
+class SuccessiveHalving(Durable, keras_tuner.Oracle):
+    """Draws near the best so far, and lets what is good go on: see `halving`.
+
+    Args:
+        *args: As `Durable` has them.
+        plan: The study's `Plan`.
+        **kwargs: As `Durable` has them.
+    """
+
+    def __init__(self, *args: Any, plan: halving.Plan, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._plan, self._refused = plan, 0
+
+    def populate_space(self, trial_id: str) -> dict[str, Any]:
+        """Returns the values of the next trial: new ones, or those of one to go on."""
+        known, drawn = self._known()
+        step = self._plan.next_step(known, drawn)
+        if step is None:
+            return {"status": trials.TrialStatus.STOPPED, "values": None}
+        if step.continued is not None:
+            by_id = {record.trial_id: record for record in known}
+            values = by_id[step.continued].values | {"tuner/trial_id": step.continued}
+            return self._to_run(values, step.rung)
+        for _ in range(MOST_REJECTED):
+            values = self._draw(known, drawn)
+            if self._admits(values):
+                self._refused = 0
+                return self._to_run(values, step.rung)
+            self._refused += 1
+        return {"status": trials.TrialStatus.STOPPED, "values": None}
+
+    def _to_run(self, values, rung):
+        running = trials.TrialStatus.RUNNING
+        return {"status": running, "values": {**values, "tuner/rung": rung}}
+
+    def _known(self):
+        """Returns all records, and the number of draws, those just given out too."""
+        known = records.load_records(self._directory)
+        begun = {record.trial_id for record in known}
+        given = [trial for key, trial in self.trials.items() if key not in begun]
+        sources = {
+            trial.hyperparameters.values.get("tuner/trial_id") for trial in given
+        }
+        # What goes on in a trial that has not begun is running, too.
+        known = [
+            dataclasses.replace(record, status=records.RUNNING)
+            if record.trial_id in sources
+            else record
+            for record in known
+        ]
+        values = [trial.hyperparameters.values for trial in self.trials.values()]
+        return known, sum("tuner/trial_id" not in each for each in values)
+
+    def _draw(self, known, drawn):
+        """Returns the center's values first, then others near the best so far."""
+        leader = self._plan.leader(halving.tips(known), known)
+        center = {} if leader is None else own_values(leader.values)
+        failures = self._refused
+        if leader is not None:
+            failures += sum(int(r.trial_id) > int(leader.trial_id) for r in known)
+        elif not drawn + failures:
+            return halving.vary(center, self.hyperparameters, 0, None)
+        random = Random(f"{self.seed} {drawn} {len(self.rejected)} {failures}")
+        tried = [own_values(t.hyperparameters.values) for t in self.trials.values()]
+        for _ in range(MOST_REPEATED):
+            values = halving.vary(center, self.hyperparameters, failures, random)
+            if values not in tried:
+                break
+        return values
+
+
 ORACLES = {
+    "halving": SuccessiveHalving,
     "random": RandomSearch,
     "bayesian": BayesianOptimization,
     "hyperband": Hyperband,

@@ -23,10 +23,11 @@ _OF_A_STUDY = (
     "restore a copy of it, or begin a new study in another folder",
 )
 RUNNING, COMPLETED, PRUNED = "running", "completed", "pruned"
+PAUSED = "paused"  # at a rung, to go on where it is promoted
 OVER_BUDGET, OUT_OF_MEMORY, NAN = "over budget", "out of memory", "nan"
 KILLED, FAILED, STOPPED = "killed", "failed", "stopped"
 # Statuses of trials whose best epoch counts.
-SCORED = (COMPLETED, PRUNED)
+SCORED = (COMPLETED, PRUNED, PAUSED)
 # Those of trials that have not come to their end, and go on where the study does.
 UNFINISHED = (RUNNING, STOPPED)
 COUNTED = (*SCORED, *UNFINISHED)
@@ -82,9 +83,9 @@ class TrialRecord:
 
     Attributes:
         trial_id: The trial's number, a string.
-        status: "running", "completed", "pruned", "over budget", "out of memory",
-            "nan", "killed" (it took its process with it, time and again), "failed", or
-            "stopped" (the study ended first; it goes on where that goes on).
+        status: "running", "completed", "paused", "pruned", "over budget", "out of
+            memory", "nan", "killed" (it took its process with it, time and again),
+            "failed", or "stopped" (the study ended first; it goes on where that does).
         reason: What led to the status, in words.
         values: Dict of the hyperparameters.
         configuration: The `Configuration`, None until it began.
@@ -242,6 +243,16 @@ class TrialRecord:
         if len(self.epochs) < num_epochs:
             return None
         return BEST[direction](epoch["score"] for epoch in self.epochs[:num_epochs])
+
+
+def own_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out what an oracle adds to the hyperparameters.
+
+    Example:
+        >>> own_values({"dropout": 0.1, "tuner/epochs": 3})
+        {'dropout': 0.1}
+    """
+    return {name: values[name] for name in values if not name.startswith("tuner/")}
 
 
 def folder_of(study: Path, trial_id: str) -> pathlib.Path:

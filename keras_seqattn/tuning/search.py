@@ -23,11 +23,11 @@ def tune_translation(
     validation: tuple[Lines, Lines] | Dataset,
     *,
     objective: "str | keras_tuner.Objective" = "val_loss",
-    algorithm: Literal["hyperband", "random", "bayesian"] = "hyperband",
-    epochs: int = 9,
+    algorithm: Literal["halving", "hyperband", "random", "bayesian"] = "halving",
+    epochs: int | None = None,
     max_trials: int | None = None,
     max_seconds: float | None = None,
-    finish: float = 0.0,
+    finish: float | None = None,
     max_parameters: int | None = None,
     max_latency: float | None = None,
     directory: Path = "tuning",
@@ -35,8 +35,8 @@ def tune_translation(
     seed: int = 0,
     space: TranslationSpace | None = None,
     vocabulary_size: int | Sequence[int] | None = None,
-    batch_tokens: int = 4096,
-    bucket_lengths: Sequence[int] = (16, 32, 64),
+    batch_tokens: int | None = None,
+    bucket_lengths: Sequence[int] | None = None,
     prune: bool | None = None,
     warm_start: bool = False,
     verbose: bool = True,
@@ -61,15 +61,20 @@ def tune_translation(
         objective: "val_loss" (the unsmoothed cross-entropy a token, so that trials of
             all smoothings compare), "val_perplexity", "val_bleu", "val_chrf", or a
             `keras_tuner.Objective`.
-        algorithm: "hyperband", "random" or "bayesian".
-        epochs: Most epochs of a trial.
-        max_trials: Most trials. None: as many as fit into `max_seconds`; without that
-            either, one iteration of Hyperband, or ten trials of the others.
+        algorithm: "halving", which starts from the space's `center`, draws near the
+            best so far and lets the best third go on; or KerasTuner's "hyperband",
+            "random" or "bayesian".
+        epochs: Most epochs of a trial. None: 9; no limit with "halving" and
+            `max_seconds`.
+        max_trials: Most trials; of "halving" most new ones. None: as many as fit into
+            `max_seconds`; without that either, one iteration of Hyperband, or ten
+            trials of the others.
         max_seconds: Seconds of wall-clock for the study, those before a resumption
             included. The trial that runs when they are over counts by the epochs it
             has, and goes on if the same study is given more.
         finish: Share of `max_seconds`, in [0, 1), in which the best trial trains on
-            after the search, past `epochs` and while it gets better; then the next.
+            while it gets better. None: 0.75 of "halving", which has it as part of its
+            search; 0 of the others, which have it after the search, past `epochs`.
         max_parameters: Most weights of a model.
         max_latency: Most seconds to translate one sentence of 16 tokens greedily, which
             is measured before a trial trains.
@@ -79,11 +84,12 @@ def tune_translation(
         seed: Integer.
         space: A `TranslationSpace`; None: its defaults.
         vocabulary_size: Entries of the vocabulary that both languages share, or, with
-            datasets, a pair where they do not. None: the space's, or 4000.
-        batch_tokens: As in `text.translation_batches`, for lists of strings.
+            datasets, a pair where they do not. None: the space's, or its center's.
+        batch_tokens: As in `text.translation_batches`, for lists of strings. None: as
+            the space's center has it.
         bucket_lengths: The same.
         prune: Whether a trial ends when it is worse than the median of the others;
-            None: unless Hyperband does it in its own way.
+            None: only of "random" and "bayesian".
         warm_start: Whether a trial starts from the weights of the best smaller one that
             computes the same. It saves what that one took, which the table says; scores
             then speak of more than the hyperparameters.
@@ -101,14 +107,14 @@ def tune_translation(
     sizes = _sizes(vocabulary_size)
     given["vocabulary_size"], given["target_vocabulary_size"] = sizes
     given["space"] = TranslationSpace() if space is None else space
-    given["prune"] = algorithm != "hyperband" if prune is None else prune
+    given["prune"] = algorithm in ("random", "bayesian") if prune is None else prune
     settings = Settings.of(given)
     settings.claim()
     if workers > 1:
         processes.run(settings)
     else:
         run(settings)
-    if finish and not is_worker():
+    if settings.finish and settings.plan is None and not is_worker():
         run_finish(settings)
     return Study(settings.directory, settings.data)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import pathlib
 from typing import Any
 
@@ -9,17 +10,21 @@ import keras_tuner
 
 from keras_seqattn import arguments
 from keras_seqattn.models.config import Config, option, optional_size
-from keras_seqattn.recipes import Recipe
+from keras_seqattn.recipes import RECIPES, Recipe
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.corpus import Batches, Corpus
+from keras_seqattn.tuning.halving import Plan
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, make_objective
 from keras_seqattn.tuning.oracles import ORACLES
 from keras_seqattn.tuning.progress import Progress
 from keras_seqattn.tuning.space import TranslationSpace
 
-DEFAULT_TRIALS, DEFAULT_VOCABULARY_SIZE = 10, 4000
+DEFAULT_TRIALS = 10
+# Of a trial, by default: with a limit of the study's seconds there is none.
+EPOCHS, MOST_EPOCHS = 9, 10**6
+LEADERS_SHARE = 0.75  # of the seconds, by default
 # Trials drawn at random before the Gaussian process has its say. KerasTuner's three for
 # each hyperparameter would be forty.
 INITIAL_POINTS = 8
@@ -31,6 +36,15 @@ _space = functools.partial(
     arguments.instance, types=TranslationSpace, wanted="a `TranslationSpace`"
 )
 _limit = functools.partial(arguments.number, above=0, optional=True)
+
+
+def _lengths(name: str, value: Any) -> Any:
+    return None if value is None else Recipe.checks()["bucket_lengths"](name, value)
+
+
+def _one(vocabulary_size: int) -> int:
+    """Counts the tokens of an epoch in epochs, where all trials have one vocabulary."""
+    return 1
 
 
 def _objective(name: str, value: Any) -> keras_tuner.Objective:
@@ -68,10 +82,10 @@ class Settings(Config):
     validation: Any = option(_lines_or_batches)
     objective: keras_tuner.Objective = option(_objective)
     algorithm: str = option(functools.partial(arguments.choice, choices=(*ORACLES,)))
-    epochs: int = option(arguments.positive_integer)
+    epochs: int | None = option(optional_size)
     max_trials: int | None = option(optional_size)
     max_seconds: float | None = option(_limit)
-    finish: float = option(arguments.fraction)
+    finish: float | None = option(functools.partial(arguments.fraction, optional=True))
     max_parameters: int | None = option(optional_size)
     max_latency: float | None = option(_limit)
     directory: pathlib.Path = option(_folder)
@@ -80,8 +94,8 @@ class Settings(Config):
     space: TranslationSpace = option(_space)
     vocabulary_size: int | None = option(optional_size)
     target_vocabulary_size: int | None = option(optional_size)
-    batch_tokens: int = option(Recipe.checks()["batch_tokens"])
-    bucket_lengths: tuple[int, ...] = option(Recipe.checks()["bucket_lengths"])
+    batch_tokens: int | None = option(optional_size)
+    bucket_lengths: tuple[int, ...] | None = option(_lengths)
     prune: bool = option(arguments.boolean)
     warm_start: bool = option(arguments.boolean)
     verbose: bool = option(arguments.boolean)
@@ -89,8 +103,11 @@ class Settings(Config):
     def __post_init__(self) -> None:
         """Checks the options, and which go together."""
         super().__post_init__()
+        center, halves = self.space.center, self.algorithm == "halving"
         if self.space.vocabulary_size is None and self.vocabulary_size is None:
-            object.__setattr__(self, "vocabulary_size", DEFAULT_VOCABULARY_SIZE)
+            self._default("vocabulary_size", center.vocabulary_size)
+        self._default("epochs", MOST_EPOCHS if halves and self.max_seconds else EPOCHS)
+        self._default("finish", LEADERS_SHARE if halves and self.max_seconds else 0.0)
         if self.finish and self.max_seconds is None:
             raise ValueError(
                 "`finish` must be 0.0 where `max_seconds` is None: it is a share of "
@@ -111,6 +128,10 @@ class Settings(Config):
                 f"workers={self.workers!r}, space.vocabulary_size={sizes!r}."
             )
 
+    def _default(self, name, value):
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
     def __getstate__(self) -> dict[str, Any]:
         """Returns what travels: what was asked, and not what was made of it."""
         return self.options()
@@ -119,7 +140,26 @@ class Settings(Config):
     def clock(self) -> Clock:
         """The study's `Clock`, which ends the search before the finish."""
         limit = self.max_seconds
-        return Clock(self.directory, limit and limit * (1 - self.finish))
+        if self.plan is None and limit:
+            limit *= 1 - self.finish
+        return Clock(self.directory, limit)
+
+    @functools.cached_property
+    def plan(self) -> Plan | None:
+        """The study's `Plan` of rungs; None of another algorithm."""
+        if self.algorithm != "halving":
+            return None
+        budgeted = self.max_trials is not None or self.max_seconds is not None
+        sizes = self.space.vocabulary_size
+        return Plan(
+            direction=self.objective.direction,
+            tokens=_one if sizes is None else self.data.count_tokens,
+            seconds=self.max_seconds or math.inf,
+            share=self.finish,
+            epochs=self.epochs,
+            trials=(self.max_trials or math.inf) if budgeted else DEFAULT_TRIALS,
+            workers=self.workers,
+        )
 
     @functools.cached_property
     def progress(self) -> Progress:
@@ -138,8 +178,19 @@ class Settings(Config):
         """The study's `Corpus`, or `Batches` of the user's own."""
         if not isinstance(self.train, tuple):
             return Batches(self.train, self.validation)
-        sizes = (self.batch_tokens, self.bucket_lengths)
-        return Corpus(self.train, self.validation, *sizes, seed=self.seed)
+        asked = {
+            name: getattr(self, name) for name in ("batch_tokens", "bucket_lengths")
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        center = self.space.center
+        recipe = center if isinstance(center, Recipe) else RECIPES["own"]
+        return Corpus(
+            self.train,
+            self.validation,
+            {**recipe.batch_options(), **given},
+            {**recipe.batch_options(training=False), **given},
+            seed=self.seed,
+        )
 
     def claim(self) -> None:
         """Makes the folder this study's own.
@@ -173,7 +224,9 @@ class Settings(Config):
         """
         budgeted = self.max_trials is not None or self.max_seconds is not None
         max_trials, options = self.max_trials, {}
-        if self.algorithm == "hyperband":
+        if self.plan is not None:
+            max_trials, options["plan"] = None, self.plan  # which counts new ones
+        elif self.algorithm == "hyperband":
             options["max_epochs"] = self.epochs
             options["hyperband_iterations"] = None if budgeted else 1
         elif not budgeted:

@@ -8,12 +8,12 @@ Every combination can be built: the width of a head is chosen by itself, not as 
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from keras_seqattn import arguments
 from keras_seqattn.models.config import optional_size
 from keras_seqattn.models.transformer import TranslationConfig
-from keras_seqattn.recipes import Configuration
+from keras_seqattn.recipes import RECIPES, Configuration
 
 if TYPE_CHECKING:
     import keras_tuner
@@ -126,7 +126,8 @@ class TranslationSpace:
     """What a search may vary, each field one value or several to choose among.
 
     A tuple is what is chosen among, a `Range` a stretch of numbers, anything else is
-    fixed. `dataclasses.replace(space, num_heads=4)` gives another space.
+    fixed. `dataclasses.replace(space, num_heads=4)` gives another space. What stands
+    nearest to `center` is the first trial of a study.
 
     Attributes:
         model_dim: Width D of the vectors between blocks.
@@ -149,6 +150,9 @@ class TranslationSpace:
         vocabulary_size: Entries of the tokenizer; None: what the study is given.
         options: Dict of further arguments of `TranslationTransformer`, which do not
             vary.
+        center: A `Configuration`, `RECIPES["own"]` by default: its values are those of
+            the first trial, or the nearest that a field has. What no field names, as
+            the optimizer and the factor of consistency, is its own in every trial.
 
     Example:
         >>> import keras_tuner
@@ -173,15 +177,55 @@ class TranslationSpace:
     warmup_steps: Any = (200, 400, 800)
     post_norm_learning_rate: Any = Range(5e-4, 3e-3, log=True)
     post_norm_warmup_steps: Any = (800, 1600)
-    ema_momentum: Any = None
+    ema_momentum: Any = 0.999
     vocabulary_size: Any = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    center: Configuration = RECIPES["own"]
 
     def __post_init__(self) -> None:
         """Checks each value that a field may take."""
         arguments.instance("options", self.options, dict, "a dict")
+        wanted = "a `Configuration` of a `TranslationTransformer`"
+        arguments.instance("center", self.center, Configuration, wanted)
+        if not isinstance(self.center.model, TranslationConfig):
+            arguments.refuse("center", self.center, wanted)
         for name, check in _CHECKS.items():
             _check_values(name, getattr(self, name), check)
+
+    @classmethod
+    def around(cls, center: Configuration, **fields: Any) -> Self:
+        """Returns a space that has each value of a configuration: the first trial.
+
+        Args:
+            center: A `Configuration`, a recipe for example.
+            **fields: Fields other than the defaults; the center's value is added to
+                one with several values, too.
+
+        Returns:
+            A `TranslationSpace`.
+
+        Example:
+            >>> space = TranslationSpace.around(RECIPES["multi30k"], num_heads=(2, 8))
+            >>> space.num_heads, space.warmup_steps
+            ((2, 4, 8), (200, 400, 500, 800))
+        """
+        space = cls(center=center, **fields)
+        wider = {
+            name: _with(getattr(space, name), value)
+            for name, value in space.center_values().items()
+        }
+        return dataclasses.replace(space, **wider)
+
+    def center_values(self) -> dict[str, Any]:
+        """Returns the center's value of each field that it has one for."""
+        center, model = self.center, self.center.model
+        return {
+            **{name: getattr(model, name) for name in _OPTIONS},
+            "key_dim": model.key_dim or model.model_dim // model.num_heads,
+            "feed_forward_ratio": model.intermediate_dim / model.model_dim,
+            "vocabulary_size": model.source_vocabulary_size,
+            **{name: getattr(center, name) for name in _OF_TRAINING},
+        }
 
     def choose(
         self,
@@ -215,7 +259,11 @@ class TranslationSpace:
             )
         model = {name: take(name) for name in _OPTIONS}
         ratio = take("feed_forward_ratio")
-        training = {name: take(name) for name in ("label_smoothing", "ema_momentum")}
+        training = {"label_smoothing": take("label_smoothing")}
+        center = self.center
+        if center.average_epochs is None and center.optimizer != "schedule_free":
+            momentum = take("ema_momentum")
+            training |= {"ema_momentum": momentum, "ema_warmup": momentum is not None}
         # KerasTuner loses values where two scopes have hyperparameters of one name.
         for first, prefix in ((True, ""), (False, "post_norm_")):
             with hp.conditional_scope("normalize_first", [first]):
@@ -223,19 +271,18 @@ class TranslationSpace:
                 steps = take(f"{prefix}warmup_steps")
             if first == model["normalize_first"]:
                 training |= {"learning_rate": rate, "warmup_steps": steps}
-        return Configuration(
-            model={
-                "source_vocabulary_size": size,
-                "target_vocabulary_size": target_vocabulary_size,
-                **model,
-                "intermediate_dim": ratio * model["model_dim"],
-                **self.options,
-            },
-            **training,
-        )
+        sizes = {
+            "source_vocabulary_size": size,
+            "target_vocabulary_size": target_vocabulary_size,
+            "intermediate_dim": round(ratio * model["model_dim"]),
+        }
+        kept = {name: getattr(center, name) for name in _KEPT}
+        options = {**center.model.options(), **sizes, **model, **self.options}
+        return Configuration(model=options, **{**kept, **training})
 
     def _take(self, hp, name):
-        return declare(hp, name, getattr(self, name))
+        near = self.center_values().get(name)
+        return declare(hp, name, getattr(self, name), near)
 
 
 # The options of the model that may vary, in the order in which they are declared.
@@ -246,6 +293,9 @@ _OPTIONS = (
 _SIZES = ("feed_forward_ratio", "warmup_steps", "post_norm_warmup_steps")
 _SIZES += ("vocabulary_size",)
 _RATES = ("learning_rate", "post_norm_learning_rate")
+_OF_TRAINING = ("label_smoothing", "learning_rate", "warmup_steps", "ema_momentum")
+_KEPT = [field.name for field in dataclasses.fields(Configuration)]
+_KEPT.remove("model")
 _TRAINING = Configuration.checks()
 _CHECKS = {
     # A name of positions is checked further by the model.
@@ -272,7 +322,37 @@ def _check_values(name, values, check=arguments.positive_integer):
             check(name, value)
 
 
-def declare(hp: "keras_tuner.HyperParameters", name: str, values: Any) -> Any:
+def _are_numbers(values):
+    return all(type(value) in (int, float) for value in values)
+
+
+def _with(values, value):
+    """Returns what a hyperparameter may be, a value among it if there are several."""
+    if isinstance(values, Range) and value is not None:
+        low, high = min(values.low, value), max(values.high, value)
+        return dataclasses.replace(values, low=low, high=high)
+    if not isinstance(values, tuple | list) or value in values:
+        return values
+    wider = (*values, value)
+    return tuple(sorted(wider)) if _are_numbers(wider) else wider
+
+
+def _nearest(values, value):
+    """Returns the value among several, or in a `Range`, that is nearest to one."""
+    if isinstance(values, Range):
+        if value is None:
+            return values.low
+        return min(max(value, values.low), values.high)
+    if value in values:
+        return value
+    if value is None or not _are_numbers((*values, value)):
+        return values[0]
+    return min(values, key=lambda one: abs(one - value))
+
+
+def declare(
+    hp: "keras_tuner.HyperParameters", name: str, values: Any, near: Any = None
+) -> Any:
     """Declares one hyperparameter, and gives its value.
 
     Args:
@@ -280,6 +360,7 @@ def declare(hp: "keras_tuner.HyperParameters", name: str, values: Any) -> Any:
         name: Its name.
         values: A tuple or list to choose among, a `Range`, None, which declares
             nothing, or one value.
+        near: What its default is nearest to; None for the first.
 
     Returns:
         The value, a number drawn from a `Range` to three significant digits; None
@@ -287,19 +368,23 @@ def declare(hp: "keras_tuner.HyperParameters", name: str, values: Any) -> Any:
 
     Example:
         >>> import keras_tuner
-        >>> declare(keras_tuner.HyperParameters(), "depth", (3, 5))
-        3
+        >>> declare(keras_tuner.HyperParameters(), "depth", (3, 5), near=6)
+        5
     """
     if values is None:
         return None
     if isinstance(values, Range):
         sampling = "log" if values.log else "linear"
-        value = hp.Float(name, values.low, values.high, sampling=sampling)
+        default = _nearest(values, near)
+        value = hp.Float(
+            name, values.low, values.high, sampling=sampling, default=default
+        )
         return None if value is None else float(f"{value:.3g}")
     if not isinstance(values, tuple | list):
         return hp.Fixed(name, values)
+    default = _nearest(values, near)
     if set(values) == {True, False} and isinstance(values[0], bool):
-        return hp.Boolean(name, default=values[0])
-    value = hp.Choice(name, list(values))
+        return hp.Boolean(name, default=default)
+    value = hp.Choice(name, list(values), default=default)
     # What travels between processes is rounded to 32 bits.
     return float(f"{value:.6g}") if isinstance(value, float) else value

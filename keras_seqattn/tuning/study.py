@@ -87,7 +87,7 @@ class Study:
         """The best trial's `keras_tuner.HyperParameters`."""
         best = self.best_trial
         hp = keras_tuner.HyperParameters()
-        for name, value in _model_values(best.values).items():
+        for name, value in records.own_values(best.values).items():
             hp.Fixed(name, value)
         return hp
 
@@ -149,7 +149,7 @@ class Study:
         refused = {"status": records.OVER_BUDGET}
         rows = [_row(record) for record in self._records]
         rows += [
-            {**refused, "reason": one["reason"], **_model_values(one["values"])}
+            {**refused, "reason": one["reason"], **records.own_values(one["values"])}
             for one in drawn
         ]
         names = dict.fromkeys((*_COLUMNS, *(name for row in rows for name in row)))
@@ -161,7 +161,7 @@ class Study:
         Returns:
             List of strings.
         """
-        values = [_model_values(record.values) for record in self._records]
+        values = [records.own_values(record.values) for record in self._records]
         names = dict.fromkeys(name for row in values for name in row)
         return [name for name in names if len({row.get(name) for row in values}) > 1]
 
@@ -186,7 +186,9 @@ class Study:
         import pandas
 
         known = [record for record in self._records if record.trial_id in scores]
-        frame = pandas.DataFrame([_model_values(record.values) for record in known])
+        frame = pandas.DataFrame(
+            [records.own_values(record.values) for record in known]
+        )
         frame["score"] = [scores[record.trial_id] for record in known]
         from sklearn.ensemble import RandomForestRegressor
         from sklearn.inspection import permutation_importance
@@ -275,12 +277,7 @@ def _row(record):
         values["score"] = None
     for name in ("trial", "continued_from", "warm_started_from"):
         values[name] = None if values[name] is None else int(values[name])
-    return {name: values[name] for name in _COLUMNS} | _model_values(record.values)
-
-
-def _model_values(values):
-    """Leaves out what Hyperband adds to the hyperparameters."""
-    return {name: values[name] for name in values if not name.startswith("tuner/")}
+    return {name: values[name] for name in _COLUMNS} | records.own_values(record.values)
 
 
 def _numbers(column):

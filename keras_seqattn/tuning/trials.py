@@ -52,8 +52,8 @@ class OutOfTime(SearchInterrupted):
 class Candidate(keras.callbacks.Callback):
     """Keeps the weights that each epoch was scored with.
 
-    It stands before `SwapEMAWeights`, so at a validation's end the averaged weights
-    are still in the model.
+    It stands before the callback of an average, so at a validation's end the averaged
+    weights are still in the model.
 
     Args:
         record: The `TrialRecord`.
@@ -204,11 +204,10 @@ def fit(
         return True
     size = model.source_vocabulary_size
     train, validation = study.data.batches(size)
-    averaged = [keras.callbacks.SwapEMAWeights()] if model.optimizer.use_ema else []
     decoded = [study.data.score(size)] if study.objective.name in DECODED else []
     callbacks = [
         Candidate(record),
-        *averaged,
+        *record.configuration.average_callbacks(),
         *decoded,
         Recorder(record, study, is_done),
         # Last: an epoch that it knows is one that was written down.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import keras_tuner
 
-from keras_seqattn.tuning import records, trials, warm
+from keras_seqattn.tuning import halving, records, trials, warm
 from keras_seqattn.tuning.latency import decode_latency
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 0.5  # between two questions of a worker that has nothing to do
 FAILURES_IN_A_ROW = 3  # after which it is no one trial that is to blame
-# Of a trial that trains on: epochs without a better one, and epochs at all.
-PATIENCE, MOST_EPOCHS = 8, 10**6
+MOST_EPOCHS = 10**6  # of a trial that trains on
 
 
 class Tuner(keras_tuner.Tuner):
@@ -90,9 +89,8 @@ class Tuner(keras_tuner.Tuner):
     def _run(self, hp, record):
         try:
             with trials.failures_told():
-                pruned = self._train(hp, record)
-            reason = "worse than the median of the others" if pruned else None
-            self._end(record, records.PRUNED if pruned else "completed", reason)
+                ended_early = self._train(hp, record)
+            self._end(record, *self._outcome(record, ended_early))
         except trials.TrialEnded as ended:
             self._end(record, ended.status, ended.reason)
             if ended.status == records.FAILED:
@@ -109,6 +107,14 @@ class Tuner(keras_tuner.Tuner):
             record.save()
             raise
         self._failures = 0
+
+    def _outcome(self, record, ended_early):
+        """Returns the status and the reason of a trial that ran."""
+        if not ended_early or halving.has_settled(record):
+            return records.COMPLETED, None
+        if self._settings.plan is not None:
+            return records.PAUSED, None
+        return records.PRUNED, "worse than the median of the others"
 
     def _end(self, record, status, reason):
         record.status, record.reason = status, reason
@@ -135,7 +141,10 @@ class Tuner(keras_tuner.Tuner):
             warm.start(model, record, settings)
             record.save()
         epochs = hp.values.get("tuner/epochs", settings.epochs)
-        return trials.fit(model, hp, settings, record, epochs, self._is_hopeless)
+        is_done = self._is_hopeless
+        if settings.plan is not None:
+            is_done = settings.plan.pauses(hp.values["tuner/rung"], settings.directory)
+        return trials.fit(model, hp, settings, record, epochs, is_done)
 
     def _is_hopeless(self, record):
         settings = self._settings
@@ -166,7 +175,7 @@ class Tuner(keras_tuner.Tuner):
             for record in known
             if record.trial_id not in left_out
             and record.status != records.PRUNED
-            and not _has_settled(record)
+            and not halving.has_settled(record)
         ]
         return records.best_of(able, self._settings.objective.direction)
 
@@ -182,7 +191,9 @@ class Tuner(keras_tuner.Tuner):
         is_over = False
         try:
             with trials.failures_told():
-                trials.fit(model, hp, settings, record, MOST_EPOCHS, _has_settled)
+                trials.fit(
+                    model, hp, settings, record, MOST_EPOCHS, halving.has_settled
+                )
         except trials.TrialEnded:
             pass  # That costs nothing: the best epoch so far is kept.
         except trials.OutOfTime:
@@ -229,11 +240,6 @@ class Tuner(keras_tuner.Tuner):
                 records.OVER_BUDGET,
                 f"{1000 * record.latency:.1f} ms a sentence, {1000 * limit:g} allowed",
             )
-
-
-def _has_settled(record):
-    """Whether a trial's best epoch was too long ago."""
-    return len(record.epochs) - (record.best_epoch or 0) >= PATIENCE
 
 
 def is_worker() -> bool:

@@ -252,7 +252,8 @@ def test_the_best_trials_train_on_in_the_time_kept_for_them(study, ten_seconds_a
 
 
 def test_a_trial_that_another_continued_does_not_train_on(study, ten_seconds_a_fit):
-    found = study(epochs=3, max_seconds=1_000, finish=0.5)
+    options = {"algorithm": "hyperband", "epochs": 3}
+    found = study(max_seconds=1_000, finish=0.5, **options)
     known = records.load_records(found.directory)
     continued = {record.continued_from for record in known} - {None}
     assert continued

@@ -1,0 +1,326 @@
+"""Which training goes on next: asynchronous successive halving around a leader.
+
+A training pauses at rungs, each three times as many target tokens as the one before.
+The best third of those that a rung has seen goes on to the next, each with the training
+it had. A part of the time is spent so; the rest belongs to the leader, the best at the
+highest rung that any has reached, until it gets no better.
+
+What acts late (dropout, smoothing, depth) looks worse than it is on a low rung. So a
+rung promotes by groups: trainings with more of it than the first trial has compete with
+each other alone, and meet the rest where the last rung decides.
+
+Reference:
+    Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
+    Differs: the leader's share of the time, the groups, and that a paused training is
+    never repeated.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import keras_tuner
+
+from keras_seqattn.annotations import Path
+from keras_seqattn.tuning import records
+from keras_seqattn.tuning.records import TrialRecord
+
+# Of which the best goes on; and rungs between the first and the last.
+REDUCTION, RUNGS = 3, 4
+# The epochs whose seconds are a trial's speed: the first one compiles.
+TIMED = slice(1, 4)
+# Of a draw: how far a hyperparameter moves, in shares of its range, and how probable it
+# is that one more changes; both double with so many draws of which none was the best.
+WIDTH, CHANGED, MOST_CHANGED, WIDENING = 0.25, 0.35, 0.8, 12
+MOST_GUESSES = 20  # of a value that is another one
+# Epochs without a better one after which a training is as good as it gets.
+PATIENCE = 8
+# Of what a trial has more than the first one, it shows on the last rungs.
+LATE = ("dropout", "label_smoothing", "encoder_layers", "decoder_layers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What is to be done next.
+
+    Attributes:
+        rung: Number of the rung at which it pauses, from 0.
+        continued: Id of the trial whose training goes on; None for a new one.
+    """
+
+    rung: int
+    continued: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The rungs of a study, and what its time is for.
+
+    Attributes:
+        direction: "min" or "max", of the score.
+        tokens: Function of the size of a vocabulary: target tokens of an epoch.
+        seconds: Those that the study has, infinity without a limit.
+        share: Share of them for the leader, in [0, 1).
+        epochs: Most epochs of a trial.
+        trials: Most new trials, infinity without a limit.
+        workers: Number of processes that train at a time.
+    """
+
+    direction: str
+    tokens: Callable[[int], int]
+    seconds: float
+    share: float
+    epochs: int
+    trials: float = math.inf
+    workers: int = 1
+
+    def rung_epochs(
+        self, record: TrialRecord, known: Sequence[TrialRecord]
+    ) -> list[int] | None:
+        """Returns the epochs after which a training has reached each rung.
+
+        With a limit of seconds the last rung is what the leader's share of them is
+        enough for, at the speed of the first trial, or what the longest training needed
+        that got no better.
+
+        Args:
+            record: The training's `TrialRecord`.
+            known: List of all records.
+
+        Returns:
+            List of integers, one a rung, the last at most `epochs`; None while the
+            first trial has not shown its speed.
+        """
+        last = self.epochs * self._epoch_tokens(record)
+        if math.isfinite(self.seconds):
+            timed = [r for r in known if r.epochs[TIMED]]
+            if not timed:
+                return None
+            epoch = statistics.median(e["seconds"] for e in timed[0].epochs[TIMED])
+            affordable = self.share * self.seconds / epoch
+            last = min(last, affordable * self._epoch_tokens(timed[0]))
+        ended = [len(r.epochs) * self._epoch_tokens(r) for r in known if has_settled(r)]
+        last = min([last, max(ended)]) if ended else last
+        rungs = [last / REDUCTION**i for i in reversed(range(RUNGS))]
+        per_epoch = self._epoch_tokens(record)
+        return [max(1, math.ceil(round(rung / per_epoch, 6))) for rung in rungs]
+
+    def _epoch_tokens(self, record):
+        return self.tokens(record.configuration.vocabulary_size)
+
+    def has_reached(
+        self, record: TrialRecord, rung: int, known: Sequence[TrialRecord]
+    ) -> bool:
+        """Whether a training is at the end of a rung, or gets no better."""
+        epochs = self.rung_epochs(record, known)
+        if epochs is None:
+            return False
+        limit = epochs[rung] if rung < RUNGS else self.epochs
+        return len(record.epochs) >= min(limit, self.epochs) or has_settled(record)
+
+    def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
+        """Returns the function of a training's record that says where it pauses.
+
+        At the end of its rung a training goes on where it is, if it is what is to be
+        done next.
+
+        Args:
+            rung: Number of the rung at which it pauses.
+            directory: The study's folder.
+        """
+
+        def pauses(record):
+            nonlocal rung
+            others = records.load_records(directory)
+            known = [
+                dataclasses.replace(record, status=records.PAUSED)
+                if other.trial_id == record.trial_id
+                else other
+                for other in others
+            ]
+            if not self.has_reached(record, rung, known):
+                return False
+            step = self.next_step(known)
+            if step is None or step.continued != record.trial_id:
+                return True
+            rung = step.rung
+            return False
+
+        return pauses
+
+    def score(
+        self, record: TrialRecord, rung: int, known: Sequence[TrialRecord]
+    ) -> float | None:
+        """Returns the best score up to a rung; None of a training not there yet."""
+        epochs = self.rung_epochs(record, known)
+        if epochs is None or not record.epochs:
+            return None
+        if has_settled(record):
+            return record.best_until(
+                min(epochs[rung], len(record.epochs)), self.direction
+            )
+        return record.best_until(epochs[rung], self.direction)
+
+    def next_step(
+        self, known: Sequence[TrialRecord], drawn: int | None = None
+    ) -> Step | None:
+        """Returns what is to be done next; None where nothing is left.
+
+        Args:
+            known: List of all records. Those that are unfinished are being run.
+            drawn: Number of trials that were drawn; None: those of the records.
+        """
+        if drawn is None:
+            drawn = sum(record.continued_from is None for record in known)
+        may_draw = drawn < self.trials
+        trainings = tips(known)
+        leader = self.leader(trainings, known)
+        if leader is None:
+            return Step(0) if may_draw else None
+        step = self._promotion(trainings, known)
+        if step is None and may_draw:
+            step = Step(0)
+        goes_on = leader.status not in records.UNFINISHED and not (
+            has_settled(leader) or len(leader.epochs) >= self.epochs
+        )
+        if goes_on and (step is None or self._is_spent(step, leader, known)):
+            return Step(RUNGS, leader.trial_id)
+        return step
+
+    def leader(
+        self, trainings: Sequence[TrialRecord], known: Sequence[TrialRecord]
+    ) -> TrialRecord | None:
+        """Returns the best training at the highest rung that any has reached."""
+        for rung in reversed(range(RUNGS)):
+            found = self._ranked(trainings, rung, known)
+            if found:
+                return found[0]
+        return records.best_of(trainings, self.direction)
+
+    def _ranked(self, trainings, rung, known):
+        """Returns the trainings that a rung has seen, the best first."""
+        scores = {r.trial_id: self.score(r, rung, known) for r in trainings}
+        seen = [r for r in trainings if scores[r.trial_id] is not None]
+        reverse = self.direction == "max"
+        return sorted(seen, key=lambda r: scores[r.trial_id], reverse=reverse)
+
+    def _promotion(self, trainings, known):
+        """Returns the step that promotes a paused training, the highest rung first."""
+        first = known[0]
+        for rung in reversed(range(RUNGS - 1)):
+            ranked = self._ranked(trainings, rung, known)
+            late = [record for record in ranked if acts_late(record, first)]
+            soon = [record for record in ranked if not acts_late(record, first)]
+            for group in (soon, late):
+                for record in group[: len(group) // REDUCTION]:
+                    if not self._is_paused_at(record, rung, known):
+                        continue
+                    return Step(rung + 1, record.trial_id)
+        return None
+
+    def _is_paused_at(self, record, rung, known):
+        if record.status in records.UNFINISHED or has_settled(record):
+            return False
+        return self.score(record, rung + 1, known) is None
+
+    def _is_spent(self, step, leader, known):
+        """Whether a step would take more time than is there beside the leader's."""
+        if not math.isfinite(self.seconds) or step.continued == leader.trial_id:
+            return False
+        by_id = {record.trial_id: record for record in known}
+        own, ancestor = 0.0, leader
+        while ancestor is not None:
+            own += ancestor.seconds
+            ancestor = by_id.get(ancestor.continued_from)
+        others = sum(record.seconds for record in known) - own
+        source = leader if step.continued is None else by_id[step.continued]
+        begun = 0 if step.continued is None else len(source.epochs)
+        epochs = self.rung_epochs(source, known)[step.rung] - begun
+        cost = epochs * source.epochs[-1]["seconds"]
+        return others + cost > (self.workers - self.share) * self.seconds
+
+
+def tips(known: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Returns, of each training that counts, the record that holds all its epochs."""
+    continued = {record.continued_from for record in known}
+    return [
+        record
+        for record in known
+        if record.trial_id not in continued and record.status in records.COUNTED
+    ]
+
+
+def has_settled(record: TrialRecord) -> bool:
+    """Whether a training's best epoch was too long ago.
+
+    Example:
+        >>> epochs = [{"score": 1.0}] * 9
+        >>> has_settled(TrialRecord("0", epochs=epochs, best_epoch=1))
+        True
+    """
+    return len(record.epochs) - (record.best_epoch or 0) >= PATIENCE
+
+
+def acts_late(record: TrialRecord, first: TrialRecord) -> bool:
+    """Whether a trial has more than the first one of what shows late in a training.
+
+    Example:
+        >>> first, other = TrialRecord("0"), TrialRecord("1")
+        >>> first.values, other.values = {"dropout": 0.1}, {"dropout": 0.3}
+        >>> acts_late(other, first)
+        True
+    """
+    return any(record.values.get(name, 0) > first.values.get(name, 0) for name in LATE)
+
+
+def vary(
+    center: dict[str, Any],
+    hyperparameters: keras_tuner.HyperParameters,
+    failures: int,
+    random: Random | None,
+) -> dict[str, Any]:
+    """Draws hyperparameters near others: one or more of them, a step away.
+
+    Args:
+        center: Dict of the values that the draw is near to.
+        hyperparameters: KerasTuner's `HyperParameters`, of the whole space.
+        failures: Draws since one was the best: the more, the more are changed, and the
+            further.
+        random: A `random.Random`; None to change nothing.
+
+    Returns:
+        Dict of the values that are active.
+    """
+    width = WIDTH * (1 + failures / WIDENING)
+    more = min(MOST_CHANGED, CHANGED * (1 + failures / WIDENING))
+    drawn = keras_tuner.HyperParameters()
+    free = []
+    for hp in hyperparameters.space:
+        drawn.merge([hp])
+        drawn.values[hp.name] = center.get(hp.name, hp.default)
+        if drawn.is_active(hp) and len(hp.values) > 1:
+            free.append(hp)
+    count = 0 if random is None else 1
+    while count and random.random() < more:
+        count += 1
+    for hp in random.sample(free, min(count, len(free))) if count else ():
+        drawn.values[hp.name] = _another(hp, drawn.values[hp.name], width, random)
+    active = [hp.name for hp in hyperparameters.space if drawn.is_active(hp)]
+    return {name: drawn.values[name] for name in active}
+
+
+def _another(hp, value, width, random):
+    """Returns another value of a hyperparameter, near to one if they have an order."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    for _ in range(MOST_GUESSES if is_number else 0):
+        place = abs(hp.value_to_prob(value) + random.gauss(0.0, width))
+        # Past an end it turns back.
+        guess = hp.prob_to_value(
+            min(max(2 - place, 0.0), 0.999) if place > 1 else place
+        )
+        if guess != value:
+            return guess
+    return random.choice([one for one in hp.values if one != value])
