@@ -34,12 +34,14 @@ class Corpus:
     ) -> None:
         self.train, self.validation = train, validation
         self._options = {**options, "seed": seed}
-        self._validation_options = {**validation_options, "shuffle": False}
+        self._validation_options = validation_options
         self.tokenizer = functools.cache(self._tokenizer)
         self.count_tokens = functools.cache(self._count_tokens)
         # Always the same, unlike those of training, which know their epoch.
         self._validation_batches = functools.cache(
-            lambda size: self._batches(self.validation, size, self._validation_options)
+            lambda size: self._batches(
+                self.validation, size, {**validation_options, "shuffle": False}
+            )
         )
 
     def _tokenizer(self, vocabulary_size):
@@ -87,8 +89,7 @@ class Corpus:
 
     def fingerprint(self) -> str:
         """Returns a short text that no other corpus has."""
-        options = [self._options, self._validation_options]
-        content = json.dumps([self.train, self.validation, *options])
+        content = json.dumps([self.train, self.validation, self._validation_options])
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

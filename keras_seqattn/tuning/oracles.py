@@ -49,7 +49,7 @@ class Durable:
         self.verbose = 0
         self.rejected = []
         self._waiting = []  # trials that lost their worker
-        self._admit, self._clock, self._directory = admit, clock, directory
+        self._admit, self._clock = admit, clock
         self.state_path = pathlib.Path(directory) / "oracle.json"  # holds everything
 
     def save(self) -> None:
@@ -267,7 +267,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
 
     def _known(self):
         """Returns all records, and the number of draws, those just given out too."""
-        known = records.load_records(self._directory)
+        known = records.load_records(self.state_path.parent)
         begun = {record.trial_id for record in known}
         given = [trial for key, trial in self.trials.items() if key not in begun]
         sources = {

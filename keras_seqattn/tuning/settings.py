@@ -198,10 +198,12 @@ class Settings(Config):
         Raises:
             ValueError: If it is another one's.
         """
+        center = self.space.center
         asked = {
             "objective": [self.objective.name, self.objective.direction],
             **{name: getattr(self, name) for name in IDENTITY},
             "space": repr(self.space),
+            "center": None if center == RECIPES["own"] else repr(center),
             "corpus": self.data.fingerprint(),
         }
         path = self.directory / "study.json"

@@ -180,7 +180,7 @@ class TranslationSpace:
     ema_momentum: Any = 0.999
     vocabulary_size: Any = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    center: Configuration = RECIPES["own"]
+    center: Configuration = dataclasses.field(default=RECIPES["own"], repr=False)
 
     def __post_init__(self) -> None:
         """Checks each value that a field may take."""

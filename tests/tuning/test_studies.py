@@ -76,7 +76,7 @@ def test_a_study_of_an_early_version_is_read_and_goes_on(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax")
-@pytest.mark.parametrize("algorithm", ["random", "hyperband"])
+@pytest.mark.parametrize("algorithm", ["random", "hyperband", "halving"])
 def test_ten_kills_at_random_moments_change_nothing(tmp_path, algorithm):
     options = {"algorithm": algorithm, "max_trials": 4, "epochs": 3}
     begin = time.monotonic()

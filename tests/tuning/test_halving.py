@@ -1,0 +1,167 @@
+"""Successive halving: its rungs, who goes on, whose the time is, and its draws."""
+
+import math
+from random import Random
+from types import SimpleNamespace
+
+import keras_tuner
+import pytest
+
+from keras_seqattn import tuning
+from keras_seqattn.recipes import RECIPES
+from keras_seqattn.tuning import halving, records
+from keras_seqattn.tuning.records import TrialRecord
+
+pytestmark = pytest.mark.backends("jax")  # nothing is computed
+SPACE = tuning.TranslationSpace.around(RECIPES["multi30k"])
+
+
+def record(number, scores, seconds=1.0, status=records.PAUSED, **fields):
+    made = TrialRecord(str(number), configuration=SimpleNamespace(vocabulary_size=1))
+    for epoch, score in enumerate(scores):
+        made.note_epoch(epoch, {}, score, "min", seconds)
+    vars(made).update(status=status, **fields)
+    return made
+
+
+def plan(**options):
+    given = {"direction": "min", "tokens": lambda size: 1, "seconds": math.inf}
+    return halving.Plan(**given | {"share": 0.75, "epochs": 27} | options)
+
+
+def test_rungs_come_from_the_most_epochs_or_from_the_time():
+    one, two = record(0, [3.0]), record(0, [3.0, 2.0, 2.0])
+    assert plan().rung_epochs(one, [one]) == [1, 3, 9, 27]
+    timed = plan(seconds=72.0, epochs=1000)
+    assert timed.rung_epochs(one, [one]) is None  # the first epoch compiles
+    assert timed.rung_epochs(two, [two]) == [2, 6, 18, 54]
+    settled = record(1, [1.0] * 9)
+    assert timed.rung_epochs(two, [two, settled]) == [1, 1, 3, 9]
+
+
+def test_a_larger_vocabulary_has_fewer_tokens_and_more_epochs():
+    of_size = plan(tokens=lambda size: 100 if size == 1 else 50, epochs=9)
+    one, other = record(0, [3.0]), record(1, [3.0])
+    other.configuration = SimpleNamespace(vocabulary_size=2)
+    assert of_size.rung_epochs(one, [one])[-1] == 9
+    assert of_size.rung_epochs(other, [one])[-1] == 9
+    timed = plan(tokens=of_size.tokens, epochs=100, seconds=36.0)
+    first = record(0, [3.0, 3.0])
+    assert timed.rung_epochs(first, [first]) == [1, 3, 9, 27]
+    assert timed.rung_epochs(other, [first]) == [2, 6, 18, 54]
+
+
+def test_the_best_third_of_a_rung_goes_on():
+    known = [record(0, [3.0]), record(1, [2.0])]
+    assert plan().next_step(known) == halving.Step(0)
+    known.append(record(2, [4.0]))
+    assert plan().next_step(known) == halving.Step(1, "1")
+    known.append(record(3, [2.0, 1.5, 1.0], continued_from="1", inherited_epochs=1))
+    assert plan().next_step(known) == halving.Step(0)
+
+
+def test_what_acts_late_competes_with_its_like():
+    values = {"values": {"dropout": 0.1}}
+    late = {"values": {"dropout": 0.3}}
+    known = [record(number, [2.0 + number], **values) for number in range(2)]
+    known += [record(number, [9.0 - number], **late) for number in range(2, 5)]
+    assert plan().next_step(known) == halving.Step(1, "4")
+
+
+def test_the_leader_has_its_share_of_the_time():
+    leader = record(0, [3.0, 2.0, 1.0])
+    timed = plan(seconds=100.0, epochs=1000)
+    assert timed.next_step([leader]) == halving.Step(0)
+    known = [leader, record(1, [9.0] * 3, seconds=9.0)]
+    assert timed.next_step(known) == halving.Step(halving.RUNGS, "0")
+    assert plan(seconds=100.0, epochs=1000, workers=2).next_step(known) == halving.Step(
+        0
+    )
+    known.append(record(2, [8.0] * 3, seconds=9.0))
+    assert timed.next_step(known) == halving.Step(1, "0")  # to compare with others
+
+
+def test_a_leader_that_gets_no_better_leaves_the_time_to_others():
+    leader = record(0, [1.0] * 9, seconds=10.0)
+    assert halving.has_settled(leader)
+    timed = plan(seconds=100.0, epochs=1000)
+    assert timed.next_step([leader]) == halving.Step(0)
+    better = record(1, [0.5] * 9, seconds=9.0)
+    assert timed.leader([leader, better], [leader, better]) is better
+
+
+def test_a_search_ends_with_the_leader_at_its_last_epoch():
+    known = [record(0, [2.0] * 9, best_epoch=9), record(1, [3.0])]
+    last = plan(trials=2, epochs=27)
+    assert last.next_step(known) == halving.Step(halving.RUNGS, "0")
+    assert plan(trials=2, epochs=9).next_step(known) is None
+    running = [record(0, [2.0], status=records.RUNNING)]
+    assert plan(trials=1).next_step(running) is None
+    assert plan(trials=0).next_step([]) is None
+
+
+def test_what_failed_is_out():
+    known = [record(0, [1.0], status=records.NAN), record(1, [3.0])]
+    assert plan().leader(halving.tips(known), known) is known[1]
+
+
+def test_draws_stand_near_and_widen():
+    hp = keras_tuner.HyperParameters()
+    SPACE.choose(hp, 50)
+    center = halving.vary({}, hp, 0, None)
+    assert center["dropout"] == 0.15
+    assert "post_norm_learning_rate" not in center
+
+    def changes(failures):
+        random = Random(0)
+        drawn = [halving.vary(center, hp, failures, random) for _ in range(300)]
+        names = center.keys()
+        counts = [sum(one.get(n) != center[n] for n in names) for one in drawn]
+        rates = [
+            abs(math.log(one["learning_rate"] / center["learning_rate"]))
+            for one in drawn
+            if "learning_rate" in one
+        ]
+        assert min(counts) >= 1
+        assert all(
+            "post_norm_warmup_steps" in x for x in drawn if not x["normalize_first"]
+        )
+        return sum(counts) / 300, max(rates)
+
+    (few, near), (many, far) = changes(0), changes(60)
+    assert few < 2.5 < many
+    assert near <= far
+
+
+def test_the_first_trial_is_the_recipe():
+    hp = keras_tuner.HyperParameters()
+    recipe = RECIPES["multi30k"]
+    SPACE.choose(hp, recipe.vocabulary_size)
+    hp.values = halving.vary({}, hp, 0, None)
+    chosen = SPACE.choose(hp, recipe.vocabulary_size)
+    options = chosen.model.options() | {"key_dim": None}
+    assert options == recipe.model.options()
+    for name in ("learning_rate", "warmup_steps", "label_smoothing", "ema_momentum"):
+        assert getattr(chosen, name) == getattr(recipe, name)
+
+
+def test_a_study_ends_no_worse_than_its_first_trial(simulated, study):
+    found = study(algorithm="halving", epochs=27, max_trials=12)
+    known = records.load_records(found.directory)
+    trials = [one for one in known if one.continued_from is None]
+    assert len(trials) == 12
+    assert found.best_score <= trials[0].score
+    assert found.best_score < min(one.best_until(1, "min") for one in trials)
+    assert max(len(one.epochs) for one in known) == 27
+    assert any(one.continued_from for one in known)
+    paused = [one for one in trials if one.status == "paused"]
+    assert paused
+    again = study(algorithm="halving", epochs=27, max_trials=12)
+    assert len(records.load_records(again.directory)) == len(known)
+
+
+def test_nothing_over_budget_is_begun(simulated, study):
+    found = study(algorithm="halving", epochs=9, max_trials=5, max_parameters=2600)
+    table = found.table()
+    assert (table["parameters"].dropna() <= 2600).all()
+    assert (table["status"] == "over budget").any()
