@@ -48,7 +48,8 @@ def tune_translation(
     continues from its last epoch with its optimizer, schedule, random state and order
     of data. A call whose study has ended returns at once; one with larger budgets
     continues it. With one worker, `seed` decides all, and a resumed study makes the
-    same trials as one that was never interrupted.
+    same trials as one that was never interrupted; where "halving" has `max_seconds`,
+    the speed of the machine decides with it.
 
     Draws with more than `max_parameters` weights are not built and count as nothing.
     A trial that turns NaN, runs out of memory or is too slow is noted with its reason,
