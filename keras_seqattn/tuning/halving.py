@@ -84,7 +84,8 @@ class Plan:
 
         With a limit of seconds the last rung is what the leader's share of them is
         enough for, at the speed of the first trial, or what the longest training needed
-        that got no better.
+        that got no better; and none is shorter than what a first step costs, which
+        compiles.
 
         Args:
             record: The training's `TrialRecord`.
@@ -94,17 +95,18 @@ class Plan:
             List of integers, one a rung, the last at most `epochs`; None while the
             first trial has not shown its speed.
         """
-        last = self.epochs * self._epoch_tokens(record)
+        last, least = self.epochs * self._epoch_tokens(record), 0.0
         if math.isfinite(self.seconds):
             timed = [r for r in known if r.epochs[TIMED]]
             if not timed:
                 return None
-            epoch = statistics.median(e["seconds"] for e in timed[0].epochs[TIMED])
-            affordable = self.share * self.seconds / epoch
-            last = min(last, affordable * self._epoch_tokens(timed[0]))
+            epochs, tokens = timed[0].epochs, self._epoch_tokens(timed[0])
+            epoch = statistics.median(e["seconds"] for e in epochs[TIMED])
+            last = min(last, self.share * self.seconds / epoch * tokens)
+            least = (epochs[0]["seconds"] / epoch - 1) * tokens
         ended = [len(r.epochs) * self._epoch_tokens(r) for r in known if has_settled(r)]
         last = min([last, max(ended)]) if ended else last
-        rungs = [last / REDUCTION**i for i in reversed(range(RUNGS))]
+        rungs = [max(last / REDUCTION**i, least) for i in reversed(range(RUNGS))]
         per_epoch = self._epoch_tokens(record)
         return [max(1, math.ceil(round(rung / per_epoch, 6))) for rung in rungs]
 

@@ -35,6 +35,9 @@ def test_rungs_come_from_the_most_epochs_or_from_the_time():
     timed = plan(seconds=72.0, epochs=1000)
     assert timed.rung_epochs(one, [one]) is None  # the first epoch compiles
     assert timed.rung_epochs(two, [two]) == [2, 6, 18, 54]
+    slow = record(0, [3.0, 2.0, 2.0])
+    slow.epochs[0]["seconds"] = 8.0
+    assert timed.rung_epochs(slow, [slow]) == [7, 7, 18, 54]  # what compiling costs
     settled = record(1, [1.0] * 9)
     assert timed.rung_epochs(two, [two, settled]) == [1, 1, 3, 9]
 
