@@ -28,7 +28,7 @@ HEADS_AND_DEPTH = {
     "num_heads": (1, 2, 4, 8),
     "key_dim": (16, 32, 64),
 }
-COLUMNS = ["trial", "status", "score", "epochs", "seconds", "parameters"]
+COLUMNS = ["trial", "status", "score", "epochs", "seconds", "first_step", "parameters"]
 
 
 def main():
@@ -175,6 +175,8 @@ def tell(args, study):
         f"\nBest: trial {int(best.trial_id)}, {study.objective} {best.score:.4g}, "
         f"after {study.seconds / 60:.1f} minutes."
     )
+    if args.workers == 1:
+        print(f"In {study.idle_seconds:.0f} seconds no trial trained or was scored.")
     for doubt in study.doubts():
         print(f"Warning: {doubt}")
 

@@ -95,6 +95,8 @@ class TrialRecord:
         best_epoch: Number of epochs after which the score was best.
         score: The best score, or None.
         seconds: Seconds of its own training, scoring included.
+        first_step: Seconds to the end of its first step, which compiles, since it was
+            last begun; None before.
         best_seconds: Seconds up to its best epoch, those of the trial that it goes on
             from included.
         continued_from: Trial that it goes on from, as Hyperband's promotions do.
@@ -119,6 +121,7 @@ class TrialRecord:
     best_epoch: int | None = None
     score: float | None = None
     seconds: float = 0.0
+    first_step: float | None = None
     best_seconds: float = 0.0
     continued_from: str | None = None
     warm_started_from: str | None = None

@@ -66,6 +66,11 @@ class Study:
         return Clock(self.directory).elapsed()
 
     @property
+    def idle_seconds(self) -> float:
+        """Seconds of one worker's study in which no trial trained or was scored."""
+        return self.seconds - sum(record.seconds for record in self._records)
+
+    @property
     def best_trial(self) -> TrialRecord:
         """The `TrialRecord` of the best trial.
 
@@ -137,6 +142,7 @@ class Study:
         Returns:
             A pandas frame, a row a trial in the order of their making: `trial`,
             `status`, `score`, `epochs`, `best_epoch`, `seconds` (of its training),
+            `first_step` (seconds, compiling included, since it was last begun),
             `finished_at` (in seconds of the study), `parameters`, `latency` (seconds a
             sentence, where it was measured), `continued_from`, `warm_started_from`,
             `inherited_seconds` (of training by others that it did not need to do),
@@ -262,11 +268,12 @@ class Study:
 
 
 _COLUMNS = ("trial", "status", "score", "epochs", "best_epoch", "seconds")
+_COLUMNS += ("first_step",)
 _COLUMNS += ("finished_at", "parameters", "latency", "continued_from")
 _COLUMNS += ("warm_started_from", "inherited_seconds", "resumed", "reason")
 # Columns of which some rows, or all, may have nothing.
 _TYPES = dict.fromkeys(("trial", "continued_from", "warm_started_from"), "Int64")
-_TYPES |= dict.fromkeys(("score", "latency", "finished_at"), "float64")
+_TYPES |= dict.fromkeys(("score", "latency", "finished_at", "first_step"), "float64")
 
 
 def _row(record):

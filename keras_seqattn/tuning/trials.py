@@ -101,10 +101,16 @@ class Recorder(keras.callbacks.Callback):
             raise OutOfTime("no time is left for another epoch")
         self._begin = time.monotonic()
 
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Begins to time the first step."""
+        self._started, self._record.first_step = time.monotonic(), None
+
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Looks at the loss and at the clock."""
+        if self._record.first_step is None:
+            self._record.first_step = time.monotonic() - self._started
         loss = float((logs or {}).get("loss", 0.0))
         if not np.isfinite(loss):
             raise TrialEnded(records.NAN, f"the loss is {loss} at batch {batch}")
