@@ -185,6 +185,7 @@ def arguments_of(make):
     return given
 
 
+@functools.cache
 def calls():
     """Maps names to pairs: what is called, and a dict of valid arguments."""
     heads = {"query": HEADS, "key": HEADS}

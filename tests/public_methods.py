@@ -234,7 +234,7 @@ def methods():
         ),
         "tuning.TranslationSpace": (
             ks.tuning.TranslationSpace(),
-            {"choose": {**hp, **sizes}},
+            {"choose": {**hp, **sizes}, "around": {"center": chosen}},
         ),
     }
     found = {

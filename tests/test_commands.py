@@ -30,8 +30,8 @@ IN_EXAMPLES = [
     for path in EXAMPLES
     for command in documents.docstring_commands(path.read_text())
 ]
-# Commands of no script with arguments. CI runs the first three: itself, the type
-# checker and the build of the site. A test compares what the next but last writes. The
+# Commands of no script with arguments. CI runs the first two, itself and the type
+# checker, and a test the third, the build of the site. Another compares what the next but last writes. The
 # last stands for a script of the reader's own.
 OTHERS = {
     "bash .ci/run",

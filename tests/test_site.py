@@ -20,19 +20,46 @@ PARTS = [page for page in PAGES if page != "README"]
 PACKAGE = keras_seqattn.__name__
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The folder of the built site; a warning fails the build."""
-    folder = tmp_path_factory.mktemp("site")
+def test_the_site_builds_and_holds_what_it_must(tmp_path):
+    """All that is read in the site in one test, since building it takes a minute."""
     done = subprocess.run(
-        [sys.executable, *"-m mkdocs build --strict --site-dir".split(), folder],
+        [sys.executable, *"-m mkdocs build --strict --site-dir".split(), tmp_path],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return folder
+    for part in PARTS:
+        check_public_names(part, tmp_path)
+    check_nothing_is_loaded_from_elsewhere(tmp_path)
+    layers = (tmp_path / "api" / "layers.html").read_text("utf-8")
+    assert "Call arguments:</span>" in layers and "<p>Call arguments:" not in layers
+    errors = (tmp_path / "errors.html").read_text("utf-8")
+    assert "a positive integer" in errors and "error index" not in errors
+
+
+def check_public_names(part, site):
+    """Checks that every public name is on its page, with its methods."""
+    module = importlib.import_module(f"{PACKAGE}.{part}")
+    page = (site / "api" / f"{part}.html").read_text("utf-8")
+    anchors = set(re.findall(r' id="([\w.]+)"', page))
+    for name in public_names(module):
+        thing = getattr(module, name)
+        wanted = [name]
+        if inspect.isclass(thing):
+            wanted += [f"{name}.{method}" for method in methods(thing)]
+        for one in wanted:
+            assert inspect.getdoc(inspect.unwrap(resolved(module, one))), one
+            assert f"{module.__name__}.{one}" in anchors, one
+
+
+def check_nothing_is_loaded_from_elsewhere(site):
+    """Checks that it can be read and searched without a network and unseen."""
+    for path in site.rglob("*.html"):
+        text = path.read_text("utf-8")
+        for tag in re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", text):
+            assert not re.search(r'(?:src|href)="(?:https?:)?//', tag), tag
 
 
 def public_names(module):
@@ -61,21 +88,6 @@ def test_every_part_of_the_package_has_a_page():
     assert {of_classes.get(name, name) for name in public} == set(PARTS)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_every_public_name_is_on_its_page_with_its_methods(part, site):
-    module = importlib.import_module(f"{PACKAGE}.{part}")
-    page = (site / "api" / f"{part}.html").read_text("utf-8")
-    anchors = set(re.findall(r' id="([\w.]+)"', page))
-    for name in public_names(module):
-        thing = getattr(module, name)
-        wanted = [name]
-        if inspect.isclass(thing):
-            wanted += [f"{name}.{method}" for method in methods(thing)]
-        for one in wanted:
-            assert inspect.getdoc(inspect.unwrap(resolved(module, one))), one
-            assert f"{module.__name__}.{one}" in anchors, one
-
-
 def resolved(module, name):
     for part in name.split("."):
         module = getattr(module, part)
@@ -90,11 +102,6 @@ def test_sections_are_named_as_mkdocstrings_reads_them():
     )
 
 
-def test_call_arguments_are_a_list_of_their_own(site):
-    page = (site / "api" / "layers.html").read_text("utf-8")
-    assert "Call arguments:</span>" in page and "<p>Call arguments:" not in page
-
-
 def test_links_between_files_become_links_between_pages():
     text = "[a](docs/guide.md#search) [b](benchmarks/README.md) [c](https://d.e)"
     assert pages.linked(text, "index.md") == (
@@ -104,16 +111,3 @@ def test_links_between_files_become_links_between_pages():
     assert pages.linked("![a](../docs/images/b.png)", "benchmarks/README.md") == (
         "![a](../images/b.png)"
     )
-
-
-def test_nothing_is_loaded_from_elsewhere(site):
-    """The site can be read, and searched, without a network and without being seen."""
-    for path in site.rglob("*.html"):
-        text = path.read_text("utf-8")
-        for tag in re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", text):
-            assert not re.search(r'(?:src|href)="(?:https?:)?//', tag), tag
-
-
-def test_the_index_of_errors_is_on_its_page(site):
-    page = (site / "errors.html").read_text("utf-8")
-    assert "a positive integer" in page and "error index" not in page

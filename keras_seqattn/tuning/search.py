@@ -108,7 +108,6 @@ def tune_translation(
     sizes = _sizes(vocabulary_size)
     given["vocabulary_size"], given["target_vocabulary_size"] = sizes
     given["space"] = TranslationSpace() if space is None else space
-    given["prune"] = algorithm in ("random", "bayesian") if prune is None else prune
     settings = Settings.of(given)
     settings.claim()
     if workers > 1:

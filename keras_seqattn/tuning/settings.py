@@ -96,7 +96,7 @@ class Settings(Config):
     target_vocabulary_size: int | None = option(optional_size)
     batch_tokens: int | None = option(optional_size)
     bucket_lengths: tuple[int, ...] | None = option(_lengths)
-    prune: bool = option(arguments.boolean)
+    prune: bool | None = option(functools.partial(arguments.boolean, optional=True))
     warm_start: bool = option(arguments.boolean)
     verbose: bool = option(arguments.boolean)
 
@@ -106,6 +106,7 @@ class Settings(Config):
         center, halves = self.space.center, self.algorithm == "halving"
         if self.space.vocabulary_size is None and self.vocabulary_size is None:
             self._default("vocabulary_size", center.vocabulary_size)
+        self._default("prune", self.algorithm in ("random", "bayesian"))
         self._default("epochs", MOST_EPOCHS if halves and self.max_seconds else EPOCHS)
         self._default("finish", LEADERS_SHARE if halves and self.max_seconds else 0.0)
         if self.finish and self.max_seconds is None:
