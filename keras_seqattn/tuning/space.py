@@ -219,10 +219,11 @@ class TranslationSpace:
     def center_values(self) -> dict[str, Any]:
         """Returns the center's value of each field that it has one for."""
         center, model = self.center, self.center.model
+        ratio = model.intermediate_dim / model.model_dim
         return {
             **{name: getattr(model, name) for name in _OPTIONS},
             "key_dim": model.key_dim or model.model_dim // model.num_heads,
-            "feed_forward_ratio": model.intermediate_dim / model.model_dim,
+            "feed_forward_ratio": int(ratio) if ratio.is_integer() else ratio,
             "vocabulary_size": model.source_vocabulary_size,
             **{name: getattr(center, name) for name in _OF_TRAINING},
         }
@@ -290,8 +291,7 @@ _OPTIONS = (
     *("model_dim", "encoder_layers", "decoder_layers", "num_heads", "key_dim"),
     *("dropout", "normalize_first", "positions", "tie_embeddings"),
 )
-_SIZES = ("feed_forward_ratio", "warmup_steps", "post_norm_warmup_steps")
-_SIZES += ("vocabulary_size",)
+_SIZES = ("warmup_steps", "post_norm_warmup_steps", "vocabulary_size")
 _RATES = ("learning_rate", "post_norm_learning_rate")
 _OF_TRAINING = ("label_smoothing", "learning_rate", "warmup_steps", "ema_momentum")
 _KEPT = [field.name for field in dataclasses.fields(Configuration)]
@@ -301,6 +301,7 @@ _CHECKS = {
     # A name of positions is checked further by the model.
     **{name: TranslationConfig.checks().get(name, arguments.text) for name in _OPTIONS},
     **dict.fromkeys(_SIZES, arguments.positive_integer),
+    "feed_forward_ratio": functools.partial(arguments.number, above=0),
     **{name: _TRAINING[name] for name in ("label_smoothing", "ema_momentum")},
     **dict.fromkeys(_RATES, _TRAINING["learning_rate"]),
 }
