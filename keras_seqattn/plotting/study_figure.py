@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 COLOURS = {
     "completed": "#0f766e",
+    "paused": "#2563eb",
     "pruned": "#a16207",
     "running": "#64748b",
     "stopped": "#64748b",

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from keras_seqattn.plotting import study_figure
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.study import Study
 
@@ -33,3 +34,7 @@ def test_a_damaged_file_is_one_error(tmp_path, name, content):
     with pytest.raises(ValueError, match=message):
         _ = Study(tmp_path).seconds
         Study(tmp_path).table()
+
+
+def test_every_status_that_counts_has_a_colour():
+    assert set(study_figure.COLOURS) == set(records.COUNTED)
