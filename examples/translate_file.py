@@ -9,6 +9,8 @@ The output has a line for each line of the input. With `--n-best N` it has up to
 writes them. `--alignments` adds ` ||| 0-0 1-2`: for each word of the translation the
 word of the source that its attention, the mean of all layers and heads, fell on most;
 words are what spaces separate, numbered from 0. That takes a pass for each translation.
+`--glossary FILE`, a source phrase, a tab and a target phrase a line, holds translations
+to it; a greedy search becomes one of 4 beams then.
 
 Memory does not grow with the file: a block of lines is read, translated and written
 before the next. Stop it whenever you like, or kill it: the same command goes on after
@@ -78,12 +80,14 @@ def arguments():
     add("--beam", type=int, help="beams; 1: greedy; default: the translator's search")
     n_best = "translations of a line, with their scores; --beam is no less"
     add("--n-best", type=int, help=n_best)
+    add("--glossary", type=pathlib.Path, help="TSV of source and target phrases")
     add("--alignments", action="store_true", help="of words, by the attention")
     add("--block", type=int, default=4096, help="lines at a time; 4096")
     args = parser.parse_args()
-    for name in ("input", "translator"):
-        if not getattr(args, name).is_file():
-            parser.error(f"`{name}` must be a file. Received: {getattr(args, name)}")
+    for name in ("input", "translator", "glossary"):
+        path = getattr(args, name)
+        if path is not None and not path.is_file():
+            parser.error(f"`{name}` must be a file. Received: {path}")
     for name in ("beam", "block", "n_best"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -103,12 +107,14 @@ def identify(args):
             sys.exit(f"`input` must be UTF-8. Received: {error}, in line {total}.")
     with open(args.translator, "rb") as file:
         translator = hashlib.file_digest(file, "sha256")
+    glossary = args.glossary and hashlib.sha256(args.glossary.read_bytes()).hexdigest()
     return total, {
         "input": lines.hexdigest(),
         "translator": translator.hexdigest(),
         "beam": args.beam,
         "n-best": args.n_best,
         "alignments": args.alignments or None,
+        "glossary": glossary,
     }
 
 
@@ -137,12 +143,15 @@ def translate(args, total, journal):
 
 def written(args, translator, search, lines, first):
     """Translates lines, of which the first is the number `first`, to be written."""
-    if args.n_best is None:
+    if args.n_best is None and args.glossary is None:
         texts = translator(lines, search=search)
         translations = [[(text, None)] for text in texts]
     else:
         translations = translator.translate(
-            lines, search=search, num_hypotheses=args.n_best
+            lines,
+            search=search,
+            num_hypotheses=args.n_best or 1,
+            glossary=args.glossary,
         )
     rows = []
     for number, (line, hypotheses) in enumerate(zip(lines, translations, strict=True)):

@@ -23,6 +23,8 @@ TokenIds: TypeAlias = np.ndarray | Sequence[Sequence[int]] | Tensor
 State: TypeAlias = dict[str, Any]
 Lines: TypeAlias = list[str] | tuple[str, ...]  # no single string
 Path: TypeAlias = str | os.PathLike[str]
+# Source phrases to target phrases, or to alternative ones; or a file of such pairs.
+Glossary: TypeAlias = dict[str, str | tuple[str, ...]] | Path
 Seed: TypeAlias = int | keras.random.SeedGenerator | None
 
 # Each may be a name, the object, its configuration, or a function.

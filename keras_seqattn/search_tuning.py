@@ -59,7 +59,15 @@ def tune(
 
     Returns:
         A `TunedSearch`.
+
+    Raises:
+        ValueError: If the beams of `search` are in several groups.
     """
+    if search.num_groups > 1:
+        raise ValueError(
+            "`search` must have one group of beams to be tuned. "
+            f"Received: search.num_groups={search.num_groups}."
+        )
     table = []
     for width in widths:
         options = {**search.get_config(), "width": width, "num_hypotheses": 1}

@@ -14,11 +14,13 @@ from keras_seqattn.annotations import (
     AttentionKind,
     DecodingModel,
     ExportFormat,
+    Glossary,
     Lines,
     Path,
     TokenizerLike,
 )
-from keras_seqattn.decoding.beam import with_hypotheses
+from keras_seqattn.decoding.beam import with_beams, with_hypotheses
+from keras_seqattn.decoding.constrained import with_constraints
 from keras_seqattn.decoding.hypotheses import pad_lists
 from keras_seqattn.decoding.methods import Search, checked_search, without_scores
 from keras_seqattn.decoding.quality import (
@@ -31,6 +33,7 @@ from keras_seqattn.decoding.reranking import minimum_bayes_risk
 from keras_seqattn.decoding.segmentations import SegmentationEnsemble, interleave
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.static import in_batches
+from keras_seqattn.terminology import Terms, continuing_ids
 
 # Lines that `stream` holds at once: enough that lines of about one length meet.
 LINES_IN_A_BLOCK = 4096
@@ -174,6 +177,9 @@ class Translator:
         segmentations: int = 1,
         sampling: float = 0.1,
         seed: int = 0,
+        constraints: Sequence[Sequence[str | tuple[str, ...]]] | None = None,
+        glossary: Glossary | None = None,
+        distinct: bool = False,
     ) -> list[list[tuple[str, float]]]:
         """Translates lines, and scores the translations.
 
@@ -193,6 +199,16 @@ class Translator:
                 tokenizer's `tokenize`.
             seed: Integer of at least 0 that the draws come from: the same for the same
                 lines in the same order.
+            constraints: For each line a list of phrases that its translations must
+                hold, wherever they like, as whole words; a tuple of phrases stands for
+                any one of them. Or None. A greedy search becomes a `BeamSearch`.
+            glossary: Dict of source phrases to target phrases, or to tuples of
+                alternative ones, or the path of a file with a tab between the two: the
+                translations of a line that has the source phrase, as whole words, must
+                hold the target phrase. Or None.
+            distinct: Whether the translations of a line are to be different texts,
+                where several sequences of tokens can make the same one. Twice as many
+                are searched for, of which a line may have too few different ones.
 
         Returns:
             For each line a list of pairs `(text, score)`, best first; the score is
@@ -202,24 +218,42 @@ class Translator:
         Raises:
             ValueError: If `lines` or `prefix` is not a list of strings, or of another
                 length than `lines`, or `search` or `num_hypotheses` is none, or the
-                tokenizer cannot draw segmentations.
+                tokenizer cannot draw segmentations, or `constraints` or `glossary` are
+                not as above, do not fit the limit of a translation, or hold words that
+                the tokenizer does not know.
         """
         lines = _checked_lines("lines", lines)
         if prefix is not None:
             prefix = _checked_lines("prefix", prefix, lines=lines)
         arguments.positive_integer("num_hypotheses", num_hypotheses)
-        search = with_hypotheses(self._checked_search(search), num_hypotheses)
+        arguments.boolean("distinct", distinct)
+        count = num_hypotheses * (2 if distinct and num_hypotheses > 1 else 1)
+        search = with_hypotheses(self._checked_search(search), count)
         arguments.boolean("verbose", verbose)
         arguments.positive_integer("segmentations", segmentations)
         arguments.number("sampling", sampling, above=0.0)
         arguments.integer("seed", seed, 0)
+        rows = self._rows(lines, search, constraints, glossary)
         model, sources = self.model, self._tokenize_with_end("lines", lines)
         if segmentations > 1:
             model = self._segmentation_ensemble(segmentations)
             sources = self._draw_segmentations(
                 lines, sources, segmentations, sampling, seed
             )
-        return self._translate(model, sources, lines, search, prefix, verbose)
+        found = self._translate(
+            model, sources, lines, search, prefix, verbose, rows=rows
+        )
+        if distinct:
+            found = [_distinct(pairs)[:num_hypotheses] for pairs in found]
+        return found
+
+    def _rows(self, lines, search, constraints, glossary):
+        """Returns what each line is to say, or None."""
+        if constraints is None and glossary is None:
+            return None
+        with_constraints(search)
+        terms = Terms(self.target_tokenizer, glossary)
+        return terms.rows(lines, constraints)
 
     def _segmentation_ensemble(self, count):
         """Returns what reads so many segmentations of a line, one for all calls."""
@@ -239,7 +273,9 @@ class Translator:
         rows = zip(sources, *drawn, strict=True)
         return [interleave(row, self.model.pad_id) for row in rows]
 
-    def _translate(self, model, sources, lines, search, prefix, verbose, first=0):
+    def _translate(
+        self, model, sources, lines, search, prefix, verbose, first=0, rows=None
+    ):
         """Does what `translate` does, of sources tokenized for a model.
 
         Args:
@@ -250,6 +286,7 @@ class Translator:
             prefix: List of strings or None.
             verbose: Whether to show a progress bar.
             first: Number of the first line in all that the caller passed.
+            rows: What each line is to say, or None.
         """
         forced = self._forced(lines, prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
@@ -257,7 +294,8 @@ class Translator:
             keras.utils.Progbar(len(filled), unit_name="line") if verbose else None
         )
         results = {}
-        for batch, found in decode_lists(model, sources, search, filled, forced, first):
+        options = {"prefixes": forced, "first": first}
+        for batch, found in self._decode(model, sources, search, filled, rows, options):
             for row, index in enumerate(batch):
                 results[index] = found.ranked(row)
             if progress:
@@ -270,8 +308,32 @@ class Translator:
             translations[index] = [(next(texts), score) for _, score in pairs]
         return translations
 
+    def _decode(self, model, sources, search, filled, rows, options):
+        """Decodes the lines that are to say something, and those that are not."""
+        if rows is None:
+            yield from decode_lists(model, sources, search, filled, **options)
+            return
+        search = with_beams(search)
+        free = [index for index in filled if not rows[index]]
+        bound = [index for index in filled if rows[index]]
+        if free:
+            yield from decode_lists(model, sources, search, free, **options)
+        if bound:
+            search = with_constraints(search, self._continuing_ids)
+            yield from decode_lists(
+                model, sources, search, bound, constraints=rows, **options
+            )
+
+    @functools.cached_property
+    def _continuing_ids(self):
+        return continuing_ids(self.target_tokenizer)
+
     def stream(
-        self, lines: Iterable[str], search: Search | None = None, verbose: bool = False
+        self,
+        lines: Iterable[str],
+        search: Search | None = None,
+        verbose: bool = False,
+        glossary: Glossary | None = None,
     ) -> Iterator[str]:
         """Translates lines one after another, however many there are.
 
@@ -282,29 +344,36 @@ class Translator:
             lines: Iterable of strings in an order of its own, such as an open file.
             search: Search for this call alone; None: the translator's own.
             verbose: Whether to show the number of lines so far.
+            glossary: As of `translate`.
 
         Returns:
             An iterator of a string for each line, in their order. Errors and warnings
             count the lines from the first of all, which is number 0.
 
         Raises:
-            ValueError: If `lines` is a string or has no order, or `search` is none;
-                from the iterator, if something in `lines` is not a string.
+            ValueError: If `lines` is a string or has no order, or `search` or
+                `glossary` is none; from the iterator, if something in `lines` is no
+                string.
         """
         wanted = "a list of strings, an open file or a generator of them"
         arguments.ordered("lines", lines, wanted)
         search = without_scores(self._checked_search(search))
         arguments.boolean("verbose", verbose)
-        return self._stream(iter(lines), search, verbose)
+        terms = None
+        if glossary is not None:
+            with_constraints(search)
+            terms = Terms(self.target_tokenizer, glossary)
+        return self._stream(iter(lines), search, verbose, terms)
 
-    def _stream(self, lines, search, verbose):
+    def _stream(self, lines, search, verbose, terms):
         progress = keras.utils.Progbar(None, unit_name="line") if verbose else None
         first = 0
         while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
             block = _checked_lines("lines", block, first=first)
             sources = self._tokenize_with_end("lines", block, first)
+            rows = terms and terms.rows(block)
             found = self._translate(
-                self.model, sources, block, search, None, False, first
+                self.model, sources, block, search, None, False, first, rows
             )
             if progress:
                 progress.add(len(block))
@@ -637,6 +706,12 @@ def _checked_lines(name, given, first=0, **partner):
                 f"Received: {name} of {len(lines)} lines."
             )
     return [line.rstrip("\r\n") for line in arguments.strings(name, lines, first)]
+
+
+def _distinct(pairs):
+    """Returns the best pair `(text, score)` of each text, best first."""
+    texts = [text for text, _ in pairs]
+    return [pair for n, pair in enumerate(pairs) if texts.index(pair[0]) == n]
 
 
 def _pieces(tokenizer, ids):

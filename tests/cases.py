@@ -423,7 +423,10 @@ CASES = {
             length_penalty=0.6,
             penalty="gnmt",
             num_hypotheses=2,
+            num_groups=3,
+            diversity_penalty=0.7,
             banned_ids=(4,),
+            biased_ids={3: 1.5},
             stop_ids=(5, 6),
             inputs=(LOGITS,),
         )

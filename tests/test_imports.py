@@ -34,11 +34,13 @@ ROOMS = {
     "text": {"files"},
     "translator_file": {"files"},
     "search_tuning": {"decoding"},
+    "terminology": {"decoding"},
     "translator": {
         "decoding",
         "models",
         "scheduling",
         "search_tuning",
+        "terminology",
         "translator_file",
     },
     "text_generator": {"decoding", "scheduling", "translator_file"},
@@ -54,6 +56,7 @@ SHOWN = {"decoding": {"scheduling"}}
 # What a module may import of ours inside a function only.
 ROOMS_LATE = {
     "convert.translators": {"text"},
+    "terminology": {"text"},
     "translator": {"export"},
     "translator_file": {"text"},
     "tuning.corpus": {"text"},

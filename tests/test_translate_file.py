@@ -36,7 +36,8 @@ class Stub:
         self.given += lines
         return [line.upper() for line in lines]
 
-    def translate(self, lines, search=None, num_hypotheses=1):
+    def translate(self, lines, search=None, num_hypotheses=1, glossary=None):
+        self.glossary = glossary
         return [
             [
                 (f"{text}\u2028{n}" if line else "", -float(n))
@@ -226,9 +227,20 @@ def test_the_search_is_the_translator_s_unless_beams_are_given(run, options, sea
     assert stub.search == search
 
 
+def test_a_glossary_is_a_file_of_pairs(run, tmp_path):
+    path = tmp_path / "glossary.tsv"
+    path.write_text("red\trot\n")
+    assert run("--glossary", str(path)).glossary == path
+    assert len(translations(tmp_path / "output.txt")) == len(LINES)
+    path.write_text("red\tblau\n")
+    with pytest.raises(SystemExit, match="with other glossary;"):
+        run("--glossary", str(path))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--glossary", "none.tsv"), "`glossary` must be a file. Received: none.tsv"),
         (("--beam", "0"), "`beam` must be at least 1. Received: 0"),
         (("--n-best", "0"), "`n-best` must be at least 1. Received: 0"),
         (("--block", "-1"), "`block` must be at least 1. Received: -1"),

@@ -2,9 +2,9 @@
 
 One step, for each sentence:
 
-    candidates = the best C of all W V continuations            # _candidates
+    candidates = C continuations, in the order of choice        # _candidates
     of the first W: those that end compete for the N hypotheses # _add_ended
-    of all: the best W that do not end are the live beams       # _choose_live
+    of all: the first W that do not end are the live beams      # _choose_live
     finished = no live beam can still beat the N-th hypothesis  # _find_finished
 
 Shapes: B sentences, W beams, V vocabulary, L capacity in generated tokens, N
@@ -13,7 +13,7 @@ hypotheses, C candidates, P prefix length.
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Self
 
 import keras
 import numpy as np
@@ -21,6 +21,8 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
+from keras_seqattn.decoding.beam_state import BeamState, Candidates, join
+from keras_seqattn.decoding.groups import advance_groups
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 from keras_seqattn.decoding.methods import Greedy, Search, write_token
 from keras_seqattn.decoding.processors import (
@@ -33,35 +35,6 @@ from keras_seqattn.decoding.processors import (
 )
 
 PENALTIES = ("length", "gnmt")
-
-
-class BeamState(NamedTuple):
-    """The beam state: W live beams and N hypotheses of each sentence, best first.
-
-    "Ranking" is the sum of the log-probabilities that the processors left, by which the
-    search compares; with a repetition penalty it differs from the model's own sum.
-    """
-
-    limits: Tensor  # int32 (B,): most tokens; 0 in rows that only fill the batch
-    prefix: Tensor  # int32 (B, P): forced first tokens, padded; P is 0 without any
-    finished: Tensor  # bool (B,): nothing of the sentence changes any more
-    token: Tensor  # int32 (B, W): each beam's last token, which the next step reads
-    token_ids: Tensor  # int32 (B, W, L): what each beam has said, padded
-    ranking: Tensor  # float32 (B, W)
-    log_probs: Tensor  # float32 (B, W): sums of the model's own log-probabilities
-    num_ended: Tensor  # int32 (B,): number of hypotheses so far, those not kept too
-    ended_ids: Tensor  # int32 (B, N, L): the best hypotheses, ends included
-    ended_ranking: Tensor  # float32 (B, N): ranking over the length penalty
-    ended_scores: Tensor  # float32 (B, N): log-probability over the length penalty
-
-
-class Candidates(NamedTuple):
-    """The best C continuations of a sentence's beams by one token, best first."""
-
-    ranking: Tensor  # float32 (B, C)
-    log_probs: Tensor  # float32 (B, C)
-    parents: Tensor  # int32 (B, C): the beams that they continue
-    token: Tensor  # int32 (B, C)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -103,7 +76,16 @@ class BeamSearch(Search):
             1 for none.
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
+        num_groups: Number of groups G that the beams are divided into, a divisor of
+            `width`. Each group is a search by itself, which avoids the tokens that the
+            groups before it have chosen at the same step, and keeps at least N / G
+            hypotheses: so the hypotheses differ.
+        diversity_penalty: What is subtracted, where there are groups, from the
+            log-probability of a token for each beam of the groups before that chose it,
+            at least 0; it counts in the choice alone.
         banned_ids: Token ids that are never generated.
+        biased_ids: Dict of token ids to what is added to their log-probabilities in the
+            choice of tokens, a number of nats; scores stay the model's own.
         stop_ids: Token ids that end a hypothesis as the end token does.
 
     Raises:
@@ -115,7 +97,8 @@ class BeamSearch(Search):
 
     Reference:
         Penalties: Wu et al. 2016, section 7. Stop: Huang et al. 2017, "When to Finish?"
-        Patience: Kasai et al. 2022, "A Call for Clarity in Beam Search".
+        Patience: Kasai et al. 2022, "A Call for Clarity in Beam Search". Groups:
+        Vijayakumar et al. 2018, "Diverse Beam Search", with Hamming diversity.
         Differs: the bound takes the length limit for the length.
     """
 
@@ -125,13 +108,16 @@ class BeamSearch(Search):
     num_hypotheses: int = 1
     coverage_penalty: float = 0.0
     patience: float | None = None
+    num_groups: int = 1
+    diversity_penalty: float = 0.5
 
     def __post_init__(self) -> None:
         """Checks the arguments."""
         super().__post_init__()
         arguments.positive_integer("width", self.width)
         arguments.positive_integer("num_hypotheses", self.num_hypotheses)
-        for name in ("length_penalty", "coverage_penalty"):
+        arguments.positive_integer("num_groups", self.num_groups)
+        for name in ("length_penalty", "coverage_penalty", "diversity_penalty"):
             arguments.number(name, getattr(self, name), least=0)
         if self.patience is not None:
             arguments.number("patience", self.patience, above=0.0)
@@ -141,6 +127,22 @@ class BeamSearch(Search):
                 f"`num_hypotheses` must be at most `width`, {self.width}. "
                 f"Received: num_hypotheses={self.num_hypotheses!r}."
             )
+        if self.width % self.num_groups:
+            raise ValueError(
+                f"`num_groups` must divide `width`, {self.width}. "
+                f"Received: num_groups={self.num_groups!r}."
+            )
+
+    @property
+    def group(self) -> Self:
+        """The search that each of several groups is."""
+        count = self.num_groups
+        return dataclasses.replace(
+            self,
+            width=self.width // count,
+            num_hypotheses=-(-self.num_hypotheses // count),
+            num_groups=1,
+        )
 
     @property
     def needs_coverage(self) -> bool:
@@ -165,6 +167,9 @@ class BeamSearch(Search):
             capacity: Number L of generated tokens that there is memory for.
             tokens: The `SpecialTokens`.
         """
+        if self.num_groups > 1:
+            group = self.group.begin(limits, seeds, prefix, capacity, tokens)
+            return join([group] * self.num_groups)
         batch_size, width, kept = limits.shape[0], self.width, self.num_hypotheses
         first = ops.where(ops.arange(width) == 0, 0.0, FORBIDDEN)
         none = ops.broadcast_to(ops.cast(first, "float32"), (batch_size, width))
@@ -177,7 +182,7 @@ class BeamSearch(Search):
             token_ids=ops.full((batch_size, width, capacity), pad, "int32"),
             ranking=none,
             log_probs=none,
-            num_ended=ops.zeros((batch_size,), "int32"),
+            num_ended=ops.zeros((batch_size, 1), "int32"),
             ended_ids=ops.full((batch_size, kept, capacity), pad, "int32"),
             ended_ranking=ops.full((batch_size, kept), FORBIDDEN, "float32"),
             ended_scores=ops.full((batch_size, kept), -math.inf, "float32"),
@@ -208,23 +213,61 @@ class BeamSearch(Search):
         log_probs, allowed = self.process(
             log_probs, state.token_ids, index, tokens, state.prefix
         )
-        candidates = self._candidates(state, log_probs, allowed, tokens)
-        ends = ops.equal(candidates.token, tokens.end_id)  # (B, C)
+        given = (state, log_probs, allowed, index, tokens, coverage)
+        if self.num_groups == 1:
+            new, parents = self.advance_beams(*given)
+        else:
+            new, parents = advance_groups(self, *given)
+        kept = keras.tree.map_structure(
+            lambda before, after: _where_sentences(state.finished, before, after),
+            state,
+            new,
+        )
+        return kept, parents
+
+    def advance_beams(
+        self,
+        state: BeamState,
+        log_probs: Tensor,
+        allowed: Tensor,
+        index: Tensor,
+        tokens: SpecialTokens,
+        coverage: Tensor | None,
+        avoided: Tensor | None = None,
+    ) -> tuple[BeamState, Tensor]:
+        """Takes one step of all beams, or of one group of them.
+
+        Args:
+            state: The state before.
+            log_probs: Float32 tensor `(B, W, V)`, the model's own.
+            allowed: Float32 tensor `(B, W, V)`, what to choose by.
+            index: The position.
+            tokens: The `SpecialTokens`.
+            coverage: Float tensor `(B, W)` or None.
+            avoided: Float tensor `(B, V)`, what is subtracted in the choice alone, or
+                None.
+
+        Returns:
+            The state after, and the beams that the new ones go on from.
+        """
         forced = _count_forced(state.prefix, tokens)
+        if avoided is not None:
+            allowed = allowed - avoided[:, None]
+        candidates = self._candidates(state, log_probs, allowed, index, tokens)
+        if avoided is not None:
+            added = ops.take_along_axis(avoided, candidates.token, axis=1)
+            candidates = candidates._replace(ranking=candidates.ranking + added)
+        ends = ops.equal(candidates.token, tokens.end_id)  # (B, C)
         new = self._add_ended(state, candidates, ends, index, forced, coverage)
         new, parents = self._choose_live(new, candidates, ends, index)
-        new = new._replace(finished=self._find_finished(new, index, forced))
-        kept = [
-            _where_sentences(state.finished, before, after)
-            for before, after in zip(state, new, strict=True)
-        ]
-        return BeamState(*kept), parents
+        return new._replace(finished=self._find_finished(new, index, forced)), parents
 
     def _candidates(
         self,
         state: BeamState,
         log_probs: Tensor,
         allowed: Tensor,
+        index: Tensor,
         tokens: SpecialTokens,
     ) -> Candidates:
         """Finds the best continuations, as many as may end and W that do not."""
@@ -260,7 +303,7 @@ class BeamSearch(Search):
             forced: Float tensor `(B, 1)`, the number of forced tokens.
             coverage: Float tensor `(B, W)` or None.
         """
-        first = Candidates(*(x[:, : self.width] for x in candidates))
+        first = keras.tree.map_structure(lambda x: x[:, : self.width], candidates)
         cut = ops.reshape(index + 1 >= state.limits, (-1, 1))
         ends = ops.logical_or(ends[:, : self.width], cut)
         new = ops.logical_and(ends, is_allowed(first.ranking))
@@ -277,7 +320,7 @@ class BeamSearch(Search):
         token_ids = ops.concatenate([state.ended_ids, token_ids], axis=1)
         # Of equal values the first are taken: what is missing stays so.
         ranking, best = largest(ranking, self.num_hypotheses)
-        num_new = ops.sum(ops.cast(new, "int32"), axis=1)
+        num_new = ops.sum(ops.cast(new, "int32"), axis=1, keepdims=True)
         return state._replace(
             num_ended=state.num_ended + num_new,
             ended_ids=gather(token_ids, best),
@@ -288,17 +331,20 @@ class BeamSearch(Search):
     def _choose_live(
         self, state: BeamState, candidates: Candidates, ends: Tensor, index: Tensor
     ) -> tuple[BeamState, Tensor]:
-        """Makes the best W candidates that do not end live; returns their parents."""
+        """Makes the first W candidates that do not end live; returns their parents."""
+        places = ops.arange(ends.shape[1], dtype="float32")
+        _, chosen = largest(ops.where(ends, NO_CANDIDATE, -places), self.width)
         ranking = ops.where(ends, NO_CANDIDATE, candidates.ranking)
-        ranking, chosen = largest(ranking, self.width)
-        live = Candidates(*(gather(x, chosen) for x in candidates))
+        candidates = candidates._replace(ranking=ranking)
+        live = keras.tree.map_structure(lambda x: gather(x, chosen), candidates)
         token_ids = gather(state.token_ids, live.parents)
         state = state._replace(
             token=live.token,
             token_ids=write_token(token_ids, live.token, index),
             # What was forbidden before stays so: clamped, and not summed further.
-            ranking=ops.maximum(ranking, FORBIDDEN),
+            ranking=ops.maximum(live.ranking, FORBIDDEN),
             log_probs=live.log_probs,
+            progress=live.progress,
         )
         return state, live.parents
 
@@ -308,7 +354,7 @@ class BeamSearch(Search):
         over = index + 1 >= state.limits
         if self.patience is not None:
             enough = math.ceil(self.patience * self.width)
-            over = ops.logical_or(over, state.num_ended >= enough)
+            over = ops.logical_or(over, state.num_ended[:, 0] >= enough)
         if self.width == 1:
             return ops.logical_or(over, is_allowed(worst))
         # A beam's log-probability can only fall, and coverage is at most 0: divided by
@@ -337,7 +383,7 @@ class BeamSearch(Search):
         return base**self.length_penalty
 
     def results(self, state: BeamState) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the hypotheses, which were found best first.
+        """Returns the hypotheses, best first.
 
         Args:
             state: The state at the end.
@@ -345,7 +391,12 @@ class BeamSearch(Search):
         Returns:
             Token ids `(B, N, L)`, ends included, and scores `(B, N)`.
         """
-        return state.ended_ids, state.ended_scores
+        if self.num_groups == 1:  # They were found so.
+            return state.ended_ids, state.ended_scores
+        order = np.argsort(-state.ended_ranking, axis=1, kind="stable")
+        order = order[:, : self.num_hypotheses]
+        token_ids = np.take_along_axis(state.ended_ids, order[..., None], axis=1)
+        return token_ids, np.take_along_axis(state.ended_scores, order, axis=1)
 
 
 def _count_forced(prefix: Tensor, tokens: SpecialTokens) -> Tensor:
@@ -357,6 +408,26 @@ def _count_forced(prefix: Tensor, tokens: SpecialTokens) -> Tensor:
 def _where_sentences(chosen: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Chooses between whole sentences of two tensors `(B, ...)`."""
     return ops.where(ops.reshape(chosen, (-1, *[1] * (len(x.shape) - 1))), x, y)
+
+
+def with_beams(search: Search) -> Search:
+    """Returns a search that keeps several beams where it is greedy.
+
+    Args:
+        search: A search.
+
+    Returns:
+        A search; of a `Greedy` a `BeamSearch`.
+
+    Example:
+        >>> with_beams(Greedy(min_length=3)) == BeamSearch(min_length=3)
+        True
+    """
+    if type(search) is not Greedy:
+        return search
+    options = search.get_config()
+    options.pop("scored")  # as a beam search always is
+    return BeamSearch(**options)
 
 
 def with_hypotheses(search: Search, count: int) -> Search:
@@ -375,10 +446,9 @@ def with_hypotheses(search: Search, count: int) -> Search:
     """
     if count == 1:
         return search
-    if type(search) is Greedy:
-        options = search.get_config()
-        options.pop("scored", None)  # as a beam search always is
-        search = BeamSearch(width=max(4, count), **options)
+    search = with_beams(search)
     if isinstance(search, BeamSearch):
-        search = dataclasses.replace(search, width=max(search.width, count))
+        groups = search.num_groups
+        width = max(search.width, -(-count // groups) * groups)
+        search = dataclasses.replace(search, width=width)
     return dataclasses.replace(search, num_hypotheses=count)

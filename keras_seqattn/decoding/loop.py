@@ -21,7 +21,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import compile
-from keras_seqattn.decoding.beam import BeamState
+from keras_seqattn.decoding.beam_state import BeamState
 from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens, hypotheses
 from keras_seqattn.decoding.ids import checked_prefix
 from keras_seqattn.decoding.methods import (

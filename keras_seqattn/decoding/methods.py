@@ -45,6 +45,8 @@ class Search:
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
         banned_ids: Token ids that are never generated.
+        biased_ids: Dict of token ids to what is added to their log-probabilities in the
+            choice of tokens, a number of nats; scores stay the model's own.
         stop_ids: Token ids that end a hypothesis as the end token does.
 
     Raises:
@@ -55,6 +57,9 @@ class Search:
     repetition_penalty: float = dataclasses.field(default=1.0, kw_only=True)
     no_repeat_ngram: int = dataclasses.field(default=0, kw_only=True)
     banned_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
+    biased_ids: dict[int, float] | tuple[tuple[int, float], ...] = dataclasses.field(
+        default=(), kw_only=True
+    )
     stop_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -67,6 +72,7 @@ class Search:
         """Checks the arguments."""
         for name in ("banned_ids", "stop_ids"):
             object.__setattr__(self, name, _ids(name, getattr(self, name)))
+        object.__setattr__(self, "biased_ids", _biases(self.biased_ids))
         arguments.integer("min_length", self.min_length, 0)
         arguments.boolean("scored", getattr(self, "scored", True))
         arguments.integer("no_repeat_ngram", self.no_repeat_ngram, 0)
@@ -124,6 +130,8 @@ class Search:
             log_probs = processors.penalize_repetition(
                 log_probs, token_ids, self.repetition_penalty
             )
+        if self.biased_ids:
+            log_probs = processors.add_biases(log_probs, self.biased_ids)
         never = {tokens.pad_id, tokens.start_id} - {tokens.end_id}
         log_probs = processors.forbid(log_probs, (*sorted(never), *self.banned_ids))
         if self.no_repeat_ngram:
@@ -161,6 +169,8 @@ class Greedy(Search):
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
         banned_ids: Token ids that are never generated.
+        biased_ids: Dict of token ids to what is added to their log-probabilities in the
+            choice of tokens, a number of nats; scores stay the model's own.
         stop_ids: Token ids that end a hypothesis as the end token does.
         scored: Whether to compute scores. Without, they are NaN, and a step saves a
             pass over the vocabulary.
@@ -284,6 +294,22 @@ def _ids(name: str, ids: Any) -> tuple[int, ...]:
     if isinstance(ids, str | bytes) or not isinstance(ids, collections.abc.Iterable):
         arguments.refuse(name, ids, "a tuple of integers")
     return tuple(arguments.integer(name, token_id, 0) for token_id in ids)
+
+
+def _biases(biases: Any) -> tuple[tuple[int, float], ...]:
+    """Returns biases as a tuple of pairs, which can be hashed, each id once."""
+    wanted = "a dict of token ids to numbers"
+    pairs = tuple(biases.items()) if isinstance(biases, dict) else biases
+    if not isinstance(pairs, list | tuple):
+        arguments.refuse("biased_ids", biases, wanted)
+    try:
+        found = {int(token_id): bias for token_id, bias in pairs}
+    except (TypeError, ValueError):
+        arguments.refuse("biased_ids", biases, wanted)
+    for token_id, bias in found.items():
+        arguments.integer("biased_ids", token_id, 0)
+        arguments.number(f"biased_ids[{token_id}]", bias)
+    return tuple(sorted((token_id, float(bias)) for token_id, bias in found.items()))
 
 
 def checked_search(name: str, search: Search | None) -> Search:

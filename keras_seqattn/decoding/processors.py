@@ -8,6 +8,7 @@ Shapes: B sentences, W beams, V vocabulary, L generated length, P prefix length.
 
 from collections.abc import Sequence
 
+import numpy as np
 from keras import ops
 
 from keras_seqattn.annotations import Tensor
@@ -41,6 +42,26 @@ def forbid(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
     for token_id in ids[1:]:
         forbidden = ops.logical_or(forbidden, every == token_id)
     return ops.where(forbidden, FORBIDDEN, log_probs)
+
+
+def add_biases(log_probs: Tensor, biases: Sequence[tuple[int, float]]) -> Tensor:
+    """Adds a number to the log-probabilities of some tokens.
+
+    Args:
+        log_probs: Float tensor `(B, W, V)`.
+        biases: Pairs of a token id and what is added.
+
+    Returns:
+        Float tensor `(B, W, V)`, not normalized.
+
+    Example:
+        >>> [float(x) for x in add_biases(ops.zeros((1, 1, 3)), [(1, 2.0)])[0, 0]]
+        [0.0, 2.0, 0.0]
+    """
+    added = np.zeros(log_probs.shape[-1], "float32")
+    for token_id, bias in biases:
+        added[token_id : token_id + 1] = bias
+    return log_probs + ops.convert_to_tensor(added)
 
 
 def is_allowed(log_probs: Tensor) -> Tensor:

@@ -41,6 +41,8 @@ class Sample(Greedy):
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
         banned_ids: Token ids that are never generated.
+        biased_ids: Dict of token ids to what is added to their log-probabilities in the
+            choice of tokens, a number of nats; scores stay the model's own.
         stop_ids: Token ids that end a hypothesis as the end token does.
         scored: Whether to compute scores, which order the samples of a sentence.
             Without, they are NaN, and a step saves a pass over the vocabulary.

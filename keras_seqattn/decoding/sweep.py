@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from keras import ops
 
 from keras_seqattn.annotations import Tensor
-from keras_seqattn.decoding.beam import BeamSearch, BeamState, Candidates
+from keras_seqattn.decoding.beam import BeamSearch
+from keras_seqattn.decoding.beam_state import BeamState, Candidates
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 
 

@@ -27,7 +27,7 @@ from keras import ops
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import compile
 from keras_seqattn.decoding import loop
-from keras_seqattn.decoding.beam import BeamState
+from keras_seqattn.decoding.beam_state import BeamState
 from keras_seqattn.decoding.hypotheses import Hypotheses
 from keras_seqattn.decoding.methods import GreedyState
 from keras_seqattn.scheduling.programs import program
@@ -36,6 +36,7 @@ from keras_seqattn.scheduling.static import (
     Sentences,
     encode,
     finish,
+    first_state,
     in_batches,
     is_far,
     put_rows,
@@ -104,7 +105,7 @@ def search_continuously(
         found = finish(model, options, state.rows, state.start)
     found.finished[overflow] = False
     put_rows(results, number, found)
-    results = type(results)(*(x[:count] for x in results))
+    results = keras.tree.map_structure(lambda x: x[:count], results)
     if to_the_end:
         # In batches of `tail` at most: their program ends before its first step, and
         # `finish` searches them with the whole capacity.
@@ -153,8 +154,7 @@ def _search_in_rows(
         is_full = rows.index - state.start >= options.first_capacity
         return (_mark_overflow(state._replace(rows=rows), is_full),)
 
-    _, limits, seeds, prefix = sentences
-    results = method.begin(limits, seeds, prefix, options.capacity, tokens)
+    results = first_state(method, tokens, sentences, options.capacity)
     first, begun = keras.tree.map_structure(lambda x: x[:size], (waiting, results))
     model_state = {**model.grow_state(first, options.first_capacity, 0), **shared}
     state = ContinuousState(

@@ -14,6 +14,14 @@ import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.backend import compile
+from keras_seqattn.decoding.constrained import with_constraints
+from keras_seqattn.decoding.constraints import (
+    Row,
+    check_lengths,
+    checked_constraints,
+    make_constraints,
+    table_size,
+)
 from keras_seqattn.decoding.hypotheses import (
     Hypotheses,
     SpecialTokens,
@@ -122,6 +130,7 @@ def generate(
     search: Search | None = None,
     max_length: int | None = None,
     prefix: np.ndarray | Sequence[Sequence[int]] | None = None,
+    constraints: Sequence[Sequence[Any]] | None = None,
 ) -> Hypotheses:
     """Decodes a batch of source sentences with any model that has the protocol.
 
@@ -141,6 +150,9 @@ def generate(
             the tokens of each sentence and 10, or the model's own limit if less.
         prefix: Int array `(B, P)` of forced first tokens, padded with `pad_id`, or a
             list of B lists of integers, or None.
+        constraints: List of B lists of phrases that each hypothesis must say, wherever
+            it likes: a phrase is a list of token ids, or a tuple of such lists, one of
+            which is enough; or None. A greedy search becomes a `BeamSearch` of 4 beams.
 
     Returns:
         The `Hypotheses`, in the order of `source_ids`.
@@ -148,8 +160,9 @@ def generate(
     Raises:
         ValueError: If `source_ids` are not integers of rank 2, hold an id outside the
             vocabulary, or are longer than the model's `max_length`, or `max_length` is
-            more than that, `search` is not a search, `prefix` does not fit, or a method
-            of `model` returns other structures or shapes than the protocol has.
+            more than that, `search` is not a search, `prefix` or `constraints` do not
+            fit, or a method of `model` returns other structures or shapes than the
+            protocol has.
 
     Example:
         >>> import numpy as np
@@ -168,7 +181,19 @@ def generate(
         limit = max_length or _token_limit(model, source_ids.shape[1])
         prefix = checked_prefix(prefix, len(source_ids), limit, model.pad_id)
         check_range("prefix", prefix, getattr(model, "target_vocabulary_size", None))
-    return decode(model, source_ids, search, max_length, prefix)
+    rows = None
+    if constraints is not None:
+        search = with_constraints(checked_search("search", search))
+        rows = checked_constraints(
+            constraints,
+            len(source_ids),
+            getattr(model, "target_vocabulary_size", None),
+            SpecialTokens(model.start_id, model.end_id, model.pad_id),
+            (*search.banned_ids, *search.stop_ids),
+        )
+        forced = None if prefix is None else (prefix != model.pad_id).sum(axis=1)
+        check_lengths(rows, _limits(model, source_ids, max_length), forced)
+    return decode(model, source_ids, search, max_length, prefix, rows)
 
 
 def decode(
@@ -177,6 +202,7 @@ def decode(
     search: Search | None = None,
     max_length: int | None = None,
     prefix: np.ndarray | None = None,
+    constraints: Sequence[Row] | None = None,
     plan: Plan | None = None,
 ) -> Hypotheses:
     """Does what `generate` does, on arrays that were checked.
@@ -187,6 +213,7 @@ def decode(
         search: The search, or None.
         max_length: Number of generated tokens at most, or None.
         prefix: Int32 array `(B, P)` or None.
+        constraints: B rows of phrases, for a `ConstrainedBeamSearch`, or None.
         plan: The `Plan`; None: the fastest.
 
     Returns:
@@ -205,6 +232,9 @@ def decode(
     size = plan.size_of(length, _capacity(model, length, max_length))
     seeds = sequence_seeds(np.arange(count), method)
     sentences = _sentences(model, source_ids, length, seeds, max_length, prefix)
+    if constraints is not None:
+        made = make_constraints(constraints, model.pad_id)
+        sentences = sentences._replace(constraints=made)
     options = _program_options(model, method, size, sentences, max_length)
     cut = continuous.deal_out if plan.continuous else _cut
     parts = cut(np.arange(count), size, length)
@@ -227,6 +257,7 @@ def decode_lists(
     prefixes: Sequence[Sequence[int]] | None = None,
     first: int = 0,
     max_length: int | None = None,
+    constraints: Sequence[Row] | None = None,
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Decodes lists of token ids, those of about one length together, as is fastest.
 
@@ -239,6 +270,8 @@ def decode_lists(
         first: Number of the first list in all that is searched: a sample does not
             depend on those searched beside it.
         max_length: Number of generated tokens at most, or None.
+        constraints: List of as many rows of phrases, for a `ConstrainedBeamSearch`, or
+            None.
 
     Yields:
         Pairs: a list of indices, and the `Hypotheses` of the sentences there.
@@ -253,6 +286,12 @@ def decode_lists(
     chosen = range(len(lists)) if chosen is None else chosen
     seeds = sequence_seeds(first + np.arange(len(lists)), method)
     plan = make_plan(len(chosen), method.width, _can_batch_continuously(model))
+    if constraints is not None:
+        counts = [len(ids) - list(ids).count(model.pad_id) for ids in lists]
+        limits = [_token_limit(model, count, max_length) for count in counts]
+        forced = prefixes and [*map(len, prefixes)]
+        check_lengths(constraints, limits, forced, first)
+        table = table_size(constraints)
     lengths = {
         index: padded_length(model, len(lists[index]), plan.continuous)
         for index in sorted(chosen, key=lambda index: -len(lists[index]))
@@ -271,6 +310,10 @@ def decode_lists(
         sentences = _sentences(
             model, source_ids, length, seeds[batch], max_length, prefix
         )
+        if constraints is not None:
+            rows = [constraints[index] for index in batch]
+            made = make_constraints(rows, model.pad_id, table)
+            sentences = sentences._replace(constraints=made)
         options = _program_options(
             model, method, size_of(length), sentences, max_length
         )

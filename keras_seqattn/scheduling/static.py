@@ -22,7 +22,8 @@ import numpy as np
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import compile
 from keras_seqattn.decoding import loop
-from keras_seqattn.decoding.beam import BeamState
+from keras_seqattn.decoding.beam_state import BeamState
+from keras_seqattn.decoding.constraints import Constraints
 from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens
 from keras_seqattn.decoding.methods import GreedyState, Search
 from keras_seqattn.scheduling.programs import program
@@ -47,17 +48,18 @@ class Sentences(NamedTuple):
     limits: Tensor  # int32 (B,): most generated tokens
     seeds: Tensor  # int32 (B,): per-sequence seeds of random numbers
     prefix: Tensor  # int32 (B, P): forced first tokens; P is 0 without any
+    constraints: Constraints | tuple[()] = ()  # what each is to say; () for nothing
 
     def take(self, rows: Any) -> "Sentences":
         """Returns some of the sentences."""
-        return Sentences(*(x[rows] for x in self))
+        return keras.tree.map_structure(lambda x: x[rows], self)
 
     def fill(self, size: int) -> "Sentences":
         """Returns as many sentences as a program takes.
 
         Those added repeat the last one, and are finished before they begin.
         """
-        rows = Sentences(*(fill_batch(x, size) for x in self))
+        rows = keras.tree.map_structure(lambda x: fill_batch(x, size), self)
         rows.limits[len(self.limits) :] = 0
         return rows
 
@@ -109,7 +111,7 @@ def search_batch(
         found = finish(model, options, state)
     else:
         found = to_arrays(state.search_state)
-    return type(found)(*(x[: len(sentences.limits)] for x in found))
+    return keras.tree.map_structure(lambda x: x[: len(sentences.limits)], found)
 
 
 def finish(
@@ -160,10 +162,26 @@ def begin(
         A `LoopState`.
     """
     model_state = encode(model, method, sentences.source_ids, first_capacity)
-    _, limits, seeds, prefix = sentences
-    return loop.begin(
-        model_state, method.begin(limits, seeds, prefix, capacity, tokens)
-    )
+    return loop.begin(model_state, first_state(method, tokens, sentences, capacity))
+
+
+def first_state(
+    method: Search, tokens: SpecialTokens, sentences: Sentences, capacity: int
+) -> GreedyState | BeamState:
+    """Returns the method's state before the first step.
+
+    Args:
+        method: The search.
+        tokens: The `SpecialTokens`.
+        sentences: The `Sentences`.
+        capacity: Number of generated tokens that the state has memory for.
+
+    Returns:
+        The method's state.
+    """
+    _, limits, seeds, prefix, constraints = sentences
+    state = method.begin(limits, seeds, prefix, capacity, tokens)
+    return method.constrain(state, constraints) if constraints else state
 
 
 def encode(
@@ -206,14 +224,17 @@ def _resume_search(
 
 def to_arrays(state: GreedyState | BeamState) -> GreedyState | BeamState:
     """Copies a state to NumPy arrays that may be written to."""
-    return type(state)(*(np.array(keras.ops.convert_to_numpy(x)) for x in state))
+    return keras.tree.map_structure(
+        lambda x: np.array(keras.ops.convert_to_numpy(x)), state
+    )
 
 
 def put_rows(
     state: GreedyState | BeamState, rows: np.ndarray, new: GreedyState | BeamState
 ) -> None:
     """Replaces some rows of a state of NumPy arrays by the first of another."""
-    for x, values in zip(state, new, strict=True):
+    pairs = map(keras.tree.flatten, (state, new))
+    for x, values in zip(*pairs, strict=True):
         x[rows] = values[: len(rows)]
 
 

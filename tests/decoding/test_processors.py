@@ -1,6 +1,7 @@
 """What may be said, and what is drawn, against loops over plain lists."""
 
 import functools
+import json
 import math
 
 import numpy as np
@@ -89,11 +90,29 @@ def test_a_search_obeys_what_it_is_told(make, rng):
 
     words = said(banned_ids=(5,), min_length=4)
     assert 5 not in words and len(words) >= 4
+    assert set(said(biased_ids={6: 30.0, 3: 1.0})) == {6}
     words = said(no_repeat_ngram=1, min_length=3)
     assert len(set(words)) == len(words) >= 3
     words = said(no_repeat_ngram=2, min_length=6)
     pairs = list(zip(words, words[1:], strict=False))
     assert len(set(pairs)) == len(pairs) == 5
+
+
+def test_scores_leave_biases_out():
+    table = np.zeros((1, 6, V), "float32")
+    table[0, :, 5], table[0, 1:, END] = 2.0, 3.0
+    biased = run(table, decoding.Greedy(biased_ids={4: 9.0, END: 9.0}))
+    assert biased.lengths.tolist() == [[0]]
+    total = np.log(np.exp(table[0, 0]).sum())
+    np.testing.assert_allclose(biased.scores, [[-total]], rtol=1e-5)
+
+
+@pytest.mark.backends("torch")
+def test_biases_are_a_configuration_as_json():
+    search = decoding.Greedy(biased_ids={7: 1, 3: -2.5})
+    config = json.loads(json.dumps(search.get_config()))
+    assert decoding.Greedy.from_config(config) == search
+    assert search.biased_ids == ((3, -2.5), (7, 1.0))
 
 
 @each_variant("make", METHODS, on_jax=["beam"], on_tensorflow=["sample"])
@@ -260,6 +279,9 @@ def test_noise_is_gumbel():
         ({"num_hypotheses": 0}, "`num_hypotheses` must be a positive integer.*=0"),
         ({"stop_ids": (4, -1)}, "`stop_ids` must be an integer of at least 0.*=-1"),
         ({"stop_ids": 4}, "`stop_ids` must be a tuple of integers.*stop_ids=4"),
+        ({"biased_ids": {-1: 2.0}}, "`biased_ids` must be an integer.*biased_ids=-1"),
+        ({"biased_ids": {4: "2"}}, r"`biased_ids.4.` must be a finite number.*='2'"),
+        ({"biased_ids": (4, 5)}, "`biased_ids` must be a dict of token ids to num.*4"),
         ({"banned_ids": "45"}, "`banned_ids` must be a tuple of integers.*='45'"),
     ],
 )

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from keras_seqattn import decoding, models
+from keras_seqattn.decoding.constrained import with_constraints
+from keras_seqattn.decoding.constraints import Phrase
 from keras_seqattn.scheduling import continuous, generation
 from tests.layers.weights import randomize
 from tests.pairs import each_variant
@@ -114,6 +116,20 @@ def test_prefixes_stay_with_their_sentences(rng):
     )
     check_equal(found, expected)
     np.testing.assert_array_equal(found.token_ids[1::2, 0, :3], prefix[1::2])
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_constraints_stay_with_their_sentences(rng):
+    model = transformer()
+    search = with_constraints(decoding.BeamSearch(2))
+    phrases = rng.integers(3, V, size=(COUNT, 2)).tolist()
+    rows = [[(Phrase(tuple(ids)),)] * (b % 3 > 0) for b, ids in enumerate(phrases)]
+    options = {"constraints": rows, "max_length": 8}
+    found, expected = both_ways(model, sources(rng), search, **options)
+    check_equal(found, expected)
+    for b, ids in enumerate(phrases):
+        said = found.sequence(b)
+        assert b % 3 == 0 or ids in [said[i : i + 2] for i in range(len(said) - 1)]
 
 
 def all_sentences(limit, words, end=2):

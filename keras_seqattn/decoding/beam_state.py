@@ -1,0 +1,76 @@
+"""`BeamState`: what a beam search carries from step to step.
+
+Shapes: B sentences, W beams, L capacity in generated tokens, N hypotheses, G groups, P
+prefix length, C candidates, K constraints, A alternatives of each.
+"""
+
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from keras_seqattn.annotations import Tensor
+from keras_seqattn.decoding.constraints import Constraints
+
+# What of a state each group has for itself.
+OF_GROUPS = (
+    "token",
+    "token_ids",
+    "ranking",
+    "log_probs",
+    "num_ended",
+    "ended_ids",
+    "ended_ranking",
+    "ended_scores",
+    "progress",
+)
+
+
+class BeamState(NamedTuple):
+    """The beam state: W live beams and N hypotheses of each sentence, best first.
+
+    "Ranking" is the sum of the log-probabilities that the processors left, by which the
+    search compares; with a repetition penalty it differs from the model's own sum.
+    """
+
+    limits: Tensor  # int32 (B,): most tokens; 0 in rows that only fill the batch
+    prefix: Tensor  # int32 (B, P): forced first tokens, padded; P is 0 without any
+    finished: Tensor  # bool (B,): nothing of the sentence changes any more
+    token: Tensor  # int32 (B, W): each beam's last token, which the next step reads
+    token_ids: Tensor  # int32 (B, W, L): what each beam has said, padded
+    ranking: Tensor  # float32 (B, W)
+    log_probs: Tensor  # float32 (B, W): sums of the model's own log-probabilities
+    num_ended: Tensor  # int32 (B, G): number of hypotheses so far, those not kept too
+    ended_ids: Tensor  # int32 (B, N, L): the best hypotheses, ends included
+    ended_ranking: Tensor  # float32 (B, N): ranking over the length penalty
+    ended_scores: Tensor  # float32 (B, N): log-probability over the length penalty
+    constraints: Constraints | tuple[()] = ()  # what is to be said; () for nothing
+    progress: Tensor | tuple[()] = ()  # int32 (B, W, K, A): how far each phrase is
+
+
+class Candidates(NamedTuple):
+    """C continuations of a sentence's beams by one token, in the order of choice."""
+
+    ranking: Tensor  # float32 (B, C)
+    log_probs: Tensor  # float32 (B, C)
+    parents: Tensor  # int32 (B, C): the beams that they continue
+    token: Tensor  # int32 (B, C)
+    progress: Tensor | tuple[()] = ()  # int32 (B, C, K, A), of constraints
+
+
+def part_of(state: BeamState, number: int, count: int) -> BeamState:
+    """Returns the state of one of several groups."""
+
+    def take(x: Tensor) -> Tensor:
+        size = x.shape[1] // count
+        return x[:, number * size : (number + 1) * size]
+
+    parts = {name: getattr(state, name) for name in OF_GROUPS}
+    return state._replace(**keras.tree.map_structure(take, parts))
+
+
+def join(states: list[BeamState]) -> BeamState:
+    """Joins the states of several groups."""
+    parts = [{name: getattr(state, name) for name in OF_GROUPS} for state in states]
+    joined = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), *parts)
+    return states[0]._replace(**joined)

@@ -1,0 +1,256 @@
+"""`ConstrainedBeamSearch`: a beam search whose hypotheses say given phrases.
+
+A step of it finds, for each beam, its best W + 1 continuations, the next tokens of the
+phrases that it has not said, and the end (`_continuations`). Of each it knows how many
+tokens are still missing (`_count_missing`): none may be missing where it ends, and no
+more than there is space for. Beams are allocated alike to banks of equally many missing
+tokens (`_allocate`), so that neither phrases said too early nor those never begun fill
+the beam.
+Shapes: B sentences, W beams, V vocabulary, M continuations of a sentence, K
+constraints, A alternatives of each, U tokens of the phrases.
+"""
+
+import dataclasses
+
+import numpy as np
+from keras import ops
+
+from keras_seqattn.annotations import Tensor
+from keras_seqattn.decoding.beam import BeamSearch, with_beams
+from keras_seqattn.decoding.beam_state import BeamState, Candidates
+from keras_seqattn.decoding.constraints import Constraints
+from keras_seqattn.decoding.hypotheses import SpecialTokens
+from keras_seqattn.decoding.methods import Search
+from keras_seqattn.decoding.processors import (
+    NO_CANDIDATE,
+    best_of_all,
+    gather,
+    is_allowed,
+    largest,
+)
+
+# More than any number of tokens.
+NEVER = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstrainedBeamSearch(BeamSearch):
+    """A `BeamSearch` of which every hypothesis meets its sentence's constraints.
+
+    Args:
+        continuing_ids: Bytes of one bit a token, as of `numpy.packbits`: those that
+            continue the word before them. A phrase that one follows is not said. Empty
+            where words do not matter.
+
+    Example:
+        >>> ConstrainedBeamSearch(width=2).width
+        2
+
+    Reference:
+        Hokamp and Liu 2017, "Lexically Constrained Decoding"; Post and Vilar 2018,
+        "Fast Lexically Constrained Decoding with Dynamic Beam Allocation"; Hu et al.
+        2019, "Improved Lexically Constrained Decoding", in vectorized form. Differs:
+        one table a phrase in place of a trie, alternatives, whole words, and a bound
+        by the length limit.
+    """
+
+    continuing_ids: bytes = b""
+
+    def constrain(self, state: BeamState, constraints: Constraints) -> BeamState:
+        """Returns the state before the first step, with the constraints to meet."""
+        empty = ops.cast(constraints.lengths == 0, "int32")[:, None]
+        progress = ops.repeat(empty, self.width, axis=1)  # (B, W, K, A)
+        return state._replace(constraints=constraints, progress=progress)
+
+    def _candidates(
+        self,
+        state: BeamState,
+        log_probs: Tensor,
+        allowed: Tensor,
+        index: Tensor,
+        tokens: SpecialTokens,
+    ) -> Candidates:
+        """Finds continuations that can meet the constraints, in order of choice."""
+        batch_size, width, size = log_probs.shape
+        token, value, progress = self._continuations(
+            state, log_probs, allowed, index, tokens
+        )  # (B, W, M / W), and (B, W, M / W, K, A)
+        missing = _count_missing(state.constraints, progress)
+        ranking = state.ranking[..., None] + value
+        ends = self.replace_stop_ids(token, tokens) == tokens.end_id
+        left = ops.reshape(state.limits - index - 1, (-1, 1, 1))
+        # A place is left for the end, and of all that is missing none at the end.
+        possible = missing < ops.where(ends, 1, ops.maximum(left, 1))
+        ranking = ops.where(possible, ranking, NO_CANDIDATE)
+        count = token.shape[-1]
+        missing, ranking = (
+            ops.reshape(x, (batch_size, width * count)) for x in (missing, ranking)
+        )
+        most = min(width * (2 + len(self.stop_ids)), width * count)
+        chosen = _allocate(ranking, missing, most)  # (B, C)
+        parents = chosen // count
+        token = gather(ops.reshape(token, (batch_size, -1)), chosen)
+        added = gather(ops.reshape(log_probs, (batch_size, -1)), parents * size + token)
+        progress = ops.reshape(progress, (batch_size, -1, *progress.shape[3:]))
+        return Candidates(
+            ranking=gather(ranking, chosen),
+            log_probs=gather(state.log_probs, parents) + added,
+            parents=parents,
+            token=self.replace_stop_ids(token, tokens),
+            progress=gather(progress, chosen),
+        )
+
+    def _continuations(
+        self,
+        state: BeamState,
+        log_probs: Tensor,
+        allowed: Tensor,
+        index: Tensor,
+        tokens: SpecialTokens,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Finds each beam's best continuations, the next tokens of its phrases, an end.
+
+        Returns:
+            Tokens and what to choose them by, `(B, W, M / W)`, and the progress of each
+            phrase after them, `(B, W, M / W, K, A)`.
+        """
+        batch_size, width, size = allowed.shape
+        count = min(width + 1 + len(self.stop_ids), size)
+        rows = ops.reshape(allowed, (batch_size * width, 1, size))
+        value, token = (
+            ops.reshape(x, (batch_size, width, count)) for x in best_of_all(rows, count)
+        )
+        end = ops.full((batch_size, 1), tokens.end_id, "int32")
+        own = ops.concatenate([state.constraints.tokens, end], axis=1)[:, None]
+        is_end = ops.arange(own.shape[2], dtype="int32") == own.shape[2] - 1
+        next_token = ops.repeat(own, width, axis=1)  # (B, W, U + 1)
+        every = ops.concatenate([token, next_token], axis=-1)
+        progress = self._advance_phrases(state, every, index, tokens)
+        before = _count_missing(state.constraints, state.progress[:, :, None])
+        fewer = _count_missing(state.constraints, progress[:, :, count:]) < before
+        fewer = ops.logical_and(fewer, own != tokens.pad_id)
+        useful = ops.where(is_end, before == 0, fewer)
+        # What the search was told to avoid does not keep it from saying a phrase.
+        next_value = _gather_tokens(allowed, next_token)
+        as_told = ops.logical_or(is_allowed(next_value), is_end)
+        unasked = _gather_tokens(log_probs, next_token)
+        next_value = ops.where(as_told, next_value, unasked)
+        next_value = ops.where(useful, next_value, NO_CANDIDATE)
+        same = token[..., None] == next_token[:, :, None]  # (B, W, W + 1, U + 1)
+        twice = ops.any(ops.logical_and(same, useful[:, :, None]), axis=-1)
+        value = ops.where(twice, NO_CANDIDATE, value)
+        return every, ops.concatenate([value, next_value], axis=-1), progress
+
+    def _advance_phrases(
+        self, state: BeamState, token: Tensor, index: Tensor, tokens: SpecialTokens
+    ) -> Tensor:
+        """Computes the progress of each phrase after tokens `(B, W, C)` of each beam.
+
+        Returns:
+            Int32 tensor `(B, W, C, K, A)`.
+        """
+        table, progress = state.constraints.next, state.progress
+        shape = table.shape
+        phrases = ops.arange(shape[0] * shape[1] * shape[2], dtype="int32")
+        phrases = ops.reshape(phrases, (shape[0], 1, *shape[1:3])) * shape[3]
+        rows = ops.minimum(progress, state.constraints.lengths[:, None])
+        after = ops.take(ops.reshape(table, (-1, shape[4])), phrases + rows, axis=0)
+        same = token[..., None] == state.constraints.tokens[:, None, None]
+        after = ops.einsum(
+            "bwcu,bwkau->bwcka", ops.cast(same, "float32"), ops.cast(after, "float32")
+        )
+        after = ops.cast(after, "int32")
+        progress = progress[:, :, None]
+        lengths = state.constraints.lengths[:, None, None]
+        started = ops.sum(ops.cast(state.prefix != tokens.pad_id, "int32"), axis=1)
+        late = ops.reshape(index != started, (-1, 1, 1, 1, 1))
+        late = ops.logical_and(late, state.constraints.is_first[:, None, None])
+        after = ops.where(ops.logical_and(late, progress == 0), 0, after)
+        follows = ops.logical_not(self._continues(token))[..., None, None]
+        said = ops.logical_and(progress == lengths, follows)
+        said = ops.logical_or(said, progress > lengths)
+        return ops.where(said, lengths + 1, after)
+
+    def _continues(self, token: Tensor) -> Tensor:
+        """Marks the tokens that continue the word before them."""
+        if not self.continuing_ids:
+            return ops.zeros_like(token, dtype="bool")
+        bits = np.unpackbits(np.frombuffer(self.continuing_ids, "uint8"))
+        return ops.take(ops.convert_to_tensor(bits.astype("bool")), token, axis=0)
+
+
+def _count_missing(constraints: Constraints, progress: Tensor) -> Tensor:
+    """Counts the tokens that are missing, `(B, W, C, K, A)` to int32 `(B, W, C)`.
+
+    Of what is not said for good all tokens count, but for those of the phrases that are
+    complete or, if they are more, those of the phrase that is furthest: its next token
+    may continue the last word of the others. So some token always leaves fewer missing.
+    """
+    lengths = constraints.lengths[:, None, None]
+    is_first = constraints.is_first[:, None, None]
+    whole = ops.min(ops.where(is_first, NEVER, lengths), axis=-1)
+    # What counts at the beginning alone, and was not begun there, never will.
+    never = ops.logical_and(is_first, progress == 0)
+    left = ops.min(ops.where(never, NEVER, lengths - progress), axis=-1)
+    is_open, is_complete = left >= 0, left == 0  # below 0 it is said for good
+    begun = ops.where(is_open, ops.maximum(whole - left, 0), 0)
+    complete = ops.sum(ops.where(is_complete, whole, 0), axis=-1)
+    every = ops.sum(ops.where(is_open, whole, 0), axis=-1)
+    return every - ops.maximum(complete, ops.max(begun, axis=-1))
+
+
+def _allocate(ranking: Tensor, missing: Tensor, count: int) -> Tensor:
+    """Chooses continuations: the best of each bank, then the second, and so on.
+
+    A bank is what has equally many tokens missing; of equal ranks in their banks those
+    with fewer missing come first.
+
+    Args:
+        ranking: Float tensor `(B, M)`.
+        missing: Int32 tensor `(B, M)`.
+        count: Number C.
+
+    Returns:
+        Int32 tensor `(B, C)` of indices.
+    """
+    places = ops.arange(ranking.shape[1], dtype="int32")
+    this, other = ranking[:, :, None], ranking[:, None]  # (B, M, 1), (B, 1, M)
+    first = ops.logical_and(this == other, places < places[:, None])
+    better = ops.logical_or(other > this, first)
+    same_bank = missing[:, None] == missing[:, :, None]
+    rank = ops.sum(ops.cast(ops.logical_and(better, same_bank), "int32"), axis=-1)
+    # Few enough that float32 tells them apart.
+    order = -ops.cast(rank * 1024 + ops.minimum(missing, 1023), "float32")
+    order = ops.where(is_allowed(ranking), order, NO_CANDIDATE)
+    return largest(order, count)[1]
+
+
+def _gather_tokens(log_probs: Tensor, token: Tensor) -> Tensor:
+    """Gathers the log-probabilities `(B, W, V)` of tokens `(B, W, C)`."""
+    return ops.take_along_axis(log_probs, token, axis=-1)
+
+
+def with_constraints(search: Search, continuing_ids: bytes = b"") -> Search:
+    """Returns the search that meets constraints as another searches without.
+
+    Args:
+        search: A `BeamSearch`, or a `Greedy`, for which one of 4 beams stands.
+        continuing_ids: As of `ConstrainedBeamSearch`.
+
+    Returns:
+        A `ConstrainedBeamSearch`.
+
+    Raises:
+        ValueError: If it draws samples.
+
+    Example:
+        >>> with_constraints(BeamSearch(width=3)).width
+        3
+    """
+    beams = with_beams(search)
+    if not isinstance(beams, BeamSearch):
+        raise ValueError(
+            "`search` must be a `BeamSearch` or `Greedy` where there are constraints. "
+            f"Received: search={search!r}."
+        )
+    return ConstrainedBeamSearch(**beams.get_config(), continuing_ids=continuing_ids)

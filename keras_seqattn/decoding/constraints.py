@@ -1,0 +1,261 @@
+"""Lexical constraints as arrays: phrases that a search must say, one table a phrase.
+
+A phrase is a pattern, read token by token as Knuth, Morris and Pratt do: its progress
+is how many of its first tokens the beam has just said, and `next` holds the progress
+after one more token. A phrase of n tokens that stands at n is complete; at n + 1 it is
+said for good, once a token has followed that does not continue its last word.
+Shapes: B sentences, K constraints, A alternatives of each, L tokens of the longest
+phrase, U different tokens of a sentence's phrases.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_seqattn import arguments
+from keras_seqattn.annotations import Tensor
+from keras_seqattn.decoding.hypotheses import SpecialTokens
+
+WANTED = "a list of phrases, each a list of token ids, or a tuple of alternative ones"
+
+
+class Phrase(NamedTuple):
+    """One way to meet a constraint.
+
+    Attributes:
+        ids: Tuple of token ids.
+        is_first: Whether it counts as the beginning of the generated text alone.
+    """
+
+    ids: tuple[int, ...]
+    is_first: bool = False
+
+
+# For each constraint of a sentence the phrases of which one is to be said.
+Row = list[tuple[Phrase, ...]]
+
+
+class Constraints(NamedTuple):
+    """The phrases of B sentences; a sentence with fewer has some of length 0."""
+
+    tokens: Tensor  # int32 (B, U), padded with the pad token
+    lengths: Tensor  # int32 (B, K, A)
+    is_first: Tensor  # bool (B, K, A): only the beginning of the text counts
+    next: Tensor  # int32 (B, K, A, L + 1, U): the progress after each token
+
+
+class Size(NamedTuple):
+    """The axes of `Constraints`: powers of 2, so that few programs are compiled."""
+
+    constraints: int
+    alternatives: int
+    length: int
+    tokens: int
+
+
+def table_size(rows: Iterable[Row]) -> Size:
+    """Returns the size of tables for rows of constraints.
+
+    Args:
+        rows: The constraints of each sentence.
+
+    Returns:
+        A `Size`.
+
+    Example:
+        >>> table_size([[(Phrase((5, 7)),)], []])
+        Size(constraints=1, alternatives=2, length=4, tokens=8)
+    """
+    rows = list(rows)
+    phrases = [phrase for row in rows for some in row for phrase in some]
+    most = (
+        max((len(row) for row in rows), default=0),
+        max((len(some) for row in rows for some in row), default=0),
+        max((len(phrase.ids) for phrase in phrases), default=0),
+        max((len(_tokens(row)) for row in rows), default=0),
+    )
+    return Size(*map(_power, most, (1, 2, 4, 8)))
+
+
+def _power(number: int, least: int) -> int:
+    return max(least, 1 << max(number - 1, 0).bit_length())
+
+
+def _tokens(row: Row) -> list[int]:
+    """Returns the different tokens of a sentence's phrases."""
+    return sorted({token for some in row for phrase in some for token in phrase.ids})
+
+
+def make_constraints(
+    rows: Sequence[Row], pad_id: int, size: Size | None = None
+) -> Constraints:
+    """Makes the tables of sentences' constraints.
+
+    Args:
+        rows: The constraints of each of B sentences.
+        pad_id: The pad token.
+        size: The tables' `Size`; None: the least.
+
+    Returns:
+        `Constraints` of NumPy arrays.
+
+    Example:
+        >>> made = make_constraints([[(Phrase((5, 5, 7)),)]], pad_id=0)
+        >>> made.tokens[0, :2].tolist(), made.next[0, 0, 0, :, :2].tolist()
+        ([5, 7], [[1, 0], [2, 0], [2, 3], [1, 0], [0, 0]])
+
+    Reference:
+        Knuth, Morris and Pratt 1977, "Fast Pattern Matching in Strings".
+    """
+    size = size or table_size(rows)
+    shape = (len(rows), size.constraints, size.alternatives)
+    tokens = np.full((len(rows), size.tokens), pad_id, "int32")
+    lengths, is_first = np.zeros(shape, "int32"), np.zeros(shape, "bool")
+    after = np.zeros((*shape, size.length + 1, size.tokens), "int32")
+    for b, row in enumerate(rows):
+        columns = _tokens(row)
+        tokens[b, : len(columns)] = columns
+        for k, some in enumerate(row):
+            for a in range(size.alternatives):
+                phrase = some[a % len(some)]
+                lengths[b, k, a] = len(phrase.ids)
+                is_first[b, k, a] = phrase.is_first
+                table = _progress_after(phrase, columns)
+                after[b, k, a, : len(table), : len(columns)] = table
+    return Constraints(tokens, lengths, is_first, after)
+
+
+def _progress_after(phrase: Phrase, columns: list[int]) -> np.ndarray:
+    """Returns the progress after each token, from each progress: `(n + 1, U)`."""
+    ids, length = phrase.ids, len(phrase.ids)
+    table = np.zeros((length + 1, len(columns)), "int32")
+    for column, token in enumerate(columns):
+        for progress in range(length + 1):
+            said = (*ids[:progress], token)
+            ends = range(min(len(said), length), 0, -1)
+            if phrase.is_first:  # What was begun and broken off is lost.
+                ends = [progress + 1] if progress < length else []
+            table[progress, column] = next((n for n in ends if said[-n:] == ids[:n]), 0)
+    return table
+
+
+def count_tokens(row: Row) -> int:
+    """Counts the tokens that the constraints of a sentence take at least.
+
+    Args:
+        row: The constraints.
+
+    Returns:
+        An integer.
+
+    Example:
+        >>> count_tokens([(Phrase((5, 7)), Phrase((5,))), (Phrase((8,)),)])
+        2
+    """
+    return sum(
+        min(len(phrase.ids) for phrase in some if not phrase.is_first) for some in row
+    )
+
+
+def checked_constraints(
+    given: Any, batch_size: int, size: int | None, tokens: SpecialTokens, banned: Any
+) -> list[Row]:
+    """Returns the constraints of a batch, given as token ids.
+
+    Args:
+        given: What the caller passed.
+        batch_size: Number of sentences B.
+        size: Size of the vocabulary, or None.
+        tokens: The `SpecialTokens`.
+        banned: Ids that the search never generates.
+
+    Returns:
+        A list of B rows.
+
+    Raises:
+        ValueError: If it is not a list of B lists of phrases, or a phrase is empty or
+            has an id that is never generated or outside the vocabulary.
+
+    Example:
+        >>> checked_constraints([[[5, 7]]], 1, 9, SpecialTokens(), ())
+        [[(Phrase(ids=(5, 7), is_first=False),)]]
+    """
+    wanted = f"a list of {batch_size} rows, one a sentence"
+    rows = arguments.sequence("constraints", given, wanted)
+    if len(rows) != batch_size:
+        raise ValueError(
+            f"`constraints` must have {batch_size} rows, one a sentence. "
+            f"Received: constraints of {len(rows)} rows."
+        )
+    never = {*tokens, *banned}
+
+    def phrase(name, ids):
+        ids = tuple(_integers(name, ids))
+        bad = [i for i in ids if i in never or i < 0 or (size and i >= size)]
+        if bad or not ids:
+            raise ValueError(
+                f"`{name}` must be token ids that the search may generate, at least "
+                f"one. Received: {name}={list(ids)!r}."
+            )
+        return Phrase(ids)
+
+    def constraint(name, some):
+        if not isinstance(some, tuple):
+            return (phrase(name, some),)
+        if not some:
+            arguments.refuse(name, some, "a list of token ids, or a tuple of such")
+        return tuple(phrase(f"{name}[{k}]", ids) for k, ids in enumerate(some))
+
+    return [
+        [
+            constraint(f"constraints[{b}][{k}]", some)
+            for k, some in enumerate(
+                arguments.sequence(f"constraints[{b}]", row, WANTED)
+            )
+        ]
+        for b, row in enumerate(rows)
+    ]
+
+
+def _integers(name: str, ids: Any) -> list[int]:
+    array = np.asarray(ids) if isinstance(ids, list | np.ndarray) else np.zeros((1, 1))
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        arguments.refuse(name, ids, "a list of token ids, or a tuple of such")
+    return array.tolist()
+
+
+def check_lengths(
+    rows: Sequence[Row],
+    limits: Sequence[int],
+    forced: Sequence[int] | None = None,
+    first: int = 0,
+) -> None:
+    """Raises an error where the constraints of a sentence are longer than its limit.
+
+    Args:
+        rows: The constraints of each sentence.
+        limits: The most generated tokens of each, its end included.
+        forced: Number of forced first tokens of each; None: none.
+        first: Number of the first sentence, for the error.
+
+    Raises:
+        ValueError: If they do not fit between the forced tokens and the end.
+
+    Example:
+        >>> check_lengths([[(Phrase((5, 7)),)]], [2])
+        Traceback (most recent call last):
+        ValueError: `constraints[0]` must have at most 1 tokens together, for a limit \
+of 2 tokens with the end's. Received: constraints[0] of 2 tokens.
+    """
+    forced = [0] * len(rows) if forced is None else forced
+    given = zip(rows, limits, forced, strict=True)
+    for number, (row, limit, before) in enumerate(given, first):
+        count, most = count_tokens(row), max(0, int(limit) - 1 - before)
+        if row and count > most:
+            with_forced = f" and the prefix's {before}" if before else ""
+            raise ValueError(
+                f"`constraints[{number}]` must have at most {most} tokens together, "
+                f"for a limit of {limit} tokens with the end's{with_forced}. "
+                f"Received: constraints[{number}] of {count} tokens."
+            )

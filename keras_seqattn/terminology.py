@@ -1,0 +1,204 @@
+"""Phrases and glossaries of a translator: strings to what a constrained search takes.
+
+A phrase is tokenized as it stands in a sentence: after a space, and at the beginning of
+one. Scripts that write no spaces have no words here: their phrases may stand anywhere.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from keras_seqattn import arguments
+from keras_seqattn.annotations import Glossary, TokenizerLike
+from keras_seqattn.decoding.constraints import Phrase, Row
+
+# Thai and Lao, Burmese, Khmer, kana, Chinese characters.
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff"
+)
+# A character that continues a word; a byte of one is read as U+FFFD.
+LETTER = rf"[^\W{UNSPACED}]"
+_CONTINUES = re.compile(rf"{LETTER}|\ufffd")
+# What stands before a phrase to see how it is tokenized in a sentence.
+_LEAD = "a"
+
+
+def continuing_ids(tokenizer: TokenizerLike) -> bytes:
+    """Returns which tokens continue the word before them.
+
+    Args:
+        tokenizer: The target's tokenizer.
+
+    Returns:
+        Bytes of one bit a token, as of `numpy.packbits`.
+
+    Example:
+        >>> from keras_seqattn.text import ByteTokenizer
+        >>> bits = continuing_ids(ByteTokenizer())
+        >>> np.unpackbits(np.frombuffer(bits, "uint8"))[[4 + ord(" "), 4 + ord("s")]]
+        array([0, 1], dtype=uint8)
+    """
+    (lead,) = tokenizer.tokenize([_LEAD])
+    ids = range(tokenizer.vocabulary_size)
+    texts = tokenizer.detokenize([[*lead, token] for token in ids])
+    begins = [bool(_CONTINUES.match(text[len(_LEAD) :])) for text in texts]
+    return np.packbits(begins).tobytes()
+
+
+class Terms:
+    """What each line is to say, by its constraints and by a glossary.
+
+    Args:
+        tokenizer: The target's tokenizer.
+        glossary: Dict of source phrases to target phrases, or the path of a file of
+            them; None: none.
+
+    Raises:
+        ValueError: If the glossary is neither, or holds something other than phrases,
+            or words that the tokenizer does not know.
+
+    Example:
+        >>> from keras_seqattn.text import ByteTokenizer
+        >>> terms = Terms(ByteTokenizer(), {"dog": "Hund", "hot dog": "Hotdog"})
+        >>> [len(row) for row in terms.rows(["A hot dog.", "Dogs!", "dog eats dog"])]
+        [1, 0, 1]
+    """
+
+    def __init__(self, tokenizer: TokenizerLike, glossary: Glossary | None) -> None:
+        self._tokenizer = tokenizer
+        self._ids: dict[str, tuple[Phrase, ...]] = {}
+        self._glossary = {} if glossary is None else _checked_glossary(glossary)
+        self._tokenize(
+            (f"glossary[{source!r}]", phrase)
+            for source, some in self._glossary.items()
+            for phrase in some
+        )
+        self._sources = _pattern(self._glossary) if self._glossary else None
+
+    def rows(
+        self, lines: Sequence[str], constraints: Any = None, first: int = 0
+    ) -> list[Row]:
+        """Returns the constraints of each line.
+
+        Args:
+            lines: List of strings.
+            constraints: For each line a list of phrases, or tuples of alternatives, as
+                the caller passed it; None: none.
+            first: Number of the first line, for errors.
+
+        Returns:
+            A list of rows of phrases in token ids.
+
+        Raises:
+            ValueError: If `constraints` is no list of as many lists of phrases.
+        """
+        given = [[] for _ in lines]
+        if constraints is not None:
+            given = _checked_constraints(lines, constraints)
+            self._tokenize(
+                (f"constraints[{number}]", phrase)
+                for number, row in enumerate(given)
+                for some in row
+                for phrase in some
+            )
+        if self._sources is not None:
+            for row, line in zip(given, lines, strict=True):
+                found = dict.fromkeys(self._sources.findall(line))
+                row += [self._glossary[source] for source in found]
+        return [
+            [
+                tuple(way for phrase in some for way in self._ids[phrase])
+                for some in dict.fromkeys(row)
+            ]
+            for row in given
+        ]
+
+    def _tokenize(self, named: Iterable[tuple[str, str]]) -> None:
+        """Tokenizes phrases, given with the names that errors give them."""
+        new = [(name, text) for name, text in named if text not in self._ids]
+        texts = [text for _, text in new]
+        tokenize = self._tokenizer.tokenize
+        (lead,) = tokenize([_LEAD])
+        before = len(getattr(self._tokenizer, "prefix_ids", ()))
+        alone = [ids[before:] for ids in tokenize(texts)]
+        within = [ids[len(lead) :] for ids in tokenize([f"{_LEAD} {t}" for t in texts])]
+        unknown = getattr(self._tokenizer, "unknown_id", None)
+        for (name, text), first, later in zip(new, alone, within, strict=True):
+            if unknown in later or not later:
+                _refuse(name, text, "words that the target's tokenizer knows")
+            ways = [Phrase(tuple(later))]
+            if first != later:
+                is_word = re.match(LETTER, text) is not None
+                ways.append(Phrase(tuple(first), is_first=is_word))
+            self._ids[text] = tuple(ways)
+
+
+def _pattern(sources: Iterable[str]) -> re.Pattern[str]:
+    """Returns what finds whole phrases, of several at one place the longest."""
+
+    def whole(phrase):
+        before = rf"(?<!{LETTER})" if re.match(LETTER, phrase) else ""
+        after = rf"(?!{LETTER})" if re.match(LETTER, phrase[-1]) else ""
+        return before + re.escape(phrase) + after
+
+    return re.compile("|".join(map(whole, sorted(sources, key=len, reverse=True))))
+
+
+def _checked_glossary(glossary: Any) -> dict[str, tuple[str, ...]]:
+    """Returns a glossary as a dict of source phrases to alternatives."""
+    wanted = "a dict of source phrases to target phrases, or the path of a TSV file"
+    if not isinstance(glossary, dict):
+        try:
+            arguments.path("glossary", glossary)
+        except ValueError:
+            arguments.refuse("glossary", glossary, wanted, optional=True)
+        from keras_seqattn.text import read_tsv
+
+        pairs = zip(*read_tsv(glossary, skip_empty=True), strict=True)
+        glossary = {}
+        for source, target in pairs:
+            glossary[source] = (*glossary.get(source, ()), target)
+    checked = {}
+    for source, some in glossary.items():
+        if not isinstance(source, str) or not source.strip():
+            arguments.refuse("glossary", glossary, wanted, optional=True)
+        checked[source.strip()] = _alternatives(f"glossary[{source!r}]", some)
+    return checked
+
+
+def _checked_constraints(
+    lines: Sequence[str], constraints: Any
+) -> list[list[tuple[str, ...]]]:
+    wanted = "a list of phrases, or of tuples of alternative ones, for each line"
+    rows = arguments.sequence("constraints", constraints, wanted)
+    if len(rows) != len(lines):
+        raise ValueError(
+            f"`constraints` must have as many rows as `lines`, {len(lines)}. "
+            f"Received: constraints of {len(rows)} rows."
+        )
+    checked = []
+    for number, (row, line) in enumerate(zip(rows, lines, strict=True)):
+        name = f"constraints[{number}]"
+        if not isinstance(row, list | tuple):
+            _refuse(name, row, wanted)
+        if row and not line.strip():
+            _refuse(name, row, "an empty list for an empty line")
+        checked.append([_alternatives(f"{name}[{k}]", x) for k, x in enumerate(row)])
+    return checked
+
+
+def _alternatives(name: str, some: Any) -> tuple[str, ...]:
+    """Returns a phrase, or a tuple of alternative ones, as a tuple."""
+    phrases = some if isinstance(some, tuple) else (some,)
+    if not phrases or not all(isinstance(x, str) and x.strip() for x in phrases):
+        _refuse(name, some, "phrases, or tuples of alternative ones")
+    return tuple(phrase.strip() for phrase in phrases)
+
+
+def _refuse(place: str, value: Any, wanted: str) -> NoReturn:
+    """Raises the error of something that an argument must not hold."""
+    argument = place.partition("[")[0]
+    raise ValueError(f"`{argument}` must hold {wanted}. Received: {place}={value!r}.")

@@ -1,0 +1,231 @@
+"""Searches with lexical constraints against brute force and their own definition."""
+
+import functools
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn import decoding
+from keras_seqattn.decoding import loop
+from keras_seqattn.decoding.constrained import ConstrainedBeamSearch
+from keras_seqattn.decoding.constraints import Phrase, make_constraints
+from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
+from keras_seqattn.scheduling import generation
+from tests.decoding.test_beam import END, PAD, START, brute_force, chained, tables
+from tests.evaluate import evaluated
+from tests.pairs import each_variant
+
+LENGTH = 4
+
+
+def search_with(table, search, rows, limits, prefix=None):
+    """Searches sentences of a scripted model, each with constraints of its own."""
+    step, state = chained(table, search.width)
+    tokens = SpecialTokens(START, END, PAD)
+    if prefix is None:
+        prefix = np.zeros((len(rows), 0), "int32")
+
+    def searched(state, limits, prefix, constraints):
+        first = search.begin(limits, ops.zeros_like(limits), prefix, LENGTH, tokens)
+        begun = loop.begin(state, search.constrain(first, constraints))
+        return loop.run(search, step, begun, tokens).search_state
+
+    limits = np.asarray(limits, "int32")
+    found = evaluated(searched)(state, limits, prefix, make_constraints(rows, PAD))
+    return hypotheses(*search.results(found), tokens)
+
+
+def holds(words, phrase):
+    n = len(phrase.ids)
+    starts = range(1 if phrase.is_first else len(words) - n + 1)
+    return any(tuple(words[i : i + n]) == phrase.ids for i in starts)
+
+
+def is_met(words, row):
+    return all(any(holds(words, phrase) for phrase in some) for some in row)
+
+
+def words_of(sentence):
+    return [token for token in sentence if token != END]
+
+
+def p(*ids, first=False):
+    return Phrase(ids, first)
+
+
+ROWS = [
+    [],
+    [(p(3),)],
+    [(p(4, 4),)],
+    [(p(3),), (p(4, 4),)],
+    [(p(3, 3, 4), p(4, 3))],  # alternatives
+    [(p(3, 3, 4),)],  # 3 3 3 4 needs what Knuth, Morris and Pratt do
+    [(p(4, 3), p(3, first=True))],
+    [(p(4),), (p(3, 3),)],
+]
+SEARCHES = {
+    "length": ConstrainedBeamSearch(24, 1.0, num_hypotheses=6),
+    "sums": ConstrainedBeamSearch(24, 0.0, num_hypotheses=8),
+}
+
+
+@each_variant("search", SEARCHES, on_jax=["length"], on_tensorflow=["sums"])
+def test_a_width_that_covers_the_tree_is_brute_force(search):
+    table = tables(seed=3, batch_size=len(ROWS))
+    table[::2, :, END] += 1.0
+    found = search_with(table, search, ROWS, [LENGTH] * len(ROWS))
+    for b, row in enumerate(ROWS):
+        # A place is left for the end: what the limit cuts was met one token before.
+        expected = [
+            (score, words_of(sentence))
+            for score, sentence in brute_force(table[b], LENGTH, search)
+            if is_met(sentence[: LENGTH - 1], row)
+        ]
+        assert len(found.ranked(b)) == min(search.num_hypotheses, len(expected)), b
+        for (words, score), (best, wanted) in zip(
+            found.ranked(b), expected, strict=False
+        ):
+            np.testing.assert_allclose(score, best, rtol=1e-4, atol=1e-6)
+            assert words == wanted, b
+
+
+def alternatives(row):
+    """The constraints of a sentence, given as `generate` takes them."""
+    return [[p(*ids) for ids in (x if isinstance(x, tuple) else (x,))] for x in row]
+
+
+class Scripted:
+    """A model whose sentences have one table each: what follows which token."""
+
+    start_id, end_id, pad_id, target_vocabulary_size = START, END, PAD, 12
+    max_length, variables = None, ()
+
+    def encode(self, source_ids):
+        return {"hidden": ops.cast(source_ids, "float32")[..., None]}
+
+    def initial_state(self, memory, max_length, width=1):
+        said = ops.zeros((memory["hidden"].shape[0], width, 1), "int32")
+        return {"beam": {"said": said}, "sentence": {"first": memory["hidden"][:, 0]}}
+
+    def step(self, token_ids, state, index):
+        every = ops.arange(12, dtype="float32")
+        seed = ops.cast(token_ids, "float32")[..., None] * 1.7
+        logits = 2.0 * ops.sin(every * seed + state["sentence"]["first"][:, None])
+        return logits, state
+
+
+SOURCES = [[3, 4, 5], [6, 7], [8, 9, 10, 11], [5]]
+GIVEN = [
+    [[5, 6, 7], [9]],
+    [],
+    [([3, 3, 3], [8, 4])],
+    [[6], [7], [10, 11]],
+]
+
+
+@functools.cache
+def scripted():
+    return Scripted()
+
+
+def test_generate_says_all_phrases():
+    found = decoding.generate(scripted(), SOURCES, constraints=GIVEN)
+    for b, row in enumerate(GIVEN):
+        assert is_met(found.sequence(b), alternatives(row))
+    # Without constraints a sentence is searched as ever.
+    plain = decoding.generate(scripted(), SOURCES, decoding.BeamSearch())
+    assert found.ranked(1) == plain.ranked(1)
+
+
+OPTIONS = {
+    "groups": decoding.BeamSearch(6, num_groups=3, num_hypotheses=3),
+    "told to avoid": decoding.BeamSearch(
+        3, no_repeat_ngram=1, min_length=5, stop_ids=(8,), patience=1.0
+    ),
+    "one beam": decoding.BeamSearch(1, repetition_penalty=1.5),
+}
+
+
+@each_variant("search", OPTIONS, on_jax=["groups"], on_tensorflow=["told to avoid"])
+def test_phrases_are_said_whatever_else_is_asked(search):
+    given = [[5, 5, 6], [9]]
+    prefix = [[4, 4], [], [10], [9]]
+    found = decoding.generate(
+        scripted(), SOURCES, search, prefix=prefix, constraints=[given] * 4
+    )
+    for b in range(4):
+        assert found.ranked(b)
+        for words, _ in found.ranked(b):
+            assert is_met(words, alternatives(given))
+            assert words[: len(prefix[b])] == prefix[b]
+
+
+@pytest.mark.slow_on("tensorflow")
+@pytest.mark.parametrize("length", [4, 7])
+def test_a_phrase_is_said_where_its_last_word_ends(length):
+    """Of the tokens 3 and 4 alone others do not continue the word before them."""
+    bits = np.isin(np.arange(16), range(5, 12))
+    search = ConstrainedBeamSearch(2, continuing_ids=np.packbits(bits).tobytes())
+    row = [(p(3, 5),), (p(4, 6), p(4, 7))]
+    sources = np.array([[k] for k in range(3, 12)], "int32")
+    found = generation.decode(scripted(), sources, search, 2 + length, None, [row] * 9)
+    for b in range(9):
+        words = found.sequence(b)
+        said = [words[i : i + 3] for i in range(len(words))]
+        assert any(x == [3, 5] or (x[:2] == [3, 5] and x[2] < 5) for x in said)
+        assert any(
+            x[:1] == [4] and x[1:2] in ([6], [7]) and max(x[2:], default=0) < 5
+            for x in said
+        )
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.parametrize("length", [4, 5])
+def test_phrases_are_said_where_the_limit_leaves_just_enough_space(length):
+    given = [[[7, 8, 9]], [[3], [4], [5]], [([4, 4, 4, 4], [9, 9, 9])], []]
+    found = decoding.generate(scripted(), SOURCES, max_length=length, constraints=given)
+    for b, row in enumerate(given):
+        assert is_met(found.sequence(b), alternatives(row))
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        ([[]], "`constraints` must have 4 rows, one a sentence.*of 1 rows"),
+        (3, "`constraints` must be a list of 4 rows.*=3"),
+        ([[], [], [], 5], r"`constraints.3.` must be a list of phrases.*=5"),
+        ([[], [], [], [5]], r"`constraints.3..0.` must be a list of token ids.*=5"),
+        ([[[]], [], [], []], r"`constraints.0..0.` must be token ids.*at least one"),
+        ([[[4, END]], [], [], []], r"that the search may generate.*=.4, 2."),
+        ([[[99]], [], [], []], r"that the search may generate.*=.99."),
+        ([[()], [], [], []], r"`constraints.0..0.` must be a list of token ids"),
+        ([[([4], [0])], [], [], []], r"`constraints.0..0..1.` must be .*=.0."),
+        (
+            [[[4] * 16], [], [], []],
+            r"`constraints.0.` must have at most 15 tokens together, for a limit of 16 "
+            r"tokens with the end's.*constraints.0. of 16 tokens",
+        ),
+    ],
+)
+def test_bad_constraints(constraints, message):
+    with pytest.raises(ValueError, match=message):
+        decoding.generate(scripted(), SOURCES, constraints=constraints)
+
+
+@pytest.mark.backends("torch")
+def test_constraints_need_beams_and_space_behind_a_prefix():
+    with pytest.raises(ValueError, match="`search` must be a `BeamSearch` or `Greedy`"):
+        decoding.generate(scripted(), SOURCES, decoding.Sample(), constraints=GIVEN)
+    with pytest.raises(ValueError, match="at most 1 tokens.*and the prefix's 2"):
+        decoding.generate(
+            scripted(),
+            SOURCES,
+            max_length=4,
+            prefix=[[4, 4]] * 4,
+            constraints=[[[5, 6]]] * 4,
+        )
+    search = decoding.BeamSearch(banned_ids=(7,))
+    with pytest.raises(ValueError, match="that the search may generate"):
+        decoding.generate(scripted(), SOURCES, search, constraints=GIVEN)

@@ -1,0 +1,199 @@
+"""Phrases and glossaries: what lines are to say, and translations that say it."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_seqattn as ks
+from keras_seqattn.decoding.constraints import Phrase
+from keras_seqattn.terminology import Terms, continuing_ids
+from tests.pairs import each_variant, named
+from tests.test_translator import make_model
+
+TRAINING = ["two dogs run in a park", "a man in a blue shirt sings"] * 20
+LINES = ["one dog", "", "a man. A dog!", "hotdog"]
+GLOSSARY = {"dog": "blue dogs", "a man": ("two men", "a dog"), "dog eats": "park"}
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    return ks.text.SentencePieceTokenizer.train(TRAINING, vocabulary_size=290)
+
+
+@pytest.fixture(scope="module")
+def translators(pieces):
+    keras.utils.set_random_seed(3)
+    made = {}
+    for name, tokenizer in (("pieces", pieces), ("bytes", ks.text.ByteTokenizer())):
+        model = make_model(
+            vocabulary_size=tokenizer.vocabulary_size, decoder_layers=1, max_length=48
+        )
+        search = ks.decoding.BeamSearch(width=3)
+        made[name] = ks.Translator(model, tokenizer, search=search)
+    return made
+
+
+def has(phrase, text):
+    """Whether a text has a phrase as whole words."""
+    before, after = r"(?<!\w)", r"(?!\w)"
+    return re.search(before + re.escape(phrase) + after, text) is not None
+
+
+@pytest.mark.backends("torch")
+def test_phrases_are_tokenized_as_in_a_sentence(pieces):
+    ((row,),) = Terms(pieces, None).rows(["x"], [["dogs"]])
+    (within,), (alone,) = (pieces.tokenize([text]) for text in (" dogs", "dogs"))
+    assert row == (Phrase(tuple(within)), Phrase(tuple(alone), is_first=True))
+    # A script without spaces has no words: a phrase stands anywhere.
+    ((row,),) = Terms(pieces, None).rows(["x"], [["狗"]])
+    assert not row[0].is_first and not row[1].is_first
+
+
+@pytest.mark.backends("torch")
+def test_tokens_that_continue_a_word(pieces):
+    bits = np.unpackbits(np.frombuffer(continuing_ids(pieces), "uint8"))
+    for token, text in enumerate(pieces.pieces):
+        if token >= 260:
+            assert bits[token] == text[0].isalnum(), text
+    assert not bits[:4].any()
+
+
+@pytest.mark.backends("torch")
+def test_a_glossary_applies_to_whole_words_the_longest_first():
+    tokenizer = ks.text.ByteTokenizer()
+
+    def found(line, glossary):
+        phrases = {}
+        for source, target in glossary.items():
+            ((row,),) = Terms(tokenizer, None).rows([line or "x"], [[target]])
+            phrases[row] = source
+        (row,) = Terms(tokenizer, glossary).rows([line])
+        return [phrases[some] for some in row]
+
+    glossary = {
+        "dog": "Hund",
+        "hot dog": "Hotdog",
+        "a.b": "c",
+        "犬": "Köter",
+        "C++": "D",
+    }
+    assert found("dogs, hotdog, Dog", glossary) == []
+    assert found("hot dog", glossary) == ["hot dog"]
+    assert found("dog-hot dog dog", glossary) == ["dog", "hot dog"]
+    assert found("a.b axb", glossary) == ["a.b"]
+    assert found("大犬小", glossary) == ["犬"]
+    assert found("(C++)", glossary) == ["C++"]
+
+
+@each_variant(
+    "name", named("pieces", "bytes"), on_jax=["pieces"], on_tensorflow=["bytes"]
+)
+def test_translations_hold_what_they_are_told(translators, name):
+    translator = translators[name]
+    constraints = [["dogs", "a man"], [], [("zwei Katzen", "park")], []]
+    found = translator.translate(
+        LINES, num_hypotheses=2, constraints=constraints, glossary=GLOSSARY
+    )
+    texts = [[text for text, _ in pairs] for pairs in found]
+    for text in texts[0]:
+        assert all(has(x, text) for x in ("dogs", "a man", "blue dogs"))
+    assert texts[1] == [""]
+    for text in texts[2]:
+        assert has("park", text) or has("zwei Katzen", text)
+        assert has("two men", text) or has("a dog", text)
+        assert has("blue dogs", text)
+    # What has no constraint is translated as ever.
+    assert found[3] == translator.translate(LINES[3:], num_hypotheses=2)[0]
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_a_glossary_is_a_file_or_streams(translators, tmp_path):
+    path = tmp_path / "glossary.tsv"
+    path.write_text("dog\tblue dogs\n\ndog\tpark\na man\ttwo men\n")
+    translator = translators["pieces"]
+    expected = translator.translate(
+        LINES, glossary={"dog": ("blue dogs", "park"), "a man": "two men"}
+    )
+    assert translator.translate(LINES, glossary=path) == expected
+    streamed = list(translator.stream(iter(LINES), glossary=str(path)))
+    assert streamed == [pairs[0][0] for pairs in expected]
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_hypotheses_of_different_texts(translators):
+    found = translators["pieces"].translate(LINES, num_hypotheses=3, distinct=True)
+    assert len(found[0]) > 1
+    for pairs in found:
+        texts = [text for text, _ in pairs]
+        assert len(set(texts)) == len(texts) <= 3
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"constraints": [["a"]]}, "as many rows as `lines`, 4.*constraints of 1 rows"),
+        ({"constraints": "a"}, "`constraints` must be a list of phrases, or of tuples"),
+        (
+            {"constraints": [["a"], ["b"], [], []]},
+            "`constraints` must hold an empty list for an.*1.=.'b",
+        ),
+        (
+            {"constraints": [[""], [], [], []]},
+            r"`constraints` must hold phrases.*constraints.0..0.=",
+        ),
+        (
+            {"constraints": [[()], [], [], []]},
+            r"`constraints` must hold phrases.*constraints.0..0.=",
+        ),
+        (
+            {"constraints": ["a", [], [], []]},
+            "`constraints` must hold a list of phrases.*0.='a'",
+        ),
+        (
+            {"constraints": [["x " * 40], [], [], []]},
+            r"`constraints.0.` must have at most 25 tokens together, for a limit of 26 "
+            r"tokens with the end's. Received: constraints.0. of 80 tokens",
+        ),
+        ({"glossary": 3}, "`glossary` must be a dict of source phrases.*or None.*=3"),
+        ({"glossary": {"": "a"}}, "`glossary` must be a dict of source phrases"),
+        ({"glossary": {"a": 3}}, r"`glossary` must hold phrases.*glossary.'a'.=3"),
+        (
+            {"glossary": {"a": "b"}, "search": ks.decoding.Sample()},
+            "`search` must be a",
+        ),
+        ({"distinct": 1}, "`distinct` must be True or False.*=1"),
+    ],
+)
+def test_bad_constraints_and_glossaries(translators, options, message):
+    with pytest.raises(ValueError, match=message):
+        translators["bytes"].translate(LINES, **options)
+
+
+@pytest.mark.backends("torch")
+def test_a_glossary_line_without_a_tab(translators, tmp_path):
+    path = tmp_path / "glossary.tsv"
+    path.write_text("dog\tHund\ncat Katze\n")
+    message = "must hold two columns with a tab between.*glossary.tsv', line 2"
+    with pytest.raises(ValueError, match=message):
+        translators["bytes"].translate(LINES, glossary=path)
+
+
+@pytest.mark.backends("torch")
+def test_words_that_the_tokenizer_does_not_know():
+    class Words:
+        unknown_id, vocabulary_size = 3, 9
+
+        def tokenize(self, lines):
+            known = {"a": 4, "dog": 5}
+            return [[known.get(word, 3) for word in line.split()] for line in lines]
+
+    message = (
+        "`constraints` must hold words that the target's tok.*constraints.0.='cat'"
+    )
+    with pytest.raises(ValueError, match=message):
+        Terms(Words(), None).rows(["x"], [["a dog", "cat"]])
+    with pytest.raises(ValueError, match="`glossary` must hold words.*.'x'.='cat'"):
+        Terms(Words(), {"x": "cat"})
