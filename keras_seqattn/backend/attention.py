@@ -5,6 +5,9 @@ from typing import Any, NamedTuple
 
 import keras
 
+from keras_seqattn.annotations import Tensor
+from keras_seqattn.backend import tracing
+
 
 class FusedAttention(NamedTuple):
     """What a backend's attention kernel can do.
@@ -12,23 +15,20 @@ class FusedAttention(NamedTuple):
     Attributes:
         any_width: Whether values may be of another width than keys.
         float16: Whether it differentiates float16 on every device.
-        scores_in_float32: Devices on which it keeps the scores of float16 in float32;
-            None: all.
         linear_memory: Pairs of device and dtype in which it never holds all scores;
             None: all.
     """
 
     any_width: bool
     float16: bool
-    scores_in_float32: tuple[str, ...] | None
     linear_memory: tuple[tuple[str, str], ...] | None
 
 
 # TensorFlow has no kernel. JAX's does not compile float16 on a CPU, nor differentiates
 # it there; it is cuDNN's, which does not hold all scores, in bfloat16 on a GPU.
 _KERNELS = {
-    "jax": FusedAttention(False, False, ("gpu",), (("gpu", "bfloat16"),)),
-    "torch": FusedAttention(True, True, None, None),
+    "jax": FusedAttention(False, False, (("gpu", "bfloat16"),)),
+    "torch": FusedAttention(True, True, None),
 }
 
 
@@ -53,21 +53,66 @@ def has_fused_attention(dtype: Any, same_width: bool) -> bool:
     return (kernel.any_width or same_width) and (kernel.float16 or dtype != "float16")
 
 
-@functools.cache
-def fused_attention_takes_float16() -> bool:
-    """Returns whether the kernel keeps the scores of float16 in float32 on the device.
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Computes attention with the kernel of the device that the program runs on.
+
+    On JAX that is cuDNN's on a GPU, where JAX finds it: on a host with a GPU. Elsewhere
+    it is what XLA makes of the formula. On a TPU Keras's splash kernel is not taken: it
+    reads the first sequence's mask alone.
+
+    Args:
+        query: Float tensor `(B, T, H, K)`, scaled already.
+        key: Float tensor `(B, S, H, K)`.
+        value: Float tensor `(B, S, H, V)`; on JAX V is K.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or None.
+        mask: Bool tensor that broadcasts to it; on torch not with a bias.
+        is_causal: Whether query i sees only keys j <= i.
 
     Returns:
-        A bool.
+        Float tensor `(B, T, H, V)` in the dtype of `query`.
 
     Example:
-        >>> fused_attention_takes_float16() or keras.backend.backend() != "torch"
-        True
+        >>> x = keras.ops.ones((1, 3, 2, 4))
+        >>> tuple(fused_attention(x, x, x).shape)
+        (1, 3, 2, 4)
     """
-    kernel = _KERNELS.get(keras.backend.backend())
-    if kernel is None or kernel.scores_in_float32 is None:
-        return kernel is not None
-    return device_kind() in kernel.scores_in_float32
+    dtype = keras.backend.standardize_dtype(query.dtype)
+
+    def attend(flash_attention: bool | None, compute_dtype: str = dtype) -> Tensor:
+        heads = (keras.ops.cast(x, compute_dtype) for x in (query, key, value))
+        options = {"mask": mask, "is_causal": is_causal, "scale": 1.0}
+        output = keras.ops.dot_product_attention(
+            *heads, bias=bias, flash_attention=flash_attention, **options
+        )
+        return keras.ops.cast(output, dtype)
+
+    if keras.backend.backend() != "jax":
+        return attend(None)
+    # Only on a GPU are the scores of float16 kept in float32.
+    plain = functools.partial(attend, False, "float32" if dtype == "float16" else dtype)
+    if dtype != "float16" and not finds_cudnn():
+        return plain()
+    return tracing.by_platform(query, gpu=lambda: attend(None), default=plain)
+
+
+def finds_cudnn() -> bool:
+    """Returns whether programs for a GPU may have cuDNN's attention in them.
+
+    Returns:
+        A bool: False but on JAX, on a host whose first device is a GPU.
+
+    Example:
+        >>> finds_cudnn() and keras.backend.backend() != "jax"
+        False
+    """
+    return keras.backend.backend() == "jax" and device_kind() == "gpu"
 
 
 def fused_attention_is_linear(dtype: Any, device: str | None = None) -> bool:

@@ -1,5 +1,8 @@
 """What kind of program a tensor belongs to, and what can be known of it there."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -34,36 +37,50 @@ def is_compiled_by_xla(x: Tensor) -> bool:
     return False
 
 
-def is_compiled_for_cpu(x: Tensor) -> bool:
-    """Returns whether a tensor belongs to a program that XLA will compile for a CPU.
+def by_platform(
+    x: Tensor, default: Callable[[], Any], **forms: Callable[[], Any]
+) -> Any:
+    """Computes one of several forms of a function, that of the platform it runs on.
 
-    Forms of operations that are faster there alone, as measured by
-    `benchmarks/paths.py`, are chosen by it; an accelerator, on which nothing has been
-    measured, gets Keras's own.
+    In a program of JAX that is the platform which the program is compiled for, which
+    need not be the host's (`jax.export`): JAX traces each form and compiles one.
 
     Args:
-        x: Tensor, of the program being traced or of none.
+        x: Tensor that the forms compute from.
+        default: Function of no arguments that returns (nested) tensors.
+        **forms: In its place, functions for the platforms "cpu", "gpu" and "tpu", that
+            return tensors of the same shapes and dtypes.
 
     Returns:
-        A Python bool: False outside a program, and always on torch.
+        What the form returns.
 
     Example:
         >>> from keras import ops
-        >>> is_compiled_for_cpu(ops.ones(3))
-        False
+        >>> x = ops.ones(3)
+        >>> tuple(by_platform(x, default=lambda: x, gpu=lambda: 2 * x).shape)
+        (3,)
     """
-    return is_compiled_by_xla(x) and _is_on_cpu()
-
-
-def _is_on_cpu():
-    """Whether TensorFlow or JAX computes on a CPU."""
-    if keras.backend.backend() == "jax":
+    if keras.backend.backend() == "jax" and is_compiled_by_xla(x):
         import jax
 
-        return jax.default_backend() == "cpu"
+        if "gpu" in forms:
+            forms["cuda"] = forms["rocm"] = forms.pop("gpu")
+        return jax.lax.platform_dependent(default=default, **forms)
+    return forms.get(_platform(x), default)()
+
+
+def _platform(x):
+    """Returns the kind of device that computes from a tensor: "cpu", "gpu", "tpu"."""
+    if keras.backend.backend() == "jax":
+        (kind,) = {device.platform for device in x.devices()}
+        return kind
+    if keras.backend.backend() == "torch":
+        return {"cuda": "gpu"}.get(x.device.type, x.device.type)
     import tensorflow as tf
 
-    return not tf.config.get_visible_devices("GPU")
+    # In a graph, a tensor has a device where the program names one, else the first.
+    kind = tf.DeviceSpec.from_string(x.device or "").device_type
+    return (kind or keras.distribution.list_devices()[0].partition(":")[0]).lower()
 
 
 def leaves_out_unused() -> bool:
@@ -99,9 +116,9 @@ def allows_any_shape(x: Tensor) -> bool:
     if keras.backend.backend() == "torch":
         import torch
 
-        return x.device.type == "cpu" and not torch.compiler.is_compiling()
+        return _platform(x) == "cpu" and not torch.compiler.is_compiling()
     is_tensorflow = keras.backend.backend() == "tensorflow"
-    return is_tensorflow and not is_compiled_by_xla(x) and _is_on_cpu()
+    return is_tensorflow and not is_compiled_by_xla(x) and _platform(x) == "cpu"
 
 
 def known_values(x: Tensor, wait: bool = True) -> np.ndarray | None:

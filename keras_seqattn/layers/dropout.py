@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn.annotations import Seed, Tensor
-from keras_seqattn.backend import tracing
+from keras_seqattn.backend import random, tracing
 
 
 def drop(x: Tensor, rate: float, seed: Seed) -> Tensor:
@@ -22,7 +22,7 @@ def drop(x: Tensor, rate: float, seed: Seed) -> Tensor:
 
     What is dropped is a function of the seed and the shape. In a program that XLA
     compiles for a CPU, each number is dropped by a hash of its place and the seed,
-    elsewhere by `keras.random.dropout`, which draws other numbers.
+    elsewhere by the backend's generator, which draws other numbers.
 
     Args:
         x: Float tensor.
@@ -42,10 +42,18 @@ def drop(x: Tensor, rate: float, seed: Seed) -> Tensor:
         constants of its later search, twice, once for each half of the seed.
     """
     is_drawn = isinstance(seed, keras.random.SeedGenerator)
-    if not (is_drawn and tracing.is_compiled_for_cpu(x)):
+    if not (is_drawn and tracing.is_compiled_by_xla(x)):
         return keras.random.dropout(x, rate, seed=seed)
-    numbers = hashes(ops.shape(x), ops.cast(seed.next(), "uint32"))
-    kept = numbers >= np.uint32(round(rate * 2**32))
+    shape, seed = ops.shape(x), seed.next()
+
+    def hashed() -> Tensor:
+        numbers = hashes(shape, ops.cast(seed, "uint32"))
+        return numbers >= np.uint32(round(rate * 2**32))
+
+    def drawn() -> Tensor:
+        return random.computed_uniform(shape, (seed[0], seed[1]), "float32") >= rate
+
+    kept = tracing.by_platform(x, default=drawn, cpu=hashed)
     scale = ops.cast(1.0 / (1.0 - rate), x.dtype)
     return ops.where(kept, x * scale, ops.cast(0.0, x.dtype))
 

@@ -4,6 +4,7 @@ Shapes: B batch, T target length, S source length, H query heads, G key and valu
 (H is a multiple of G), R = H / G, K key_dim, V value_dim.
 """
 
+import functools
 from typing import Any, Literal
 
 import keras
@@ -11,7 +12,9 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Implementation, Seed, Shape, Tensor
+from keras_seqattn.backend import tracing
 from keras_seqattn.backend.attention import (
+    finds_cudnn,
     fused_attention_is_linear,
     has_fused_attention,
 )
@@ -97,23 +100,43 @@ def dot_product_attention(
     arguments.seed("seed", seed)
     options = {"mask": mask, "causal": causal, "window": window, "offset": offset}
     arguments.choice("implementation", implementation, IMPLEMENTATIONS)
-    if implementation == "auto":
-        shapes = query.shape, key.shape, value.shape
-        implementation = choose_implementation(
-            *shapes, dtype=query.dtype, bias=bias, dropout=dropout, **options
-        )
-    if implementation == "chunked":
-        options["mask"] = _pair_mask(query, key, mask)
-        query = _scale_query(query, scale)
-        return chunked_attention(
-            query, key, value, bias=bias, dropout=dropout, seed=seed, **options
-        )
+    attend = functools.partial(
+        _attend, query, key, value, bias, scale, dropout, seed, **options
+    )
+    if implementation != "auto":
+        return attend(implementation)
+    choose = functools.partial(
+        choose_implementation,
+        *(query.shape, key.shape, value.shape),
+        dtype=query.dtype,
+        bias=bias,
+        dropout=dropout,
+        **options,
+    )
+    chosen = choose(device="cpu")
+    on_gpu = choose(device="gpu") if finds_cudnn() else chosen
+    if on_gpu == chosen:
+        return attend(chosen)
+    return tracing.by_platform(
+        query, default=lambda: attend(chosen), gpu=lambda: attend(on_gpu)
+    )
+
+
+def _attend(query, key, value, bias, scale, dropout, seed, implementation, **options):
+    """Computes `dot_product_attention` with one of the kernels."""
+    if implementation == "explicit":
+        mask = _pair_mask(query, key, **options)
+        scores = dot_scores(query, key, scale)
+        weights = explicit.softmax(scores, mask, bias, query.dtype)
+        return explicit.weighted_sum(weights, value, mask, dropout, seed)
+    scaled = _scale_query(query, scale)
     if implementation == "fused":
-        query, bias = _scale_query(query, scale), distances.of_pairs(bias)
-        return fused.fused_attention(query, key, value, bias, dropout, **options)
-    mask = _pair_mask(query, key, **options)
-    weights = explicit.softmax(dot_scores(query, key, scale), mask, bias, query.dtype)
-    return explicit.weighted_sum(weights, value, mask, dropout, seed)
+        bias = distances.of_pairs(bias)
+        return fused.fused_attention(scaled, key, value, bias, dropout, **options)
+    options["mask"] = _pair_mask(query, key, options["mask"])
+    return chunked_attention(
+        scaled, key, value, bias=bias, dropout=dropout, seed=seed, **options
+    )
 
 
 def attention_scores(
@@ -236,7 +259,8 @@ def choose_implementation(
         window: The window, or None.
         offset: Position of the first query among the keys.
         dropout: Fraction of the weights dropped in this call.
-        device: "cpu", "gpu" or "tpu"; where it counts, None is looked up.
+        device: "cpu", "gpu" or "tpu", that the program is compiled for; None: that of
+            the host.
 
     Returns:
         "explicit", "fused" or "chunked".

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.annotations import Tensor
-from keras_seqattn.backend.attention import fused_attention_takes_float16
+from keras_seqattn.backend import attention
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.kernels import explicit
 
@@ -59,8 +59,6 @@ def fused_attention(
     shapes = ops.shape(query), ops.shape(key)
     pairs = mask = None if is_causal else masks.pair_mask(*shapes, **options)
     dtype = keras.backend.standardize_dtype(query.dtype)
-    if not fused_attention_takes_float16():
-        query, key, value = (explicit.widen(x) for x in (query, key, value))
     if bias is not None and dtype == "float16":
         bias, mask = _float16_bias(mask, ops.cast(bias, "float32")), None
     elif bias is not None:
@@ -70,11 +68,8 @@ def fused_attention(
     # JAX's kernel wants one width; zeros change no product.
     value_dim, width = value.shape[-1], max(key.shape[-1], value.shape[-1])
     query, key, value = (_pad_width(x, width) for x in (query, key, value))
-    output = ops.dot_product_attention(
-        query, key, value, bias=bias, mask=mask, scale=1.0, is_causal=is_causal
-    )
-    output = ops.cast(output[..., :value_dim], dtype)
-    return explicit.zero_empty_rows(output, pairs, heads_last=True)
+    output = attention.fused_attention(query, key, value, bias, mask, is_causal)
+    return explicit.zero_empty_rows(output[..., :value_dim], pairs, heads_last=True)
 
 
 def is_plain_causal(
