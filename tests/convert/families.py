@@ -68,6 +68,13 @@ def pieces_of(spm):
     return [processor.id_to_piece(i) for i in range(processor.vocab_size())]
 
 
+def drawn(model_class, config):
+    """Makes a model of the same weights each time, on every backend of Keras."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return model_class(config)
+
+
 def noise(model, scale=0.2, seed=0):
     """Fills a model with noise, its bias of the logits too; returns it."""
     generator = torch.Generator().manual_seed(seed)
@@ -111,7 +118,7 @@ def marian(folder=None, separate=False):
         **{**SIZES, "encoder_layers": 1},
         **options,
     )
-    model = noise(transformers.MarianMTModel(config))
+    model = noise(drawn(transformers.MarianMTModel, config))
     # CTranslate2 leaves padding out of its softmax, ours has it there.
     model.final_logits_bias[0, pad_id] = -100.0
     if folder is not None:
@@ -131,7 +138,7 @@ def m2m(folder=None):
     config = transformers.M2M100Config(
         vocab_size=len(pieces) + 100 + 8, scale_embedding=True, **SIZES
     )
-    model = noise(transformers.M2M100ForConditionalGeneration(config))
+    model = noise(drawn(transformers.M2M100ForConditionalGeneration, config))
     if folder is not None:
         model.save_pretrained(folder)
         (folder / "sentencepiece.bpe.model").write_bytes(spm)
@@ -147,12 +154,12 @@ def _fairseq(folder, model_type, languages, tokenizer_class):
         config = transformers.MBartConfig(
             vocab_size=size, decoder_start_token_id=2, scale_embedding=True, **SIZES
         )
-        model = noise(transformers.MBartForConditionalGeneration(config))
+        model = noise(drawn(transformers.MBartForConditionalGeneration, config))
     else:
         config = transformers.M2M100Config(
             vocab_size=size, scale_embedding=True, **SIZES
         )
-        model = noise(transformers.M2M100ForConditionalGeneration(config))
+        model = noise(drawn(transformers.M2M100ForConditionalGeneration, config))
     if folder is not None:
         model.save_pretrained(folder)
         (folder / "sentencepiece.bpe.model").write_bytes(spm)
@@ -182,7 +189,7 @@ def _t5(folder, tied=True, **options):
         decoder_start_token_id=0,
         **{**T5_SIZES, **options},
     )
-    model = transformers.T5ForConditionalGeneration(config)
+    model = drawn(transformers.T5ForConditionalGeneration, config)
     if not tied:
         # transformers ties all that it makes, and none that it loads untied.
         table = torch.zeros_like(model.shared.weight)
@@ -209,7 +216,7 @@ def t5_v11(folder=None):
 def llama(folder=None):
     """Makes a Llama model."""
     config = transformers.LlamaConfig(vocab_size=60, **LLAMA_SIZES)
-    model = noise(transformers.LlamaForCausalLM(config))
+    model = noise(drawn(transformers.LlamaForCausalLM, config))
     if folder is not None:
         model.save_pretrained(folder)
     return model
@@ -220,7 +227,7 @@ def mistral(folder=None):
     config = transformers.MistralConfig(
         vocab_size=60, sliding_window=4, head_dim=6, **LLAMA_SIZES
     )
-    model = noise(transformers.MistralForCausalLM(config))
+    model = noise(drawn(transformers.MistralForCausalLM, config))
     if folder is not None:
         model.save_pretrained(folder)
     return model
