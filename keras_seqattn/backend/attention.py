@@ -93,11 +93,12 @@ def fused_attention(
         )
         return keras.ops.cast(output, dtype)
 
-    if keras.backend.backend() != "jax":
+    backend = keras.backend.backend()
+    if backend == "torch":
         return attend(None)
-    # Only on a GPU are the scores of float16 kept in float32.
+    # Only JAX's kernel for a GPU keeps the scores of float16 in float32.
     plain = functools.partial(attend, False, "float32" if dtype == "float16" else dtype)
-    if dtype != "float16" and not finds_cudnn():
+    if backend != "jax" or (dtype != "float16" and not finds_cudnn()):
         return plain()
     return tracing.by_platform(query, gpu=lambda: attend(None), default=plain)
 
