@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -12,12 +12,13 @@ from keras_seqattn.annotations import Dataset, Lines, TokenizerLike
 from keras_seqattn.text.copies import Copies
 from keras_seqattn.text.datasets import make_batches
 from keras_seqattn.text.epochs import Epochs, lengths_of, tokenize_sides
+from keras_seqattn.text.mixing import mixed
 from keras_seqattn.text.tokenizers import check_lines
 
 
 def translation_batches(
-    sources: Lines,
-    targets: Lines,
+    sources: Lines | Mapping[str, Lines],
+    targets: Lines | Mapping[str, Lines],
     source_tokenizer: TokenizerLike,
     target_tokenizer: TokenizerLike | None = None,
     batch_tokens: int = 4096,
@@ -30,6 +31,7 @@ def translation_batches(
     cutoff: float = 0.0,
     views: Sequence[Literal["plain", "sampled"]] | None = None,
     bidirectional_epochs: int = 0,
+    temperature: float = 1.0,
 ) -> Dataset:
     """Makes batches for training and evaluating a translation model.
 
@@ -52,9 +54,15 @@ def translation_batches(
     `sampling` it is tokenized anew for each epoch, by draws that come from `seed` too;
     a drawn segmentation too long for the last bucket is replaced by the plain one.
 
+    Several corpora, for a model of many languages, are dicts from each one's tag, such
+    as "<de>", to its lines: the tag and a space come before each source line, as they
+    must before the lines that the model translates. The small ones are repeated by
+    `temperature`; pairs of all are in each batch.
+
     Args:
-        sources: List of strings.
-        targets: List of as many strings, their translations.
+        sources: List of strings, or a dict from tags to such lists.
+        targets: List of as many strings, their translations, or a dict of the same
+            tags.
         source_tokenizer: Tokenizer of the sources.
         target_tokenizer: Tokenizer of the targets. None: `source_tokenizer`.
         batch_tokens: Positions in one side of a batch, padding included.
@@ -80,7 +88,11 @@ def translation_batches(
             pairs are turned round: in one epoch a target is translated into its
             source, in the next it is not, each pair begins by chance. So two epochs
             have both directions of all pairs, in batches of the same number and shapes.
-            It takes one tokenizer for both sides; 0 for one direction from the start.
+            It takes one tokenizer for both sides and one corpus; 0 for one direction
+            from the start.
+        temperature: Number of at least 1, for several corpora. Of n pairs, where the
+            largest corpus has m, come n (m / n)^(1 - 1 / temperature): 1 repeats
+            nothing, 5 is usual, 100 makes all about as large as the largest.
 
     Returns:
         Where TensorFlow is installed a prefetched `tf.data.Dataset`, else a
@@ -96,7 +108,8 @@ def translation_batches(
             fits, if the numbers given do not describe batches, if there is `cutoff`
             without a second copy, or with a tokenizer that has no `unknown_id`, or if
             `views` are not one for each copy, or do not fit `sampling`, or if there are
-            `bidirectional_epochs` with two tokenizers.
+            `bidirectional_epochs` with two tokenizers or several corpora, or the dicts
+            have other tags than each other.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -114,6 +127,13 @@ def translation_batches(
         by Bidirectional Training". Differs: the labels of the copies that are altered
         count in the crossentropy too; an epoch of both directions has each pair once.
     """
+    arguments.number("temperature", temperature, least=1.0)
+    if isinstance(sources, Mapping):
+        if bidirectional_epochs:
+            value = bidirectional_epochs
+            arguments.refuse("bidirectional_epochs", value, "0 with several corpora")
+        arguments.integer("seed", seed, 0)
+        sources, targets = mixed(sources, targets, temperature, seed)
     epochs, skipped = plan_epochs(
         sources,
         targets,

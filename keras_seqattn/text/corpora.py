@@ -1,12 +1,12 @@
 """Named corpora of parallel text."""
 
 import pathlib
-from typing import Literal
+from typing import Any, Literal, overload
 
 import keras
 
 from keras_seqattn import arguments
-from keras_seqattn.annotations import Path
+from keras_seqattn.annotations import Lines, Path
 from keras_seqattn.text.parallel import read_parallel
 from keras_seqattn.text.phrases import LANGUAGES, SPLITS, phrase_splits
 
@@ -41,13 +41,33 @@ CHOICES = {
 }
 
 
+@overload
 def load_parallel(
     name: Literal["multi30k", "phrases"],
     source: str,
     target: str,
     split: str = "train",
     data_dir: Path | None = None,
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], list[str]]: ...
+
+
+@overload
+def load_parallel(
+    name: Literal["multi30k", "phrases"],
+    source: str,
+    target: Lines,
+    split: str = "train",
+    data_dir: Path | None = None,
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]: ...
+
+
+def load_parallel(
+    name: Literal["multi30k", "phrases"],
+    source: str,
+    target: str | Lines,
+    split: str = "train",
+    data_dir: Path | None = None,
+) -> tuple[Any, Any]:
     """Loads a named corpus of sentences and their translations.
 
     "multi30k": 29,000 descriptions of photographs in en, de, fr and cs, with the
@@ -64,12 +84,14 @@ def load_parallel(
     Args:
         name: "multi30k" or "phrases".
         source: Code of the source language, such as "en".
-        target: Code of the target language, another one.
+        target: Code of the target language, another one; or a list of several.
         split: Name of the part.
         data_dir: Folder of the files of "multi30k".
 
     Returns:
-        Two lists of strings, the sources and the targets.
+        Two lists of strings, the sources and the targets. For several target languages
+        two dicts from each one's tag, such as "<de>", to its list, as
+        `translation_batches` takes them.
 
     Raises:
         ValueError: If there is no such corpus, language or split.
@@ -81,11 +103,20 @@ def load_parallel(
         >>> sources, targets = load_parallel("phrases", "en", "de", split="test")
         >>> len(sources) == len(targets)
         True
+        >>> sorted(load_parallel("phrases", "en", ["de", "fr"], split="test")[0])
+        ['<de>', '<fr>']
 
     Reference:
         Elliott et al. 2016, "Multi30K" (en, de); Elliott et al. 2017 (fr); Barrault
         et al. 2018 (cs). Unicode Common Locale Data Repository.
     """
+    if isinstance(target, list | tuple) and target:
+        pairs = [load_parallel(name, source, x, split, data_dir) for x in target]
+        tags = [f"<{language}>" for language in target]
+        sides = [
+            dict(zip(tags, side, strict=True)) for side in zip(*pairs, strict=True)
+        ]
+        return sides[0], sides[1]
     arguments.choice("name", name, tuple(CHOICES))
     for argument, value in (("source", source), ("target", target), ("split", split)):
         arguments.text(argument, value)

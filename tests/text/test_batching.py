@@ -13,6 +13,7 @@ from keras_seqattn.text import (
     SentencePieceTokenizer,
     translation_batches,
 )
+from keras_seqattn.text.mixing import mixed
 
 pytestmark = pytest.mark.backends("tensorflow")
 
@@ -504,3 +505,48 @@ def test_a_resumed_epoch_is_the_same_with_all_options():
     for batch, other in zip(epochs[2], arrays(again), strict=True):
         for left, right in zip(batch, other, strict=True):
             np.testing.assert_array_equal(left, right)
+
+
+def test_several_corpora_have_their_tags_and_shares():
+    sources = {"<de>": [f"{n}" for n in range(8)], "<fr>": ["a", "b"]}
+    targets = {"<de>": [f"d{n}" for n in range(8)], "<fr>": ["x", "y"]}
+    expected = [(f"<de> {n}", f"d{n}") for n in range(8)]
+    french = [("<fr> a", "x"), ("<fr> b", "y")]
+    options = {"batch_tokens": 64, "bucket_lengths": (8,)}
+    # 2 (8 / 2)^(1 - 1 / temperature): 2, 4 and 8 pairs.
+    for temperature, copies in ((1.0, 1), (2.0, 2), (1e9, 4)):
+        dataset = translation_batches(
+            sources, targets, BYTES, temperature=temperature, **options
+        )
+        found = collections.Counter(pairs(arrays(dataset)))
+        assert found == collections.Counter(expected + copies * french)
+
+
+def test_what_is_left_of_a_share_is_drawn_by_the_seed():
+    lines = {"a": [str(n) for n in range(100)], "b": [str(n) for n in range(30)]}
+    draws = [mixed(lines, lines, 1.25, seed)[1][100:] for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+    assert {len(set(draw)) for draw in draws} == {30}
+    assert {len(draw) for draw in draws} == {round(30 * (100 / 30) ** 0.2)}
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "message"),
+    [
+        ({"<de>": ["a"]}, ["x"], "a dict with the tags of `sources`"),
+        ({"<de>": ["a"]}, {"<fr>": ["x"]}, r"Received: targets=\['<fr>'\]"),
+        ({"<de>": ["a"]}, {"<de>": []}, "Received: 1 sources, 0 targets"),
+        ({3: ["a"]}, {3: ["x"]}, "`sources` must be a string. Received: sources=3"),
+        ({"<de>": [4]}, {"<de>": ["x"]}, r"`sources\['<de>'\]` must .* Received: .*4"),
+        ({}, {}, r"`sources` must hold lines. Received: sources=\{\}"),
+    ],
+)
+def test_several_corpora_that_do_not_fit_are_refused(sources, targets, message):
+    with pytest.raises(ValueError, match=message):
+        translation_batches(sources, targets, BYTES)
+
+
+def test_several_corpora_are_not_turned_round():
+    lines = {"<de>": ["a"]}
+    with pytest.raises(ValueError, match="must be 0 with several corpora"):
+        translation_batches(lines, lines, BYTES, bidirectional_epochs=1)
