@@ -49,6 +49,7 @@ SHORT = {
     "tune.py": ("--preset", "smoke", "--minutes", "0.7", "--epochs", "1"),
     "serve.py": ("--port", "0"),
     "distributed.py": ("--pairs", "1000"),
+    "fine_tune.py": ("--epochs", "1"),
 }
 
 
@@ -129,6 +130,7 @@ def workplace(tmp_path_factory):
     for name in ("examples", "docs", "keras_seqattn", "tests"):
         (folder / name).symlink_to(ROOT / name)
     from keras_seqattn import text
+    from tests.convert import families
 
     (folder / "DIRECTORY").mkdir()
     for split, length in (("train", 2000), ("val", 50)):
@@ -140,6 +142,9 @@ def workplace(tmp_path_factory):
             path.write_bytes(gzip.compress(data))
         rows = (f"{source}\t{target}\n" for source, target in zip(*pairs, strict=True))
         (folder / f"{split}.tsv").write_text("".join(rows), encoding="utf-8")
+        (folder / f"{split}.fr.tsv").write_bytes((folder / f"{split}.tsv").read_bytes())
+    families.marian(folder / "opus-mt-en-de")
+    families.t5(folder / "t5-small")
     (folder / "news.en.gz").write_bytes(
         (folder / "DIRECTORY" / "val.en.gz").read_bytes()
     )
@@ -183,7 +188,7 @@ def test_a_command_runs(command, workplace, tmp_path):
     _, *arguments = words(command)
     script = pathlib.Path(arguments[0]).name
     command = [sys.executable, *arguments, *SHORT.get(script, ())]
-    if script in ("translation.py", "distributed.py"):
+    if script in ("translation.py", "distributed.py", "fine_tune.py"):
         # Two short commands would train in the same folder, which is refused.
         command += ["--output", str(tmp_path / "run")]
     if script == "serve.py":

@@ -59,6 +59,10 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
     if 'os.environ["KERAS_BACKEND"]' in (ROOT / document).read_text():
         run_alone(document)
         return
+    if "opus-mt-en-de" in (ROOT / document).read_text():
+        from tests.convert import families  # which imports transformers
+
+        families.marian(tmp_path / "opus-mt-en-de")
     monkeypatch.setattr(tuning, "tune_translation", tune_shortly)
     run(document)
 

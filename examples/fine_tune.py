@@ -1,0 +1,203 @@
+"""Fine-tunes a trained model of Hugging Face's format on lines of your own.
+
+    python examples/fine_tune.py FOLDER --train train.tsv --val val.tsv
+    python examples/fine_tune.py FOLDER --train train.tsv --val val.tsv --lora 16
+
+FOLDER is one of a Marian (opus-mt), M2M-100, NLLB, mBART-50 or T5 model, with
+`model.safetensors`. A TSV file has a source, a tab and its translation in each line;
+.gz is read too. M2M-100, NLLB and mBART-50 need `--source eng_Latn --target deu_Latn`.
+`--train "<de>=de.tsv" "<fr>=fr.tsv"`, and `--val` likewise, make one model of several
+languages: the tag and a space come before each source line, in training and in what you
+translate later.
+
+It scores the validation's lines before and after, and writes `translator.keras`, which
+`Translator.load` and `examples/translate_file.py` read. Stop it whenever you like, or
+kill it: the same command goes on from the last finished epoch. It needs
+`pip install ".[text,score]"`.
+"""
+
+import argparse
+import hashlib
+import json
+import math
+import pathlib
+import sys
+
+import keras
+import sacrebleu
+
+import keras_seqattn as ks
+
+BUCKETS = (16, 32, 64, 128, 256)
+
+
+def main():
+    args = arguments()
+    keras.utils.set_random_seed(args.seed)
+    args.output.mkdir(parents=True, exist_ok=True)
+    claim(args)
+    saved = args.output / "translator.keras"
+    validation = read(args.val)
+    if not saved.exists():
+        translator = load(args)
+        before = args.output / "before.json"
+        if not before.exists():  # A training that was stopped has been scored.
+            before.write_text(json.dumps(score(translator, validation)))
+        fit(args, translator, validation)
+        translator.save(saved)
+    scores = {
+        "before": json.loads((args.output / "before.json").read_text()),
+        "after": score(ks.Translator.load(saved), validation),
+    }
+    (args.output / "scores.json").write_text(json.dumps(scores, indent=2))
+    print(
+        f"{json.dumps(scores, indent=2)}\nIn {args.output}: {saved.name}, scores.json"
+    )
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("folder", type=pathlib.Path, help="config.json, safetensors and tokenizer")
+    files = {"nargs": "+", "required": True, "metavar": "[TAG=]FILE"}
+    add("--train", help="TSV file, or several with a tag each", **files)
+    add("--val", help="the same, scored before and after", **files)
+    add("--source", help="the source's language, as the model calls it: eng_Latn")
+    add("--target", help="the target's, such as deu_Latn; T5: text before each line")
+    add("--lora", type=int, metavar="RANK", help="train LoRA factors; default: all")
+    add("--learning-rate", type=float, help="default: 5e-5, with --lora 5e-4")
+    add("--epochs", type=int, default=3)
+    add("--batch-tokens", type=int, default=4096, help="positions of a batch; 4096")
+    add("--temperature", type=float, default=1.0, help="repeats small corpora; 1: no")
+    add("--seed", type=int, default=0)
+    add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
+    args = parser.parse_args()
+    for split in ("train", "val"):
+        try:
+            setattr(args, split, files_of(getattr(args, split)))
+        except ValueError as error:
+            parser.error(f"`{split}` must be {error}")
+    args.learning_rate = args.learning_rate or (5e-4 if args.lora else 5e-5)
+    args.output = args.output or pathlib.Path("runs", f"{args.folder.name}-fine-tuned")
+    return args
+
+
+def files_of(given):
+    """Returns the files by tag; without tags one file, under None."""
+    found = {}
+    for text in given:
+        tag, _, name = text.rpartition("=")
+        path = pathlib.Path(text if pathlib.Path(text).is_file() else name)
+        tag = None if str(path) == text else tag
+        if not path.is_file():
+            raise ValueError(f"a file. Received: {text}")
+        if tag in found or (None in {tag, *found} and len(given) > 1):
+            raise ValueError(f"one file, or TAG=FILE of several. Received: {given}")
+        found[tag] = path
+    return found
+
+
+def claim(args):
+    """Makes the output folder this run's own; that of another run is an error."""
+    run = {name: value for name, value in vars(args).items() if name != "output"}
+    run["folder"] = str(args.folder.resolve())
+    for split in ("train", "val"):
+        run[split] = [
+            [tag, hashlib.sha256(path.read_bytes()).hexdigest()]
+            for tag, path in getattr(args, split).items()
+        ]
+    path = args.output / "run.json"
+    if path.exists() and json.loads(path.read_text()) != run:
+        sys.exit(
+            "`--output` must be a new folder, or that of the same command. "
+            f"Received: --output={args.output}, of another run: see {path}."
+        )
+    path.write_text(json.dumps(run, indent=2))
+
+
+def load(args):
+    try:
+        return ks.convert.translator_from_huggingface(
+            args.folder, args.source, args.target
+        )
+    except ValueError as error:
+        sys.exit(f"{error} `source` is the folder here, or a language: see --help.")
+
+
+def read(files):
+    """Reads the files: two lists of lines, or two dicts of them by tag."""
+    try:
+        pairs = {
+            tag: ks.text.read_tsv(path, skip_empty=True) for tag, path in files.items()
+        }
+    except ValueError as error:
+        sys.exit(str(error))
+    for tag, path in files.items():
+        print(f"{path}: {pairs[tag].report}")
+    if None in pairs:
+        return pairs[None]
+    return tuple({tag: pair[side] for tag, pair in pairs.items()} for side in (0, 1))
+
+
+def fit(args, translator, validation):
+    """Trains, from the backup if there is one."""
+    model = translator.model
+    if args.lora:
+        ks.training.enable_lora(model, rank=args.lora)
+    trained = sum(math.prod(weight.shape) for weight in model.trainable_variables)
+    print(f"{trained:,} of {model.count_params():,} weights are trained.")
+    limit = model.max_length or BUCKETS[-1]
+    options = {
+        "source_tokenizer": translator.source_tokenizer,
+        "target_tokenizer": translator.target_tokenizer,
+        "batch_tokens": args.batch_tokens,
+        "bucket_lengths": [n for n in BUCKETS if n <= limit] or [limit],
+        "seed": args.seed,
+    }
+    training = ks.text.translation_batches(
+        *read(args.train), temperature=args.temperature, **options
+    )
+    model.compile(
+        ks.training.Adam(args.learning_rate),
+        ks.training.MaskedCrossentropy(label_smoothing=0.1, pad_id=model.pad_id),
+        metrics=[ks.training.Perplexity(pad_id=model.pad_id)],
+    )
+    model.fit(
+        training,
+        validation_data=ks.text.translation_batches(
+            *validation, shuffle=False, **options
+        ),
+        epochs=args.epochs,
+        shuffle=False,  # The batches come shuffled.
+        callbacks=[
+            ks.training.TerminateOnDivergence(raise_error=True),
+            keras.callbacks.CSVLogger(args.output / "history.csv", append=True),
+            ks.training.Resume(args.output / "backup", training),
+        ],
+    )
+
+
+def score(translator, pairs):
+    """Returns BLEU and chrF of each corpus's translations, by its tag."""
+    sources, references = pairs
+    if not isinstance(sources, dict):
+        sources, references = {"": sources}, {"": references}
+    scores = {}
+    for tag, lines in sources.items():
+        translations = translator([f"{tag} {line}" if tag else line for line in lines])
+        found = (
+            sacrebleu.corpus_bleu(translations, [references[tag]]),
+            sacrebleu.corpus_chrf(translations, [references[tag]]),
+        )
+        bleu, chrf = (round(each.score, 2) for each in found)
+        scores[tag or "all"] = {"bleu": bleu, "chrf": chrf}
+    return scores
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nStopped. The same command goes on after the last finished epoch.")
