@@ -98,6 +98,34 @@ def whole_array(x: Any) -> np.ndarray:
     return keras.ops.convert_to_numpy(x)
 
 
+def mean_among_replicas(mean: Any, weight: Any) -> Any:
+    """Returns a replica's mean, so that the replicas' average is the mean over all.
+
+    TensorFlow averages what each replica computes of its own rows, whatever their
+    weights; elsewhere a program computes the whole batch.
+
+    Args:
+        mean: Scalar tensor, a mean over this replica's part.
+        weight: Scalar tensor, the sum of the weights of that part.
+
+    Returns:
+        A scalar tensor: `mean * weight / (mean of the replicas' weights)`.
+
+    Example:
+        >>> mean_among_replicas(3.0, 2.0)
+        3.0
+    """
+    if keras.backend.backend() != "tensorflow":
+        return mean
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return mean
+    average = context.all_reduce(tf.distribute.ReduceOp.MEAN, weight)
+    return mean * tf.math.divide_no_nan(weight, average)
+
+
 def _are_several():
     if keras.backend.backend() != "jax":
         return False

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
+from keras_seqattn.backend.processes import mean_among_replicas
 from keras_seqattn.layers.embedding.logits import factors_of, keep_crossentropies
 from keras_seqattn.training.consistency import Pieces, find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import (
@@ -27,7 +28,8 @@ class MaskedCrossentropy(keras.losses.Loss):
     over the whole vocabulary, the label included. The batch's loss is
     `sum(w * loss) / sum(w)`, where `w` is 0 where the label is `pad_id`, else the
     sample weight or 1. So it does not depend on the amount of padding; a batch of
-    padding alone gives 0, and zero gradients.
+    padding alone gives 0, and zero gradients. The losses of replicas that share a batch
+    average to this mean over all of its tokens.
 
     With `consistency` two predictions of the same labels are also drawn together, as
     dropout makes them differ: `consistency * sum(w * d) / sum(w)` is added, where `d`
@@ -60,9 +62,9 @@ class MaskedCrossentropy(keras.losses.Loss):
             [0, 1).
         consistency: R-Drop's factor `alpha` of the divergence, at least 0.
         normalize_by: None for the mean above, or a positive number to divide the
-            sums `sum(w * loss)` and `sum(w * d)` by. Means of unequal micro-batches or
-            replicas do not average to the mean of the whole; sums over one fixed number
-            add up exactly. Under `gradient_accumulation_steps`, which averages, give
+            sums `sum(w * loss)` and `sum(w * d)` by. Means of unequal micro-batches do
+            not average to the mean of the whole; sums over one fixed number add up
+            exactly. Under `gradient_accumulation_steps`, which averages, give
             the tokens of an average micro-batch; under replicas, whose gradients
             are summed, give those of the batch over all replicas.
         pad_id: Label of the positions that do not count.
@@ -143,7 +145,9 @@ class MaskedCrossentropy(keras.losses.Loss):
             loss = super().__call__(labels, logits, weights)
             if pairs is not None:
                 loss = loss + self._divergence(logits, weights, pairs)
-        return loss if self.normalize_by is None else loss / self.normalize_by
+        if self.normalize_by is not None:
+            return loss / self.normalize_by
+        return mean_among_replicas(loss, ops.sum(weights))
 
     def _check_pieces(self, vocabulary_size):
         if self.pieces is not None and len(self.pieces) != vocabulary_size:

@@ -74,8 +74,9 @@ def train(scope, rows_multiple):
             intermediate_dim=8,
             dropout=0.0,
         )
-        # The tokens of an average batch: sums over one number add up over replicas.
-        loss = training.MaskedCrossentropy(normalize_by=30)
+        # The tokens of an average batch, or those of each.
+        tokens = 30 if rows_multiple > 1 else None
+        loss = training.MaskedCrossentropy(normalize_by=tokens)
         model.compile("sgd", loss, metrics=[training.TokenCrossentropy()])
         history = model.fit(batches, validation_data=batches, verbose=0)
         weights = [keras.ops.convert_to_numpy(x).tolist() for x in model.get_weights()]
