@@ -5,6 +5,7 @@ import doctest
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -141,3 +142,24 @@ def test_there_is_a_page_for_each_task():
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) < 200
+
+
+SHOWN = re.findall(r"`pytest ([^`]+)`", (ROOT / "docs/reliability.md").read_text())
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("arguments", SHOWN)
+def test_the_tests_that_show_a_promise_are_there(arguments):
+    words = shlex.split(arguments)
+    chosen = words[words.index("-k") + 1].split(" or ") if "-k" in words else [""]
+    paths = [ROOT / word for word in words if word.startswith("tests/")]
+    files = [
+        file
+        for path in paths
+        for file in ([path] if path.is_file() else path.glob("test_*.py"))
+    ]
+    assert files and all(path.exists() for path in paths)
+    text = "".join(file.read_text() for file in files)
+    names = re.findall(r"^def (test_\w+)", text, re.M)
+    assert all(any(word in name for name in names) for word in chosen)
+    assert "slow" not in words or re.search(r"mark\.slow|slow_on", text)
