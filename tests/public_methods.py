@@ -38,6 +38,7 @@ UNCHECKED = {
         for search in ("BeamSearch", "Greedy")
         for method in ("begin", "advance", "results")
     },
+    "decoding.BeamSearch.advance_beams": LOOP,
     "decoding.BeamSearch.process": LOOP,
     "decoding.BeamSearch.replace_stop_ids": LOOP,
     **{
