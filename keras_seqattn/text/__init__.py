@@ -3,6 +3,7 @@
 from keras_seqattn.text.batching import translation_batches
 from keras_seqattn.text.corpora import load_parallel
 from keras_seqattn.text.language import language_batches
+from keras_seqattn.text.lines import TextLines
 from keras_seqattn.text.parallel import read_parallel, read_tsv
 from keras_seqattn.text.synthesis import synthesize
 from keras_seqattn.text.tokenizers import ByteTokenizer, SentencePieceTokenizer
@@ -13,6 +14,7 @@ __all__ = [
     "ByteTokenizer",
     "MappedSentencePieceTokenizer",
     "SentencePieceTokenizer",
+    "TextLines",
     "WordPieceTokenizer",
     "language_batches",
     "load_parallel",

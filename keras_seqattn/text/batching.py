@@ -8,17 +8,18 @@ from typing import Literal
 import numpy as np
 
 from keras_seqattn import arguments
-from keras_seqattn.annotations import Dataset, Lines, TokenizerLike
+from keras_seqattn.annotations import Dataset, Lines, Path, TokenizerLike
 from keras_seqattn.text.copies import Copies
 from keras_seqattn.text.datasets import make_batches
 from keras_seqattn.text.epochs import Epochs, lengths_of, tokenize_sides
-from keras_seqattn.text.mixing import mixed
-from keras_seqattn.text.tokenizers import check_lines
+from keras_seqattn.text.lines import TextLines
+from keras_seqattn.text.mixing import Corpus, corpora_of, rows_of
+from keras_seqattn.text.token_cache import cached_sides
 
 
 def translation_batches(
-    sources: Lines | Mapping[str, Lines],
-    targets: Lines | Mapping[str, Lines],
+    sources: Lines | TextLines | Mapping[str, Lines | TextLines],
+    targets: Lines | TextLines | Mapping[str, Lines | TextLines],
     source_tokenizer: TokenizerLike,
     target_tokenizer: TokenizerLike | None = None,
     batch_tokens: int = 4096,
@@ -32,6 +33,7 @@ def translation_batches(
     views: Sequence[Literal["plain", "sampled"]] | None = None,
     bidirectional_epochs: int = 0,
     temperature: float = 1.0,
+    cache: Path | None = None,
 ) -> Dataset:
     """Makes batches for training and evaluating a translation model.
 
@@ -59,10 +61,16 @@ def translation_batches(
     must before the lines that the model translates. The small ones are repeated by
     `temperature`; pairs of all are in each batch.
 
+    A corpus larger than memory comes as `TextLines` of its files, with a folder for
+    `cache`: its token ids are written there once, with a progress bar, and read from
+    the disk when a batch needs them. Batches and their order are those of the same
+    corpus in memory. Memory holds 24 bytes a pair. After a stop the same call goes on
+    writing where it was; another call with the same corpus and tokenizers, whatever its
+    batches, opens what is there, in as many processes as there are.
+
     Args:
-        sources: List of strings, or a dict from tags to such lists.
-        targets: List of as many strings, their translations, or a dict of the same
-            tags.
+        sources: List of strings or `TextLines`, or a dict from tags to these.
+        targets: The same, of as many strings, their translations.
         source_tokenizer: Tokenizer of the sources.
         target_tokenizer: Tokenizer of the targets. None: `source_tokenizer`.
         batch_tokens: Positions in one side of a batch, padding included.
@@ -93,6 +101,8 @@ def translation_batches(
         temperature: Number of at least 1, for several corpora. Of n pairs, where the
             largest corpus has m, come n (m / n)^(1 - 1 / temperature): 1 repeats
             nothing, 5 is usual, 100 makes all about as large as the largest.
+        cache: Path of a folder for the token ids of this corpus alone, without
+            `sampling`; None: they stay in memory.
 
     Returns:
         Where TensorFlow is installed a prefetched `tf.data.Dataset`, else a
@@ -108,8 +118,9 @@ def translation_batches(
             fits, if the numbers given do not describe batches, if there is `cutoff`
             without a second copy, or with a tokenizer that has no `unknown_id`, or if
             `views` are not one for each copy, or do not fit `sampling`, or if there are
-            `bidirectional_epochs` with two tokenizers or several corpora, or the dicts
-            have other tags than each other.
+            `bidirectional_epochs` with two tokenizers or several corpora, the dicts
+            have other tags than each other, or `cache` comes with `sampling`, holds
+            other token ids, or is written by another process.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -128,15 +139,12 @@ def translation_batches(
         count in the crossentropy too; an epoch of both directions has each pair once.
     """
     arguments.number("temperature", temperature, least=1.0)
-    if isinstance(sources, Mapping):
-        if bidirectional_epochs:
-            value = bidirectional_epochs
-            arguments.refuse("bidirectional_epochs", value, "0 with several corpora")
-        arguments.integer("seed", seed, 0)
-        sources, targets = mixed(sources, targets, temperature, seed)
+    corpora = corpora_of(sources, targets)
+    if bidirectional_epochs and isinstance(sources, Mapping):
+        value = bidirectional_epochs
+        arguments.refuse("bidirectional_epochs", value, "0 with several corpora")
     epochs, skipped = plan_epochs(
-        sources,
-        targets,
+        corpora,
         source_tokenizer,
         target_tokenizer,
         Copies(repeat_batch, sampling, views, cutoff),
@@ -146,13 +154,14 @@ def translation_batches(
         seed=seed,
         rows_multiple=rows_multiple,
         bidirectional_epochs=bidirectional_epochs,
+        temperature=temperature,
+        cache=cache,
     )
     return make_batches(epochs, skipped)
 
 
 def plan_epochs(
-    sources: Lines,
-    targets: Lines,
+    corpora: Sequence[Corpus],
     source_tokenizer: TokenizerLike,
     target_tokenizer: TokenizerLike | None,
     copies: Copies,
@@ -163,12 +172,13 @@ def plan_epochs(
     seed: int,
     rows_multiple: int,
     bidirectional_epochs: int = 0,
+    temperature: float = 1.0,
+    cache: Path | None = None,
 ) -> tuple[Epochs, int]:
     """Checks what batches are to be made of, and tokenizes it.
 
     Args:
-        sources: List of strings.
-        targets: List of as many strings.
+        corpora: List of `Corpus`.
         source_tokenizer: Tokenizer of the sources.
         target_tokenizer: Tokenizer of the targets. None: `source_tokenizer`.
         copies: The `Copies` of each pair.
@@ -178,11 +188,16 @@ def plan_epochs(
         seed: Integer.
         rows_multiple: Number that divides the rows of every batch.
         bidirectional_epochs: Number of epochs of both directions.
+        temperature: Number of at least 1.
+        cache: Path of a folder, or None.
 
     Returns:
         The `Epochs`, and the number of pairs that are left out.
     """
     tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
+    arguments.path("cache", cache, optional=True)
+    if copies.sampling and cache is not None:
+        arguments.refuse("sampling", copies.sampling, "0 with a `cache`")
     _check_tokenizers(source_tokenizer, target_tokenizer, copies.cutoff)
     arguments.positive_integer("batch_tokens", batch_tokens)
     arguments.sequence(
@@ -193,9 +208,6 @@ def plan_epochs(
     )
     arguments.boolean("shuffle", shuffle)
     arguments.integer("seed", seed, 0)
-    sources = list(check_lines(sources, "sources"))
-    targets = list(check_lines(targets, "targets"))
-    _check_corpus(sources, targets)
     arguments.positive_integer("rows_multiple", rows_multiple)
     arguments.integer("bidirectional_epochs", bidirectional_epochs, 0)
     if bidirectional_epochs and tokenizers[0] is not tokenizers[1]:
@@ -204,12 +216,20 @@ def plan_epochs(
         )
     group = copies.number * rows_multiple  # rows that a batch has at least
     _check_lengths(batch_tokens, bucket_lengths, group)
-    plain = tokenize_sides(tokenizers, (sources, targets))
-    fits = _fits(lengths_of(plain), bucket_lengths)
+    if cache is None:
+        lines, sizes = _read(corpora)
+        plain = tokenize_sides(tokenizers, lines)
+    else:
+        plain, sizes = cached_sides(cache, corpora, tokenizers)
+    rows = rows_of(sizes, temperature, seed)
+    fits = _fits(lengths_of(plain)[rows], bucket_lengths)
+    rows = rows[fits]
+    if cache is None and copies.sampling:
+        lines = [[side[row] for row in rows] for side in lines]
     epochs = Epochs(
         tokenizers,
-        [list(itertools.compress(lines, fits)) for lines in (sources, targets)],
-        [side.kept(fits) for side in plain],
+        lines if copies.sampling else None,
+        [side.kept(rows) for side in plain],
         [
             (batch_tokens // (length * group) * group, length)
             for length in bucket_lengths
@@ -221,6 +241,13 @@ def plan_epochs(
         bidirectional_epochs,
     )
     return epochs, int(np.sum(~fits))
+
+
+def _read(corpora):
+    """Returns all sources, all targets, and the number of pairs of each corpus."""
+    pairs = [list(corpus.pairs()) for corpus in corpora]
+    sides = zip(*itertools.chain.from_iterable(pairs), strict=True)
+    return [list(side) for side in sides], [len(corpus) for corpus in pairs]
 
 
 def _fits(lengths, bucket_lengths):
@@ -247,16 +274,6 @@ def _check_tokenizers(source_tokenizer, target_tokenizer, cutoff):
     for name, tokenizer in given.items():
         optional = name == "target_tokenizer"
         arguments.offers(name, tokenizer, needed, "a tokenizer", optional)
-
-
-def _check_corpus(sources, targets):
-    if len(sources) != len(targets):
-        raise ValueError(
-            f"`targets` must hold as many lines as `sources`, {len(sources)}. "
-            f"Received: targets with {len(targets)}."
-        )
-    if not sources:
-        raise ValueError("`sources` must hold lines. Received: sources=[].")
 
 
 def _check_lengths(batch_tokens, bucket_lengths, group):

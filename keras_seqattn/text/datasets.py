@@ -1,5 +1,6 @@
 """What `fit` takes of a corpus: each pass over it is the next epoch."""
 
+import functools
 import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,12 +31,15 @@ def make_batches(
 
     Returns:
         A `tf.data.Dataset` where TensorFlow is installed, else an `EpochDataset`; with
-        the attributes `shapes`, `skipped` and `target_tokens`.
+        its method `pass_over` and the attributes `shapes`, `skipped` and
+        `target_tokens`.
     """
     batches = EpochDataset(epochs, arrange)
     if importlib.util.find_spec("tensorflow"):
         example = arrange(*epochs.epoch(0).batch(0))
+        pass_over = batches.pass_over
         batches = graph.make_dataset(batches.__iter__, example, epochs.steps)
+        batches.pass_over = pass_over
     batches.shapes = set(epochs.buckets)
     batches.skipped = skipped
     tokens = int(epochs.plain[1].lengths.sum())
@@ -58,7 +62,19 @@ class EpochDataset(keras.utils.PyDataset):
     def __init__(self, epochs: Epochs, arrange: Callable[..., Any] = as_given) -> None:
         super().__init__()
         self._epochs, self._arrange = epochs, arrange
-        self._number, self._now = 0, None
+        self._number, self._first, self._now = 0, 0, None
+
+    def pass_over(self, epochs: int, batches: int = 0) -> None:
+        """Passes over epochs, and over batches of the one that is then the next.
+
+        `training.Resume` calls it. Nothing is made of what is passed over: in place of
+        each such batch comes the first one after them.
+
+        Args:
+            epochs: Number of epochs.
+            batches: Number of batches.
+        """
+        self._number, self._first, self._now = self._number + epochs, batches, None
 
     def __len__(self) -> int:
         """Returns the number of batches in each epoch."""
@@ -67,16 +83,30 @@ class EpochDataset(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> Any:
         """Returns a batch of the epoch that runs, by its number."""
         if self._now is None:
-            self._now = self._epochs.epoch(self._number)
-        return self._arrange(*self._now.batch(range(len(self))[index]))
+            self._now = self._passed(self._epochs.epoch(self._number))
+        return self._now(range(len(self))[index])
 
     def on_epoch_end(self) -> None:
         """Goes on to the next epoch."""
-        self._number, self._now = self._number + 1, None
+        self.pass_over(1)
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the batches of the next epoch."""
-        epoch = self._epochs.epoch(self._number)
+        batch = self._passed(self._epochs.epoch(self._number))
         self.on_epoch_end()
         for index in range(len(self)):
-            yield self._arrange(*epoch.batch(index))
+            yield batch(index)
+
+    def _passed(self, epoch):
+        """Returns the function from a number to a batch of an epoch."""
+        first = self._first
+
+        @functools.cache
+        def first_batch():
+            return self._arrange(*epoch.batch(first))
+
+        def batch(index):
+            is_next = index > first
+            return self._arrange(*epoch.batch(index)) if is_next else first_batch()
+
+        return batch

@@ -28,7 +28,8 @@ class Epochs:
 
     Attributes:
         tokenizers: Those of the sources and of the targets.
-        lines: Two lists of P strings, the sources and the targets.
+        lines: Two lists of P strings, the sources and the targets, where subwords are
+            drawn; else None.
         plain: Their `Side`s without sampling, all of which fit.
         buckets: List of the (rows, length) of each bucket.
         copies: The `Copies` of each pair.
@@ -39,7 +40,7 @@ class Epochs:
     """
 
     tokenizers: Sequence[TokenizerLike]
-    lines: Sequence[list[str]]
+    lines: Sequence[list[str]] | None
     plain: Sequence[Side]
     buckets: Sequence[tuple[int, int]]
     copies: Copies

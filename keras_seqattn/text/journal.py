@@ -24,6 +24,7 @@ class Journal:
 
     Attributes:
         lines: Number of lines that are done.
+        size: Number of bytes that are done.
 
     Raises:
         ValueError: If the file is that of other work, another process uses it, or it
@@ -50,7 +51,7 @@ class Journal:
         self.progress = pathlib.Path(progress or self._beside(".progress"))
         self.lock, self.argument = self._beside(".lock"), argument
         self._remedy = f"delete it and {self.progress.name} to begin anew"
-        self.lines = self._bytes = 0
+        self.lines = self.size = 0
 
     def __enter__(self) -> Self:
         """Takes the file for this process, and removes an unfinished block."""
@@ -75,10 +76,10 @@ class Journal:
                 self._refuse("new, or of the same work", "of other work")
             self._save()
         size = self.path.stat().st_size if self.path.exists() else 0
-        if size < self._bytes:
-            self._refuse(f"whole, of {self._bytes} bytes", f"of {size}; {self._remedy}")
+        if size < self.size:
+            self._refuse(f"whole, of {self.size} bytes", f"of {size}; {self._remedy}")
         self.path.touch()
-        os.truncate(self.path, self._bytes)
+        os.truncate(self.path, self.size)
 
     def read_progress(self) -> bool:
         """Reads how far the work has come; returns whether it was begun at all."""
@@ -92,7 +93,7 @@ class Journal:
         if others:
             found = f"with other {' and '.join(others)}; {self._remedy}"
             self._refuse("new, or of the same work", found)
-        self.lines, self._bytes = stored["lines"], stored["bytes"]
+        self.lines, self.size = stored["lines"], stored["bytes"]
         return True
 
     def append(self, block: bytes, lines: int) -> None:
@@ -106,12 +107,12 @@ class Journal:
             file.write(block)
             file.flush()
             os.fsync(file.fileno())
-            self._bytes = file.tell()
+            self.size = file.tell()
         self.lines += lines
         self._save()
 
     def _save(self):
-        progress = {"run": self.run, "lines": self.lines, "bytes": self._bytes}
+        progress = {"run": self.run, "lines": self.lines, "bytes": self.size}
         with replacing(self.progress) as unfinished:
             unfinished.write_text(json.dumps(progress), "utf-8")
 

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 
 from keras_seqattn import arguments
-from keras_seqattn.annotations import Dataset, Lines, TokenizerLike
+from keras_seqattn.annotations import Dataset, Lines, Path, TokenizerLike
 from keras_seqattn.text.batching import plan_epochs
 from keras_seqattn.text.copies import Copies
 from keras_seqattn.text.datasets import make_batches
-from keras_seqattn.text.tokenizers import check_lines
+from keras_seqattn.text.lines import TextLines
+from keras_seqattn.text.mixing import Corpus
 
 
 def language_batches(
-    lines: Lines,
+    lines: Lines | TextLines,
     tokenizer: TokenizerLike,
     batch_tokens: int = 4096,
     bucket_lengths: Sequence[int] = (16, 32, 64),
@@ -19,6 +20,7 @@ def language_batches(
     seed: int = 0,
     sampling: float = 0.0,
     rows_multiple: int = 1,
+    cache: Path | None = None,
 ) -> Dataset:
     """Makes batches for training and evaluating a `LanguageModel`.
 
@@ -27,7 +29,7 @@ def language_batches(
     `translation_batches`.
 
     Args:
-        lines: List of strings, each a text of its own.
+        lines: List of strings or `TextLines`, each line a text of its own.
         tokenizer: Tokenizer of the lines.
         batch_tokens: Positions in a batch, padding included.
         bucket_lengths: Increasing lengths of the buckets.
@@ -35,6 +37,8 @@ def language_batches(
         seed: Integer seed of the shuffling and of the sampling, at least 0.
         sampling: Strength of subword sampling (see the tokenizer), 0 for none.
         rows_multiple: Number that divides the rows of every batch.
+        cache: Path of a folder for the token ids, as of `translation_batches`, without
+            `sampling`; None: they stay in memory.
 
     Returns:
         What `translation_batches` gives, with the same attributes.
@@ -52,14 +56,9 @@ def language_batches(
         [1, 115, 114, 105, 0] [115, 114, 105, 2, 0]
     """
     arguments.offers("tokenizer", tokenizer, ("tokenize",), "a tokenizer")
-    arguments.instance("lines", lines, list | tuple, "a list of strings")
-    lines = list(check_lines(lines))
-    if not lines:
-        raise ValueError("`lines` must hold strings. Received: lines=[].")
     # A translation of each line into itself, of which the source is dropped.
     epochs, skipped = plan_epochs(
-        lines,
-        lines,
+        [Corpus(lines, lines, names=("lines", "lines"))],
         tokenizer,
         None,
         Copies(sampling=sampling),
@@ -68,6 +67,7 @@ def language_batches(
         shuffle=shuffle,
         seed=seed,
         rows_multiple=rows_multiple,
+        cache=cache,
     )
     return make_batches(epochs, skipped, arrange=_shifted)
 

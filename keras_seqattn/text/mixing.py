@@ -1,45 +1,96 @@
-"""Several corpora as one: a tag before each source line, and each corpus's share."""
+"""`Corpus`: pairs read one by one; and the share of each of several corpora."""
 
-from collections.abc import Mapping
-from typing import Any
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.text.tokenizers import check_lines
 
+_MISSING = object()
 
-def mixed(
-    sources: Mapping[str, Any], targets: Any, temperature: float, seed: int
-) -> tuple[list[str], list[str]]:
-    """Joins corpora, of which the small ones are repeated.
 
-    Of n pairs, where the largest corpus has m, come n (m / n)^(1 - 1 / temperature):
-    all of them as often as it takes, and the rest drawn by `seed`.
+class Corpus(NamedTuple):
+    """Sentence pairs, which are checked as they are read.
 
-    Args:
-        sources: Dict from each corpus's tag to its lines.
-        targets: Dict from the same tags to as many lines.
-        temperature: Number of at least 1: 1 repeats nothing, a large one repeats each
-            corpus until it is as large as the largest.
-        seed: Integer.
-
-    Returns:
-        Two lists of strings; a source is its tag, a space and its line.
-
-    Raises:
-        ValueError: If the tags differ, a tag is no text, or a corpus is empty or its
-            sides differ in length.
+    Attributes:
+        sources: Iterable of strings.
+        targets: Iterable of as many strings, their translations. The very same object
+            as `sources` for texts without a translation.
+        tag: What stands before each source, with a space; None for nothing.
+        names: What the user calls both sides, for errors.
 
     Example:
-        >>> mixed({"<de>": ["a", "b"], "<fr>": ["a"]},
-        ...       {"<de>": ["x", "y"], "<fr>": ["z"]}, 1e9, seed=0)
-        (['<de> a', '<de> b', '<fr> a', '<fr> a'], ['x', 'y', 'z', 'z'])
-
-    Reference:
-        Arivazhagan et al. 2019, "Massively Multilingual Neural Machine Translation in
-        the Wild", section 4.2. Differs: drawn once, not anew in each epoch.
+        >>> list(Corpus(["a", "b"], ["x", "y"], "<de>").pairs())
+        [('<de> a', 'x'), ('<de> b', 'y')]
     """
+
+    sources: Iterable[str]
+    targets: Iterable[str]
+    tag: str | None = None
+    names: tuple[str, str] = ("sources", "targets")
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Yields the pairs.
+
+        Yields:
+            Pairs of strings.
+
+        Raises:
+            ValueError: If something is no string, there are none, or one side has more.
+        """
+        number, lines = 0, self._checked()
+        for number, (source, target) in enumerate(lines, start=1):
+            if source is _MISSING or target is _MISSING:
+                self._refuse(number, source is _MISSING, lines)
+            yield source if self.tag is None else f"{self.tag} {source}", target
+        if not number:
+            name, _ = self.names
+            raise ValueError(f"`{name}` must hold lines. Received: {name}=[].")
+
+    def _checked(self):
+        """Yields the lines of both sides, `_MISSING` where one has ended."""
+        sources, targets = self.names
+        if self.targets is self.sources:
+            return ((line, line) for line in check_lines(self.sources, sources))
+        return itertools.zip_longest(
+            check_lines(self.sources, sources),
+            check_lines(self.targets, targets),
+            fillvalue=_MISSING,
+        )
+
+    def _refuse(self, number, ended_with_sources, left):
+        """Raises the error of sides that differ in length, from line `number` on."""
+        counts = [number - 1, number + sum(1 for _ in left)]
+        sizes = counts if ended_with_sources else counts[::-1]
+        sources, targets = self.names
+        raise ValueError(
+            f"`{targets}` must hold as many lines as `{sources}`, {sizes[0]}. "
+            f"Received: {targets} with {sizes[1]}."
+        )
+
+
+def corpora_of(sources: Any, targets: Any) -> list[Corpus]:
+    """Returns the corpora that a user gives, which may be one.
+
+    Args:
+        sources: Iterable of strings, or a dict from each corpus's tag to them.
+        targets: The same, of as many strings and with the same tags.
+
+    Returns:
+        List of `Corpus`.
+
+    Raises:
+        ValueError: If the tags differ, there are none, or one is no text.
+
+    Example:
+        >>> [corpus.tag for corpus in corpora_of({"<de>": ["a"]}, {"<de>": ["x"]})]
+        ['<de>']
+    """
+    if not isinstance(sources, Mapping):
+        return [Corpus(sources, targets)]
     if not isinstance(targets, Mapping) or set(targets) != set(sources):
         tags = sorted(targets, key=str) if isinstance(targets, Mapping) else targets
         arguments.refuse(
@@ -47,30 +98,45 @@ def mixed(
         )
     if not sources:
         raise ValueError("`sources` must hold lines. Received: sources={}.")
-    corpora = {tag: _checked(tag, sources[tag], targets[tag]) for tag in sources}
-    largest = max(len(lines) for lines, _ in corpora.values())
-    rng, joined = np.random.default_rng(seed), ([], [])
-    for tag, (lines, translations) in corpora.items():
-        size = len(lines)
-        wanted = round(size * (largest / size) ** (1 - 1 / temperature))
-        copies, rest = divmod(wanted, size)
-        drawn = np.sort(rng.choice(size, rest, replace=False)).tolist()
-        for i in [*range(size)] * copies + drawn:
-            joined[0].append(f"{tag} {lines[i]}")
-            joined[1].append(translations[i])
-    return joined
-
-
-def _checked(tag, sources, targets):
-    """Returns one corpus as two lists of lines."""
-    arguments.text("sources", tag)
-    sources, targets = (
-        list(check_lines(lines, f"{name}[{tag!r}]"))
-        for name, lines in (("sources", sources), ("targets", targets))
-    )
-    if not sources or len(sources) != len(targets):
-        raise ValueError(
-            f"`targets[{tag!r}]` must hold as many lines as `sources[{tag!r}]`, and at "
-            f"least one. Received: {len(sources)} sources, {len(targets)} targets."
+    return [
+        Corpus(
+            sources[tag],
+            targets[tag],
+            arguments.text("sources", tag),
+            (f"sources[{tag!r}]", f"targets[{tag!r}]"),
         )
-    return sources, targets
+        for tag in sources
+    ]
+
+
+def rows_of(sizes: Sequence[int], temperature: float, seed: int) -> np.ndarray:
+    """Returns which pairs of corpora, one after another, an epoch has.
+
+    Of n pairs, where the largest corpus has m, come n (m / n)^(1 - 1 / temperature):
+    all of them as often as it takes, and the rest drawn by `seed`.
+
+    Args:
+        sizes: Number of pairs of each corpus.
+        temperature: Number of at least 1: 1 repeats nothing, a large one repeats each
+            corpus until it is as large as the largest.
+        seed: Integer.
+
+    Returns:
+        Int64 array of the numbers of the pairs.
+
+    Example:
+        >>> rows_of([2, 1], 1e9, seed=0).tolist()
+        [0, 1, 2, 2]
+
+    Reference:
+        Arivazhagan et al. 2019, "Massively Multilingual Neural Machine Translation in
+        the Wild", section 4.2. Differs: drawn once, not anew in each epoch.
+    """
+    rng, first, rows = np.random.default_rng(seed), 0, []
+    for size in sizes:
+        wanted = round(size * (max(sizes) / size) ** (1 - 1 / temperature))
+        copies, rest = divmod(wanted, size)
+        drawn = np.sort(rng.choice(size, rest, replace=False))
+        rows += [first + np.arange(size)] * copies + [first + drawn]
+        first += size
+    return np.concatenate(rows).astype("int64")

@@ -3,11 +3,11 @@
 import codecs
 import gzip
 import pathlib
-import zlib
 from typing import Any, Self
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
+from keras_seqattn.text.lines import decoded, reading_gzip
 
 
 class ParallelText(tuple[list[str], list[str]]):
@@ -118,7 +118,7 @@ def read_parallel(
     def row(number, lines):
         paths = source_path, target_path
         sides = zip(lines, paths, strict=True)
-        return tuple(_decode(line, path, number) for line, path in sides)
+        return tuple(decoded(line, path, number) for line, path in sides)
 
     names = f"{str(source_path)!r} and {str(target_path)!r}"
     lines = zip(sources, targets, strict=True)
@@ -178,7 +178,7 @@ def read_tsv(
         needed = f"must hold the `columns` {chosen}, from 0, with a tab between columns"
 
     def row(number, line):
-        line = _decode(line, path, number)
+        line = decoded(line, path, number)
         if skip_empty and not line.strip():
             return "", ""
         row = line.split("\t")
@@ -255,24 +255,10 @@ def _read_lines(path):
     path = pathlib.Path(path)
     content = path.read_bytes()
     if path.suffix == ".gz":
-        try:
+        with reading_gzip(path):
             content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(
-                f"A file named .gz must hold gzip data. Received: {str(path)!r}: "
-                f"{error}."
-            ) from error
     content = content.removeprefix(codecs.BOM_UTF8)
     if not content:
         raise ValueError(f"A corpus must hold lines. Received: empty {str(path)!r}.")
     lines = content.removesuffix(b"\n").split(b"\n")
     return [line.removesuffix(b"\r") for line in lines]
-
-
-def _decode(line, path, number):
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"A corpus must be UTF-8. Received: {str(path)!r}, line {number}: {error}."
-        ) from error

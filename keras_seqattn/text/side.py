@@ -16,9 +16,9 @@ class Side(NamedTuple):
     """Token ids of one language, flat; each line ends with the end token.
 
     Attributes:
-        ids: Int32 array of all ids.
+        ids: Array of all ids, of any integers, in memory or on the disk.
         starts: Where each line begins in `ids`, int64 `(P,)`.
-        lengths: Number of tokens of each line, its end included, int64 `(P,)`.
+        lengths: Number of tokens of each line, its end included, integers `(P,)`.
         pad_id: The id that fills a batch.
 
     Example:
@@ -64,14 +64,17 @@ class Side(NamedTuple):
         return cls(ids, ends - lengths, lengths, tokenizer.pad_id)
 
     def kept(self, which: np.ndarray) -> "Side":
-        """Returns the lines of which a bool array `(P,)` says True."""
+        """Returns the lines that an array names: their numbers, or a bool for each."""
         return Side(self.ids, self.starts[which], self.lengths[which], self.pad_id)
 
     def where(self, which: np.ndarray, other: "Side") -> "Side":
         """Returns these lines where a bool array `(P,)` says True, else another's."""
+        together = self.ids is other.ids  # on the disk
+        ids = self.ids if together else np.concatenate([self.ids, other.ids])
+        starts = other.starts + (0 if together else len(self.ids))
         return Side(
-            np.concatenate([self.ids, other.ids]),
-            np.where(which, self.starts, other.starts + len(self.ids)),
+            ids,
+            np.where(which, self.starts, starts),
             np.where(which, self.lengths, other.lengths),
             self.pad_id,
         )

@@ -80,9 +80,11 @@ class Resume(keras.callbacks.Callback):
     Args:
         directory: Folder of this training alone. It is made where there is none.
         data: What `fit` is given as `x`, where each pass over it has another order, as
-            with `text.translation_batches`. As many passes are begun, and left, as
-            epochs are behind, so that a resumed epoch gets its own. None: each pass is
-            the same, or drawn from the random numbers named above.
+            with `text.translation_batches`. Where it has a method
+            `pass_over(epochs, batches)`, as those batches have, nothing is made of what
+            is behind. Else as many passes are begun, and left, as epochs are
+            behind, so that a resumed epoch gets its own. None: each pass is the same,
+            or drawn from the random numbers named above.
         callbacks: List of those callbacks before this one in the same `fit` whose state
             is kept; a warning names any that changes and is not among them. None: all.
         every: Number of batches after which to save within an epoch too, or None. A
@@ -270,7 +272,7 @@ class Resume(keras.callbacks.Callback):
         epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
         _begin_at(model, epoch)
         if epoch < self.params["epochs"]:
-            self._begin_passes(saved["epoch"])
+            self._begin_passes(saved["epoch"], saved["batch"])
 
     def _assign(self, model, saved):
         """Restores what was saved of model and callbacks."""
@@ -281,7 +283,9 @@ class Resume(keras.callbacks.Callback):
         self._seed, self._records = saved["seed"], saved["records"]
         self._skipped = saved["batch"]
 
-    def _begin_passes(self, number):
+    def _begin_passes(self, number, batch):
+        if hasattr(self.data, "pass_over"):
+            return self.data.pass_over(number, batch)
         for _ in range(number if self.data is not None else 0):
             next(iter(self.data), None)
 

@@ -13,7 +13,7 @@ from keras_seqattn.text import (
     SentencePieceTokenizer,
     translation_batches,
 )
-from keras_seqattn.text.mixing import mixed
+from keras_seqattn.text.mixing import rows_of
 
 pytestmark = pytest.mark.backends("tensorflow")
 
@@ -523,8 +523,7 @@ def test_several_corpora_have_their_tags_and_shares():
 
 
 def test_what_is_left_of_a_share_is_drawn_by_the_seed():
-    lines = {"a": [str(n) for n in range(100)], "b": [str(n) for n in range(30)]}
-    draws = [mixed(lines, lines, 1.25, seed)[1][100:] for seed in (0, 0, 1)]
+    draws = [rows_of([100, 30], 1.25, seed)[100:].tolist() for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
     assert {len(set(draw)) for draw in draws} == {30}
     assert {len(draw) for draw in draws} == {round(30 * (100 / 30) ** 0.2)}
@@ -535,7 +534,11 @@ def test_what_is_left_of_a_share_is_drawn_by_the_seed():
     [
         ({"<de>": ["a"]}, ["x"], "a dict with the tags of `sources`"),
         ({"<de>": ["a"]}, {"<fr>": ["x"]}, r"Received: targets=\['<fr>'\]"),
-        ({"<de>": ["a"]}, {"<de>": []}, "Received: 1 sources, 0 targets"),
+        (
+            {"<de>": ["a"]},
+            {"<de>": []},
+            r"as many lines as `sources\['<de>'\]`, 1. .* with 0",
+        ),
         ({3: ["a"]}, {3: ["x"]}, "`sources` must be a string. Received: sources=3"),
         ({"<de>": [4]}, {"<de>": ["x"]}, r"`sources\['<de>'\]` must .* Received: .*4"),
         ({}, {}, r"`sources` must hold lines. Received: sources=\{\}"),

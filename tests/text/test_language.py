@@ -36,7 +36,7 @@ def test_every_line_is_there_once_with_the_token_that_comes_next():
     [
         ("abc", "`lines` must be a list of strings.*lines='abc'"),
         ([b"x"], r"`lines` must .*lines\[0\]=b'x'"),
-        ([], r"`lines` must hold strings.*lines=\[\]"),
+        ([], r"`lines` must hold lines.*lines=\[\]"),
     ],
 )
 def test_what_is_no_list_of_lines_is_an_error(lines, message):

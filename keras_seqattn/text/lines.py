@@ -1,0 +1,138 @@
+"""`TextLines`: the lines of text files, read as they are asked for."""
+
+import codecs
+import contextlib
+import gzip
+import pathlib
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from keras_seqattn import arguments
+from keras_seqattn.annotations import Path
+
+
+class TextLines:
+    r"""The lines of text files, one file after another, read as they are asked for.
+
+    It takes no memory, however long the files are, and may be iterated over again. Only
+    `\n` and `\r\n` end a line; every other character is part of the text, except a
+    byte-order mark at the beginning of a file, which is left out.
+
+    Args:
+        paths: Path of a UTF-8 text file, or of one ending in `.gz`; or a list of such
+            paths.
+        column: Number from 0 of the column that holds the text, in files of columns
+            with a tab between them. None: the whole line.
+
+    Raises:
+        ValueError: If an argument is not as above or a file does not exist; and while
+            it is iterated over, if a line is not UTF-8 or has no such column, or a file
+            named `.gz` is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "pairs.tsv")
+        >>> _ = path.write_text("one\teins\ntwo\tzwei\n", "utf-8")
+        >>> list(TextLines(path, column=1))
+        ['eins', 'zwei']
+    """
+
+    def __init__(self, paths: Path | Sequence[Path], column: int | None = None) -> None:
+        wanted = "paths of files that exist"
+        paths = paths if isinstance(paths, list | tuple) else [paths]
+        if not paths:
+            arguments.refuse("paths", paths, wanted)
+        self.paths = [pathlib.Path(arguments.path("paths", path)) for path in paths]
+        for path in self.paths:
+            if not path.is_file():
+                arguments.refuse("paths", str(path), wanted)
+        self.column = arguments.integer("column", column, 0, optional=True)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the lines."""
+        for path in self.paths:
+            for number, line in enumerate(_lines_of(path), start=1):
+                text = decoded(line, path, number)
+                yield text if self.column is None else self._cell(text, path, number)
+
+    def _cell(self, line, path, number):
+        cells = line.split("\t", self.column + 1)
+        if len(cells) <= self.column:
+            raise ValueError(
+                f"`paths` must hold the `column` {self.column}, from 0, with a tab "
+                f"between columns. Received: {str(path)!r}, line {number}, with "
+                f"{len(cells)}: {line!r}."
+            )
+        return cells[self.column]
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what tells whether the files are still the same.
+
+        Returns:
+            Dict of each file's name, size and time of its last change, and the column;
+            JSON can hold it.
+        """
+        stats = [(path.name, path.stat()) for path in self.paths]
+        return {
+            "files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats],
+            "column": self.column,
+        }
+
+    def __repr__(self) -> str:
+        """Returns the constructor's call."""
+        paths = [str(path) for path in self.paths]
+        return f"TextLines({paths!r}, column={self.column!r})"
+
+
+def _lines_of(path):
+    """Yields a file's lines as bytes, without what ends them or a byte-order mark."""
+    with reading_gzip(path), _opened(path) as file:
+        for number, line in enumerate(file):
+            line = line if number else line.removeprefix(codecs.BOM_UTF8)
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _opened(path):
+    return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
+
+
+@contextlib.contextmanager
+def reading_gzip(path: pathlib.Path) -> Iterator[None]:
+    """Makes a `ValueError` of what a damaged gzip file raises.
+
+    Args:
+        path: Path of the file.
+    """
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"A file named .gz must hold gzip data. Received: {str(path)!r}: {error}."
+        ) from error
+
+
+def decoded(line: bytes, path: Path, number: int) -> str:
+    """Returns a line as text.
+
+    Args:
+        line: Bytes.
+        path: Path of its file, for the error.
+        number: Its number, from 1.
+
+    Returns:
+        A string.
+
+    Raises:
+        ValueError: If it is not UTF-8.
+
+    Example:
+        >>> decoded(b"one", "train.en", 1)
+        'one'
+    """
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"A corpus must be UTF-8. Received: {str(path)!r}, line {number}: {error}."
+        ) from error

@@ -1,0 +1,172 @@
+"""Token ids on the disk in place of memory: written once, read where they are needed.
+
+The file holds blocks, one after another, of some pairs of one corpus each: the number
+of the corpus, of the sides (1 where both are the same) and of the pairs, three int64;
+the lengths of the sources and of the targets, int32; their ids, of 2 bytes where the
+vocabularies are small enough, else 4; and zeros up to a multiple of 8 bytes. A block of
+no pairs, of the corpus -1, says that all are there.
+"""
+
+import hashlib
+import itertools
+import json
+import operator
+import os
+import pathlib
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from keras_seqattn import arguments
+from keras_seqattn.annotations import Path, TokenizerLike
+from keras_seqattn.files import reading
+from keras_seqattn.text.journal import Journal
+from keras_seqattn.text.lines import TextLines
+from keras_seqattn.text.mixing import Corpus
+from keras_seqattn.text.side import Side
+
+PAIRS_IN_A_BLOCK = 8192
+
+_HEADER, _END = 3 * 8, -1
+
+
+def cached_sides(
+    directory: Path, corpora: Sequence[Corpus], tokenizers: Sequence[TokenizerLike]
+) -> tuple[list[Side], list[int]]:
+    """Tokenizes corpora into a file, unless it is there, and opens it.
+
+    After a stop or a kill the same call goes on after the last block.
+
+    Args:
+        directory: Path of the folder of the file, which is made where there is none.
+        corpora: List of `Corpus`, each of lists or `TextLines`.
+        tokenizers: That of the sources and that of the targets.
+
+    Returns:
+        The `Side`s of the sources and of the targets, whose ids are on the disk, and
+        the number of pairs of each corpus.
+
+    Raises:
+        ValueError: If the folder holds other corpora or another tokenizer's ids,
+            another process writes there, or a corpus is not as it must be.
+    """
+    path = pathlib.Path(directory, "tokens")
+    run = {
+        "corpora": [_identity(corpus) for corpus in corpora],
+        "tokenizers": [_identity_of_tokenizer(tokenizer) for tokenizer in tokenizers],
+    }
+    journal = Journal(path, run, argument="cache")
+    dtype = _dtype_of(tokenizers)
+    if not _is_whole(journal):
+        with journal:
+            _write(journal, corpora, tokenizers, dtype)
+    return _open(path, dtype, len(corpora), [x.pad_id for x in tokenizers])
+
+
+def _is_whole(journal):
+    """Whether all pairs are there, so that nothing needs to be locked."""
+    if not (journal.path.exists() and journal.read_progress() and journal.size):
+        return False
+    with open(journal.path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - _HEADER, 0))
+        end = np.frombuffer(file.read(_HEADER), "int64")
+    return size == journal.size and end.tolist() == [_END, 0, 0]
+
+
+def _identity(corpus):
+    """Says which corpus it is, as JSON can hold it."""
+    sides = list(zip(corpus.names, (corpus.sources, corpus.targets), strict=True))
+    sides = sides[:1] if corpus.targets is corpus.sources else sides
+    return [corpus.tag, *(_identity_of_lines(name, lines) for name, lines in sides)]
+
+
+def _identity_of_lines(name, lines):
+    if isinstance(lines, TextLines):
+        return lines.identity()
+    arguments.instance(name, lines, list | tuple, "a list or `TextLines`")
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(f"{line}\n".encode(errors="surrogatepass"))
+    return digest.hexdigest()
+
+
+def _identity_of_tokenizer(tokenizer):
+    name = type(tokenizer).__name__
+    if not hasattr(tokenizer, "get_config"):
+        return name
+    config = keras.saving.serialize_keras_object(tokenizer)["config"]
+    config = {key: value for key, value in config.items() if key != "name"}
+    text = json.dumps(config, sort_keys=True, default=str)
+    return f"{name} {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _dtype_of(tokenizers):
+    sizes = [getattr(tokenizer, "vocabulary_size", 2**31) for tokenizer in tokenizers]
+    return np.dtype("uint16" if max(sizes) <= 2**16 else "int32")
+
+
+def _write(journal, corpora, tokenizers, dtype):
+    """Writes the blocks that are not there yet, and shows how many pairs are."""
+    bar = keras.utils.Progbar(None, unit_name="pair")
+    pairs = (
+        (number, *pair)
+        for number, corpus in enumerate(corpora)
+        for pair in corpus.pairs()
+    )
+    pairs = itertools.islice(pairs, journal.lines, None)
+    for number, some in itertools.groupby(pairs, key=operator.itemgetter(0)):
+        both = corpora[number].targets is not corpora[number].sources
+        while block := list(itertools.islice(some, PAIRS_IN_A_BLOCK)):
+            _, *columns = zip(*block, strict=True)
+            sides = [
+                Side.tokenized(tokenizer, list(lines))
+                for tokenizer, lines in zip(tokenizers, columns, strict=True)
+            ]
+            sides = sides if both else sides[1:]
+            journal.append(_block(number, sides, dtype), len(block))
+            bar.update(journal.lines)
+    journal.append(_block(_END, [], dtype), 0)
+    bar.update(journal.lines, finalize=True)
+
+
+def _block(corpus, sides, dtype):
+    """Returns the bytes of a block."""
+    pairs = len(sides[0].lengths) if sides else 0
+    parts = [np.array([corpus, len(sides), pairs], "int64")]
+    parts += [side.lengths.astype("int32") for side in sides]
+    parts += [side.ids.astype(dtype) for side in sides]
+    data = b"".join(part.tobytes() for part in parts)
+    return data + bytes(-len(data) % 8)
+
+
+def _open(path, dtype, num_corpora, pad_ids):
+    """Returns the sides and the corpora's sizes of a file that is whole."""
+    with reading(path, "of token ids", "delete it, and it is made again"):
+        data = np.memmap(path, np.uint8, "r")
+        sizes, lengths, starts = [0] * num_corpora, [], []
+        for corpus, first, block in _blocks(data, dtype):
+            sizes[corpus] += block.shape[1]
+            lengths.append(block)
+            starts.append(first + block.cumsum().reshape(block.shape) - block)
+        lengths, starts = (np.concatenate(parts, axis=1) for parts in (lengths, starts))
+    ids = data.view(dtype)
+    return [
+        Side(ids, starts[side], lengths[side], pad_id)
+        for side, pad_id in zip((0, -1), pad_ids, strict=True)
+    ], sizes
+
+
+def _blocks(data, dtype):
+    """Yields of each block its corpus, where its ids begin, and its lines' lengths."""
+    at = 0
+    while True:
+        corpus, sides, pairs = data[at : at + _HEADER].view("int64").tolist()
+        if corpus == _END:
+            return
+        at, end = at + _HEADER, at + _HEADER + 4 * sides * pairs
+        lengths = data[at:end].view("int32").reshape(sides, pairs)
+        yield corpus, end // dtype.itemsize, lengths
+        at = end + int(lengths.sum()) * dtype.itemsize
+        at += -at % 8

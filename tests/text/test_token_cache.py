@@ -1,0 +1,242 @@
+"""Token ids on the disk: the same batches as from memory, and nothing done twice."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import keras_seqattn as ks
+from keras_seqattn.text import (
+    ByteTokenizer,
+    TextLines,
+    token_cache,
+    translation_batches,
+)
+from keras_seqattn.text.datasets import EpochDataset
+from keras_seqattn.text.epochs import Epoch
+
+pytestmark = pytest.mark.backends("torch")
+
+SOURCES = [f"line {number} {'x' * (number % 9)}" for number in range(40)]
+TARGETS = [line.upper() for line in SOURCES]
+OPTIONS = {"batch_tokens": 128, "bucket_lengths": (12, 20), "seed": 3}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(token_cache, "PAIRS_IN_A_BLOCK", 7)
+
+
+class Counting(ByteTokenizer):
+    """Counts the lines that it tokenizes."""
+
+    count = 0
+
+    def tokenize(self, lines, *arguments, **options):
+        """Counts them."""
+        type(self).count += len(lines)
+        return super().tokenize(lines, *arguments, **options)
+
+    def get_config(self):
+        """Returns no option."""
+        return {}
+
+
+def passes(batches, number=2):
+    """Returns the arrays of some passes."""
+    flat = []
+    for _ in range(number):
+        for inputs, labels in batches:
+            flat += [*inputs.values(), labels]
+    return [np.asarray(array) for array in flat]
+
+
+def assert_same(batches, others):
+    for one, other in zip(passes(batches), passes(others), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for name in ("shapes", "skipped", "target_tokens"):
+        assert getattr(batches, name) == getattr(others, name)
+
+
+@pytest.mark.filterwarnings("ignore:.* pairs are left out")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": False},
+        {"repeat_batch": 2, "cutoff": 0.3, "rows_multiple": 2},
+        {"bidirectional_epochs": 1},
+        {"bucket_lengths": (12,)},
+    ],
+    ids=str,
+)
+def test_batches_are_those_of_the_corpus_in_memory(options, tmp_path):
+    arguments = SOURCES, TARGETS, ByteTokenizer()
+    options = OPTIONS | options
+    expected = translation_batches(*arguments, **options)
+    for _ in range(2):  # written, then opened
+        cached = translation_batches(*arguments, **options, cache=tmp_path)
+        assert_same(cached, translation_batches(*arguments, **options))
+    assert len(cached) == len(expected)
+
+
+def test_several_corpora_of_files(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    rows = (f"{pair[0]}\t{pair[1]}\n" for pair in zip(SOURCES, TARGETS, strict=True))
+    path.write_text("".join(rows), "utf-8")
+    files = [TextLines(path, column=column) for column in (0, 1)]
+    corpora = [
+        {"<a>": lines, "<b>": few}
+        for lines, few in zip(files, (SOURCES[:3], TARGETS[:3]), strict=True)
+    ]
+    options = OPTIONS | {"temperature": 3.0, "bucket_lengths": (12, 24)}
+    in_memory = [{tag: list(lines) for tag, lines in side.items()} for side in corpora]
+    assert_same(
+        translation_batches(*corpora, ByteTokenizer(), **options, cache=tmp_path / "c"),
+        translation_batches(*in_memory, ByteTokenizer(), **options),
+    )
+
+
+def test_ids_beyond_two_bytes(tmp_path):
+    class Wide(ByteTokenizer):
+        vocabulary_size = 100_000
+
+        def tokenize(self, lines, *arguments):
+            """Returns large ids."""
+            rows = super().tokenize(lines, *arguments)
+            return [[token + 99_000 for token in row] for row in rows]
+
+    arguments = SOURCES, TARGETS, Wide(), ByteTokenizer()
+    cached = translation_batches(*arguments, **OPTIONS, cache=tmp_path)
+    assert_same(cached, translation_batches(*arguments, **OPTIONS))
+    assert max(array.max() for array in passes(cached)) > 2**16
+
+
+def test_nothing_is_tokenized_again(tmp_path):
+    tokenizer, Counting.count = Counting(), 0
+    for batch_tokens in (128, 256):
+        translation_batches(
+            SOURCES, TARGETS, tokenizer, batch_tokens=batch_tokens, cache=tmp_path
+        )
+    assert Counting.count == 2 * len(SOURCES)
+
+
+def test_it_goes_on_after_a_stop(tmp_path, monkeypatch):
+    tokenizer, Counting.count = Counting(), 0
+    append = token_cache.Journal.append
+    done = itertools.count()
+
+    def stop(journal, *arguments):
+        if next(done) == 3:
+            journal.path.open("ab").write(b"half a block")
+            raise KeyboardInterrupt
+        append(journal, *arguments)
+
+    monkeypatch.setattr(token_cache.Journal, "append", stop)
+    with pytest.raises(KeyboardInterrupt):
+        translation_batches(SOURCES, TARGETS, tokenizer, **OPTIONS, cache=tmp_path)
+    monkeypatch.undo()
+    assert Counting.count == 4 * 7 * 2
+    cached = translation_batches(SOURCES, TARGETS, tokenizer, **OPTIONS, cache=tmp_path)
+    assert Counting.count == (len(SOURCES) + 7) * 2
+    assert_same(cached, translation_batches(SOURCES, TARGETS, tokenizer, **OPTIONS))
+
+
+def test_another_corpus_or_tokenizer_is_refused(tmp_path):
+    cache = tmp_path / "cache"
+    translation_batches(SOURCES, TARGETS, ByteTokenizer(), cache=cache)
+    with pytest.raises(ValueError, match="`cache` must be new.*with other corpora"):
+        translation_batches(SOURCES[1:], TARGETS[1:], ByteTokenizer(), cache=cache)
+    with pytest.raises(ValueError, match="`cache` must be new.*with other tokenizers"):
+        translation_batches(SOURCES, TARGETS, Counting(), cache=cache)
+    assert translation_batches(SOURCES, TARGETS, ByteTokenizer(), cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((SOURCES, TARGETS), {"sampling": 0.1}, "`sampling` must be 0 with a `cache`"),
+        ((SOURCES, iter(TARGETS)), {}, "`targets` must be a list or `TextLines`"),
+        ((SOURCES, TARGETS[1:]), {}, "as many lines as `sources`, 40. .* with 39"),
+        ((SOURCES[1:], TARGETS), {}, "as many lines as `sources`, 39. .* with 40"),
+        ((SOURCES, [*TARGETS[:-1], 3]), {}, r"`targets` .*Received: targets\[39\]=3"),
+        (([], []), {}, r"`sources` must hold lines. Received: sources=\[\]"),
+        ((SOURCES, TARGETS), {"cache": 3}, "Received: cache=3"),
+    ],
+)
+def test_bad_input(arguments, options, message, tmp_path):
+    options = {"cache": tmp_path} | options
+    with pytest.raises(ValueError, match=message):
+        translation_batches(*arguments, ByteTokenizer(), **options)
+
+
+@pytest.mark.parametrize("damage", [slice(0), slice(-8), slice(8, None)], ids=str)
+def test_a_damaged_file_is_said_to_be(damage, tmp_path):
+    arguments = SOURCES, TARGETS, ByteTokenizer()
+    translation_batches(*arguments, cache=tmp_path)
+    path = tmp_path / "tokens"
+    path.write_bytes(path.read_bytes()[damage])
+    with pytest.raises(ValueError, match="tokens"):
+        translation_batches(*arguments, cache=tmp_path)
+
+
+def test_no_batch_is_made_of_what_a_resumed_epoch_has_behind(tmp_path, monkeypatch):
+    batches = translation_batches(
+        SOURCES, TARGETS, ByteTokenizer(), **OPTIONS, cache=tmp_path
+    )
+    expected = passes(batches, 3)
+    again = translation_batches(
+        SOURCES, TARGETS, ByteTokenizer(), **OPTIONS, cache=tmp_path
+    )
+    made, batch = [], Epoch.batch
+
+    def count(epoch, index):
+        made.append((epoch.number, index))
+        return batch(epoch, index)
+
+    monkeypatch.setattr(Epoch, "batch", count)
+    again.pass_over(1, batches=2)
+    found = passes(again, 2)
+    steps = len(batches)
+    assert made == [(1, i) for i in range(2, steps)] + [(2, i) for i in range(steps)]
+    arrays = 3 * steps
+    for one, other in zip(
+        expected[arrays + 6 :], found[6:], strict=True
+    ):  # 2 batches of 3 arrays
+        np.testing.assert_array_equal(one, other)
+
+
+def test_batches_without_tensorflow_are_passed_over_too():
+    from keras_seqattn.text.batching import plan_epochs
+    from keras_seqattn.text.copies import Copies
+    from keras_seqattn.text.mixing import Corpus
+
+    epochs, _ = plan_epochs(
+        [Corpus(SOURCES, TARGETS)],
+        ByteTokenizer(),
+        None,
+        Copies(),
+        **OPTIONS,
+        shuffle=True,
+        rows_multiple=1,
+    )
+    whole, resumed = EpochDataset(epochs), EpochDataset(epochs)
+    whole.pass_over(2)
+    resumed.pass_over(2, batches=1)
+    for index in (0, 1):  # What is behind is the first batch after it.
+        np.testing.assert_array_equal(resumed[index][1], whole[1][1])
+    resumed.on_epoch_end()
+    whole.on_epoch_end()
+    np.testing.assert_array_equal(resumed[0][1], whole[0][1])
+
+
+def test_texts_of_a_language_model_are_kept_once(tmp_path):
+    corpus = ks.text.language_batches(SOURCES, ByteTokenizer(), **OPTIONS)
+    cached = ks.text.language_batches(
+        SOURCES, ByteTokenizer(), **OPTIONS, cache=tmp_path
+    )
+    for batch, other in zip(corpus, cached, strict=True):
+        for one, two in zip(batch, other, strict=True):
+            np.testing.assert_array_equal(one, two)
+    bytes_of_ids = 2 * sum(len(line) + 1 for line in SOURCES)
+    assert (tmp_path / "tokens").stat().st_size < 1.3 * bytes_of_ids + 500
