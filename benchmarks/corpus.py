@@ -1,0 +1,155 @@
+"""What do batches of a corpus cost whose token ids are on the disk, not in memory?
+
+    python -m benchmarks.corpus
+    python -m benchmarks.corpus --pairs 10_000_000 --systems disk
+
+Sentence pairs like those of the built-in corpus are written to a gzip file, each of
+both sides with a number of its own, and read from there: `translation_batches` of two
+lists, and of two `TextLines` with a `cache`. Each system is a process of its own. Told
+are the time until the first batch, of the first call and, from the disk, of the next
+one too; the real target tokens a second of a pass through the batches; and the largest
+memory above that of the imports, of which the operating system takes back what it only
+keeps of the file.
+"""
+
+import argparse
+import gzip
+import itertools
+import pathlib
+import statistics
+import tempfile
+import time
+
+from benchmarks import rounds
+
+MODULE = "benchmarks.corpus"
+SYSTEMS = ("memory", "disk")
+BATCHES = 3000  # of a pass, at most
+
+
+def main():
+    arguments = parse()
+    if arguments.worker:
+        return work(*arguments.systems, arguments.pairs[0], arguments.folder)
+    measures = []
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        for pairs in arguments.pairs:
+            write(pairs, pathlib.Path(folder, f"{pairs}.tsv.gz"))
+            measures += measure(pairs, folder, arguments)
+    rounds.publish(MODULE, measures, [as_table(measures)], arguments)
+
+
+def parse():
+    parser = rounds.make_parser(MODULE, __doc__)
+    parser.add_argument(
+        "--pairs", type=int, nargs="+", default=[100_000, 1_000_000], help="sizes"
+    )
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
+    parser.add_argument("--folder", help="where the files are written; default: /tmp")
+    rounds.add_options(parser)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def write(pairs, path):
+    """Writes a corpus, one pair a line."""
+    from keras_seqattn import text
+
+    corpus = zip(*text.load_parallel("phrases", "en", "de"), strict=True)
+    lines = enumerate(itertools.islice(itertools.cycle(corpus), pairs))
+    with gzip.open(path, "wt", compresslevel=1, encoding="utf-8") as file:
+        for number, (source, target) in lines:
+            file.write(f"{source} {number}\t{target} {number}\n")
+    rounds.note(f"{pairs:,} pairs: {path.stat().st_size / 1e6:.0f} MB of gzip")
+
+
+def measure(pairs, folder, arguments):
+    """Measures the systems in turn on one size; returns one dict a system."""
+    workers = {
+        system: rounds.Worker(
+            *(MODULE, "--worker", "--folder", folder),
+            *("--systems", system, "--pairs", str(pairs)),
+        )
+        for system in arguments.systems
+    }
+    rates = {system: [] for system in workers}
+    for _ in range(arguments.rounds):
+        for system, worker in workers.items():
+            rates[system].append(worker.measure(1)["tokens_s"])
+    measures = []
+    for system, worker in workers.items():
+        measures.append(
+            {
+                **worker.ready,
+                "system": system,
+                "pairs": pairs,
+                "tokens_s": statistics.median(rates[system]),
+                "of_memory": statistics.median(
+                    own / other
+                    for own, other in zip(
+                        rates[system], rates[arguments.systems[0]], strict=True
+                    )
+                ),
+                "peak_mb": worker.measure(0)["peak_mb"] - worker.ready["import_mb"],
+            }
+        )
+        worker.close()
+        rounds.show(measures[-1], arguments)
+    return measures
+
+
+def work(system, pairs, folder):
+    """Makes batches, and passes through them as often as stdin asks."""
+    from keras_seqattn import text
+
+    path = pathlib.Path(folder, f"{pairs}.tsv.gz")
+    sides = [text.TextLines(path, column=column) for column in (0, 1)]
+    sample = itertools.chain.from_iterable(itertools.islice(x, 20_000) for x in sides)
+    tokenizer = text.SentencePieceTokenizer.train(sample, 8000)
+    import_mb = rounds.peak_megabytes()
+
+    def make():
+        cache = pathlib.Path(folder, f"{pairs}.cache") if system == "disk" else None
+        lines = sides if cache else [list(side) for side in sides]
+        batches = text.translation_batches(*lines, tokenizer, cache=cache)
+        next(iter(batches))
+        return batches
+
+    first, batches = rounds.timed(make)
+    ready = {"import_mb": import_mb, "first_s": first}
+    if system == "disk":
+        ready["again_s"], batches = rounds.timed(make)
+
+    def answer(times):
+        tokens = start = 0
+        for _, labels in itertools.islice(batches, BATCHES * times):
+            start = start or time.perf_counter()  # once the epoch is planned
+            tokens += int((labels.numpy() > 0).sum())
+        seconds = time.perf_counter() - start
+        return {"tokens_s": tokens / seconds, "peak_mb": rounds.peak_megabytes()}
+
+    return rounds.serve(ready, answer)
+
+
+def as_table(measures):
+    header = (
+        *("pairs", "ids in", "first batch, s", "of the next call, s"),
+        *("real target tokens a second", "of memory", "memory, MB"),
+    )
+    rows = [
+        (
+            f"{m['pairs']:,}",
+            m["system"],
+            f"{m['first_s']:.1f}",
+            f"{m['again_s']:.1f}" if "again_s" in m else "",
+            f"{m['tokens_s']:,.0f}",
+            f"{m['of_memory']:.2f}",
+            f"{m['peak_mb']:.0f}",
+        )
+        for m in measures
+    ]
+    return rounds.table(header, rows)
+
+
+if __name__ == "__main__":
+    main()
