@@ -23,6 +23,7 @@ NAMES = (
     "training",
     "decoding",
     "scale",
+    "corpus",
 )
 OF_MULTI30K = ("multi30k", "learning", "tuning")
 
