@@ -536,3 +536,67 @@ def test_kills_at_any_time_change_nothing(tmp_path):
     assert_same(whole.values(), cut.values())
     for run in RUNS:
         assert rows(tmp_path / run / "history.csv") == ["epoch", *map(str, range(60))]
+
+
+# Forks trainings of a process that has imported all, and trained nothing: each is
+# killed after a random time, until the kills are many; one that came to its end is
+# compared with the one that nobody killed.
+KILLS = """
+import os, pathlib, random, shutil, signal, sys, time
+import numpy as np
+from tests.training.test_resume import fit, state
+
+folder, kills, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+rng = random.Random(seed)
+
+def train(directory):
+    child = os.fork()
+    if child:
+        return child
+    model, _ = fit(directory, epochs=6, every=1)
+    np.savez(directory / "end.npz", *state(model))
+    os._exit(0)
+
+start = time.monotonic()
+assert os.waitpid(train(folder / "whole"), 0)[1] == 0
+seconds, done, trainings, cut = time.monotonic() - start, 0, 0, folder / "cut"
+with np.load(folder / "whole" / "end.npz") as arrays:
+    whole = list(arrays.values())
+while done < kills:
+    child = train(cut)
+    time.sleep(rng.uniform(0, seconds))
+    os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGKILL), status
+    done += status == signal.SIGKILL
+    if (cut / "end.npz").exists() and status == 0:
+        with np.load(cut / "end.npz") as arrays:
+            for one, other in zip(arrays.values(), whole, strict=True):
+                np.testing.assert_array_equal(one, other)
+        trainings += 1
+        shutil.rmtree(cut)
+print(done, trainings)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.backends("torch")
+def test_a_thousand_kills_change_nothing(tmp_path):
+    """Two processes side by side, which kill 500 times each."""
+    processes = []
+    for seed in range(2):
+        folder = tmp_path / f"{seed}"
+        folder.mkdir()
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", KILLS, str(folder), "500", str(seed)],
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for process in processes:
+        kills, trainings = map(int, process.communicate()[0].split())
+        assert kills == 500
+        assert trainings > 10
+        print(f"{kills} kills in {trainings} trainings that came to their end")
