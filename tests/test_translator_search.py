@@ -39,6 +39,7 @@ def translator():
 WIDTHS, PENALTIES = (1, 3), (0.0, 0.7, 2.0)
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_each_search_has_the_score_of_its_own_translations(translator):
     references = translator(LINES[::-1])
     common = ks.decoding.BeamSearch(stop_ids=range(4, 60))  # so that sentences end

@@ -187,7 +187,7 @@ SEARCHES = {
 }
 
 
-@each_variant("search", SEARCHES, on_jax=["greedy"], on_tensorflow=["coverage"])
+@each_variant("search", SEARCHES, on_jax=["greedy"], on_tensorflow=["greedy"])
 def test_continuous_batching_finds_what_a_static_batch_finds(pair, rng, search):
     check_both_ways(decoding.Ensemble(pair), sources(rng), search)
 
