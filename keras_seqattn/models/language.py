@@ -4,7 +4,7 @@ Shapes: B batch, W beams, P prompt length, T length, L generated length, M
 memory_length, D model_dim, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -150,6 +150,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         prompt_ids: TokenIds,
         search: Search | None = None,
         max_length: int | None = None,
+        constraints: Sequence[Sequence[Any]] | None = None,
     ) -> Hypotheses:
         """Continues prompts, each from its own end.
 
@@ -164,6 +165,8 @@ class LanguageModel(stacks.Configured, keras.Model):
             search: The search; `Greedy()` when None.
             max_length: Number of generated tokens at most, end included;
                 2 P + 10 when None, or as many as the model takes.
+            constraints: List of B lists of phrases that each continuation must say, as
+                of `keras_seqattn.decoding.generate`, or None.
 
         Returns:
             The `Hypotheses` of the continuations, without the prompts.
@@ -171,10 +174,13 @@ class LanguageModel(stacks.Configured, keras.Model):
         Raises:
             ValueError: If `prompt_ids` is not an integer array of rank 2, holds an id
                 outside the vocabulary, padding before a token or a row without any, or
-                prompt and continuation are longer than the model's `max_length`.
+                prompt and continuation are longer than the model's `max_length`, or
+                `constraints` do not fit.
         """
         prompt_ids = self._checked_prompts(prompt_ids)
-        return decoding.generate(self, prompt_ids, search, max_length)
+        return decoding.generate(
+            self, prompt_ids, search, max_length, constraints=constraints
+        )
 
     def _checked_prompts(self, prompt_ids):
         prompt_ids = checked_ids(

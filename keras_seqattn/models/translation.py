@@ -3,6 +3,7 @@
 Shapes: B batch, W beams, S source length, T target length, D model_dim, V vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -150,9 +151,12 @@ class TranslationModel(Configured, keras.Model):
         search: Search | None = None,
         max_length: int | None = None,
         prefix: TokenIds | None = None,
+        constraints: Sequence[Sequence[Any]] | None = None,
     ) -> Hypotheses:
         """Translates token ids: see `keras_seqattn.decoding.generate`."""
-        return decoding.generate(self, source_ids, search, max_length, prefix)
+        return decoding.generate(
+            self, source_ids, search, max_length, prefix, constraints
+        )
 
     def attention_scores(
         self, source_ids: TokenIds, target_ids: TokenIds, kind: AttentionKind = "cross"

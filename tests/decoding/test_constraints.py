@@ -1,6 +1,7 @@
 """Searches with lexical constraints against brute force and their own definition."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.constrained import ConstrainedBeamSearch
 from keras_seqattn.decoding.constraints import Phrase, make_constraints
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
+from keras_seqattn.models import LanguageModel, TranslationTransformer
 from keras_seqattn.scheduling import generation
 from tests.decoding.test_beam import END, PAD, START, brute_force, chained, tables
 from tests.evaluate import evaluated
@@ -229,3 +231,18 @@ def test_constraints_need_beams_and_space_behind_a_prefix():
     search = decoding.BeamSearch(banned_ids=(7,))
     with pytest.raises(ValueError, match="that the search may generate"):
         decoding.generate(scripted(), SOURCES, search, constraints=GIVEN)
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_models_say_what_they_are_told():
+    """A language model in a continuation, a translation model in a translation."""
+    sizes = {"model_dim": 8, "num_heads": 2, "intermediate_dim": 8, "num_layers": 1}
+    language = LanguageModel(20, **sizes)
+    found = language.generate([[1, 7], [1, 9, 5]], constraints=[[[11, 12]], [[13]]])
+    texts = [found.sequence(row) for row in range(2)]
+    del sizes["num_layers"]
+    translation = TranslationTransformer(20, **sizes)
+    found = translation.generate([[7, 2], [9, 2]], constraints=[[[11, 12]], [[13]]])
+    for first, second in (texts, [found.sequence(row) for row in range(2)]):
+        assert (11, 12) in itertools.pairwise(first)
+        assert 13 in second
