@@ -3,15 +3,16 @@
 Every system decodes the same encoder-decoder Transformer (`benchmarks/shapes.py`, one
 table for source, target and output): equal sizes, equal parameter count (checked),
 random weights, float32 where its name says nothing else. Sources have 32 tokens, and
-every system generates exactly 32 tokens for each (checked), so the work does not hang
+every system generates exactly 32 tokens for each (checked), so the work does not depend
 on the weights. A measure is wall time from ids to ids, over the batches that fit into
 `--seconds`. The first call of each case, with its tracing and compilation, is told
 apart. Everyone has two threads.
 
 With `--data-dir`, a last part has real lengths: the first 1,000 lines of Multi30k's
 `val`, our `Translator` from strings to strings, and the same weights and tokens in
-CTranslate2. `--translator` names a trained one; without it the weights are random and
-every line gets 16 tokens.
+CTranslate2. The whole file is one call; and 100 of its lines are a call each (`-1`).
+`--translator` names a trained one; without it the weights are random and every line
+gets 16 tokens.
 
     python -m benchmarks.decoding
     python -m benchmarks.decoding --systems ours-jax kerashub --methods greedy
@@ -42,6 +43,8 @@ FILE_SYSTEMS = tuple(s for s in SYSTEMS if s.startswith(("ours", "ctranslate2"))
 PEERS = ("ctranslate2-float32", "ctranslate2-int8", "kerashub", "marian")
 WIDTHS = {"greedy": 1, "beam4": 4, "beam5": 5}
 BATCHES = 1, 32
+# Of the file: all lines in one call, or a line a call.
+FILE_BATCHES = None, 1
 FILE = "file"
 LENGTH = 32
 # Threads of the system measured before may spin for a while, waiting for work.
@@ -78,7 +81,7 @@ def parse():
 
 def cases(name, arguments):
     """Gives the pairs of a method and a batch size measured in a part."""
-    batches = [None] if name == FILE else arguments.batches
+    batches = FILE_BATCHES if name == FILE else arguments.batches
     return list(itertools.product(arguments.methods, batches))
 
 
@@ -199,7 +202,8 @@ def file_part(library, variant, arguments):
         parameters, decoder = decoding_file.ours(*files)
 
     def prepare(method, batch):
-        return decoding_file.LINES, *decoder(WIDTHS[method])
+        count = decoding_file.ALONE if batch else decoding_file.LINES
+        return count, *decoder(WIDTHS[method], alone=batch is not None)
 
     return parameters, prepare
 

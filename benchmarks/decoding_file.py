@@ -3,8 +3,9 @@
 A translator is loaded, and translates the first 1,000 lines of Multi30k's `val` from
 strings to strings: ours as a user calls it, and CTranslate2 with the exported weights
 and the same tokenizer. With random weights, which never end a line, both go from ids to
-ids. As in `decoding_peers`, `prepare(width)` gives the function that is timed and one
-that counts the tokens in what it returns.
+ids. As in `decoding_peers`, `prepare(width, alone)` gives the function that is timed,
+and one that counts the tokens in what it returns. The file is one call, or `ALONE` of
+its lines are a call each.
 """
 
 import dataclasses
@@ -24,6 +25,8 @@ from benchmarks.decoding_peers import (
 from benchmarks.shapes import SHAPES
 
 LINES = 1_000
+# Lines of the measure of one line at a time.
+ALONE = 100
 # A translator with random weights never ends a line by itself.
 RANDOM_LENGTH = 16
 BATCH_SIZES = (32, 64)
@@ -61,15 +64,25 @@ def ours(path, data_dir):
 
     translator, lines = load_translator(path, data_dir), load_lines(data_dir)
     model = translator.model
-    sources = sorted(_source_ids(translator, lines), key=len)
-    batches = [pad_lists(some, 0) for some in in_batches(sources, BATCH_SIZES[-1])]
 
-    def prepare(width):
+    def prepare(width, alone):
+        calls = calls_of(lines, alone)
         if path:
             search = search_of(decoding, width)
-            run = functools.partial(translator, lines, search=search)
-            return run, functools.partial(_count_tokens_of, translator)
+
+            def translate():
+                found = (translator(some, search=search) for some in calls)
+                return list(itertools.chain.from_iterable(found))
+
+            return translate, functools.partial(_count_tokens_of, translator)
         search = search_of(decoding, width, min_length=RANDOM_LENGTH)
+        batches = [
+            pad_lists(some, 0)
+            for call in calls
+            for some in in_batches(
+                sorted(_source_ids(translator, call), key=len), BATCH_SIZES[-1]
+            )
+        ]
 
         def run():
             options = dict(search=search, max_length=RANDOM_LENGTH)
@@ -95,24 +108,26 @@ def ctranslate2(path, data_dir, precision):
         names, adds_end = read_vocabulary(folder)
     numbers = {name: number for number, name in enumerate(names)}
 
-    def tokenize():
-        sources = _source_ids(translator, lines)
+    def tokenize(call):
+        sources = _source_ids(translator, call)
         return [[names[i] for i in (ids[:-1] if adds_end else ids)] for ids in sources]
 
-    tokens = tokenize()
+    def from_lines(engine, calls, **options):
+        texts = []
+        for call in calls:
+            found = engine.translate_batch(tokenize(call), **options)
+            best = [[numbers[token] for token in one.hypotheses[0]] for one in found]
+            texts += translator.target_tokenizer.detokenize(best)
+        return texts
 
-    def from_tokens(engine, **options):
-        return engine.translate_batch(tokens, **options)
+    def from_tokens(engine, calls, **options):
+        found = (engine.translate_batch(tokens, **options) for tokens in calls)
+        return list(itertools.chain.from_iterable(found))
 
-    def from_lines(engine, **options):
-        found = engine.translate_batch(tokenize(), **options)
-        best = [[numbers[token] for token in one.hypotheses[0]] for one in found]
-        return translator.target_tokenizer.detokenize(best)
-
-    count_texts = functools.partial(_count_tokens_of, translator)
-    run, count = (from_lines, count_texts) if path else (from_tokens, count_tokens)
-
-    def prepare(width):
+    def prepare(width, alone):
+        calls = calls_of(lines, alone)
+        if not path:
+            calls = [tokenize(call) for call in calls]
         options = dict(beam_size=width)
         if translator.model.max_length:
             limits = "max_input_length", "max_decoding_length"
@@ -121,13 +136,22 @@ def ctranslate2(path, data_dir, precision):
             limits = "min_decoding_length", "max_decoding_length"
             options |= dict.fromkeys(limits, RANDOM_LENGTH)
 
+        run = from_lines if path else from_tokens
         runs = (
-            functools.partial(run, engine, max_batch_size=size, **options)
+            functools.partial(run, engine, calls, max_batch_size=size, **options)
             for engine, size in itertools.product(engines, BATCH_SIZES)
+        )
+        count = (
+            functools.partial(_count_tokens_of, translator) if path else count_tokens
         )
         return quickest(*runs), count
 
     return translator.model.count_params(), prepare
+
+
+def calls_of(lines, alone):
+    """Gives the lines of each call: all, or one each of the first `ALONE`."""
+    return [[line] for line in lines[:ALONE]] if alone else [lines]
 
 
 def _source_ids(translator, lines):

@@ -6,7 +6,7 @@ import io
 import pathlib
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Self
 
 import keras
@@ -21,6 +21,9 @@ from keras_seqattn.text.subwords import Subwords
 
 # Ids that no text produces. A model pads, starts and ends its sequences with them.
 SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
+
+# Lines from which on SentencePiece's threads save more than they cost.
+MANY_LINES = 64
 
 # SentencePiece writes a space as U+2581 and reads every U+2581 back as a space. So the
 # model turns a real one into U+0010 (the "data link escape" of ASCII) and "_", U+0010
@@ -280,7 +283,7 @@ class SentencePieceTokenizer(Tokenizer):
         if not lines:
             return []
         if not sampling:
-            return self._processor.encode(lines)
+            return in_threads_if_many(self._processor.encode, lines)
         if seed is not None:
             lines = self._processor.normalize(lines)
             return self._subwords.draw(lines, sampling, seed)
@@ -289,7 +292,7 @@ class SentencePieceTokenizer(Tokenizer):
         )  # -1: of all segmentations.
 
     def _decode(self, rows):
-        return self._processor.decode(rows) if rows else []
+        return in_threads_if_many(self._processor.decode, rows)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, the model's bytes as base64."""
@@ -333,6 +336,26 @@ class ByteTokenizer(Tokenizer):
             bytes(i - offset for i in row if i >= offset).decode(errors="replace")
             for row in rows
         ]
+
+
+def in_threads_if_many(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    """Calls a function of SentencePiece, which starts threads for each list.
+
+    To start them takes as long as 50 to 100 lines do: `benchmarks.decoding` has the
+    time of one sentence.
+
+    Args:
+        function: Function of one item, or of a list of them.
+        items: The list.
+
+    Returns:
+        List of the results.
+
+    Example:
+        >>> in_threads_if_many(str.upper, ["one", "two"])
+        ['ONE', 'TWO']
+    """
+    return list(map(function, items)) if len(items) < MANY_LINES else function(items)
 
 
 def refuse_sampling(sampling: float, kind: str) -> None:

@@ -11,7 +11,7 @@ import sentencepiece
 from keras_seqattn import arguments
 from keras_seqattn.text import graph
 from keras_seqattn.text.subwords import Subwords
-from keras_seqattn.text.tokenizers import Tokenizer
+from keras_seqattn.text.tokenizers import Tokenizer, in_threads_if_many
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -147,7 +147,7 @@ class MappedSentencePieceTokenizer(Tokenizer):
         if not lines:
             return []
         if not sampling:
-            return self._processor.encode(lines)
+            return in_threads_if_many(self._processor.encode, lines)
         if seed is not None:
             lines = self._processor.normalize(lines)
             return self._subwords.draw(lines, sampling, seed)
