@@ -8,8 +8,8 @@ both sides with a number of its own, and read from there: `translation_batches` 
 lists, and of two `TextLines` with a `cache`. Each system is a process of its own. Told
 are the time until the first batch, of the first call and, from the disk, of the next
 one too; the real target tokens a second of a pass through the batches; and the largest
-memory above that of the imports, of which the operating system takes back what it only
-keeps of the file.
+memory above that of the imports: of the process alone, and with what the operating
+system keeps of the file while nothing else needs the room.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import itertools
 import pathlib
 import statistics
 import tempfile
+import threading
 import time
 
 from benchmarks import rounds
@@ -84,18 +85,21 @@ def measure(pairs, folder, arguments):
                 "system": system,
                 "pairs": pairs,
                 "tokens_s": statistics.median(rates[system]),
-                "of_memory": statistics.median(
-                    own / other
-                    for own, other in zip(
-                        rates[system], rates[arguments.systems[0]], strict=True
-                    )
-                ),
-                "peak_mb": worker.measure(0)["peak_mb"] - worker.ready["import_mb"],
+                "of_memory": of_memory(rates, system),
+                **worker.measure(0)["memory"],
             }
         )
         worker.close()
         rounds.show(measures[-1], arguments)
     return measures
+
+
+def of_memory(rates, system):
+    """Returns a system's speed in that from memory, by rounds; None if not measured."""
+    if "memory" not in rates:
+        return None
+    pairs = zip(rates[system], rates["memory"], strict=True)
+    return statistics.median(own / other for own, other in pairs)
 
 
 def work(system, pairs, folder):
@@ -106,7 +110,9 @@ def work(system, pairs, folder):
     sides = [text.TextLines(path, column=column) for column in (0, 1)]
     sample = itertools.chain.from_iterable(itertools.islice(x, 20_000) for x in sides)
     tokenizer = text.SentencePieceTokenizer.train(sample, 8000)
-    import_mb = rounds.peak_megabytes()
+    imports = {"own_mb": own_megabytes(), "peak_mb": rounds.peak_megabytes()}
+    largest = {"own_mb": 0}
+    threading.Thread(target=watch, args=(largest,), daemon=True).start()
 
     def make():
         cache = pathlib.Path(folder, f"{pairs}.cache") if system == "disk" else None
@@ -116,7 +122,7 @@ def work(system, pairs, folder):
         return batches
 
     first, batches = rounds.timed(make)
-    ready = {"import_mb": import_mb, "first_s": first}
+    ready = {"first_s": first}
     if system == "disk":
         ready["again_s"], batches = rounds.timed(make)
 
@@ -126,15 +132,32 @@ def work(system, pairs, folder):
             start = start or time.perf_counter()  # once the epoch is planned
             tokens += int((labels.numpy() > 0).sum())
         seconds = time.perf_counter() - start
-        return {"tokens_s": tokens / seconds, "peak_mb": rounds.peak_megabytes()}
+        now = largest | {"peak_mb": rounds.peak_megabytes()}
+        memory = {name: now[name] - imports[name] for name in now}
+        return {"tokens_s": tokens / seconds, "memory": memory}
 
     return rounds.serve(ready, answer)
+
+
+def watch(largest):
+    """Keeps the largest memory of the process alone, looking 50 times a second."""
+    while True:
+        largest["own_mb"] = max(largest["own_mb"], own_megabytes())
+        time.sleep(0.02)
+
+
+def own_megabytes():
+    """Returns the memory that is the process's alone, without pages of files (Linux)."""
+    status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
+    (line,) = (x for x in status.splitlines() if x.startswith("RssAnon:"))
+    return int(line.split()[1]) * 1024 / 1e6
 
 
 def as_table(measures):
     header = (
         *("pairs", "ids in", "first batch, s", "of the next call, s"),
-        *("real target tokens a second", "of memory", "memory, MB"),
+        *("real target tokens a second", "of memory"),
+        *("own memory, MB", "with the file, MB"),
     )
     rows = [
         (
@@ -143,7 +166,8 @@ def as_table(measures):
             f"{m['first_s']:.1f}",
             f"{m['again_s']:.1f}" if "again_s" in m else "",
             f"{m['tokens_s']:,.0f}",
-            f"{m['of_memory']:.2f}",
+            f"{m['of_memory']:.2f}" if m["of_memory"] else "",
+            f"{m['own_mb']:.0f}",
             f"{m['peak_mb']:.0f}",
         )
         for m in measures
