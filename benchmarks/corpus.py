@@ -147,7 +147,7 @@ def watch(largest):
 
 
 def own_megabytes():
-    """Returns the memory that is the process's alone, without pages of files (Linux)."""
+    """Returns the memory that is the process's alone, no pages of files (Linux)."""
     status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
     (line,) = (x for x in status.splitlines() if x.startswith("RssAnon:"))
     return int(line.split()[1]) * 1024 / 1e6

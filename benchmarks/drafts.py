@@ -1,0 +1,158 @@
+"""How many tokens would a pass keep, if heads guessed the next ones of a greedy search?
+
+    python -m benchmarks.drafts --translator FILE.keras --data-dir DIRECTORY
+
+Blockwise decoding (Stern et al. 2018, arXiv:1811.03115): beside the next token, heads
+guess those after it from the same hidden vector, and the model's next pass checks all
+guesses at once. What it keeps is what greedy search finds. Here heads are trained on a
+translator's own greedy translations of Multi30k's training sources, its weights frozen,
+and counted on the first lines of `val`. A head is a feed-forward block with a residual
+connection and a norm; all share the translator's output table.
+
+How many tokens a pass keeps, times the speed of a batch of as many sentences by
+`benchmarks.decoding`, over their number, bounds what such drafts gain for one sentence.
+"""
+
+import keras
+import numpy as np
+
+from benchmarks import rounds
+
+MODULE = "benchmarks.drafts"
+BATCH_SIZE = 64
+# Lengths to which batches are padded, so that few shapes are compiled.
+MULTIPLE = 8
+
+
+def main():
+    arguments = parse()
+    from keras_seqattn import Translator, text
+
+    translator = Translator.load(arguments.translator)
+    sides = {
+        split: text.load_parallel(
+            "multi30k", "en", "de", split=split, data_dir=arguments.data_dir
+        )[0][:count]
+        for split, count in (("train", arguments.train), ("val", arguments.count))
+    }
+    found = {split: translated(translator, lines) for split, lines in sides.items()}
+    heads = make_heads(translator.model, arguments.tokens - 1)
+    hidden, labels = training_data(found["train"], arguments.tokens, translator)
+    heads.compile(keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy")
+    heads.fit(hidden, labels, batch_size=1024, epochs=arguments.epochs, verbose=2)
+
+    tokens = passes = 0
+    hits, guesses = np.zeros(arguments.tokens - 1), 0
+    for ids, vectors in found["val"]:
+        guessed = np.stack(heads.predict_on_batch(vectors), axis=1).argmax(axis=-1)
+        right = guessed == shifted(ids, arguments.tokens, translator.model.pad_id)
+        hits, guesses = hits + right.sum(axis=0), guesses + len(ids)
+        tokens, passes = tokens + len(ids), passes + count_passes(right)
+    measure = {
+        "lines": len(found["val"]),
+        "right": [hit / guesses for hit in hits],
+        "tokens_a_pass": tokens / passes,
+    }
+    rounds.show(measure, arguments)
+    rounds.publish(MODULE, [measure], [as_table(measure)], arguments)
+
+
+def parse():
+    parser = rounds.make_parser(MODULE, __doc__)
+    parser.add_argument("--translator", required=True, help="what `save` wrote")
+    parser.add_argument("--data-dir", help="Multi30k's files; default: download them")
+    parser.add_argument("--train", type=rounds.count, default=29_000, help="lines")
+    parser.add_argument("--count", type=rounds.count, default=1000, help="val's lines")
+    parser.add_argument("--tokens", type=rounds.count, default=4, help="of a pass")
+    parser.add_argument("--epochs", type=rounds.count, default=3, help="of the heads")
+    rounds.add_options(parser)
+    return parser.parse_args()
+
+
+def translated(translator, lines):
+    """Searches greedily; gives each line's tokens and the vector that found each."""
+    from keras_seqattn import decoding
+
+    model = translator.model
+    (decoder,) = (part for part in model.operations if part.name == "decoder")
+    to_vectors = keras.Model(model.inputs, decoder.output)
+    rows = [[*ids, model.end_id] for ids in translator.source_tokenizer.tokenize(lines)]
+    rows.sort(key=len)
+    found = []
+    for at in range(0, len(rows), BATCH_SIZE):
+        some = rows[at : at + BATCH_SIZE]
+        sources = padded(some + [some[0]] * (BATCH_SIZE - len(some)), model.pad_id)
+        search = decoding.Greedy(scored=False)
+        best = decoding.generate(model, sources, search=search, max_length=64)
+        lengths = best.lengths[:, 0]
+        targets = [
+            [int(i) for i in row[:length]]
+            for row, length in zip(best.token_ids[:, 0], lengths, strict=True)
+        ]
+        inputs = padded([[model.start_id, *ids[:-1]] for ids in targets], model.pad_id)
+        vectors = np.asarray(
+            to_vectors.predict_on_batch({"source_ids": sources, "target_ids": inputs})
+        )
+        found += [
+            (np.array(ids), rows[: len(ids)])
+            for ids, rows in zip(targets[: len(some)], vectors, strict=False)
+        ]
+    return found
+
+
+def padded(rows, pad_id):
+    """Makes rows of ids one array, as long as a multiple of `MULTIPLE`."""
+    length = -(-max(map(len, rows)) // MULTIPLE) * MULTIPLE
+    return np.array([[*ids, *[pad_id] * (length - len(ids))] for ids in rows], "int32")
+
+
+def shifted(ids, tokens, pad_id):
+    """Gives at each place the tokens after the next one, padding past the end."""
+    ids = np.concatenate([ids, np.full(tokens, pad_id)])
+    return np.stack([ids[k : len(ids) - tokens + k] for k in range(1, tokens)], axis=1)
+
+
+def training_data(found, tokens, translator):
+    """Gives the vectors of all places, and each head's tokens."""
+    labels = np.concatenate(
+        [shifted(ids, tokens, translator.model.pad_id) for ids, _ in found]
+    )
+    return np.concatenate([vectors for _, vectors in found]), list(labels.T)
+
+
+def make_heads(model, count):
+    """Makes a model from a hidden vector to the distributions of so many tokens."""
+    table = keras.ops.transpose(model.get_layer("source_embedding").embeddings)
+    width = table.shape[0]
+    vector = keras.Input((width,))
+    outputs = []
+    for _ in range(count):
+        inner = keras.layers.Dense(4 * width, activation="relu")(vector)
+        moved = keras.layers.Dense(width)(inner) + vector
+        moved = keras.layers.LayerNormalization()(moved)
+        outputs.append(keras.ops.softmax(keras.ops.matmul(moved, table)))
+    return keras.Model(vector, outputs)
+
+
+def count_passes(right):
+    """Counts the passes of a line: one to begin, then one for what each block keeps."""
+    at, passes = 0, 1
+    while at < len(right):
+        at += 1 + int(np.logical_and.accumulate(right[at]).sum())
+        passes += 1
+    return passes
+
+
+def as_table(measure):
+    header = (
+        "lines",
+        *(f"token {k} right" for k in range(2, 2 + len(measure["right"]))),
+    )
+    row = (measure["lines"], *(f"{share:.2f}" for share in measure["right"]))
+    return rounds.table(
+        (*header, "tokens a pass"), [(*row, f"{measure['tokens_a_pass']:.2f}")]
+    )
+
+
+if __name__ == "__main__":
+    main()
