@@ -1,5 +1,7 @@
 """Real studies: KerasTuner, models that train, processes that are killed."""
 
+import collections
+import contextlib
 import json
 import math
 import os
@@ -123,6 +125,49 @@ def test_two_workers_of_which_one_is_killed(tmp_path):
     assert sum(r.starts for r in records.load_records(tmp_path / "two")) == 5
     commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True)
     assert "keras_seqattn.tuning.processes" not in commands.stdout
+
+
+def runs_for(process, seconds):
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def children(process_id):
+    lists = pathlib.Path(f"/proc/{process_id}/task").glob("*/children")
+    return [int(child) for path in lists for child in path.read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")
+def test_a_hundred_kills_of_parent_chief_and_workers_change_nothing(tmp_path):
+    options = {"max_trials": 4, "epochs": 3, "prune": False}
+    begin = time.monotonic()
+    assert start(tmp_path / "alone", **options).wait() == 0
+    seconds = time.monotonic() - begin
+    expected = found(tmp_path / "alone")
+    rng, killed, studies = random.Random(0), collections.Counter(), 0
+    while killed.total() < 100:
+        studies += 1
+        folder, status = tmp_path / f"killed_{studies}", None
+        while status != 0:
+            process = start(folder, workers=2, **options)
+            while killed.total() < 100 and runs_for(
+                process, rng.uniform(0.1, 0.7) * seconds
+            ):
+                family = [process.pid, *children(process.pid)]
+                victim = rng.choice(family)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+                    killed["parent" if victim == process.pid else "child"] += 1
+                    print(dict(killed), [t[:2] for t in found(folder)], flush=True)
+            status = process.wait(timeout=600)
+        for one, other in zip(found(folder), expected, strict=True):
+            assert one[:2] == other[:2]
+            assert math.isclose(one[3], other[3], rel_tol=1e-4)
+    print(f"{dict(killed)} killed in {studies} studies", flush=True)
 
 
 @pytest.mark.slow
