@@ -485,6 +485,8 @@ CASES = {
 }
 # Classes that hold a result and are neither configured nor saved.
 RESULTS = {"layers.DistanceBias", "decoding.Hypotheses", "decoding.CompileReport"}
+# It names files of one machine, which no model holds.
+RESULTS |= {"text.TextLines"}
 # Callbacks are neither: Keras's have no configuration.
 RESULTS |= {
     "training.CheckpointAverage",
