@@ -269,6 +269,7 @@ def calls():
         },
         "text.load_parallel": {"name": "phrases", "source": "en", "target": "de"},
         "text.read_parallel": {"source_path": "lines.txt", "target_path": "lines.txt"},
+        "text.TextLines": {"paths": "pairs.tsv"},
         "text.read_tsv": {"path": "pairs.tsv"},
         "text.language_batches": {
             "lines": ["one", "two"],

@@ -17,6 +17,12 @@ from tests.test_imports import modules
 
 # The examples of `docs/api` are those of the docstrings, which doctest runs.
 WITH_PYTHON = [path for path in DOCUMENTS if any(blocks(path, "python"))]
+# What a reader sees first is run by default, the page of each task with the commands.
+LATER = ("how_to", "migration")
+TIERED = [
+    pytest.param(path, marks=pytest.mark.slow) if path.parent.name in LATER else path
+    for path in WITH_PYTHON
+]
 
 
 def run(document, section=""):
@@ -54,7 +60,7 @@ def run_alone(document):
 @pytest.mark.backends("torch")
 @pytest.mark.filterwarnings("ignore:The use of `x.T`")  # Keras's own, on torch
 @pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
-@pytest.mark.parametrize("document", WITH_PYTHON, ids=str)
+@pytest.mark.parametrize("document", TIERED, ids=str)
 def test_python_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if 'os.environ["KERAS_BACKEND"]' in (ROOT / document).read_text():

@@ -52,7 +52,7 @@ AVERAGES = {
 
 
 @pytest.mark.backends("tensorflow", "jax", "torch")
-@pytest.mark.slow_on("jax")
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("name", AVERAGES)
 def test_each_optimizer_and_average_trains(name):
     """The averaged weights are validated, scored and left in the model."""

@@ -20,6 +20,7 @@ PARTS = [page for page in PAGES if page != "README"]
 PACKAGE = keras_seqattn.__name__
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_holds_what_it_must(tmp_path):
     """All that is read in the site in one test, since building it takes a minute."""
     done = subprocess.run(

@@ -39,7 +39,7 @@ def translator():
 WIDTHS, PENALTIES = (1, 3), (0.0, 0.7, 2.0)
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_each_search_has_the_score_of_its_own_translations(translator):
     references = translator(LINES[::-1])
     common = ks.decoding.BeamSearch(stop_ids=range(4, 60))  # so that sentences end
@@ -196,6 +196,7 @@ def test_probabilities_are_averaged_over_segmentations(translator):
     np.testing.assert_allclose(score, total, rtol=1e-4)
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_a_seed_draws_the_same_and_another_seed_others(translator):
     beams = ks.decoding.BeamSearch(2)
     first, again, other, plain = (

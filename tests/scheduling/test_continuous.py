@@ -88,7 +88,7 @@ MODELS = {
 }
 
 
-@each_variant("make", MODELS, on_jax=["rotary"], on_tensorflow=[])
+@each_variant("make", MODELS, on_jax=[], on_tensorflow=[])
 def test_any_model_s_sentences_are_batched_continuously(rng, make):
     model = make()
     randomize(model, rng)
@@ -105,7 +105,7 @@ def test_any_number_may_wait(rng, count):
     check_equal(*both_ways(model, source_ids, decoding.Sample(seed=2), size=4))
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_prefixes_stay_with_their_sentences(rng):
     model = transformer()
     randomize(model, rng)

@@ -188,7 +188,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.backends("jax", "torch")
+@pytest.mark.backends("torch")
 def test_the_main_job_runs_without_tensorflow(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)],
