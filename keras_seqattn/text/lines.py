@@ -43,11 +43,13 @@ class TextLines:
         paths = paths if isinstance(paths, list | tuple) else [paths]
         if not paths:
             arguments.refuse("paths", paths, wanted)
-        self.paths = [pathlib.Path(arguments.path("paths", path)) for path in paths]
+        self.paths: list[pathlib.Path] = [
+            pathlib.Path(arguments.path("paths", path)) for path in paths
+        ]
         for path in self.paths:
             if not path.is_file():
                 arguments.refuse("paths", str(path), wanted)
-        self.column = arguments.integer("column", column, 0, optional=True)
+        self.column: int | None = arguments.integer("column", column, 0, optional=True)
 
     def __iter__(self) -> Iterator[str]:
         """Yields the lines."""
