@@ -88,7 +88,8 @@ def distribute(dataset: Dataset) -> Dataset:
             integer arrays whose first axis is the batch, the same in all processes.
 
     Returns:
-        A dataset of the same kind and number of batches.
+        A dataset of the same kind and number of batches, with the method `pass_over` of
+        `dataset` if that has one.
 
     Raises:
         ValueError: If `dataset` is neither.
@@ -100,10 +101,14 @@ def distribute(dataset: Dataset) -> Dataset:
         True
     """
     if isinstance(dataset, keras.utils.PyDataset):
-        return _Part(dataset, *parts_of_batches())
-    offers = ("map", "element_spec", "prefetch")
-    arguments.offers("dataset", dataset, offers, "a tf.data.Dataset or PyDataset")
-    return _part_of_tensors(dataset, *parts_of_batches())
+        part = _Part(dataset, *parts_of_batches())
+    else:
+        offers = ("map", "element_spec", "prefetch")
+        arguments.offers("dataset", dataset, offers, "a tf.data.Dataset or PyDataset")
+        part = _part_of_tensors(dataset, *parts_of_batches())
+    if hasattr(dataset, "pass_over"):
+        part.pass_over = dataset.pass_over
+    return part
 
 
 class _Part(keras.utils.PyDataset):

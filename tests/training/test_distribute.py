@@ -1,11 +1,14 @@
 """Devices and processes share each batch: no row twice, none left out."""
 
+import importlib.util
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import tree
 
+from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import distribute, distribution, layout_map
 from tests.cases import CASES
 
@@ -80,6 +83,25 @@ def test_the_whole_dataset_is_told_of_its_epochs():
     whole = Batches()
     distribute(whole).on_epoch_begin()
     assert whole.begun == 1
+
+
+@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_part_passes_over_epochs_as_the_whole_does(installed, monkeypatch):
+    """What `Resume` calls, with tf.data and without TensorFlow."""
+    if not installed:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    def batches():
+        lines = [str(number) for number in range(100)]
+        return translation_batches(lines, lines, ByteTokenizer(), batch_tokens=512)
+
+    whole, part = batches(), distribute(batches())
+    next(iter(whole))
+    part.pass_over(1)
+    for (_, labels), (_, others) in zip(whole, part, strict=True):
+        np.testing.assert_array_equal(np.asarray(labels), np.asarray(others))
+    assert not hasattr(distribute(Batches()), "pass_over")
 
 
 @pytest.mark.backends("torch")
