@@ -2,10 +2,13 @@
 
     python -m benchmarks.corpus
     python -m benchmarks.corpus --pairs 10_000_000 --systems disk
+    KERAS_BACKEND=jax python -m benchmarks.corpus --systems memory without-tensorflow
 
 Sentence pairs like those of the built-in corpus are written to a gzip file, each of
 both sides with a number of its own, and read from there: `translation_batches` of two
-lists, and of two `TextLines` with a `cache`. Each system is a process of its own. Told
+lists, and of two `TextLines` with a `cache`; and of the lists again where TensorFlow
+cannot be imported, so that they come without tf.data, on a backend that does without.
+Each system is a process of its own. Told
 are the time until the first batch, of the first call and, from the disk, of the next
 one too; the real target tokens a second of a pass through the batches; and the largest
 memory above that of the imports: of the process alone, and with what the operating
@@ -17,14 +20,18 @@ import gzip
 import itertools
 import pathlib
 import statistics
+import sys
 import tempfile
 import threading
 import time
 
+import numpy as np
+
 from benchmarks import rounds
 
 MODULE = "benchmarks.corpus"
-SYSTEMS = ("memory", "disk")
+WITHOUT = "without-tensorflow"
+SYSTEMS = ("memory", "disk", WITHOUT)
 BATCHES = 3000  # of a pass, at most
 
 
@@ -45,7 +52,9 @@ def parse():
     parser.add_argument(
         "--pairs", type=int, nargs="+", default=[100_000, 1_000_000], help="sizes"
     )
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
+    parser.add_argument(
+        "--systems", nargs="+", choices=SYSTEMS, default=["memory", "disk"]
+    )
     parser.add_argument("--folder", help="where the files are written; default: /tmp")
     rounds.add_options(parser)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -104,6 +113,8 @@ def of_memory(rates, system):
 
 def work(system, pairs, folder):
     """Makes batches, and passes through them as often as stdin asks."""
+    if system == WITHOUT:
+        sys.modules["tensorflow"] = None  # To Python that is a module not installed.
     from keras_seqattn import text
 
     path = pathlib.Path(folder, f"{pairs}.tsv.gz")
@@ -130,7 +141,7 @@ def work(system, pairs, folder):
         tokens = start = 0
         for _, labels in itertools.islice(batches, BATCHES * times):
             start = start or time.perf_counter()  # once the epoch is planned
-            tokens += int((labels.numpy() > 0).sum())
+            tokens += int((np.asarray(labels) > 0).sum())
         seconds = time.perf_counter() - start
         now = largest | {"peak_mb": rounds.peak_megabytes()}
         memory = {name: now[name] - imports[name] for name in now}

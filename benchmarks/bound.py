@@ -1,0 +1,166 @@
+"""What bounds the translation of a file: how much of its time are products alone?
+
+    python -m benchmarks.bound --translator FILE.keras --data-dir DIRECTORY
+
+The first 1,000 lines of Multi30k's `val` are translated greedily, as in
+`benchmarks.decoding`, on JAX. Told are its seconds; the share of them in which compiled
+programs run; and the seconds of the matrix products with weights alone, as many as one
+step for each token found and one pass over each source need, by XLA in as many threads,
+with the rows and blocks that the search has, and nothing between them. What lies
+between the two is attention over the tokens before, norms, the choice of tokens, the
+exchange of finished sentences, and padding.
+"""
+
+import contextlib
+import os
+import statistics
+import threading
+import time
+import unittest.mock
+
+from benchmarks import rounds
+
+MODULE = "benchmarks.bound"
+REPEATS = 200
+
+
+def main():
+    arguments = parse()
+    os.environ["KERAS_BACKEND"] = "jax"
+    import jax
+
+    from benchmarks.decoding_file import load_lines, load_translator
+    from keras_seqattn import decoding, training
+    from keras_seqattn.backend import compile
+
+    training.keep_freed_memory()
+    translator = load_translator(arguments.translator, arguments.data_dir)
+    lines = load_lines(arguments.data_dir)
+    search = decoding.Greedy(scored=False)
+    for _ in range(2):  # compiles, and fills what is kept of the memory
+        found = translator(lines, search=search)
+    model, threads = translator.model, compile.num_threads()
+    sources = sum(map(len, translator.source_tokenizer.tokenize(lines))) + len(lines)
+    targets = sum(map(len, translator.target_tokenizer.tokenize(found))) + len(lines)
+    step, encode = products(model, jax)
+    measures = []
+    for number in range(1, arguments.rounds + 1):
+        whole, _ = rounds.timed(lambda: translator(lines, search=search))
+        with watched(jax) as seconds:
+            watched_whole, _ = rounds.timed(lambda: translator(lines, search=search))
+        share = sum(seconds) / threads / watched_whole
+        alone = targets * step(threads) + sources * encode(threads)
+        measures.append(
+            dict(round=number, seconds=whole, in_programs=share, products_s=alone)
+        )
+        rounds.show(measures[-1], arguments)
+    rounds.publish(MODULE, measures, [as_table(measures)], arguments)
+
+
+def parse():
+    parser = rounds.make_parser(MODULE, __doc__)
+    parser.add_argument("--translator", required=True, help="what `save` wrote")
+    parser.add_argument("--data-dir", help="Multi30k's files; default: download them")
+    rounds.add_options(parser, default_rounds=5)
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def watched(jax):
+    """Gives a list that gets the seconds of each run of a program."""
+    from keras_seqattn.backend import compile
+
+    plain, seconds = compile.CompiledFunction.__call__, []
+
+    def call(*arguments):
+        taken, result = rounds.timed(lambda: jax.block_until_ready(plain(*arguments)))
+        seconds.append(taken)
+        return result
+
+    with unittest.mock.patch.object(compile.CompiledFunction, "__call__", call):
+        yield seconds
+
+
+def products(model, jax):
+    """Returns functions of threads: seconds a target token, and a source token."""
+    import numpy as np
+
+    from keras_seqattn.scheduling.continuous import BLOCK_TOKENS
+    from keras_seqattn.scheduling.generation import SHARES
+
+    random = np.random.default_rng(0)
+
+    def weights(rows, columns):
+        values = random.normal(size=(rows, columns)) / rows**0.5
+        return jax.numpy.asarray(values.astype("float32"))
+
+    config = model.get_config()
+    width, hidden = config["model_dim"], config["intermediate_dim"]
+    square = [weights(width, width) for _ in range(6)]
+    wide, narrow = weights(width, hidden), weights(hidden, width)
+    table = weights(width, model.target_vocabulary_size)
+
+    def block(x, count):
+        """As many square products, and a feed-forward."""
+        for kernel in square[:count]:
+            x = x @ kernel
+        return (x @ wide) @ narrow
+
+    def step(
+        x,
+    ):  # query, key, value and output; query and output of the cross-attention
+        for _ in range(config["decoder_layers"]):
+            x = block(x, 6)
+        return x + jax.numpy.max(x @ table, axis=-1, keepdims=True)
+
+    def encode(x):  # and keys and values for each layer of the decoder
+        for _ in range(config["encoder_layers"]):
+            x = block(x, 4)
+        for _ in range(config["decoder_layers"]):
+            x = (x @ square[0]) @ square[1]
+        return x
+
+    def timer(function, rows):
+        @jax.jit
+        def repeat(x):
+            def once(_, x):  # Clipped, so that the values stay finite.
+                return jax.numpy.clip(function(x), -1, 1)
+
+            return jax.lax.fori_loop(0, REPEATS, once, x)
+
+        x = jax.numpy.ones((rows, width))
+
+        def run():
+            jax.block_until_ready(repeat(x))
+
+        run()
+
+        def seconds(threads):
+            running = [threading.Thread(target=run) for _ in range(threads)]
+            start = time.perf_counter()
+            for thread in running:
+                thread.start()
+            for thread in running:
+                thread.join()
+            return (time.perf_counter() - start) / (REPEATS * rows * threads)
+
+        return seconds
+
+    return timer(step, SHARES[1]), timer(encode, BLOCK_TOKENS)
+
+
+def as_table(measures):
+    names = ("seconds", "in_programs", "products_s")
+    median = {name: statistics.median(m[name] for m in measures) for name in names}
+    header = ("1,000 lines, s", "in programs", "products alone, s", "of all")
+    row = (
+        f"{median['seconds']:.3f}",
+        f"{median['in_programs']:.0%}",
+        f"{median['products_s']:.3f}",
+        f"{median['products_s'] / median['seconds']:.0%}",
+    )
+    return rounds.table(header, [row])
+
+
+if __name__ == "__main__":
+    main()
