@@ -126,6 +126,60 @@ def mean_among_replicas(mean: Any, weight: Any) -> Any:
     return mean * tf.math.divide_no_nan(weight, average)
 
 
+def sum_of_rows(
+    function: Callable[..., tuple[Any, Any]], rows: tuple[Any, ...], whole: Any
+) -> tuple[Any, Any]:
+    """Computes a sum over rows where they lie, each device of its own rows.
+
+    Under a distribution on JAX. A program that puts the rows of all devices in another
+    order, as the loss does, would otherwise compute all of them on every device.
+
+    Args:
+        function: Differentiable function of `rows` and `whole`; returns a scalar, the
+            sum over the rows, and a tensor `(N,)` of what each has.
+        rows: Tensors whose first axis is that of the batch, or of N rows of which each
+            sequence of the batch has as many.
+        whole: Tensor that all rows share.
+
+    Returns:
+        What `function` gives of all rows.
+
+    Example:
+        >>> x = np.ones((2, 3), "float32")
+        >>> total, each = sum_of_rows(lambda x, y: (x.sum(), x[:, 0] * y), (x,), 2.0)
+        >>> float(total), each.tolist()
+        (6.0, [2.0, 2.0])
+    """
+    mesh, axis = _mesh_of_batches()
+    if mesh is None or any(x.shape[0] % mesh.shape[axis] for x in rows):
+        return function(*rows, whole)
+    import jax
+
+    def of_a_device(*inputs):
+        total, each = function(*inputs)
+        return jax.lax.psum(total, axis), each
+
+    everywhere, split = jax.P(), jax.P(axis)
+    return jax.shard_map(
+        of_a_device,
+        mesh=mesh,
+        in_specs=(*[split] * len(rows), everywhere),
+        out_specs=(everywhere, split),
+        axis_names={axis},  # What splits the weights is left to the compiler.
+        check_vma=False,
+    )(*rows, whole)
+
+
+def _mesh_of_batches():
+    """Returns JAX's mesh, and which of its axes several devices split a batch over."""
+    distribution = keras.distribution.distribution()
+    if keras.backend.backend() != "jax" or distribution is None:
+        return None, None
+    mesh = distribution.device_mesh.backend_mesh
+    axis = distribution.batch_dim_name
+    return (mesh, axis) if mesh.shape[axis] > 1 else (None, None)
+
+
 def _are_several():
     if keras.backend.backend() != "jax":
         return False

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import autodiff, tracing
+from keras_seqattn.backend.processes import sum_of_rows
 from keras_seqattn.training.consistency import Pairs, divergence
 
 # Logits in a block, 8 MB: blocks of 40 MB took twice as long, since memory of that
@@ -165,6 +166,25 @@ def projected_crossentropy(
         NaN where a label of weight not 0 is not in [0, V); such a token's crossentropy
         adds nothing to the gradients.
     """
+    if pairs is None:
+        rows = hidden, labels, weights
+        return sum_of_rows(
+            lambda hidden, labels, weights, kernel: _blockwise(
+                hidden, kernel, labels, weights, label_smoothing
+            ),
+            rows,
+            kernel,
+        )
+    # A pair may lie on two devices.
+    return _blockwise(
+        hidden, kernel, labels, weights, label_smoothing, pairs, consistency
+    )
+
+
+def _blockwise(
+    hidden, kernel, labels, weights, label_smoothing, pairs=None, consistency=0.0
+):
+    """Does what `projected_crossentropy` does, of the rows of one device."""
     blocks = _Blocks(
         labels, weights, kernel.shape[-1], label_smoothing, pairs, consistency
     )

@@ -1,6 +1,9 @@
 """Devices and processes share each batch: no row twice, none left out."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -11,6 +14,7 @@ from keras import tree
 from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import distribute, distribution, layout_map
 from tests.cases import CASES
+from tests.documents import ROOT
 
 ROWS = (8, 3, 1)  # of batches; four replicas do not divide the last two
 
@@ -102,6 +106,19 @@ def test_a_part_passes_over_epochs_as_the_whole_does(installed, monkeypatch):
     for (_, labels), (_, others) in zip(whole, part, strict=True):
         np.testing.assert_array_equal(np.asarray(labels), np.asarray(others))
     assert not hasattr(distribute(Batches()), "pass_over")
+
+
+@pytest.mark.backends("jax")
+def test_each_device_computes_the_loss_of_its_own_rows():
+    script = ROOT / "tests" / "training" / "devices.py"
+    flags = "--xla_force_host_platform_device_count=2"
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.backends("torch")
