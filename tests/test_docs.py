@@ -42,12 +42,16 @@ def same(expected, printed):
     return doctest.OutputChecker().check_output(expected, printed, flags)
 
 
+# Of what a reader sees: only Orbax warns, that it reads the layout of a save.
+WARNINGS = ("-W", "error::UserWarning", "-W", "ignore:Sharding info not provided")
+
+
 def run_alone(document):
     """Runs a page that chooses its backend, or its devices, in a process of its own."""
     expected = outputs(document)
     ((line, block),) = blocks(document, "python")
     done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", block],
+        [sys.executable, *WARNINGS, "-c", block],
         env=os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
         capture_output=True,
         text=True,
