@@ -6,15 +6,14 @@
 The operators of cosmic-ray make the mutants: a number, an operator, a comparison, a
 condition, a loop, a decorator or an exception of a module is changed. Left out is what
 cannot matter: annotations, overloads, what stands under `TYPE_CHECKING`, and what does
-not compile. Drawn are places of the code, and of each one mutant; as a hash draws, a
-change of the code leaves what is drawn of other lines as it is.
+not compile. Drawn are places of the code, and of each one mutant, by a hash: a change
+of the code leaves what is drawn of other lines as it is.
 
-First the tests run once, on PyTorch, with coverage, which tells the tests that reach a
-line: remove the folder beside the results after a change of the tests. Then each mutant
-is written into a copy of the clone, where tests run until one fails: those that reach
-the line first, and of them those in a file of the module's name. It survives if none
-does. The same command goes on where it was stopped, and with `--again` tries what
-survived. Ends with the survivors and a table.
+First the tests run once, with coverage, which tells the tests that reach a line: remove
+the folders beside the results after a change of the tests. Then each mutant is written
+into a copy of the clone, where tests run until one fails: those that reach the line
+first. It survives if none does. The same command goes on where it was stopped, and with
+`--again` tries what survived. Ends with the survivors and a table.
 """
 
 import argparse
@@ -43,12 +42,17 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("layers", "decoding", "scheduling", "training", "text")
-GENERAL = (
-    "contract translator translator_search text_generator terminology arguments "
-    "bad_arguments unknown_arguments empty audit golden recipes doctests"
-)
-TESTS = [f"tests/{folder}" for folder in (*FOLDERS, "models")]
-TESTS += [f"tests/test_{name}.py" for name in GENERAL.split()]
+# PyTorch is the fastest to start. TensorFlow runs what those that survive are left.
+TESTS = {
+    "torch": "layers decoding scheduling training text models test_contract.py "
+    "test_translator.py test_translator_search.py test_text_generator.py "
+    "test_terminology.py test_arguments.py test_bad_arguments.py test_empty.py "
+    "test_unknown_arguments.py test_audit.py test_golden.py test_recipes.py "
+    "test_doctests.py",
+    "tensorflow": "text layers/test_dropout.py layers/test_factors.py "
+    "layers/test_unpadding.py training/test_crossentropy.py "
+    "training/test_optimizers.py",
+}
 PYTEST = "pytest -q -p no:cacheprovider --hypothesis-seed=0".split()
 FORK = multiprocessing.get_context("fork")
 # Some mutants ask for all the memory there is.
@@ -136,7 +140,7 @@ def mutate(mutant):
         return code
 
 
-def record_tests(folder):
+def record_tests(folder, backend):
     """Returns coverage's record of the tests, made once, and the seconds of each."""
     import coverage
 
@@ -146,9 +150,11 @@ def record_tests(folder):
     if not report.exists():
         options = ["--cov=keras_seqattn", "--cov-context=test", "--cov-report="]
         subprocess.run(
-            [sys.executable, "-m", *PYTEST, *options, f"--junitxml={report}", *TESTS],
+            [sys.executable, "-m", *PYTEST, *options, f"--junitxml={report}"]
+            + [f"tests/{name}" for name in TESTS[backend].split()],
             cwd=ROOT,
-            env={**os.environ, "COVERAGE_FILE": data.data_filename()},
+            env=os.environ
+            | {"COVERAGE_FILE": data.data_filename(), "KERAS_BACKEND": backend},
             stdout=sys.stderr,
         )
     data.read()
@@ -173,7 +179,7 @@ def choose_tests(mutant, record, limit):
     others |= {name for name in seconds if distance(mutant.module, name) == 0}
     variants = collections.Counter()
     ordered = []
-    for name in sorted(others & set(seconds) or seconds, key=seconds.get):
+    for name in sorted(others & set(seconds), key=seconds.get):
         function = name.split("[")[0]
         variants[function] += 1
         key = (name not in reaching, variants[function], distance(mutant.module, name))
@@ -205,6 +211,13 @@ def distance(module, name):
     if path in [f"tests/{folder}/test_{part}.py" for part in parts]:
         return 0
     return 1 if path.startswith(f"tests/{folder}/") else 2
+
+
+def prepare(backend):
+    """Imports, once for all that are forked, what takes long and is not ours."""
+    os.environ |= {"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"}
+    for name in ("keras", "hypothesis"):
+        importlib.import_module(name)
 
 
 def run_pytest(clone, arguments):
@@ -245,12 +258,14 @@ def run_tests(arguments, limit, module="", code=""):
         return status, (clone / "output").read_text(errors="replace")
 
 
-def judge(mutant, code, tests, reaching, limit):
+def judge(mutant, code, backend, tests, reaching, limit):
     """Runs the tests of a mutant; returns what is kept of it."""
     source = (ROOT / mutant.module).read_text().splitlines()
     diff = list(difflib.unified_diff(source, code.splitlines(), n=2, lineterm=""))
     start = time.monotonic()
-    status, output = run_tests(["-x", *tests], limit, mutant.module, code)
+    status, output = 0, ""
+    if tests:
+        status, output = run_tests(["-x", *tests], limit, mutant.module, code)
     # A test that is not there, also by a fault of the record, ends with status 4 too.
     unclear = status == 4 and "ERROR collecting" not in output
     failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - |$)", output, re.M)
@@ -258,6 +273,7 @@ def judge(mutant, code, tests, reaching, limit):
         **mutant._asdict(),
         "verdict": "survived" if status == 0 else "unclear" if unclear else "killed",
         "by": "time" if status is None else "".join(failed[:1]),
+        "backend": backend,
         "tests": len(tests),
         "reaching": len(reaching),
         "seconds": round(time.monotonic() - start, 1),
@@ -275,8 +291,8 @@ def print_results(results):
     """Prints the mutants that no test killed, and a row for each folder."""
     for result in results:
         if result["verdict"] != "killed":
-            print("\n{module}:{line} {verdict}: {tests} tests".format(**result), end="")
-            print(", of which {reaching} reach it\n{diff}".format(**result))
+            print("\n{module}:{line} {verdict}, on {backend}".format(**result), end="")
+            print(" {tests} tests, {reaching} that reach it\n{diff}".format(**result))
     print(f"\n{'folder':<12}{'mutants':>9}{'killed':>9}{'others':>9}{'share':>9}")
     for folder in (*FOLDERS, ""):
         prefix = f"keras_seqattn/{folder}"
@@ -284,6 +300,39 @@ def print_results(results):
         killed = sum(result["verdict"] == "killed" for result in part)
         row = f"{folder or 'all':<12}{len(part):>9}{killed:>9}{len(part) - killed:>9}"
         print(f"{row}{killed / max(len(part), 1):>9.1%}")
+
+
+def try_mutants(drawn, backend, options):
+    """Runs the tests of one backend on the mutants that none has killed yet."""
+    record = record_tests(options.output.with_suffix(f".{backend}").absolute(), backend)
+    done = read_results(options.output)
+    tasks = []
+    for mutant, code in drawn:
+        last = done.get(mutant.place, {"backend": None, "verdict": None})
+        is_tried = last["backend"] in (backend, "tensorflow") and not options.again
+        if last["verdict"] == "killed" or is_tried:
+            continue
+        tests, reaching = choose_tests(mutant, record, options.seconds)
+        if tests or not last["backend"]:
+            limit = 60 + 5 * sum(map(record[1].get, tests))
+            tasks.append((mutant, code, backend, tests, reaching, limit))
+    with concurrent.futures.ProcessPoolExecutor(
+        options.jobs, FORK, prepare, (backend,)
+    ) as pool:
+        futures = [pool.submit(judge, *task) for task in tasks]
+        for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
+            result = future.result()
+            with options.output.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            line = "{verdict} in {seconds} s: {module}:{line}".format(**result)
+            print(f"{number}/{len(tasks)} {line}", file=sys.stderr, flush=True)
+        results = read_results(options.output).values()
+        killers = {x["by"] for x in results if x["backend"] == backend}
+        killers = sorted(killers & set(record[1]))
+        if killers:  # Their word counts if they pass where there is no mutant.
+            status, output = pool.submit(run_tests, killers, 3600).result()
+            if status != 0:
+                print(f"Without any mutant fail, too, on {backend}:\n{output}")
 
 
 def main(arguments=None):
@@ -299,34 +348,11 @@ def main(arguments=None):
     )
     options = parser.parse_args(arguments)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))
-    os.environ |= {"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1"}
-    record = record_tests(options.output.with_suffix(".tests").absolute())
     drawn = draw(options.count, options.seed)
+    for backend in TESTS:
+        try_mutants(drawn, backend, options)
     done = read_results(options.output)
-    if options.again:
-        done = {key: done[key] for key in done if done[key]["verdict"] == "killed"}
-    for name in ("keras", "hypothesis"):  # once for all that are forked
-        importlib.import_module(name)
-    tasks = []
-    for mutant, code in drawn:
-        if mutant.place not in done:
-            tests, reaching = choose_tests(mutant, record, options.seconds)
-            limit = 60 + 5 * sum(map(record[1].get, tests))
-            tasks.append((mutant, code, tests, reaching, limit))
-    with concurrent.futures.ProcessPoolExecutor(options.jobs, FORK) as pool:
-        futures = [pool.submit(judge, *task) for task in tasks]
-        for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
-            result = future.result()
-            with options.output.open("a") as file:
-                file.write(json.dumps(result) + "\n")
-            line = "{verdict} in {seconds} s: {module}:{line}".format(**result)
-            print(f"{number}/{len(futures)} {line}", file=sys.stderr, flush=True)
-    done = read_results(options.output)
-    results = [done[mutant.place] for mutant, _ in drawn]
-    print_results(results)
-    killers = sorted({result["by"] for result in results} & set(record[1]))
-    if killers and (outcome := run_tests(killers, limit=3600))[0] != 0:
-        print(f"\nWithout any mutant fail, too:\n{outcome[1]}")
+    print_results([done[mutant.place] for mutant, _ in drawn])
 
 
 if __name__ == "__main__":
