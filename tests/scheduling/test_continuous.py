@@ -9,7 +9,7 @@ import pytest
 from keras_seqattn import decoding, models
 from keras_seqattn.decoding.constrained import with_constraints
 from keras_seqattn.decoding.constraints import Phrase
-from keras_seqattn.scheduling import continuous, generation
+from keras_seqattn.scheduling import continuous, generation, static
 from tests.layers.weights import randomize
 from tests.pairs import each_variant
 
@@ -176,6 +176,17 @@ def decode_all(model, lists, search):
             assert found[place] is None
             found[place] = some.sequence(row)
     return [found[place] for place in range(len(lists))]
+
+
+@pytest.mark.backends("torch")
+def test_a_length_is_padded_to_the_next_that_has_a_program():
+    lengths = (1, 16, 17, 24, 25, 32, 33, 48, 49)
+    for padded, continuously in (
+        ([16, 16, 32, 32, 32, 32, 64, 64, 64], False),
+        ([16, 16, 24, 24, 32, 32, 48, 48, 64], True),
+    ):
+        found = [static.padded_length(None, n, continuously) for n in lengths]
+        assert found == padded
 
 
 @pytest.mark.slow_on("tensorflow")

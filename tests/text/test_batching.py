@@ -306,6 +306,16 @@ def test_a_draw_too_long_falls_back_to_the_plain_segmentation():
     assert sorted(pairs(arrays(dataset), tokenizer)) == sorted(zip(*lines, strict=True))
 
 
+def test_a_draw_as_long_as_the_longest_bucket_is_kept():
+    lines, tokenizer, _ = sampled()
+    plain = [[*row, 2] for row in tokenizer.tokenize([*lines[0], *lines[1]])]
+    longest = max(map(len, plain))
+    *_, dataset = sampled(bucket_lengths=(longest,), sampling=0.9)
+    rows = [row for x, _, y in arrays(dataset) for row in (*x.tolist(), *y.tolist())]
+    full = [row for row in rows if row[-1] != 0]
+    assert any(row not in plain for row in full)
+
+
 def test_it_trains_a_model_whose_progress_is_known():
     dataset = make(corpus())
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")

@@ -1,11 +1,14 @@
 """Memory that a process frees, and keeps or gives back."""
 
+import ctypes
 import os
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from keras_seqattn import training
 
 KEPT = """
 import resource
@@ -44,3 +47,12 @@ def test_freed_memory_is_kept_where_it_is_asked_for():
     )
     before, after = map(float, answer.stdout.split())
     assert before < 50 and after > 200
+
+
+@pytest.mark.backends("torch")
+def test_nothing_is_promised_without_mallopt(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert training.keep_freed_memory() is False
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert training.keep_freed_memory() is False
