@@ -1,6 +1,8 @@
 """Every gradient written by hand, within every transformation of the backends."""
 
 import functools
+import gc
+import weakref
 
 import keras
 import numpy as np
@@ -325,6 +327,29 @@ def test_a_function_has_the_gradients_that_it_says(rng, mode):
     np.testing.assert_allclose(value, x + y, rtol=1e-5)
     np.testing.assert_allclose(of_x, 2.0 * upstream, rtol=1e-5)
     np.testing.assert_allclose(of_y, 3.0 * upstream.sum(0), rtol=1e-5)
+
+
+@pytest.mark.backends("tensorflow")
+def test_a_graph_is_freed_that_has_a_gradient_written_by_hand():
+    import tensorflow as tf
+
+    @custom_gradient
+    def reversed_(x):
+        scale = ops.sum(x)  # a tensor of the graph, in the gradient too
+        return x, lambda upstream: -scale * upstream
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = ops.sum(reversed_(2.0 * reversed_(x)))
+        return tape.gradient(total, x)
+
+    program = tf.function(run).get_concrete_function(tf.TensorSpec((2,)))
+    np.testing.assert_allclose(program(tf.ones(2)), [16.0, 16.0])
+    graph = weakref.ref(program.graph)
+    del program
+    gc.collect()
+    assert graph() is None
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])

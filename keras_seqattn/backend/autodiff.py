@@ -1,5 +1,6 @@
 """Gradients: of a function, and those that a function has written by hand."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -97,8 +98,34 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Tensor]:
     return differentiable
 
 
+_NAME = "_keras_seqattn_gradient"
+
+
 def _custom_gradient_tensorflow(function, *inputs):
-    return keras.ops.custom_gradient(function)(*inputs)
+    """Leaves TensorFlow nothing that holds a graph.
+
+    It keeps for ever the outputs and the gradient of each function in a graph:
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/ops/custom_gradient.py#L512
+    Here these are a list, emptied at the end, and a weak reference to the gradient,
+    which the tensor that is returned holds.
+    """
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return keras.ops.custom_gradient(function)(*inputs)
+    outputs, gradients = [], []
+
+    def forward(*inputs):
+        output, gradient = function(*inputs)
+        outputs.append(output)
+        gradients.append(gradient)
+        reference = weakref.ref(gradient)
+        return outputs, lambda *upstream: reference()(*upstream)
+
+    (output,) = keras.ops.custom_gradient(forward)(*inputs)
+    outputs[0] = None
+    setattr(output, _NAME, gradients[0])  # freed with the graph
+    return output
 
 
 def _custom_gradient_jax(function, *inputs):
