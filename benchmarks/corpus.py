@@ -121,7 +121,7 @@ def work(system, pairs, folder):
     sides = [text.TextLines(path, column=column) for column in (0, 1)]
     sample = itertools.chain.from_iterable(itertools.islice(x, 20_000) for x in sides)
     tokenizer = text.SentencePieceTokenizer.train(sample, 8000)
-    imports = {"own_mb": own_megabytes(), "peak_mb": rounds.peak_megabytes()}
+    imports = {"own_mb": rounds.own_megabytes(), "peak_mb": rounds.peak_megabytes()}
     largest = {"own_mb": 0}
     threading.Thread(target=watch, args=(largest,), daemon=True).start()
 
@@ -153,15 +153,8 @@ def work(system, pairs, folder):
 def watch(largest):
     """Keeps the largest memory of the process alone, looking 50 times a second."""
     while True:
-        largest["own_mb"] = max(largest["own_mb"], own_megabytes())
+        largest["own_mb"] = max(largest["own_mb"], rounds.own_megabytes())
         time.sleep(0.02)
-
-
-def own_megabytes():
-    """Returns the memory that is the process's alone, no pages of files (Linux)."""
-    status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
-    (line,) = (x for x in status.splitlines() if x.startswith("RssAnon:"))
-    return int(line.split()[1]) * 1024 / 1e6
 
 
 def as_table(measures):

@@ -54,6 +54,17 @@ def peak_megabytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
+def own_megabytes(process="self"):
+    """Returns the memory that is a process's alone, no pages of files (Linux).
+
+    Args:
+        process: Its number; by default the one that asks.
+    """
+    status = pathlib.Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    (line,) = (x for x in status.splitlines() if x.startswith("RssAnon:"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
 def serve(ready, measure):
     """Runs in a worker: answers stdin line by line with one JSON object each.
 
@@ -78,8 +89,14 @@ KEPT_MEMORY = {
 class Worker:
     """One system in a process of its own; `ready` is the first object it wrote."""
 
-    def __init__(self, module, *arguments):
-        """Starts `python -m module *arguments --worker` and waits until it is ready."""
+    def __init__(self, module, *arguments, variables=KEPT_MEMORY):
+        """Starts `python -m module *arguments --worker` and waits until it is ready.
+
+        Args:
+            module: Name of the module.
+            *arguments: Its arguments, strings.
+            variables: Dict of what its environment has in addition to this one's.
+        """
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments, "--worker"],
@@ -88,7 +105,7 @@ class Worker:
             stderr=self.errors,
             text=True,
             cwd=ROOT,
-            env=os.environ | KEPT_MEMORY,
+            env=os.environ | variables,
         )
         self.ready = self.answer()
 

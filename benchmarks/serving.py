@@ -38,7 +38,7 @@ def main():
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             args.translator = make_translator(f"{folder}/random.keras")
         begun = time.monotonic()
-        port = stack.enter_context(served(args.translator))
+        _, port = stack.enter_context(served(args.translator))
         rows = [("start, programs compiled", f"{time.monotonic() - begun:.0f} s")]
         alone = load(port, 1, min(20, args.seconds), args.beam)
         many = load(port, args.clients, args.seconds, args.beam)
@@ -82,7 +82,7 @@ def make_translator(path):
 
 @contextlib.contextmanager
 def served(translator):
-    """Starts the server in a process of its own; gives its port."""
+    """Starts the server in a process of its own; gives that and its port."""
     command = [sys.executable, SCRIPT, "--translator", translator, "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)}
     with subprocess.Popen(
@@ -93,7 +93,7 @@ def served(translator):
                 print(line, end="", file=sys.stderr, flush=True)
                 if line.startswith("Open"):
                     break
-            yield int(line.split()[1].rpartition(":")[2])
+            yield process, int(line.split()[1].rpartition(":")[2])
         finally:
             process.terminate()
 
