@@ -98,7 +98,7 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Tensor]:
     return differentiable
 
 
-_NAME = "_keras_seqattn_gradient"
+_COLLECTION = "keras_seqattn/gradients"
 
 
 def _custom_gradient_tensorflow(function, *inputs):
@@ -107,7 +107,7 @@ def _custom_gradient_tensorflow(function, *inputs):
     It keeps for ever the outputs and the gradient of each function in a graph:
     https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/ops/custom_gradient.py#L512
     Here these are a list, emptied at the end, and a weak reference to the gradient,
-    which the tensor that is returned holds.
+    which a collection of the graph holds.
     """
     import tensorflow as tf
 
@@ -124,7 +124,7 @@ def _custom_gradient_tensorflow(function, *inputs):
 
     (output,) = keras.ops.custom_gradient(forward)(*inputs)
     outputs[0] = None
-    setattr(output, _NAME, gradients[0])  # freed with the graph
+    output.graph.add_to_collection(_COLLECTION, gradients[0])  # freed with it
     return output
 
 
