@@ -291,3 +291,10 @@ def test_bad_arguments(options, message):
 
 
 SAMPLED = [[8, 6, 8, 0, 0, 0, 0, 0], [8, 8, 0, 0, 0, 0, 0, 0]]
+
+
+def test_past_its_end_a_prefix_forces_nothing():
+    log_probs = -ops.ones((1, 1, 3))
+    for index in (1, 4):
+        free = processors.force(log_probs, ops.array([[1]], "int32"), index, PAD)
+        np.testing.assert_array_equal(free, log_probs)

@@ -30,6 +30,13 @@ def test_embedding_is_scaled_and_positioned(positions):
     np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
+def test_the_scale_may_be_given():
+    layer = layers.PositionalEmbedding(10, 6, positions=None, embedding_scale=0.5)
+    output = ops.convert_to_numpy(layer(np.array([[4, 9]], "int32")))
+    expected = ops.convert_to_numpy(layer.embeddings)[[4, 9]] * 0.5
+    np.testing.assert_allclose(output[0], expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", None])
 def test_a_token_may_have_the_vector_zero(positions, quantized):

@@ -45,6 +45,14 @@ def test_table_has_the_published_numbers():
     )
 
 
+@pytest.mark.parametrize("dim", [1, 4, 5])
+def test_halves_are_all_sines_then_all_cosines(dim):
+    table = ops.convert_to_numpy(layers.sinusoidal_table(3, dim))
+    halves = ops.convert_to_numpy(layers.sinusoidal_table(3, dim, layout="halves"))
+    expected = np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1)
+    np.testing.assert_array_equal(halves, expected)
+
+
 def test_cosine_exponent_must_be_known():
     with pytest.raises(ValueError, match="`cosine_exponent`.*='neither'"):
         layers.sinusoidal_table(2, 4, cosine_exponent="neither")

@@ -190,7 +190,6 @@ def with_bias(hidden: Any, kernel: Any, bias: Any) -> tuple[Any, Any]:
     return hidden, ops.concatenate([kernel, row], axis=0)
 
 
-@keras.saving.register_keras_serializable(package="keras_seqattn")
 class LogitsBias(keras.layers.Layer):
     """Adds a learned bias `(V,)` to logits; part of an embedding, and saved with it."""
 
