@@ -10,7 +10,11 @@ from keras import ops
 from keras_seqattn import decoding
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.constrained import ConstrainedBeamSearch
-from keras_seqattn.decoding.constraints import Phrase, make_constraints
+from keras_seqattn.decoding.constraints import (
+    Phrase,
+    checked_constraints,
+    make_constraints,
+)
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
 from keras_seqattn.models import LanguageModel, TranslationTransformer
 from keras_seqattn.scheduling import generation
@@ -70,6 +74,12 @@ SEARCHES = {
     "length": ConstrainedBeamSearch(24, 1.0, num_hypotheses=6),
     "sums": ConstrainedBeamSearch(24, 0.0, num_hypotheses=8),
 }
+
+
+def test_a_phrase_may_hold_the_id_0_where_that_is_no_special_token():
+    tokens = SpecialTokens(start_id=1, end_id=2, pad_id=3)
+    (row,) = checked_constraints([[[0, 5]]], 1, 9, tokens, ())
+    assert row == [(Phrase((0, 5), is_first=False),)]
 
 
 @each_variant("search", SEARCHES, on_jax=["length"], on_tensorflow=["sums"])

@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_seqattn.text import ByteTokenizer, translation_batches
-from keras_seqattn.training import CheckpointAverage, Resume
+from keras_seqattn.training import CheckpointAverage, Resume, resume
 from keras_seqattn.training.snapshot import read_snapshot
 
 LINES = [f"{i} red dogs" for i in range(24)]
@@ -92,6 +92,16 @@ def fit(directory, *others, epochs=EPOCHS, every=None, interrupt=None):
         data, epochs=epochs, shuffle=False, callbacks=callbacks, verbose=0
     )
     return model, history
+
+
+@pytest.mark.backends("torch")
+def test_the_last_batch_of_an_epoch_is_saved_once(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(
+        resume, "write_snapshot", lambda _, saved: written.append(saved.get("batch"))
+    )
+    fit(tmp_path, epochs=1, every=1)
+    assert written == [*range(1, len(batches())), 0]
 
 
 @pytest.mark.parametrize(
