@@ -24,6 +24,7 @@ NAMES = (
     "decoding",
     "scale",
     "corpus",
+    "processes",
     "soak",
 )
 OF_MULTI30K = ("multi30k", "learning", "tuning")
