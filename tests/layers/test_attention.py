@@ -401,6 +401,8 @@ def test_short_auto_is_fused_where_the_backend_has_a_kernel():
     same_width = layers.choose_implementation(*shapes[:2])
     other_width = layers.choose_implementation(*shapes)
     assert tuple(x == "fused" for x in (same_width, other_width)) == fused
+    as_wide_as_heads = layers.choose_implementation(*shapes[:2], (B, S, H, H))
+    assert (as_wide_as_heads == "fused") == (other_width == "fused")
     assert layers.choose_implementation(*shapes[:2], dropout=0.1) == "explicit"
     half = layers.choose_implementation(*shapes[:2], dtype="float16")
     assert (half == "fused") == (keras.backend.backend() == "torch")

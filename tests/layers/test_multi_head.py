@@ -114,6 +114,19 @@ def with_mask(x, mask):
     return x
 
 
+@pytest.mark.parametrize("rank", [4, 5])
+def test_a_mask_of_several_axes_is_that_of_all_heads(rank, rng):
+    """(B, T, T', S, S'), and (T, T', S, S') of all sequences, as Keras aligns it."""
+    x = rng.normal(size=(1, 2, 3, D)).astype("float32")
+    layer = layers.MultiHeadAttention(2, 3, attention_axes=(1, 2))
+    mask = rng.random((2, 3, 2, 3)) < 0.7
+    mask[..., 0] = True
+    less = mask if rank == 4 else mask[None]
+    every = np.broadcast_to(mask, (1, 2, *mask.shape))
+    outputs = [layer(x, x, attention_mask=some) for some in (less, every)]
+    np.testing.assert_allclose(*map(ops.convert_to_numpy, outputs), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_seqattn.decoding import generate
 from keras_seqattn.layers import PositionalEmbedding
+from keras_seqattn.layers.weights.quantization import quantize_composites
 from keras_seqattn.models import (
     EncoderModel,
     LanguageModel,
@@ -128,3 +129,13 @@ def test_a_model_of_ones_own_quantizes_its_embedding_by_a_call():
     assert num_bytes(model) < 0.45 * before
     error = np.abs(outputs(model, IDS) - expected).mean() / np.abs(expected).mean()
     assert 0.0 < error < 0.05
+
+
+def test_a_mode_that_a_layer_does_not_know_is_left_out_with_a_warning(monkeypatch):
+    def refuse(self, mode, **options):
+        raise NotImplementedError(f"no {mode} here")
+
+    monkeypatch.setattr(PositionalEmbedding, "quantize", refuse)
+    model, _ = MODELS["transformer"]()
+    with pytest.warns(UserWarning, match="no int8 here"):
+        quantize_composites(model, "int8")

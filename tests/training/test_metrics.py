@@ -58,6 +58,11 @@ def test_each_token_counts_once_over_all_batches(seed, pad_id, weighted):
     np.testing.assert_allclose(results, expected(seen, pad_id), rtol=1e-5)
 
 
+@pytest.mark.parametrize("cls", METRICS)
+def test_a_metric_without_a_name_gets_one(cls):
+    assert cls(name=None).name
+
+
 def test_a_row_weight_weighs_each_of_its_tokens():
     labels, logits, _ = next(batches(1))
     rows = np.array([2.0, 0.5], "float32")
