@@ -114,6 +114,12 @@ def with_mask(x, mask):
     return x
 
 
+def test_a_value_of_another_rank_is_refused_with_the_axes_of_the_query():
+    query, value = np.ones((2, 3, 4, D), "float32"), np.ones((2, 3, D), "float32")
+    with pytest.raises(ValueError, match=r"`value`.*\(batch, length, length, width\)"):
+        layers.MultiHeadAttention(2, 3)(query, value)
+
+
 @pytest.mark.parametrize("rank", [4, 5])
 def test_a_mask_of_several_axes_is_that_of_all_heads(rank, rng):
     """(B, T, T', S, S'), and (T, T', S, S') of all sequences, as Keras aligns it."""
