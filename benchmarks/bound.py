@@ -9,9 +9,15 @@ step for each token found and one pass over each source need, by XLA in as many 
 with the rows and blocks that the search has, and nothing between them. What lies
 between the two is attention over the tokens before, norms, the choice of tokens, the
 exchange of finished sentences, and padding.
+
+And for a single sentence of the shapes T1 and T2, with random weights: a step of a
+model whose decoder has one layer, as a draft of the next tokens would, and of the whole.
 """
 
 import contextlib
+import dataclasses
+import functools
+import itertools
 import os
 import statistics
 import threading
@@ -19,9 +25,12 @@ import time
 import unittest.mock
 
 from benchmarks import rounds
+from benchmarks.shapes import SHAPES, random_batches
 
 MODULE = "benchmarks.bound"
 REPEATS = 200
+# Tokens of the two searches whose difference is that of steps, and searches of each.
+SHORT_AND_LONG, TURNS = (8, 40), 30
 
 
 def main():
@@ -54,7 +63,11 @@ def main():
             dict(round=number, seconds=whole, in_programs=share, products_s=alone)
         )
         rounds.show(measures[-1], arguments)
-    rounds.publish(MODULE, measures, [as_table(measures)], arguments)
+    steps = [step_of_a_draft(SHAPES[name]) for name in ("T1", "T2")]
+    for measure in steps:
+        rounds.show(measure, arguments)
+    tables = [as_table(measures), table_of_steps(steps)]
+    rounds.publish(MODULE, measures + steps, tables, arguments)
 
 
 def parse():
@@ -147,6 +160,47 @@ def products(model, jax):
         return seconds
 
     return timer(step, SHARES[1]), timer(encode, BLOCK_TOKENS)
+
+
+def step_of_a_draft(shape):
+    """Measures a step for one sentence, of the whole model and with one layer."""
+    from benchmarks import peers
+    from keras_seqattn import decoding
+
+    (source_ids,), _, _ = random_batches(dataclasses.replace(shape, batch_size=1), 1)
+    runs = {}
+    for layers, length in itertools.product((shape.decoder_layers, 1), SHORT_AND_LONG):
+        part = dataclasses.replace(shape, tied=True, decoder_layers=layers)
+        search = decoding.Greedy(min_length=length, scored=False)
+        runs[layers, length] = functools.partial(
+            *(decoding.generate, peers.ours(part), source_ids, search), length
+        )
+        runs[layers, length]()
+    seconds = {key: [] for key in runs}
+    for _ in range(TURNS):
+        for key, run in runs.items():
+            seconds[key].append(rounds.timed(run)[0])
+    short, long = SHORT_AND_LONG
+    median = {key: statistics.median(values) for key, values in seconds.items()}
+    whole, draft = (
+        (median[layers, long] - median[layers, short]) / (long - short)
+        for layers in (shape.decoder_layers, 1)
+    )
+    return dict(shape=shape.name, step_s=whole, draft_step_s=draft)
+
+
+def table_of_steps(measures):
+    header = ("one sentence", "a step, ms", "with one layer, ms", "of all")
+    rows = [
+        (
+            m["shape"],
+            f"{1000 * m['step_s']:.3f}",
+            f"{1000 * m['draft_step_s']:.3f}",
+            f"{m['draft_step_s'] / m['step_s']:.2f}",
+        )
+        for m in measures
+    ]
+    return rounds.table(header, rows)
 
 
 def as_table(measures):
