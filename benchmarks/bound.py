@@ -10,8 +10,8 @@ with the rows and blocks that the search has, and nothing between them. What lie
 between the two is attention over the tokens before, norms, the choice of tokens, the
 exchange of finished sentences, and padding.
 
-And for a single sentence of the shapes T1 and T2, with random weights: a step of a
-model whose decoder has one layer, as a draft of the next tokens would, and of the whole.
+And for a single sentence of the shapes T1 and T2, with random weights: a step of the
+model, and of one whose decoder has a single layer, as a draft of the next tokens would.
 """
 
 import contextlib
