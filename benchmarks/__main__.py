@@ -68,6 +68,8 @@ def run(name, arguments):
     options = ["--markdown", "--output", arguments.output / f"{name}.jsonl"]
     if name == "scale":
         options += ["--pictures", arguments.output]
+    if name == "soak":  # A tenth of its hours.
+        options += ["--scale", "0.1"]
     if name in ("precision", "learning", "tuning"):
         options += ["--picture", arguments.output / f"{name}.png"]
     if name in OF_MULTI30K:
