@@ -115,8 +115,9 @@ def with_mask(x, mask):
 
 
 def test_a_value_of_another_rank_is_refused_with_the_axes_of_the_query():
-    query, value = np.ones((2, 3, 4, D), "float32"), np.ones((2, 3, D), "float32")
-    with pytest.raises(ValueError, match=r"`value`.*\(batch, length, length, width\)"):
+    query, value = np.ones((2, 3, 4, 5, D)), np.ones((2, 3, D))
+    axes = "batch, length, length, length, width"
+    with pytest.raises(ValueError, match=rf"`value`.*\({axes}\)"):
         layers.MultiHeadAttention(2, 3)(query, value)
 
 
