@@ -119,16 +119,16 @@ def products(model, jax):
             x = x @ kernel
         return (x @ wide) @ narrow
 
-    def step(
-        x,
-    ):  # query, key, value and output; query and output of the cross-attention
+    def step(x):
+        # Query, key, value and output; query and output of the cross-attention.
         for _ in range(config["decoder_layers"]):
             x = block(x, 6)
         return x + jax.numpy.max(x @ table, axis=-1, keepdims=True)
 
-    def encode(x):  # and keys and values for each layer of the decoder
+    def encode(x):
         for _ in range(config["encoder_layers"]):
             x = block(x, 4)
+        # Key and value for each layer of the decoder.
         for _ in range(config["decoder_layers"]):
             x = (x @ square[0]) @ square[1]
         return x

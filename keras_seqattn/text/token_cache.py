@@ -76,7 +76,7 @@ def _is_whole(journal):
 
 
 def _identity(corpus):
-    """Says which corpus it is, as JSON can hold it."""
+    """Returns what tells a corpus from another, as JSON can hold it."""
     sides = list(zip(corpus.names, (corpus.sources, corpus.targets), strict=True))
     sides = sides[:1] if corpus.targets is corpus.sources else sides
     return [corpus.tag, *(_identity_of_lines(name, lines) for name, lines in sides)]

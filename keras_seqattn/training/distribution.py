@@ -76,8 +76,8 @@ def distribute(dataset: Dataset) -> Dataset:
     `auto_shard_dataset=False` on JAX, the scope of a `tf.distribute` strategy on
     TensorFlow; without one, batches stay as they are. Each process makes the same
     batches, as `text.translation_batches` does by its seed, and takes its rows of each,
-    so that all together train on each row once, in the order of one process alone. It
-    is so whatever their number, which may change from one run to the next.
+    so that all together train on each row once, in the order of one process alone. That
+    holds for any number of processes, which may change from one run to the next.
 
     A batch whose rows the devices do not divide gets rows of zeros at its end. They are
     padding, and weigh nothing in our losses and metrics. With `rows_multiple` of

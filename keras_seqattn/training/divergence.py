@@ -74,7 +74,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self._look(logs, batch + 1 >= FEW)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Has the good weights validated: those after a divergence are none."""
+        """Restores the good weights, to validate these and not the diverged ones."""
         if self.diverged:
             self._restore()
 
