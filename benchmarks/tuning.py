@@ -64,11 +64,7 @@ def main():
 def parse():
     parser = rounds.make_parser(MODULE, __doc__)
     add = parser.add_argument
-    add("--corpus", choices=("multi30k", "phrases"), default="multi30k")
-    add("--data-dir", help="folder of multi30k's files; else downloaded")
-    add("--pairs", type=rounds.count, help="only the first pairs: quicker")
-    add("--source", default="en", help="language translated from; default: en")
-    add("--target", default="de", help="language translated to; default: de")
+    add_corpus_options(parser)
     add("--minutes", type=float, default=60.0, help="for each system")
     add("--epochs", type=rounds.count, default=9, help="most of a trial of KerasTuner")
     add("--algorithm", default="halving", help="tuned: or hyperband, random, bayesian")
@@ -77,6 +73,16 @@ def parse():
     rounds.add_options(parser, default_rounds=1)
     rounds.add_worker_options(parser, SYSTEMS)
     return parser.parse_args()
+
+
+def add_corpus_options(parser):
+    """Adds the options that say which lines a `Task` has."""
+    add = parser.add_argument
+    add("--corpus", choices=("multi30k", "phrases"), default="multi30k")
+    add("--data-dir", help="folder of multi30k's files; else downloaded")
+    add("--pairs", type=rounds.count, help="only the first pairs: quicker")
+    add("--source", default="en", help="language translated from; default: en")
+    add("--target", default="de", help="language translated to; default: de")
 
 
 def report(measures):

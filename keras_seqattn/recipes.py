@@ -77,7 +77,8 @@ class Configuration(Config):
             has it, so that it is worth validating from the first epoch.
 
     Raises:
-        ValueError: If an argument is out of range, or two averages are asked for.
+        ValueError: If an argument is out of range, two averages are asked for, or the
+            model has a `base_dim` and the optimizer is another than Adam.
 
     Example:
         >>> chosen = Configuration({"source_vocabulary_size": 50}, 0.001, 100)
@@ -113,6 +114,12 @@ class Configuration(Config):
             given = config.of({"source_vocabulary_size": None, **given})
             object.__setattr__(self, "model", given)
         arguments.instance("model", given, config, "a dict")
+        if getattr(given, "base_dim", None) and self.optimizer != "adam":
+            raise ValueError(
+                "`base_dim` must be None with optimizers other than 'adam'. "
+                f"Received: base_dim={given.base_dim!r}, "
+                f"optimizer={self.optimizer!r}."
+            )
         averages = (
             self.ema_momentum is not None,
             self.average_epochs is not None,
@@ -180,7 +187,7 @@ class Configuration(Config):
         if metrics is None:
             metrics = [training.TokenCrossentropy(), training.Perplexity()]
         model.compile(
-            self._make_optimizer(),
+            self._make_optimizer(model),
             training.MaskedCrossentropy(
                 self.label_smoothing, self.consistency, pieces=pieces
             ),
@@ -188,7 +195,7 @@ class Configuration(Config):
         )
         return model
 
-    def _make_optimizer(self):
+    def _make_optimizer(self, model):
         """Makes the optimizer, with its schedule and its moving average."""
         schedule = training.InverseSquareRoot(self.learning_rate, self.warmup_steps)
         average = {}
@@ -207,7 +214,11 @@ class Configuration(Config):
                 self.learning_rate, beta_2=0.98, warmup_steps=self.warmup_steps
             )
         return training.Adam(
-            schedule, ema_warmup=self.ema_warmup, beta_2=0.98, **average
+            schedule,
+            ema_warmup=self.ema_warmup,
+            learning_rate_factors=model.learning_rate_factors(),
+            beta_2=0.98,
+            **average,
         )
 
     def average_callbacks(self) -> list[keras.callbacks.Callback]:

@@ -93,6 +93,8 @@ def transformer_spec(model: TranslationTransformer, max_length: int) -> Any:
             _fill_norm(stack.layer_norm, model.get_layer(f"{side}_norm"))
     output = target if config.tie_embeddings else model.get_layer("output")
     _fill_output(spec.decoder.projection, output, model)
+    if config.width_factor != 1.0:
+        spec.decoder.scale_outputs = np.float32(config.width_factor)
     spec.config.layer_norm_epsilon = config.epsilon
     return spec
 

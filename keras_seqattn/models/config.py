@@ -148,6 +148,7 @@ class TransformerConfig(BlockConfig):
     )
     embedding_norm: bool = option(arguments.boolean, False)
     logits_bias: bool = option(arguments.boolean, False)
+    base_dim: int | None = option(optional_size, None)
 
     @property
     def _is_inside_attention(self) -> bool:
@@ -159,13 +160,26 @@ class TransformerConfig(BlockConfig):
         """The positions that the embedding adds; None where attention applies them."""
         return None if self._is_inside_attention else self.positions
 
+    @property
+    def width_factor(self) -> float:
+        """What the muP rules multiply logits and matrices' rates by: base / width."""
+        return (self.base_dim or self.model_dim) / self.model_dim
+
     def embedding_options(self) -> dict[str, Any]:
         """Returns the arguments that the embeddings of all models have in common."""
+        scale, initial = self.embedding_scale, {}
+        if self.base_dim is not None:  # as wide as there: a vector's entries are so
+            scale = self.base_dim**0.5 if scale is None else scale
+            # As a configuration, of which each embedding makes one with its own seed.
+            config = {"stddev": self.base_dim**-0.5}
+            normal = {"class_name": "RandomNormal", "config": config}
+            initial = {"embeddings_initializer": normal}
         return {
+            **initial,
             "positions": self.embedding_positions,
             "max_length": self.max_length,
             "dropout": self.dropout,
-            "embedding_scale": self.embedding_scale,
+            "embedding_scale": scale,
             "norm": self.norm if self.embedding_norm else None,
             "epsilon": self.epsilon,
             "logits_bias": self.logits_bias and self.tie_embeddings,

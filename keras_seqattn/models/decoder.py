@@ -68,7 +68,11 @@ class Decoder:
             DecoderBlock, "decoder", config.num_layers, config, dtype
         )
         self._project = stacks.Logits(
-            self.embedding, config.tie_embeddings, dtype, config.logits_bias
+            self.embedding,
+            config.tie_embeddings,
+            dtype,
+            config.logits_bias,
+            config.width_factor,
         )
 
     def logits(self, token_ids: Tensor, training: bool | None = None) -> Tensor:

@@ -73,6 +73,8 @@ class EncoderModel(stacks.Configured, keras.Model):
         embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
         embedding_norm: Whether a norm stands behind the embedding.
         logits_bias: Whether the logits have a bias.
+        base_dim: Width at which rates were chosen that are to hold at `model_dim`, by
+            the rules of muP; see `learning_rate_factors`. None for none.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -130,6 +132,7 @@ class EncoderModel(stacks.Configured, keras.Model):
         embedding_scale: float | None = None,
         embedding_norm: bool = False,
         logits_bias: bool = False,
+        base_dim: int | None = None,
         **kwargs: Any,
     ) -> None:
         stacks.check_names(EncoderModel, kwargs)
@@ -153,8 +156,15 @@ def _read(token_ids: Any, config: EncoderConfig, dtype: Any) -> Any:
     if config.num_classes is not None:
         x = x[:, 0] if config.pooling == "first" else _mean(x, mask)
         x = keras.layers.Dropout(config.dropout, dtype=dtype)(x)
+        x = stacks.scaled(x, config.width_factor)
         return keras.layers.Dense(config.num_classes, name="classes", dtype=dtype)(x)
-    logits = stacks.Logits(embedding, config.tie_embeddings, dtype, config.logits_bias)
+    logits = stacks.Logits(
+        embedding,
+        config.tie_embeddings,
+        dtype,
+        config.logits_bias,
+        config.width_factor,
+    )
     return logits(x)
 
 

@@ -76,6 +76,8 @@ class LanguageModel(stacks.Configured, keras.Model):
         embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
         embedding_norm: Whether a norm stands behind the embedding.
         logits_bias: Whether the logits have a bias.
+        base_dim: Width at which rates were chosen that are to hold at `model_dim`, by
+            the rules of muP; see `learning_rate_factors`. None for none.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -132,6 +134,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         embedding_scale: float | None = None,
         embedding_norm: bool = False,
         logits_bias: bool = False,
+        base_dim: int | None = None,
         **kwargs: Any,
     ) -> None:
         stacks.check_names(LanguageModel, kwargs)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import keras
+from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Filters, Tensor
@@ -59,6 +60,32 @@ class Configured:
                 layer.parts if isinstance(layer, TransformerStack) else [layer]
             )
         ]
+
+    def learning_rate_factors(self) -> dict[str, float]:
+        """Returns the factors that make a rate found at `base_dim` hold for this width.
+
+        They are for `training.Adam`. With them, and the scales that a model with
+        `base_dim` has inside, a step changes what each layer computes by as much at one
+        width as at another, so that the best rate stays where it is. The widths of the
+        feed-forwards, and the number of heads of a fixed `key_dim`, are to grow with
+        `model_dim`.
+
+        Returns:
+            A dict of factors by regular expressions of the weights' paths: here the
+            kernels of the blocks, whose rate falls as the width grows. Empty without
+            `base_dim`.
+
+        Example:
+            >>> from keras_seqattn.models import EncoderModel
+            >>> EncoderModel(50, model_dim=32, base_dim=16).learning_rate_factors()
+            {'coder_[0-9]+/.*kernel$': 0.5}
+
+        Reference:
+            Yang et al. 2022, "Tensor Programs V", table 8. Differs: the kernels of the
+            values and queries begin as others do, not with 0.
+        """
+        factor = getattr(self.config, "width_factor", 1.0)
+        return {} if factor == 1.0 else {"coder_[0-9]+/.*kernel$": factor}
 
     def make_train_function(self, force: bool = False) -> Any:
         """Makes what `fit` runs, the optimizer's variables first.
@@ -165,6 +192,7 @@ class Logits:
         tie_embeddings: Whether the embedding's own table gives the logits.
         dtype: Dtype policy of another table.
         use_bias: Whether another table comes with a bias; an embedding has its own.
+        scale: Factor of the vectors.
 
     Call arguments:
         x: Float tensor `(..., D)`.
@@ -186,7 +214,9 @@ class Logits:
         tie_embeddings: bool,
         dtype: Any,
         use_bias: bool = False,
+        scale: float = 1.0,
     ) -> None:
+        self._scale = scale
         self._embedding = embedding if tie_embeddings else None
         if self._embedding is None:
             size = embedding.vocabulary_size
@@ -196,6 +226,7 @@ class Logits:
 
     def __call__(self, x: Tensor, shared: dict[str, Tensor] | None = None) -> Tensor:
         """Computes the logits of `x`."""
+        x = scaled(x, self._scale)
         if self._embedding is None:
             return self._output(x)
         return self._embedding.logits(x, **(shared or {}))
@@ -206,6 +237,11 @@ class Logits:
             return {}
         kernel = self._embedding.logits_kernel()
         return {} if kernel is None else {"kernel": kernel}
+
+
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """Returns a float tensor times a number, the tensor itself if that is 1."""
+    return x if factor == 1.0 else x * ops.cast(factor, x.dtype)
 
 
 def make_stack(

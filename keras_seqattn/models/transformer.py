@@ -108,6 +108,8 @@ class TranslationTransformer(TranslationModel):
         logits_bias: Whether the logits have a bias.
         decoder_attention: As `attention`, for the decoder's self-attentions alone, and
             in its place there; None: `attention` serves all.
+        base_dim: Width at which rates were chosen that are to hold at `model_dim`, by
+            the rules of muP; see `learning_rate_factors`. None for none.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -168,6 +170,7 @@ class TranslationTransformer(TranslationModel):
         embedding_norm: bool = False,
         logits_bias: bool = False,
         decoder_attention: dict[str, Any] | None = None,
+        base_dim: int | None = None,
         **kwargs: Any,
     ) -> None:
         stacks.check_names(TranslationTransformer, kwargs)

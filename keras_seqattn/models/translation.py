@@ -238,6 +238,7 @@ class TranslationStacks:
             config.tie_embeddings,
             dtype,
             getattr(config, "logits_bias", False),
+            getattr(config, "width_factor", 1.0),
         )
 
     def _embedding(

@@ -1,5 +1,6 @@
-"""Adam that squares the whole gradient of a token, and averages from the first step."""
+"""Adam: a token's whole gradient, averages from the first step, rates by weight."""
 
+import re
 from typing import Any
 
 import keras
@@ -28,7 +29,14 @@ class Adam(keras.optimizers.Adam):
     Args:
         learning_rate: A positive number, or a schedule.
         ema_warmup: Whether the time averaged over grows with the steps taken.
+        learning_rate_factors: Dict of positive numbers by regular expressions: a weight
+            whose path has the first of them in it learns at so many times the rate.
+            None: all learn at the rate itself. A model with `base_dim` has a method of
+            this name that returns such a dict.
         **kwargs: Other arguments of `keras.optimizers.Adam`.
+
+    Raises:
+        ValueError: If an argument is out of range.
 
     Example:
         >>> optimizer = Adam(learning_rate=0.5)
@@ -46,13 +54,24 @@ class Adam(keras.optimizers.Adam):
         self,
         learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
         ema_warmup: bool = False,
+        learning_rate_factors: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
         if not callable(learning_rate):
             arguments.number("learning_rate", learning_rate, least=0)
         arguments.boolean("ema_warmup", ema_warmup)
+        factors = learning_rate_factors
+        arguments.instance("learning_rate_factors", factors, dict, "a dict", True)
+        for pattern, factor in (factors or {}).items():
+            try:
+                re.compile(pattern)
+            except (re.error, TypeError):
+                wanted = "a dict by regular expressions"
+                arguments.refuse("learning_rate_factors", factors, wanted)
+            arguments.number(f"learning_rate_factors[{pattern!r}]", factor, above=0)
         super().__init__(learning_rate, **kwargs)
         self.ema_warmup = ema_warmup
+        self.learning_rate_factors = dict(factors or {})
 
     @property
     def ema_momentum(self) -> float | Tensor:
@@ -70,9 +89,17 @@ class Adam(keras.optimizers.Adam):
         self, gradient: Any, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
         """Updates one weight and its moments."""
+        for pattern, factor in self.learning_rate_factors.items():
+            if re.search(pattern, variable.path):
+                learning_rate = learning_rate * ops.cast(factor, learning_rate.dtype)
+                break
         super().update_step(dense(gradient), variable, learning_rate)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
-        own = {"ema_warmup": self.ema_warmup, "ema_momentum": self._ema_momentum}
-        return {**super().get_config(), **own}
+        return {
+            **super().get_config(),
+            "ema_warmup": self.ema_warmup,
+            "ema_momentum": self._ema_momentum,
+            "learning_rate_factors": self.learning_rate_factors,
+        }

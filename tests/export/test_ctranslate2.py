@@ -34,6 +34,8 @@ def attention(**options):
 CASES = [
     {},
     {"zero_id": ord("a") + 4},
+    {"base_dim": 8},
+    {"base_dim": 64, "tie_embeddings": False, "embedding_scale": 2.0},
     {
         **attention(num_key_value_heads=2),
         "activation": "silu",

@@ -3,8 +3,9 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
-from keras_seqattn import models, training
+from keras_seqattn import models, recipes, training
 
 
 class Counted(models.EncoderModel):
@@ -26,3 +27,68 @@ def test_a_step_is_traced_once():
     model.fit(token_ids, token_ids, batch_size=2, epochs=2, verbose=0)
     assert model.traced == 1
     assert int(model.optimizer.iterations) == 4
+
+
+SIZES = {"num_layers": 1, "key_dim": 8, "dropout": 0.0}
+MODELS = {
+    "translation": lambda **options: models.TranslationTransformer(
+        30, encoder_layers=1, decoder_layers=1, key_dim=8, dropout=0.0, **options
+    ),
+    "language": lambda **options: models.LanguageModel(30, **SIZES, **options),
+    "tokens": lambda **options: models.EncoderModel(30, **SIZES, **options),
+    "classes": lambda **options: models.EncoderModel(
+        30, num_classes=4, **SIZES, **options
+    ),
+}
+
+
+def change_of_logits(make, width, base_dim, tie_embeddings):
+    """Returns how far some steps of Adam move the logits, a mean."""
+    keras.utils.set_random_seed(0)
+    model = make(
+        model_dim=width,
+        num_heads=width // 8,
+        intermediate_dim=2 * width,
+        base_dim=base_dim,
+        tie_embeddings=tie_embeddings,
+    )
+    factors = model.learning_rate_factors()
+    assert (factors == {}) == (base_dim in (None, width))
+    ids = np.random.default_rng(0).integers(3, 30, (8, 6)).astype("int32")
+    inputs = ids
+    if isinstance(model, models.TranslationTransformer):
+        inputs = {"source_ids": ids, "target_ids": ids}
+    before = ops.convert_to_numpy(model(inputs))
+    labels = ids[:, 0] % 4 if before.ndim == 2 else np.roll(ids, -1, axis=1)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = training.Adam(0.01, learning_rate_factors=factors)
+    model.compile(optimizer, loss, jit_compile=False)
+    for _ in range(4):
+        model.train_on_batch(inputs, labels)
+    return np.abs(ops.convert_to_numpy(model(inputs)) - before).mean()
+
+
+@pytest.mark.backends("torch", slow=("jax", "tensorflow"))
+@pytest.mark.parametrize("tie_embeddings", [True, False])
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_step_moves_the_logits_no_further_where_the_width_grows(make, tie_embeddings):
+    """With `base_dim`. Without, further with each doubling (Yang et al. 2022, fig. 5).
+
+    At its own width `base_dim` changes nothing.
+    """
+    narrow, wide = 32, 256
+    standard = [change_of_logits(make, w, None, tie_embeddings) for w in (narrow, wide)]
+    scaled = [change_of_logits(make, w, narrow, tie_embeddings) for w in (narrow, wide)]
+    assert scaled[0] == pytest.approx(standard[0], rel=1e-5)
+    assert 0.3 < scaled[1] / scaled[0] < 1.3
+    assert standard[1] / standard[0] > 2.0
+
+
+def test_a_recipe_hands_its_model_s_factors_to_its_optimizer():
+    options = {**recipes.RECIPES["smoke"].model.options(), "base_dim": 16}
+    configuration = recipes.Configuration(options, 0.001, 100)
+    model = configuration.make_model()
+    factors = model.optimizer.learning_rate_factors
+    assert factors == model.learning_rate_factors() == {"coder_[0-9]+/.*kernel$": 0.25}
+    with pytest.raises(ValueError, match="`base_dim` must be None .*optimizer='muon'"):
+        recipes.Configuration(options, 0.001, 100, optimizer="muon")

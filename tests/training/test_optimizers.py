@@ -76,6 +76,34 @@ def test_the_average_is_of_a_share_of_the_steps_so_far():
     assert (again.ema_warmup, again.ema_momentum) == (True, 0.8)
 
 
+def test_a_weight_learns_at_a_factor_of_the_rate():
+    """The first factor whose expression is found in its path; else the rate itself."""
+    factors = {"a/ker": 0.5, "kernel$": 3.0}
+    paths = ["model/a/kernel", "model/b/kernel", "model/a/bias"]
+    weights = [keras.Variable([0.0]) for _ in paths]
+    for path, weight in zip(paths, weights, strict=True):
+        weight._path = path
+    optimizer = Adam(0.1, learning_rate_factors=factors, epsilon=1e-12)
+    again = Adam.from_config(optimizer.get_config())
+    again.apply([ops.array([1.0])] * 3, weights)
+    moved = [float(ops.convert_to_numpy(weight)[0]) for weight in weights]
+    assert moved == pytest.approx([-0.05, -0.3, -0.1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        ({"a": 0.0}, r"`learning_rate_factors\['a'\]` must be .*Received: .*0.0"),
+        ({"(": 1.0}, r"must be a dict by regular expressions. Received: .*'\('"),
+        ({2: 1.0}, "must be a dict by regular expressions. Received: .*{2: 1.0}"),
+        ([1.0], "`learning_rate_factors` must be a dict.*Received: .*1.0"),
+    ],
+)
+def test_bad_factors_of_rates_are_refused(factors, message):
+    with pytest.raises(ValueError, match=message):
+        Adam(learning_rate_factors=factors)
+
+
 @pytest.mark.parametrize("jit_compile", [True, False])
 def test_the_average_is_computed_in_a_training_too(jit_compile):
     if jit_compile and keras.backend.backend() == "torch":

@@ -118,10 +118,9 @@ class PositionalEmbedding(
         arguments.boolean("mask_zero", mask_zero)
         # Scaled by sqrt(model_dim) on the way in, unit variance there, and logits of
         # unit order on the way out (Vaswani et al. 2017, section 3.4).
-        kwargs.setdefault(
-            "embeddings_initializer",
-            keras.initializers.RandomNormal(stddev=model_dim**-0.5),
-        )
+        if "embeddings_initializer" not in kwargs:
+            normal = keras.initializers.RandomNormal(stddev=model_dim**-0.5)
+            kwargs["embeddings_initializer"] = normal
         super().__init__(vocabulary_size, model_dim, mask_zero=mask_zero, **kwargs)
         self.vocabulary_size = vocabulary_size
         self.model_dim = model_dim

@@ -1,0 +1,152 @@
+"""Does the learning rate that is best at one width hold at another?
+
+    python -m benchmarks.widths --data-dir DIRECTORY
+    python -m benchmarks.widths --corpus phrases --pairs 500 --epochs 1  # a try
+
+Trains the recipe `multi30k`, of two blocks a side, for a few epochs at each width and
+rate: "standard", and "mup", with `base_dim` the least of the widths, where the two are
+one. Heads are 32 wide and grow in number. Judged by the BLEU of the validation lines,
+of the averaged weights. With `--output FILE` the same command goes on where it was
+stopped.
+"""
+
+import dataclasses
+import json
+
+from benchmarks import rounds
+from benchmarks.tuning import Task, add_corpus_options
+
+MODULE = "benchmarks.widths"
+WIDTHS = (64, 128, 256)
+RATES = (0.001, 0.002, 0.004, 0.008, 0.016)
+KINDS = ("standard", "mup")
+KEY_DIM = 32
+
+
+def main():
+    arguments = parse()
+    task, measures = Task(arguments), read(arguments.output)
+    least = min(arguments.widths)
+    runs = [
+        {"kind": kind, "width": width, "rate": rate}
+        for width in sorted(arguments.widths)
+        for kind in KINDS[: 1 if width == least else 2]
+        for rate in sorted(arguments.rates)
+    ]
+    for number, run in enumerate(runs, start=1):
+        if any(run.items() <= measure.items() for measure in measures):
+            continue
+        seconds, scores = rounds.timed(train, task, run, least, arguments.epochs)
+        measures.append({**run, **scores, "seconds": round(seconds, 1)})
+        rounds.note(f"[{number}/{len(runs)}] {measures[-1]}")
+        rounds.show(measures[-1], arguments)
+        if arguments.output:
+            write(arguments.output, measures)
+    sections = [as_table(measures), transfer(measures)]
+    rounds.publish(MODULE, measures, sections, arguments)
+
+
+def parse():
+    parser = rounds.make_parser(MODULE, __doc__)
+    add = parser.add_argument
+    add_corpus_options(parser)
+    add("--widths", nargs="+", type=rounds.count, default=WIDTHS)
+    add("--rates", nargs="+", type=float, default=RATES)
+    add("--epochs", type=rounds.count, default=3)
+    rounds.add_output_options(parser)
+    return parser.parse_args()
+
+
+def read(path):
+    """Returns the measures that a run before has written."""
+    if path is None or not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write(path, measures):
+    path.write_text("".join(json.dumps(measure) + "\n" for measure in measures))
+
+
+def train(task, run, base_dim, epochs):
+    """Trains one model; returns the scores of its averaged weights."""
+    import keras
+
+    from keras_seqattn import training
+
+    training.keep_freed_memory()
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
+    width = run["width"]
+    sizes = {
+        "model_dim": width,
+        "intermediate_dim": 2 * width,
+        "num_heads": max(1, width // KEY_DIM),
+        "key_dim": KEY_DIM,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "base_dim": base_dim if run["kind"] == "mup" else None,
+    }
+    recipe = dataclasses.replace(
+        task.recipe,
+        model={**task.recipe.model.options(), **sizes},
+        learning_rate=run["rate"],
+        ema_warmup=True,
+    )
+    model = recipe.make_model(task.tokenizer.vocabulary_size)
+    batches, validation = task.batches()
+    model.fit(
+        batches,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=recipe.average_callbacks(),
+    )
+    scores = model.evaluate(validation, verbose=0, return_dict=True)
+    return {
+        "crossentropy": round(scores["token_crossentropy"], 4),
+        "bleu": round(task.bleu(model), 2),
+    }
+
+
+def by_rate(measures, kind, width):
+    """Returns the scores of a width by rate; at the least both kinds are one."""
+    if width == min(measure["width"] for measure in measures):
+        kind = KINDS[0]
+    wanted = {"kind": kind, "width": width}
+    return {m["rate"]: m for m in measures if wanted.items() <= m.items()}
+
+
+def as_table(measures):
+    """Formats the scores: a row for each kind and rate, a column for each width."""
+    widths = sorted({measure["width"] for measure in measures})
+    rows = []
+    for kind in KINDS:
+        for rate in sorted({measure["rate"] for measure in measures}):
+            found = [by_rate(measures, kind, width).get(rate) for width in widths]
+            cells = [f"{m['bleu']:.2f} ({m['crossentropy']:.3f})" for m in found if m]
+            rows.append([f"{kind}, rate {rate:g}", *cells])
+    header = [f"val BLEU at {width} (cross-entropy)" for width in widths]
+    return rounds.table(["", *header], [r for r in rows if len(r) > len(widths)])
+
+
+def transfer(measures):
+    """Formats what the rate that is best at the least width loses at the others."""
+    least, *others = sorted({measure["width"] for measure in measures})
+
+    def best(kind, width):
+        found = by_rate(measures, kind, width)
+        return max(found, key=lambda rate: found[rate]["bleu"])
+
+    rate, rows = best(KINDS[0], least), []
+    for kind in KINDS:
+        for width in others:
+            found, own = by_rate(measures, kind, width), best(kind, width)
+            kept, most = found[rate]["bleu"], found[own]["bleu"]
+            rows.append([f"{kind}, {width}", f"{own:g}", f"{most:.2f}", f"{kept:.2f}"])
+    header = ["", "best rate", "BLEU with it", f"with {rate:g}, best at {least}"]
+    return rounds.table(header, rows)
+
+
+if __name__ == "__main__":
+    main()
