@@ -200,7 +200,7 @@ class Task:
         return sacrebleu.corpus_bleu(translations, [self.validation[1]]).score
 
 
-def make_watch(seconds, on_over):
+def make_watch(seconds, on_over, score=SCORE):
     """Makes a callback that notes scores over time, and says when it is over."""
     import keras
 
@@ -215,7 +215,7 @@ def make_watch(seconds, on_over):
                 on_over(self.model)
 
         def on_epoch_end(self, epoch, logs=None):
-            self.curve.append((time.monotonic() - self.begin, float(logs[SCORE])))
+            self.curve.append((time.monotonic() - self.begin, float(logs[score])))
 
     return Watch()
 
@@ -340,15 +340,17 @@ def run_random(task, seconds, folder):
         )
     except (keras_tuner.errors.FatalError, RuntimeError) as error:
         print(error, file=sys.stderr)
-    trials = tuner.oracle.trials.values()
-    best = min(
-        (trial for trial in trials if trial.status == "COMPLETED"),
-        key=lambda trial: trial.score,
-        default=None,
-    )
+    trials, best = tuner.oracle.trials, completed(tuner, min)
     if best is None:
         return None, watch.curve, len(trials), {}
     return tuner.load_model(best), watch.curve, len(trials), best.hyperparameters.values
+
+
+def completed(tuner, best_of):
+    """Returns the best of the trials that have ended, or None."""
+    trials = tuner.oracle.trials.values()
+    ended = [trial for trial in trials if trial.status == "COMPLETED"]
+    return best_of(ended, key=lambda trial: trial.score, default=None)
 
 
 def best_so_far(curve):

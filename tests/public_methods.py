@@ -5,6 +5,7 @@ import functools
 import inspect
 import pathlib
 import tempfile
+import types
 
 import keras
 import keras_tuner
@@ -12,7 +13,6 @@ import numpy as np
 
 import keras_seqattn as ks
 from keras_seqattn.tuning import records
-from keras_seqattn.tuning.corpus import Batches
 from tests.cases import CASES, HEADS, IDS, X, Y
 from tests.public_calls import named
 
@@ -100,10 +100,12 @@ def study():
     record.epochs, record.score = epochs, 2.0
     record.save()
     configuration.make_model().save_weights(record.best_weights)
-    return ks.tuning.Study(path, corpus=Tokenized(None, None))
+    return ks.tuning.Study(
+        path, task=types.SimpleNamespace(hypermodel=None, corpus=Tokenized())
+    )
 
 
-class Tokenized(Batches):
+class Tokenized:
     """A corpus of which a study asks for no more than the tokenizer."""
 
     def tokenizer(self, vocabulary_size):

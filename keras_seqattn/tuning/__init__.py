@@ -9,7 +9,7 @@ from keras_seqattn.models.parameters import count_parameters
 from keras_seqattn.recipes import Configuration
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.latency import decode_latency
-from keras_seqattn.tuning.search import tune_translation
+from keras_seqattn.tuning.search import tune, tune_translation
 from keras_seqattn.tuning.space import (
     AttentionChoices,
     Range,
@@ -28,5 +28,6 @@ __all__ = [
     "attention_choices",
     "count_parameters",
     "decode_latency",
+    "tune",
     "tune_translation",
 ]

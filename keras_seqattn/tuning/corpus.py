@@ -81,33 +81,7 @@ class Corpus:
             *self.validation, self.tokenizer(vocabulary_size)
         )
 
-    def longest(self, vocabulary_size: int) -> list[tuple[Any, ...]]:
-        """Returns the validation's token ids, a list of pairs of lists."""
-        tokenizer = self.tokenizer(vocabulary_size)
-        sides = (tokenizer.tokenize(list(lines)) for lines in self.validation)
-        return list(zip(*sides, strict=True))
-
     def fingerprint(self) -> str:
         """Returns a short text that no other corpus has."""
         content = json.dumps([self.train, self.validation, self._validation_options])
         return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
-class Batches:
-    """Batches that the user made: what `Corpus` gives, of one vocabulary.
-
-    Args:
-        train: A dataset of `text.translation_batches`, or any other that `fit` takes.
-        validation: The same, of what trials are scored on.
-    """
-
-    def __init__(self, train: Dataset, validation: Dataset) -> None:
-        self._both = train, validation
-
-    def batches(self, vocabulary_size: int) -> tuple[Dataset, Dataset]:
-        """Returns both datasets, each time the same."""
-        return self._both
-
-    def fingerprint(self) -> str:
-        """Returns a text that is the same for all: batches have no name."""
-        return "batches"

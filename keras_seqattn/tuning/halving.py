@@ -61,7 +61,7 @@ class Plan:
 
     Attributes:
         direction: "min" or "max", of the score.
-        tokens: Function of the size of a vocabulary: target tokens of an epoch.
+        tokens: Function of a trial's record: how long an epoch of it is.
         seconds: Those that the study has, infinity without a limit.
         share: Share of them for the leader, in [0, 1).
         epochs: Most epochs of a trial.
@@ -70,7 +70,7 @@ class Plan:
     """
 
     direction: str
-    tokens: Callable[[int], int]
+    tokens: Callable[[TrialRecord], float]
     seconds: float
     share: float
     epochs: int
@@ -95,23 +95,20 @@ class Plan:
             List of integers, one a rung, the last at most `epochs`; None while the
             first trial has not shown its speed.
         """
-        last, least = self.epochs * self._epoch_tokens(record), 0.0
+        last, least = self.epochs * self.tokens(record), 0.0
         if math.isfinite(self.seconds):
             timed = [r for r in known if r.epochs[TIMED]]
             if not timed:
                 return None
-            epochs, tokens = timed[0].epochs, self._epoch_tokens(timed[0])
+            epochs, tokens = timed[0].epochs, self.tokens(timed[0])
             epoch = statistics.median(e["seconds"] for e in epochs[TIMED])
             last = min(last, self.share * self.seconds / epoch * tokens)
             least = (epochs[0]["seconds"] / epoch - 1) * tokens
-        ended = [len(r.epochs) * self._epoch_tokens(r) for r in known if has_settled(r)]
+        ended = [len(r.epochs) * self.tokens(r) for r in known if has_settled(r)]
         last = min([last, max(ended)]) if ended else last
         rungs = [max(last / REDUCTION**i, least) for i in reversed(range(RUNGS))]
-        per_epoch = self._epoch_tokens(record)
+        per_epoch = self.tokens(record)
         return [max(1, math.ceil(round(rung / per_epoch, 6))) for rung in rungs]
-
-    def _epoch_tokens(self, record):
-        return self.tokens(record.configuration.vocabulary_size)
 
     def has_reached(
         self, record: TrialRecord, rung: int, known: Sequence[TrialRecord]

@@ -4,6 +4,8 @@ from typing import Any
 
 import keras_tuner
 
+from keras_seqattn import arguments
+
 # Of all trials alike: the loss is smoothed as each trial's training is, and a mean of
 # batches, while the cross-entropy is of the text itself, a mean of tokens.
 MONITORS = {"val_loss": "val_token_crossentropy"}
@@ -18,8 +20,8 @@ DIRECTIONS = {
 DECODED = ("val_bleu", "val_chrf")
 
 
-def make_objective(objective: str | keras_tuner.Objective) -> keras_tuner.Objective:
-    """Makes KerasTuner's objective, its direction known.
+def of_translation(objective: str | keras_tuner.Objective) -> keras_tuner.Objective:
+    """Returns the objective of a study of translation models, its direction known.
 
     Args:
         objective: "val_loss", "val_token_crossentropy", "val_perplexity", "val_bleu",
@@ -32,7 +34,7 @@ def make_objective(objective: str | keras_tuner.Objective) -> keras_tuner.Object
         ValueError: If it is another name.
 
     Example:
-        >>> make_objective("val_bleu").direction
+        >>> of_translation("val_bleu").direction
         'max'
     """
     if isinstance(objective, keras_tuner.Objective):
@@ -45,44 +47,57 @@ def make_objective(objective: str | keras_tuner.Objective) -> keras_tuner.Object
     return keras_tuner.Objective(objective, DIRECTIONS[objective])
 
 
-def score_name(objective: str) -> str:
-    """Returns the name, in the logs, of what trials are scored by.
+def of_any(objective: str | keras_tuner.Objective) -> keras_tuner.Objective:
+    """Returns the objective of a study of any models.
 
     Args:
-        objective: Name of an objective.
+        objective: "val_" and the name of a metric of Keras's, whose direction
+            KerasTuner knows, or a `keras_tuner.Objective` of anything that is logged.
 
     Returns:
-        A string.
+        A `keras_tuner.Objective`.
+
+    Raises:
+        ValueError: If it is neither.
 
     Example:
-        >>> score_name("val_loss"), score_name("val_bleu")
-        ('val_token_crossentropy', 'val_bleu')
+        >>> of_any("val_accuracy").direction
+        'max'
     """
-    return MONITORS.get(objective, objective)
+    wanted = (
+        "a `keras_tuner.Objective`, or the name of a score whose direction "
+        "KerasTuner knows"
+    )
+    if isinstance(objective, list):
+        arguments.refuse("objective", objective, wanted)
+    return arguments.interpreted(
+        "objective",
+        objective,
+        lambda given: keras_tuner.oracles.RandomSearchOracle(given).objective,
+        wanted,
+    )
 
 
-def score_of(objective: keras_tuner.Objective, logs: dict[str, Any]) -> float:
+def score_of(name: str, logs: dict[str, Any]) -> float:
     """Returns an epoch's score.
 
     Args:
-        objective: A `keras_tuner.Objective`.
+        name: Its name in the logs.
         logs: Dict of the epoch's logs.
 
     Returns:
-        A float: of "val_loss" the unsmoothed cross-entropy a token.
+        A float.
 
     Raises:
         ValueError: If it was not logged.
 
     Example:
-        >>> logs = {"val_loss": 3.0, "val_token_crossentropy": 2.5}
-        >>> score_of(make_objective("val_loss"), logs)
-        2.5
+        >>> score_of("val_accuracy", {"val_loss": 3.0, "val_accuracy": 0.5})
+        0.5
     """
-    name = score_name(objective.name)
     if name not in logs:
         raise ValueError(
             f"`objective` must be among what is logged, {sorted(logs)}. "
-            f"Received: objective={objective.name!r}."
+            f"Received: objective={name!r}."
         )
     return float(logs[name])

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from keras_seqattn.tuning import records
-from keras_seqattn.tuning.objective import score_name
 from keras_seqattn.tuning.records import TrialRecord
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ class Progress:
     def epoch(self, record: TrialRecord) -> None:
         """Prints a line of an epoch that ended."""
         score, number = record.epochs[-1]["score"], len(record.epochs)
-        name = score_name(self._study.objective.name)
+        name = self._study.score_name
         self._print(record, f"epoch {number}, {name} {score:.4g}")
 
     def end(self, record: TrialRecord) -> None:

@@ -1,20 +1,23 @@
-"""`tune_translation`: the one call of a study, the first time and every time after."""
+"""`tune` and `tune_translation`: the one call of a study, at first and ever after."""
 
 import contextlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from keras_seqattn import arguments, training
 from keras_seqattn.annotations import Dataset, Lines, Path
 from keras_seqattn.tuning import processes
 from keras_seqattn.tuning.clock import repeating
+from keras_seqattn.tuning.objective import of_any, of_translation
 from keras_seqattn.tuning.settings import Settings
 from keras_seqattn.tuning.space import TranslationSpace
 from keras_seqattn.tuning.study import Study
+from keras_seqattn.tuning.tasks import Own, Translation
 from keras_seqattn.tuning.trials import OutOfTime
 from keras_seqattn.tuning.tuner import Tuner, is_chief, is_worker
 
 if TYPE_CHECKING:
+    import keras
     import keras_tuner
 
 
@@ -108,15 +111,84 @@ def tune_translation(
     sizes = _sizes(vocabulary_size)
     given["vocabulary_size"], given["target_vocabulary_size"] = sizes
     given["space"] = TranslationSpace() if space is None else space
-    settings = Settings.of(given)
+    task = Translation.of(given)
+    return _study(task, {**given, "objective": of_translation(objective)})
+
+
+def tune(
+    build: "Callable[[keras_tuner.HyperParameters], keras.Model] | "
+    "keras_tuner.HyperModel",
+    train: Any,
+    validation: Any,
+    *,
+    objective: "str | keras_tuner.Objective" = "val_loss",
+    algorithm: Literal["halving", "hyperband", "random", "bayesian"] = "halving",
+    batch_size: int | None = None,
+    epochs: int | None = None,
+    max_trials: int | None = None,
+    max_seconds: float | None = None,
+    finish: float | None = None,
+    max_parameters: int | None = None,
+    directory: Path = "tuning",
+    workers: int = 1,
+    seed: int = 0,
+    prune: bool | None = None,
+    verbose: bool = True,
+) -> Study:
+    """Searches the hyperparameters with which a model of your own becomes best.
+
+    Does for any `build(hp)` what `tune_translation` does for translation, and is killed
+    and called again as that is. The first trial has the defaults of the
+    hyperparameters, so that no study with "halving" ends below what they give in its
+    time. A compiled model is expected, with the learning rate or schedule that it is to
+    have. Where its optimizer averages the weights (`use_ema`), the average is scored.
+
+    Args:
+        build: Function of KerasTuner's `HyperParameters` that returns a compiled model,
+            or a `keras_tuner.HyperModel`. It may ask `attention_choices`.
+        train: Tuple of inputs and labels, and of the labels' weights if there are any;
+            or a dataset of them.
+        validation: The same, of what trials are scored on.
+        objective: "val_loss", "val_" and the name of another metric of Keras's, or a
+            `keras_tuner.Objective` of anything that is logged.
+        algorithm: As in `tune_translation`, and so are all arguments that follow.
+        batch_size: Samples of a batch of arrays; None: 32.
+        epochs: Most epochs of a trial.
+        max_trials: Most trials.
+        max_seconds: Seconds of wall-clock for the study.
+        finish: Share of `max_seconds`, in [0, 1), in which the best trial trains on.
+        max_parameters: Most weights of a model; one with more is built, not trained.
+        directory: Folder of the study, new or its own.
+        workers: Number of processes on this machine that run trials. More than one
+            import `build` from its module.
+        seed: Integer.
+        prune: Whether a trial ends when it is worse than the median of the others.
+        verbose: Whether to tell of epochs, the best so far, and the time left.
+
+    Returns:
+        A `Study`.
+
+    Raises:
+        ValueError: If an argument is out of its range, or `directory` holds another
+            study.
+        RuntimeError: If three trials in a row fail, or the workers die again and again.
+    """
+    given = dict(locals())
+    unasked = {"max_latency": None, "warm_start": False}
+    return _study(Own.of(given), {**given, **unasked, "objective": of_any(objective)})
+
+
+def _study(task, given):
+    """Runs the study of a task, or goes on with it, to its end."""
+    settings = Settings.of({**given, "task": task})
     settings.claim()
-    if workers > 1:
+    if settings.workers > 1:
         processes.run(settings)
     else:
         run(settings)
     if settings.finish and settings.plan is None and not is_worker():
         run_finish(settings)
-    return Study(settings.directory, settings.data)
+    return Study(settings.directory, task)
 
 
 def run(settings: Settings) -> None:

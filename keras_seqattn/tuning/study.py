@@ -3,16 +3,17 @@
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+import keras
 import keras_tuner
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
 from keras_seqattn.decoding.methods import Search, checked_search
-from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
-from keras_seqattn.tuning.objective import score_name
+from keras_seqattn.tuning.objective import MONITORS
 from keras_seqattn.tuning.records import TrialRecord
+from keras_seqattn.tuning.tasks import OWN
 
 if TYPE_CHECKING:
     import pandas
@@ -33,17 +34,17 @@ class Study:
 
     Args:
         directory: The study's folder.
-        corpus: The `Corpus` of the study, where there is one: `best_translator` needs
-            its tokenizers.
+        task: The `Task` of the study, as a call that searches hands it on: what
+            `best_translator` needs, and `best_model` of a user's own `build`.
 
     Raises:
         ValueError: If the folder holds no study.
     """
 
-    def __init__(self, directory: Path, corpus: Any = None) -> None:
+    def __init__(self, directory: Path, task: Any = None) -> None:
         arguments.path("directory", directory)
-        wanted = "the `Corpus` of the study"
-        arguments.offers("corpus", corpus, ("batches",), wanted, optional=True)
+        wanted = "the `Task` of the study"
+        arguments.offers("task", task, ("hypermodel",), wanted, optional=True)
         self.directory: pathlib.Path = pathlib.Path(directory)
         asked = records.read_json(self.directory / "study.json", keys=("objective",))
         if asked is None:
@@ -53,8 +54,9 @@ class Study:
             )
         name, direction = asked["objective"]
         self.direction: str = direction
-        self.objective: str = score_name(name)
-        self._corpus = corpus
+        is_own = asked.get("task") == OWN
+        self.objective: str = name if is_own else MONITORS.get(name, name)
+        self._task = task
 
     @property
     def _records(self):
@@ -101,13 +103,27 @@ class Study:
         """The best score."""
         return self.best_trial.score
 
-    def best_model(self) -> TranslationTransformer:
+    def best_model(self) -> keras.Model:
         """Returns the best trial's model, with the weights of its best epoch.
 
         Returns:
-            A compiled `TranslationTransformer`.
+            A compiled model.
+
+        Raises:
+            ValueError: If it is of a `build` of one's own, which a folder does not
+                hold; `tune` with the same arguments gives it at once.
         """
         best = self.best_trial
+        if best.configuration is None:
+            if self._task is None:
+                raise ValueError(
+                    "`task` must be given to make a model of your own: call `tune` "
+                    "again, which gives a study that has ended at once. Received: "
+                    "task=None."
+                )
+            model = self._task.hypermodel.build(self.best_hyperparameters)
+            model.load_weights(best.best_weights)
+            return model
         return best.configuration.make_model(weights=best.best_weights)
 
     def best_translator(self, search: Search | None = None) -> "Translator":
@@ -126,14 +142,15 @@ class Study:
         from keras_seqattn.translator import Translator
 
         checked_search("search", search)
-        if not hasattr(self._corpus, "tokenizer"):
+        corpus = getattr(self._task, "corpus", None)
+        if corpus is None:
             raise ValueError(
-                "`corpus` must be given, of strings, to make a translator: call "
+                "`task` must be given, of strings, to make a translator: call "
                 "`tune_translation` again, which gives a study that has ended at once. "
-                f"Received: corpus={self._corpus!r}."
+                f"Received: task={self._task!r:.80}."
             )
         model = self.best_model()
-        tokenizer = self._corpus.tokenizer(model.source_vocabulary_size)
+        tokenizer = corpus.tokenizer(model.source_vocabulary_size)
         return Translator(model, tokenizer, search=search)
 
     def table(self) -> "pandas.DataFrame":

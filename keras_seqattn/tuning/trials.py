@@ -13,7 +13,7 @@ import numpy as np
 from keras_seqattn import training
 from keras_seqattn.files import replacing
 from keras_seqattn.tuning import records
-from keras_seqattn.tuning.objective import DECODED, score_name, score_of
+from keras_seqattn.tuning.objective import score_of
 from keras_seqattn.tuning.records import TrialRecord
 
 if TYPE_CHECKING:
@@ -75,24 +75,18 @@ class Candidate(keras.callbacks.Callback):
 
 
 class Recorder(keras.callbacks.Callback):
-    """Writes down each epoch, keeps the best weights, and ends what is done.
+    """Writes down each epoch, and keeps the best weights.
 
     A trial that has no loss any more, or no time, ends at once.
 
     Args:
         record: The `TrialRecord`.
         study: The study's `Settings`.
-        is_done: A function of the record: whether the trial ends here.
     """
 
-    def __init__(
-        self,
-        record: TrialRecord,
-        study: "Settings",
-        is_done: Callable[[TrialRecord], bool],
-    ) -> None:
+    def __init__(self, record: TrialRecord, study: "Settings") -> None:
         super().__init__()
-        self._record, self._study, self._is_done = record, study, is_done
+        self._record, self._study = record, study
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Begins no epoch that would not end in time, if as long as the last."""
@@ -121,9 +115,9 @@ class Recorder(keras.callbacks.Callback):
         """Writes the epoch down."""
         record, study = self._record, self._study
         logs = {name: float(value) for name, value in logs.items()}
-        score = score_of(study.objective, logs)
+        score = score_of(study.score_name, logs)
         if not np.isfinite(score):
-            name = score_name(study.objective.name)
+            name = study.score_name
             raise TrialEnded(records.NAN, f"{name} is {score} in epoch {epoch + 1}")
         owner = records.TrialRecord.load(record.path).owner
         if owner != record.owner:
@@ -134,7 +128,33 @@ class Recorder(keras.callbacks.Callback):
             record.last_weights.replace(record.best_weights)
         record.save()
         study.progress.epoch(record)
-        if self._is_done(record):
+
+
+class Pausing(training.Resume):
+    """A `Resume` that ends a training where another trial may go on with it.
+
+    It ends the training behind its save, which so tells of one that was not stopped:
+    one that was would train no more.
+
+    Args:
+        record: The `TrialRecord`.
+        is_done: A function of the record: whether the trial ends here.
+        **kwargs: As `Resume` has them.
+    """
+
+    def __init__(
+        self,
+        record: TrialRecord,
+        is_done: Callable[[TrialRecord], bool],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(record.state, **kwargs)
+        self._record, self._is_done = record, is_done
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Saves; then asks whether the trial ends."""
+        super().on_epoch_end(epoch, logs)
+        if self._is_done(self._record):
             self.model.stop_training = True
 
 
@@ -208,25 +228,17 @@ def fit(
     # A kill may have come between an epoch and the end it led to.
     if len(record.epochs) < epochs and is_done(record):
         return True
-    size = model.source_vocabulary_size
-    train, validation = study.data.batches(size)
-    decoded = [study.data.score(size)] if study.objective.name in DECODED else []
+    task = study.task
+    given = task.fit_arguments(model)
+    batches = None if "y" in given else given["x"]
     callbacks = [
         Candidate(record),
-        *record.configuration.average_callbacks(),
-        *decoded,
-        Recorder(record, study, is_done),
+        *task.callbacks(model, record, study.objective.name),
+        Recorder(record, study),
         # Last: an epoch that it knows is one that was written down.
-        training.Resume(record.state, data=train),
+        Pausing(record, is_done, data=batches),
     ]
-    study.hypermodel.fit(
-        hp,
-        model,
-        train,
-        validation_data=validation,
-        epochs=epochs,
-        callbacks=callbacks,
-        shuffle=False,  # The batches come shuffled.
-        verbose=0,
+    task.hypermodel.fit(
+        hp, model, epochs=epochs, callbacks=callbacks, verbose=0, **given
     )
     return len(record.epochs) < epochs

@@ -35,11 +35,17 @@ class Tuner(keras_tuner.Tuner):
         self._failures, self._busy = 0, True
         oracle, folder = settings.make_oracle(), settings.directory
         hp = oracle.get_space()
-        settings.hypermodel.declare_hyperparameters(hp)
+        self._task = task = settings.task
+        known = task.configuration(hp) is not None  # which has declared the space
         oracle.update_space(hp)
-        # KerasTuner would build models of a hypermodel, to find the space.
-        super().__init__(oracle, directory=str(folder.parent), project_name=folder.name)
-        self.hypermodel = settings.hypermodel
+        super().__init__(
+            oracle,
+            # KerasTuner builds models of a hypermodel, to find the space.
+            hypermodel=None if known else task.hypermodel,
+            directory=str(folder.parent),
+            project_name=folder.name,
+        )
+        self.hypermodel = task.hypermodel
         if not is_worker() and oracle.state_path.exists():
             oracle.reload()
 
@@ -130,12 +136,14 @@ class Tuner(keras_tuner.Tuner):
         keras.utils.clear_session()
         # Each trial by itself, so that it does not matter what ran before in a process.
         keras.utils.set_random_seed(settings.seed + int(record.trial_id))
-        record.configuration = self.hypermodel.configuration(hp)
-        record.parameters = record.configuration.count_parameters()
+        record.configuration = self._task.configuration(hp)
+        if record.configuration is not None:
+            record.parameters = record.configuration.count_parameters()
         parent = hp.values.get("tuner/trial_id")
         if parent is not None:
             self._promote(record, parent)
         model = self.hypermodel.build(hp)
+        self._check_size(model, record)
         self._check_latency(model, record)
         if settings.warm_start and parent is None and not record.epochs:
             warm.start(model, record, settings)
@@ -226,6 +234,17 @@ class Tuner(keras_tuner.Tuner):
             raise trials.TrialEnded(before.status, f"as trial {parent} ended before it")
         if record.continued_from is None:
             record.inherit(before)
+
+    def _check_size(self, model, record):
+        """Counts the weights of a model of which nothing told them before."""
+        limit = self._settings.max_parameters
+        if record.parameters is None:
+            record.parameters = model.count_params()
+        if limit is not None and record.parameters > limit:
+            raise trials.TrialEnded(
+                records.OVER_BUDGET,
+                f"{record.parameters} parameters, {limit} allowed",
+            )
 
     def _check_latency(self, model, record):
         """Measures, once, the seconds of a sentence, where they have a limit."""

@@ -25,7 +25,7 @@ def record(number, scores, seconds=1.0, status=records.PAUSED, **fields):
 
 
 def plan(**options):
-    given = {"direction": "min", "tokens": lambda size: 1, "seconds": math.inf}
+    given = {"direction": "min", "tokens": lambda record: 1, "seconds": math.inf}
     return halving.Plan(**given | {"share": 0.75, "epochs": 27} | options)
 
 
@@ -43,9 +43,9 @@ def test_rungs_come_from_the_most_epochs_or_from_the_time():
 
 
 def test_a_larger_vocabulary_has_fewer_tokens_and_more_epochs():
-    of_size = plan(tokens=lambda size: 100 if size == 1 else 50, epochs=9)
+    tokens = {"0": 100, "1": 50}
+    of_size = plan(tokens=lambda record: tokens[record.trial_id], epochs=9)
     one, other = record(0, [3.0]), record(1, [3.0])
-    other.configuration = SimpleNamespace(vocabulary_size=2)
     assert of_size.rung_epochs(one, [one])[-1] == 9
     assert of_size.rung_epochs(other, [one])[-1] == 9
     timed = plan(tokens=of_size.tokens, epochs=100, seconds=36.0)

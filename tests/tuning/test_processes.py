@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from keras_seqattn.tuning import processes, settings
+from keras_seqattn.tuning import processes, settings, tasks
 from tests.tuning import conftest
 
 pytestmark = pytest.mark.backends("jax")  # nothing is computed
@@ -13,7 +13,18 @@ pytestmark = pytest.mark.backends("jax")  # nothing is computed
 @pytest.fixture
 def oracle(tmp_path):
     """The oracle of a study of two trials, as a chief has it."""
+    task = tasks.Translation(
+        train=conftest.LINES,
+        validation=conftest.LINES,
+        space=conftest.SPACE,
+        vocabulary_size=50,
+        target_vocabulary_size=None,
+        batch_tokens=64,
+        bucket_lengths=(16,),
+        seed=0,
+    )
     study = settings.Settings(
+        task=task,
         directory=tmp_path,
         objective=settings.keras_tuner.Objective("val_loss", "min"),
         algorithm="random",
@@ -23,18 +34,11 @@ def oracle(tmp_path):
         **dict.fromkeys(("prune", "warm_start", "verbose"), False),
         finish=0.0,
         seed=0,
-        space=conftest.SPACE,
-        vocabulary_size=50,
-        target_vocabulary_size=None,
-        train=conftest.LINES,
-        validation=conftest.LINES,
-        batch_tokens=64,
-        bucket_lengths=(16,),
     )
     oracle = study.make_oracle()
     oracle._set_project_dir(str(tmp_path), "study")
     hp = oracle.get_space()
-    study.hypermodel.declare_hyperparameters(hp)
+    task.configuration(hp)  # declares them
     oracle.update_space(hp)
     return oracle
 

@@ -48,7 +48,7 @@ def test_a_study_finds_a_model_that_scores_what_it_says(tmp_path):
     assert study.best_trial.status == "completed"
     translator = study.best_translator()
     assert study.best_trial.parameters == translator.model.count_params()
-    _, validation = study._corpus.batches(290)
+    _, validation = study._task.corpus.batches(290)
     logs = translator.model.evaluate(validation, return_dict=True, verbose=0)
     assert math.isclose(logs["token_crossentropy"], study.best_score, rel_tol=1e-5)
     study.plot(tmp_path / "study.png")

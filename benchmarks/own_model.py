@@ -1,0 +1,266 @@
+"""What does tuning find for a model of one's own, in ten minutes?
+
+    python -m benchmarks.own_model --minutes 10
+    python -m benchmarks.own_model --minutes 0.5 --languages 4  # a try
+
+The task: tell in which language a name is written. The names of countries, languages
+and currencies in 24 languages of the Latin alphabet are those of Unicode's CLDR, which
+the package Babel ships. Those of one code are all in the same part, so that what is
+tested names things that training has not seen. The model, of `EncoderBlock`s over
+characters, is made by an ordinary `build(hp)` that asks `tuning.attention_choices` for
+heads and depth. Every system has the same minutes, compilation included, and is judged
+by the accuracy on the test's names of the model with the best validation:
+
+- defaults: the values that `hp` has by default, trained for the whole time.
+- tuned: `tuning.tune` over that `build(hp)`.
+- random, bayesian, hyperband: KerasTuner's tuners over it. What the last trial has not
+  ended counts for nothing, as for their user.
+"""
+
+import hashlib
+import math
+import sys
+import tempfile
+
+from benchmarks import rounds
+from benchmarks.tuning import completed, make_watch
+
+MODULE = "benchmarks.own_model"
+SYSTEMS = ("defaults", "tuned", "random", "bayesian", "hyperband")
+LANGUAGES = "en de fr es it pt nl sv da nb fi pl cs sk hu ro hr sl et lv lt tr id vi"
+MODEL_DIM, LENGTH, BATCH_SIZE = 64, 32, 128
+SCORE = "val_accuracy"
+PARTS = ("train", "val", "test")
+
+
+def main():
+    arguments = parse()
+    if arguments.worker:
+        return work(arguments)
+    options = ["--languages", arguments.languages, "--epochs", arguments.epochs]
+    workers = rounds.start(MODULE, arguments.systems, options)
+    sizes = [worker.ready for worker in workers.values()][0]
+    rounds.note(f"names: {sizes}")
+    measures = []
+    for number, system, answer in rounds.alternate(
+        workers, arguments.rounds, math.ceil(60 * arguments.minutes), arguments.together
+    ):
+        measures.append({"system": system, "round": number, **answer})
+        rounds.show(measures[-1], arguments)
+    rounds.publish(MODULE, measures, [as_table(measures)], arguments)
+
+
+def parse():
+    parser = rounds.make_parser(MODULE, __doc__)
+    add = parser.add_argument
+    add("--minutes", type=float, default=10.0, help="for each system")
+    add("--languages", type=rounds.count, default=len(LANGUAGES.split()))
+    add("--epochs", type=rounds.count, default=9, help="most of a tuner's trial")
+    add("--together", action="store_true", help="all systems at the same time")
+    rounds.add_options(parser, default_rounds=1)
+    rounds.add_worker_options(parser, SYSTEMS)
+    return parser.parse_args()
+
+
+def as_table(measures):
+    rows = [
+        [
+            m["system"],
+            m["round"],
+            f"{100 * m['test']:.2f}",
+            f"{100 * m['validation']:.2f}",
+            m["trials"],
+            f"{m['parameters']:,}",
+            m["chosen"],
+        ]
+        for m in measures
+    ]
+    header = ["system", "round", "test accuracy, %", "validation, %", "trials"]
+    return rounds.table([*header, "weights", "chosen"], rows)
+
+
+def load_names(count):
+    """Returns for each part its ids `(N, LENGTH)`, characters or 0, and languages."""
+    import babel
+    import numpy as np
+
+    known = {}
+    for label, language in enumerate(LANGUAGES.split()[:count]):
+        locale = babel.Locale(language)
+        for kind in ("territories", "languages", "currencies"):
+            for code, name in getattr(locale, kind).items():
+                known.setdefault(name, set()).add((label, code))
+    # Of one language alone, else nobody could tell.
+    names = {
+        name: next(iter(found))
+        for name, found in known.items()
+        if len({label for label, _ in found}) == 1
+    }
+    parts = {part: ([], []) for part in PARTS}
+    for name, (label, code) in sorted(names.items()):
+        tenth = int(hashlib.sha256(code.encode()).hexdigest(), 16) % 10
+        ids, labels = parts[{0: "val", 1: "test"}.get(tenth, "train")]
+        # The characters of these alphabets lie below 0x2000: 8,191 is for all others.
+        numbers = [min(ord(character), 8191) for character in name[:LENGTH]]
+        ids.append(numbers + [0] * (LENGTH - len(numbers)))
+        labels.append(label)
+    return {part: tuple(map(np.array, found)) for part, found in parts.items()}
+
+
+def make_build(num_classes):
+    """Returns the `build(hp)` of a user."""
+    import keras
+
+    import keras_seqattn as ks
+
+    def build(hp):
+        heads, key_dim, depth = ks.tuning.attention_choices(
+            hp, MODEL_DIM, num_heads=(4, 2, 8), key_dim=(16, 32), num_layers=(2, 1, 3)
+        )
+        dropout = hp.Choice("dropout", [0.0, 0.1, 0.2, 0.3], default=0.1)
+        rate = hp.Float("learning_rate", 3e-4, 6e-3, sampling="log", default=1e-3)
+        inputs = keras.Input((LENGTH,), dtype="int32")
+        x = ks.layers.PositionalEmbedding(8192, MODEL_DIM, dropout=dropout)(inputs)
+        for _ in range(depth):
+            block = ks.layers.EncoderBlock(
+                heads, 2 * MODEL_DIM, key_dim=key_dim, dropout=dropout
+            )
+            x = block(x)
+        x = keras.layers.GlobalAveragePooling1D()(keras.layers.LayerNormalization()(x))
+        outputs = keras.layers.Dense(num_classes, activation="softmax")(x)
+        model = keras.Model(inputs, outputs)
+        model.compile(
+            keras.optimizers.Adam(rate),
+            "sparse_categorical_crossentropy",
+            metrics=["accuracy"],
+        )
+        return model
+
+    return build
+
+
+def work(arguments):
+    """Runs one system in this process, for as many seconds as stdin asks."""
+    import keras
+
+    from keras_seqattn import training
+
+    training.keep_freed_memory()
+    keras.utils.set_random_seed(0)
+    names = load_names(arguments.languages)
+    build = make_build(arguments.languages)
+    run = {"defaults": run_defaults, "tuned": run_tuned}
+    run = run.get(arguments.system, run_tuner)
+
+    def answer(seconds):
+        with tempfile.TemporaryDirectory() as folder:
+            model, trials, chosen = run(arguments, build, names, seconds, folder)
+            if model is None:
+                return dict.fromkeys(("test", "validation", "parameters"), 0) | {
+                    "trials": trials,
+                    "chosen": "",
+                }
+            accuracy = {
+                part: model.evaluate(*names[part], verbose=0, return_dict=True)
+                for part in ("val", "test")
+            }
+            return {
+                "test": accuracy["test"]["accuracy"],
+                "validation": accuracy["val"]["accuracy"],
+                "trials": trials,
+                "parameters": model.count_params(),
+                "chosen": " ".join(f"{key}={chosen[key]}" for key in chosen),
+            }
+
+    rounds.serve({part: len(names[part][0]) for part in PARTS}, answer)
+
+
+def options_of_fit(names, epochs, watch):
+    return {
+        "validation_data": names["val"],
+        "batch_size": BATCH_SIZE,
+        "epochs": epochs,
+        "callbacks": [watch],
+        "verbose": 0,
+    }
+
+
+def run_defaults(arguments, build, names, seconds, folder):
+    """Trains with the default values; returns the model of the best epoch."""
+    import keras
+    import keras_tuner
+
+    class TimeIsOver(Exception):
+        pass
+
+    def stop(model):
+        raise TimeIsOver
+
+    hp = keras_tuner.HyperParameters()
+    model, best = build(hp), f"{folder}/best.weights.h5"
+    options = options_of_fit(names, 10**6, make_watch(seconds, stop, SCORE))
+    options["callbacks"].append(
+        keras.callbacks.ModelCheckpoint(
+            best, SCORE, save_best_only=True, save_weights_only=True, mode="max"
+        )
+    )
+    try:
+        model.fit(*names["train"], **options)
+    except TimeIsOver:
+        pass
+    model.load_weights(best)
+    return model, 1, hp.values
+
+
+def run_tuned(arguments, build, names, seconds, folder):
+    """Runs our study; returns its best model."""
+    from keras_seqattn import tuning
+
+    study = tuning.tune(
+        build,
+        names["train"],
+        names["val"],
+        objective=SCORE,
+        batch_size=BATCH_SIZE,
+        max_seconds=seconds,
+        directory=folder,
+        verbose=False,
+    )
+    chosen = study.best_hyperparameters.values
+    return study.best_model(), len(study.table()), chosen
+
+
+def run_tuner(arguments, build, names, seconds, folder):
+    """Runs one of KerasTuner's tuners; returns the model of the best trial."""
+    import keras_tuner
+
+    def stop(model):
+        raise keras_tuner.errors.FatalError("the time is over")
+
+    options = {"seed": 1, "directory": folder, "project_name": "names"}
+    objective = keras_tuner.Objective(SCORE, "max")
+    if arguments.system == "hyperband":
+        tuner = keras_tuner.Hyperband(
+            build, objective, max_epochs=arguments.epochs, **options
+        )
+    else:
+        kind = {
+            "random": keras_tuner.RandomSearch,
+            "bayesian": keras_tuner.BayesianOptimization,
+        }[arguments.system]
+        tuner = kind(build, objective, max_trials=10**6, **options)
+    watch = make_watch(seconds, stop, SCORE)
+    try:
+        tuner.search(*names["train"], **options_of_fit(names, arguments.epochs, watch))
+    except (keras_tuner.errors.FatalError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+    best = completed(tuner, max)
+    if best is None:
+        return None, len(tuner.oracle.trials), {}
+    chosen = best.hyperparameters.values
+    chosen = {name: chosen[name] for name in chosen if not name.startswith("tuner/")}
+    return tuner.load_model(best), len(tuner.oracle.trials), chosen
+
+
+if __name__ == "__main__":
+    main()

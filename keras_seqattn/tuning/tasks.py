@@ -1,0 +1,261 @@
+"""What a study trains: translation models on a corpus, or models of one's own.
+
+A task knows its models, their data, and what makes it another task. The study around it
+chooses hyperparameters, spends time and writes down.
+"""
+
+import dataclasses
+import functools
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import keras
+import keras_tuner
+
+from keras_seqattn import arguments
+from keras_seqattn.models.config import Config, option, optional_size
+from keras_seqattn.recipes import RECIPES, Configuration, Recipe
+from keras_seqattn.tuning.corpus import Corpus
+from keras_seqattn.tuning.hypermodels import TranslationHyperModel
+from keras_seqattn.tuning.objective import DECODED, MONITORS
+from keras_seqattn.tuning.records import TrialRecord
+from keras_seqattn.tuning.space import TranslationSpace
+
+OWN = "own"  # what stands in the file of a study for a user's own `build`
+
+_space = functools.partial(
+    arguments.instance, types=TranslationSpace, wanted="a `TranslationSpace`"
+)
+
+
+def _lengths(name: str, value: Any) -> Any:
+    return None if value is None else Recipe.checks()["bucket_lengths"](name, value)
+
+
+def _lines_or_batches(name: str, given: Any) -> Any:
+    """Returns a pair of lists of strings, or a dataset as it is."""
+    if not isinstance(given, tuple | list):
+        wanted = "a dataset, or a pair of lists of strings"
+        if isinstance(given, str | dict):
+            arguments.refuse(name, given, wanted)
+        return arguments.offers(name, given, ("__iter__",), wanted)
+    if len(given) != 2 or not all(isinstance(side, list | tuple) for side in given):
+        raise ValueError(
+            f"`{name}` must be a dataset, or a pair of lists of strings, sources and "
+            f"targets. Received: {name}={given!r:.80}."
+        )
+    return tuple(list(side) for side in given)
+
+
+def _arrays_or_batches(name: str, given: Any) -> Any:
+    """Returns a tuple of inputs, labels and perhaps weights, or a dataset as it is."""
+    wanted = "a dataset, or a tuple of inputs, labels and perhaps their weights"
+    if isinstance(given, str | dict) or not hasattr(given, "__iter__"):
+        arguments.refuse(name, given, wanted)
+    if isinstance(given, tuple | list):
+        if len(given) not in (2, 3):
+            arguments.refuse(name, given, wanted)
+        return tuple(given)
+    return given
+
+
+def _builder(name: str, build: Any) -> Any:
+    """Returns a KerasTuner hypermodel, or a function that makes a model, as it is."""
+    if not isinstance(build, keras_tuner.HyperModel) and not callable(build):
+        wanted = "a function of `hp`, or a KerasTuner `HyperModel`"
+        arguments.refuse(name, build, wanted)
+    return build
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task(Config):
+    """Models that hyperparameters stand for, and the data they are trained on.
+
+    Attributes:
+        train: What `fit` trains on.
+        validation: What its epochs are scored on.
+    """
+
+    # The scores that stand for an objective, where it is not the score itself.
+    monitors: ClassVar[Mapping[str, str]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what travels to workers: what was asked, not what was made of it."""
+        return self.options()
+
+    def check(self, objective: str, workers: int) -> None:
+        """Raises an error if the task cannot be scored or shared so."""
+
+    def configuration(self, hp: keras_tuner.HyperParameters) -> Configuration | None:
+        """Returns what hyperparameters stand for; None where only a model tells."""
+
+    def epoch_tokens(self, record: TrialRecord) -> float:
+        """Returns how long an epoch of a trial is, in units that all trials share."""
+        return 1.0
+
+    def callbacks(
+        self, model: keras.Model, record: TrialRecord, objective: str
+    ) -> list[keras.callbacks.Callback]:
+        """Returns those that average the weights of a trial, and then score them."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Translation(Task):
+    """Translation models on a corpus: the arguments of `tune_translation`."""
+
+    train: Any = option(_lines_or_batches)
+    validation: Any = option(_lines_or_batches)
+    space: TranslationSpace = option(_space)
+    vocabulary_size: int | None = option(optional_size)
+    target_vocabulary_size: int | None = option(optional_size)
+    batch_tokens: int | None = option(optional_size)
+    bucket_lengths: tuple[int, ...] | None = option(_lengths)
+    seed: int = option(functools.partial(arguments.integer, least=0))
+    monitors = MONITORS
+
+    def __post_init__(self) -> None:
+        """Checks the options."""
+        super().__post_init__()
+        if self.space.vocabulary_size is None and self.vocabulary_size is None:
+            size = self.space.center.vocabulary_size
+            object.__setattr__(self, "vocabulary_size", size)
+
+    def check(self, objective: str, workers: int) -> None:
+        """Raises an error if the task cannot be scored or shared so."""
+        if workers > 1 and type(self.space).__module__ == "__main__":
+            raise ValueError(
+                "`space` must be of a class that the workers can import: put it in a "
+                f"module. Received: space of {type(self.space)!r}."
+            )
+        sizes = self.space.vocabulary_size
+        asked = objective in DECODED or workers > 1 or sizes is not None
+        if self.corpus is None and asked:
+            raise ValueError(
+                "`train` must be lists of strings for an objective that is decoded, "
+                "for several workers, or for a space with sizes of vocabularies. "
+                f"Received: a dataset, with objective={objective!r}, "
+                f"workers={workers!r}, space.vocabulary_size={sizes!r}."
+            )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes it another task, as JSON keeps it."""
+        center = self.space.center
+        return {
+            "vocabulary_size": self.vocabulary_size,
+            "target_vocabulary_size": self.target_vocabulary_size,
+            "space": repr(self.space),
+            "center": None if center == RECIPES["own"] else repr(center),
+            "corpus": "batches" if self.corpus is None else self.corpus.fingerprint(),
+        }
+
+    @functools.cached_property
+    def hypermodel(self) -> TranslationHyperModel:
+        """What makes the models."""
+        return TranslationHyperModel(
+            self.vocabulary_size, self.target_vocabulary_size, self.space
+        )
+
+    @functools.cached_property
+    def corpus(self) -> Corpus | None:
+        """The `Corpus` of lists of strings; None of datasets."""
+        if not isinstance(self.train, tuple):
+            return None
+        asked = {
+            name: getattr(self, name) for name in ("batch_tokens", "bucket_lengths")
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        center = self.space.center
+        recipe = center if isinstance(center, Recipe) else RECIPES["own"]
+        return Corpus(
+            self.train,
+            self.validation,
+            {**recipe.batch_options(), **given},
+            {**recipe.batch_options(training=False), **given},
+            seed=self.seed,
+        )
+
+    def configuration(self, hp: keras_tuner.HyperParameters) -> Configuration:
+        """Returns what hyperparameters stand for."""
+        return self.hypermodel.configuration(hp)
+
+    def epoch_tokens(self, record: TrialRecord) -> float:
+        """Returns the target tokens of an epoch, where vocabularies differ."""
+        if self.space.vocabulary_size is None:
+            return 1.0
+        return self.corpus.count_tokens(record.configuration.vocabulary_size)
+
+    def fit_arguments(self, model: keras.Model) -> dict[str, Any]:
+        """Returns the data as arguments of `fit`. The batches come shuffled."""
+        train, validation = self.train, self.validation
+        if self.corpus is not None:
+            train, validation = self.corpus.batches(model.source_vocabulary_size)
+        return {"x": train, "validation_data": validation, "shuffle": False}
+
+    def callbacks(
+        self, model: keras.Model, record: TrialRecord, objective: str
+    ) -> list[keras.callbacks.Callback]:
+        """Returns those that average the weights of a trial, and then score them."""
+        made = record.configuration.average_callbacks()
+        if objective in DECODED:
+            made.append(self.corpus.score(model.source_vocabulary_size))
+        return made
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Own(Task):
+    """Models of a user's own `build(hp)`: the arguments of `tune`."""
+
+    build: Callable[..., Any] = option(_builder)
+    train: Any = option(_arrays_or_batches)
+    validation: Any = option(_arrays_or_batches)
+    batch_size: int | None = option(optional_size)
+
+    def check(self, objective: str, workers: int) -> None:
+        """Raises an error if the task cannot be shared."""
+        if workers == 1:
+            return
+        where = getattr(self.build, "__module__", None)
+        try:
+            travels = where != "__main__" and pickle.dumps(self)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            travels = False
+        if not travels:
+            raise ValueError(
+                "`build` must be what the workers can import, and `train` and "
+                "`validation` what they can be sent: put `build` in a module. "
+                f"Received: build={self.build!r} of module {where!r}, "
+                f"workers={workers!r}."
+            )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes it another task, as JSON keeps it."""
+        hp = keras_tuner.HyperParameters()
+        self.hypermodel.build(hp)
+        return {"task": OWN, "space": repr(hp.get_config()["space"])}
+
+    @functools.cached_property
+    def hypermodel(self) -> keras_tuner.HyperModel:
+        """What makes the models."""
+        if isinstance(self.build, keras_tuner.HyperModel):
+            return self.build
+        made = keras_tuner.HyperModel()
+        made.build = self.build
+        return made
+
+    def fit_arguments(self, model: keras.Model) -> dict[str, Any]:
+        """Returns the data as arguments of `fit`."""
+        names, given = ("x", "y", "sample_weight"), self.train
+        given = given if isinstance(given, tuple) else (given,)
+        data = dict(zip(names, given, strict=False))
+        sizes = {} if self.batch_size is None else {"batch_size": self.batch_size}
+        return {**data, **sizes, "validation_data": self.validation}
+
+    def callbacks(
+        self, model: keras.Model, record: TrialRecord, objective: str
+    ) -> list[keras.callbacks.Callback]:
+        """Returns what averages the weights where the optimizer has an average."""
+        return [keras.callbacks.SwapEMAWeights()] if model.optimizer.use_ema else []

@@ -1,0 +1,176 @@
+"""`tune`: studies of a user's own `build(hp)`."""
+
+import functools
+import itertools
+
+import keras
+import keras_tuner
+import numpy as np
+import pytest
+
+import keras_seqattn as ks
+from keras_seqattn.tuning import trials
+
+pytestmark = pytest.mark.backends("jax", slow=("tensorflow", "torch"))
+
+rng = np.random.default_rng(0)
+X = rng.integers(1, 9, (48, 6))
+Y = (X == 3).any(axis=1).astype("int32")
+TRAIN, VALIDATION = (X[:32], Y[:32]), (X[32:], Y[32:])
+
+
+def build(hp, use_ema=False):
+    """Makes a classifier; asked for a wide one, it has a wider layer."""
+    choice = ks.tuning.attention_choices(
+        hp, model_dim=8, num_heads=(2, 1), key_dim=4, num_layers=(1, 2)
+    )
+    inputs = keras.Input((6,), dtype="int32")
+    x = ks.layers.PositionalEmbedding(9, 8)(inputs)
+    for _ in range(choice.num_layers):
+        x = ks.layers.EncoderBlock(choice.num_heads, 8, key_dim=choice.key_dim)(x)
+    x = keras.layers.GlobalAveragePooling1D()(x)
+    if hp.Boolean("wide"):
+        with hp.conditional_scope("wide", [True]):
+            x = keras.layers.Dense(hp.Choice("units", [500, 300]))(x)
+    outputs = keras.layers.Dense(2, activation="softmax")(x)
+    model = keras.Model(inputs, outputs)
+    rate = hp.Float("learning_rate", 1e-3, 1e-1, sampling="log", default=0.01)
+    options = {"use_ema": True, "ema_momentum": 0.5} if use_ema else {}
+    model.compile(
+        keras.optimizers.Adam(rate, **options),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def tune(folder, build=build, train=TRAIN, validation=VALIDATION, **options):
+    given = {"max_trials": 3, "epochs": 2, "verbose": False, "batch_size": 8}
+    return ks.tuning.tune(build, train, validation, directory=folder, **given | options)
+
+
+@pytest.mark.parametrize(
+    ("objective", "made"),
+    [
+        ("val_loss", build),
+        ("val_accuracy", functools.partial(build, use_ema=True)),
+        (keras_tuner.Objective("val_accuracy", "max"), build),
+    ],
+)
+def test_the_best_model_scores_what_the_study_says(tmp_path, objective, made):
+    study = tune(tmp_path, made, objective=objective)
+    name = study.objective.removeprefix("val_")
+    scores = study.best_model().evaluate(*VALIDATION, verbose=0, return_dict=True)
+    assert scores[name] == pytest.approx(study.best_score, abs=1e-5)
+    table = study.table()
+    assert len(table) >= 3
+    best = {"min": min, "max": max}[study.direction]
+    assert study.best_score == best(table["score"])
+
+
+def test_the_first_trial_has_the_defaults_and_others_are_near(tmp_path):
+    table = tune(tmp_path, max_trials=5).table().set_index("trial")
+    first = table.loc[0]
+    assert (first["num_heads"], first["num_layers"], first["wide"]) == (2, 1, False)
+    assert first["learning_rate"] == pytest.approx(0.01)
+    drawn = table[table["continued_from"].isna()]
+    assert len(drawn) == 5
+    assert len(drawn.drop_duplicates(["num_heads", "num_layers", "learning_rate"])) > 2
+
+
+def test_a_training_that_was_paused_goes_on(tmp_path):
+    """The leader's, by another trial when all are drawn, to the most epochs."""
+    study = tune(tmp_path, objective="val_accuracy", epochs=4)
+    table = study.table().set_index("trial")
+    later = table[table["continued_from"].notna()]
+    assert len(later) and (later["epochs"] == 4).any()
+    for trial, row in later.iterrows():
+        assert row["epochs"] > table.loc[row["continued_from"], "epochs"], trial
+
+
+@pytest.mark.parametrize("algorithm", ["random", "hyperband", "halving"])
+def test_a_study_goes_on_as_if_it_had_never_stopped(tmp_path, algorithm, monkeypatch):
+    """Interrupted in the middle of an epoch."""
+    options = {"algorithm": algorithm, "epochs": 3, "max_trials": 3}
+    whole = tune(tmp_path / "whole", **options).table()
+    ended, count = trials.Recorder.on_train_batch_end, itertools.count(1)
+
+    def interrupted(self, batch, logs=None):
+        ended(self, batch, logs)
+        if next(count) == 6:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(trials.Recorder, "on_train_batch_end", interrupted)
+        tune(tmp_path / "cut", **options)
+    again = tune(tmp_path / "cut", **options).table()
+    assert again["resumed"].sum() == 1
+    same = ["trial", "status", "score", "epochs", "learning_rate", "num_heads"]
+    assert again[same].equals(whole[same])
+
+
+def test_the_batches_may_be_a_dataset_and_labels_have_weights(tmp_path):
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            part = slice(8 * index, 8 * index + 8)
+            return X[part], Y[part]
+
+    table = tune(tmp_path / "batches", train=Batches(), max_trials=1).table()
+    assert (table["epochs"] == 2).all()
+    weighted = (*TRAIN, np.ones(32))
+    table = tune(tmp_path / "weights", train=weighted, max_trials=1).table()
+    assert (table["epochs"] == 2).all()
+
+
+def test_models_with_too_many_weights_are_not_trained(tmp_path):
+    study = tune(tmp_path, max_trials=12, max_parameters=4000, epochs=1)
+    table = study.table()
+    over = table[table["status"] == "over budget"]
+    assert len(over) and over["wide"].all() and (over["epochs"] == 0).all()
+    assert over["reason"].str.contains("parameters, 4000 allowed").all()
+    assert study.best_trial.parameters <= 4000
+
+
+def test_another_build_on_the_same_folder_is_an_error(tmp_path):
+    tune(tmp_path, max_trials=1)
+
+    def other(hp):
+        hp.Choice("more", [1, 2])
+        return build(hp)
+
+    with pytest.raises(ValueError, match="`directory` must be new.* another space"):
+        tune(tmp_path, other, max_trials=1)
+    with pytest.raises(ValueError, match="`task` must be given to make a model"):
+        ks.tuning.Study(tmp_path).best_model()
+    with pytest.raises(ValueError, match="`task` must be given, of strings"):
+        ks.tuning.Study(tmp_path).best_translator()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"build": 3}, "`build` must be a function of `hp`.*build=3"),
+        ({"train": "lines"}, "`train` must be a dataset, or a tuple.*train='lines'"),
+        ({"validation": (X,)}, "`validation` must be a dataset, or a tuple"),
+        ({"objective": "val_nothing"}, "`objective` must be .*'val_nothing'"),
+        ({"objective": ["val_loss"]}, r"`objective` must be .*\['val_loss'\]"),
+        ({"batch_size": 0}, "`batch_size` must be .*batch_size=0"),
+        ({"build": lambda hp: None, "workers": 2}, "`build` must be what the workers"),
+    ],
+)
+def test_wrong_arguments_are_errors(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        tune(tmp_path, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.backends("jax")
+def test_workers_share_the_trials(tmp_path):
+    study = tune(tmp_path, algorithm="random", workers=2, max_trials=4)
+    assert (study.table()["status"] == "completed").sum() == 4
+    assert study.best_model().evaluate(*VALIDATION, verbose=0, return_dict=True)[
+        "loss"
+    ] == pytest.approx(study.best_score, abs=1e-5)
