@@ -76,6 +76,7 @@ THEIRS = {
     "tuning.processes": {"keras_tuner"},
     "tuning.settings": {"keras_tuner"},
     "tuning.study": {"keras_tuner"},
+    "tuning.tasks": {"keras_tuner"},
     "tuning.trials": {"keras_tuner"},
     "tuning.tuner": {"keras_tuner"},
 }

@@ -68,7 +68,7 @@ def of_any(objective: str | keras_tuner.Objective) -> keras_tuner.Objective:
         "a `keras_tuner.Objective`, or the name of a score whose direction "
         "KerasTuner knows"
     )
-    if isinstance(objective, list):
+    if objective is None or isinstance(objective, list):
         arguments.refuse("objective", objective, wanted)
     return arguments.interpreted(
         "objective",
