@@ -245,6 +245,11 @@ def test_without_patience_the_search_takes_what_ends_first():
     assert run(table, search, max_length=6).sequence(0, 0) == []
     search = dataclasses.replace(search, patience=2.0)
     assert run(table, search, max_length=6).sequence(0, 0) == [3, 4]
+    table[0, 3, END] = 0.0  # so that a second one ends before the better one
+    search = dataclasses.replace(search, patience=1.0)
+    assert run(table, search, max_length=6).sequence(0, 0) == []
+    search = dataclasses.replace(search, patience=1.5)
+    assert run(table, search, max_length=6).sequence(0, 0) == [3, 4]
 
 
 def test_much_patience_is_the_whole_search():
@@ -395,6 +400,7 @@ def test_bad_arguments(options, message):
         ([[3.0], [4.0]], r"`prefix.0.` must be a list of integers.*=.3.0."),
         ([[3], [4], [3]], "`prefix` must have 2 rows.*shape=.3, 1."),
         ([[3, 4], [PAD, 4]], r"padded at its end.*prefix\[1\]=\[0, 4\]"),
+        ([[3, PAD, 4], [3, 4, 5]], r"padded at its end.*prefix\[0\]=\[3, 0, 4\]"),
         ([[3] * 7, [3] * 7], "no longer than max_length=6.*length 7"),
     ],
 )

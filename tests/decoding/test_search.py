@@ -382,3 +382,7 @@ def test_a_model_without_the_protocol_is_told_what_it_lacks():
     )
     with pytest.raises(ValueError, match=message):
         decoding.generate(model, np.ones((2, 3), "int32"))
+
+
+def test_a_seed_is_taken_modulo_what_32_bits_hold():
+    assert decoding.Sample(seed=2**31 + 3).draw_seed() == 3

@@ -442,3 +442,13 @@ def test_ones_and_zeros_are_a_mask(rng, name):
     for dtype in ("float32", "int32"):
         output = layer(query, value, **{name: mask.astype(dtype)})
         np.testing.assert_array_equal(numpy(output), expected)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_norm_of_queries_and_keys_lets_masks_pass(rng):
+    """Keras warns of a layer that destroys a mask."""
+    ids = np.array([[3, 4, 0]])
+    x = keras.layers.Embedding(9, D, mask_zero=True)(ids)
+    layer = layers.MultiHeadAttention(2, 4, qk_norm=True)
+    _, scores = layer(x, x, return_attention_scores=True)
+    assert (numpy(scores)[..., 2] == 0).all()

@@ -204,3 +204,11 @@ def test_mixed_precision(rng, policy):
 def test_says_what_is_wrong(options, message):
     with pytest.raises(ValueError, match=message):
         layers.RecurrentEncoder(**{"units": U, **options})
+
+
+def test_output_shapes_are_known_from_those_of_the_inputs():
+    encoder = layers.RecurrentEncoder(4, num_layers=2)
+    assert encoder.compute_output_shape((2, None, 3)) == ((2, None, 8), (2, 8))
+    decoder = layers.AttentiveRecurrentDecoder(4)
+    shapes = (2, None, 3), (2, 7, 6), (2, 6)
+    assert decoder.compute_output_shape(*shapes) == (2, None, 4)

@@ -275,3 +275,13 @@ def test_compiled_program_has_no_logits():
     assert f"[{LABELS.size},{V}]" in text(False)
     assert f"[{LABELS.size},{V}]" not in text(True)
     assert f"[{SHAPE[0]},{SHAPE[1]},{V}]" not in text(True)
+
+
+@pytest.mark.backends("tensorflow")
+def test_a_size_that_is_not_known_fits_one_that_is():
+    import tensorflow as tf
+
+    specs = tf.TensorSpec((None, 6), "int32"), tf.TensorSpec((4, None, 11))
+    loss = tf.function(MaskedCrossentropy(), input_signature=specs)
+    labels, logits = np.ones((4, 6), "int32"), np.zeros((4, 6, 11), "float32")
+    assert float(loss(labels, logits)) == pytest.approx(np.log(11))
