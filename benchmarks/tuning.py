@@ -6,10 +6,12 @@ chosen their best epoch by. The systems:
 
 - default: the hand-picked recipe `multi30k`, trained for the whole time.
 - tuned: `tuning.tune_translation` around that recipe: it is the first trial.
-- random-search: KerasTuner's `RandomSearch` over a plain `build(hp)`, as its guide has
-  it, of the same layers, with an Adam of constant rate. Its trials have as many epochs
-  as `--epochs` says; one that the end of the time cuts off counts for nothing, since
-  KerasTuner gives no way to get at it.
+- random-search, bayesian, hyperband: KerasTuner's searches over a plain `build(hp)`, as
+  its guide has it, of the same layers, with an Adam of constant rate. Trials have at
+  most as many epochs as `--epochs` says; one that the end of the time cuts off counts
+  for nothing, since KerasTuner gives no way to get at it.
+- optuna: Optuna's TPE over the same `build`, with its pruner of asynchronous successive
+  halving.
 
     python -m benchmarks.tuning --data-dir DIRECTORY --minutes 60
     python -m benchmarks.tuning --data-dir DIRECTORY --pairs 3000 --minutes 20
@@ -29,8 +31,15 @@ import time
 from benchmarks import pictures, rounds
 
 MODULE = "benchmarks.tuning"
-SYSTEMS = ("default", "tuned", "random-search")
-COLOURS = {"default": "#64748b", "tuned": "#0f766e", "random-search": "#c2410c"}
+COLOURS = {
+    "default": "#64748b",
+    "tuned": "#0f766e",
+    "random-search": "#c2410c",
+    "bayesian": "#7c3aed",
+    "hyperband": "#b45309",
+    "optuna": "#2563eb",
+}
+SYSTEMS = tuple(COLOURS)
 SCORE = "val_token_crossentropy"
 # What is told of the model that each system has chosen.
 TOLD = ("encoder_layers", "decoder_layers", "num_heads", "key_dim", "model_dim")
@@ -44,7 +53,7 @@ def main():
         return
     options = ["--corpus", arguments.corpus, "--epochs", arguments.epochs]
     options += ["--source", arguments.source, "--target", arguments.target]
-    options += ["--algorithm", arguments.algorithm]
+    options += ["--algorithm", arguments.algorithm, "--seed", arguments.seed]
     for name in ("data_dir", "pairs"):
         if getattr(arguments, name):
             options += [f"--{name.replace('_', '-')}", getattr(arguments, name)]
@@ -68,6 +77,7 @@ def parse():
     add("--minutes", type=float, default=60.0, help="for each system")
     add("--epochs", type=rounds.count, default=9, help="most of a trial of KerasTuner")
     add("--algorithm", default="halving", help="tuned: or hyperband, random, bayesian")
+    add("--seed", type=int, default=0)
     add("--together", action="store_true", help="all systems at the same time")
     add("--picture", type=pathlib.Path, help="file for the picture")
     rounds.add_options(parser, default_rounds=1)
@@ -129,9 +139,10 @@ def work(arguments):
     from keras_seqattn import training
 
     training.keep_freed_memory()
-    keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(arguments.seed)
     task = Task(arguments)
-    run = {"default": run_default, "tuned": run_tuned, "random-search": run_random}
+    run = dict.fromkeys(SYSTEMS, run_keras_tuner)
+    run |= {"default": run_default, "tuned": run_tuned, "optuna": run_optuna}
 
     def answer(seconds):
         begin = time.monotonic()
@@ -272,6 +283,7 @@ def run_tuned(task, seconds, folder):
         max_seconds=seconds,
         directory=folder,
         verbose=False,
+        seed=arguments.seed,
         space=tuning.TranslationSpace.around(
             recipe, vocabulary_size=recipe.vocabulary_size
         ),
@@ -288,19 +300,16 @@ def run_tuned(task, seconds, folder):
     return study.best_model(), curve, len(known), best.configuration.model.options()
 
 
-def run_random(task, seconds, folder):
-    """Runs KerasTuner's own search over a plain `build(hp)`."""
+def make_build(task):
+    """Returns a plain `build(hp)`, as KerasTuner's guide has it, of the same layers."""
     import keras
-    import keras_tuner
 
     from keras_seqattn import models, training
-
-    size = task.tokenizer.vocabulary_size
 
     def build(hp):
         model_dim = hp.Choice("model_dim", [128, 192])
         model = models.TranslationTransformer(
-            size,
+            task.tokenizer.vocabulary_size,
             model_dim=model_dim,
             num_heads=hp.Choice("num_heads", [2, 4, 8]),
             encoder_layers=hp.Choice("encoder_layers", [2, 3, 4, 6]),
@@ -316,24 +325,37 @@ def run_random(task, seconds, folder):
         )
         return model
 
+    return build
+
+
+def run_keras_tuner(task, seconds, folder):
+    """Runs one of KerasTuner's own searches over the plain `build(hp)`."""
+    import keras_tuner
+
     def stop(model):
         raise keras_tuner.errors.FatalError("the time is over")
 
+    epochs, name = task.arguments.epochs, task.arguments.system
+    kind, options = {
+        "random-search": (keras_tuner.RandomSearch, {"max_trials": 10**6}),
+        "bayesian": (keras_tuner.BayesianOptimization, {"max_trials": 10**6}),
+        "hyperband": (keras_tuner.Hyperband, {"max_epochs": epochs}),
+    }[name]
     train, validation = task.batches()
     watch = make_watch(seconds, stop)
-    tuner = keras_tuner.RandomSearch(
-        build,
+    tuner = kind(
+        make_build(task),
         objective=keras_tuner.Objective(SCORE, "min"),
-        max_trials=10**6,
-        seed=1,
+        seed=1 + task.arguments.seed,
         directory=folder,
-        project_name="random",
+        project_name=name,
+        **options,
     )
     try:
         tuner.search(
             train,
             validation_data=validation,
-            epochs=task.arguments.epochs,
+            epochs=epochs,
             callbacks=[watch],
             shuffle=False,
             verbose=0,
@@ -344,6 +366,76 @@ def run_random(task, seconds, folder):
     if best is None:
         return None, watch.curve, len(trials), {}
     return tuner.load_model(best), watch.curve, len(trials), best.hyperparameters.values
+
+
+class Suggestions:
+    """A trial of Optuna's as the `hp` that a `build` asks."""
+
+    def __init__(self, trial):
+        """Keeps the trial."""
+        self._trial = trial
+
+    def Choice(self, name, values):  # noqa: N802
+        """Chooses one of several values."""
+        return self._trial.suggest_categorical(name, values)
+
+    def Float(self, name, low, high, sampling):  # noqa: N802
+        """Draws a number between two."""
+        return self._trial.suggest_float(name, low, high, log=sampling == "log")
+
+
+def run_optuna(task, seconds, folder):
+    """Runs Optuna's TPE with its pruner of successive halving over the same `build`."""
+    import keras
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    build = make_build(task)
+    train, validation = task.batches()
+    best, most = (math.inf, None, {}), f"{folder}/best.weights.h5"
+
+    def stop(model):
+        model.stop_training = True
+
+    watch = make_watch(seconds, stop)
+
+    def objective(trial):
+        nonlocal best
+        keras.utils.clear_session()
+        model = build(Suggestions(trial))
+
+        def report(epoch, logs):
+            nonlocal best
+            if logs[SCORE] < best[0]:
+                model.save_weights(most)
+                best = logs[SCORE], trial.number, trial.params
+            trial.report(logs[SCORE], epoch + 1)
+            model.stop_training |= trial.should_prune()
+
+        history = model.fit(
+            train,
+            validation_data=validation,
+            epochs=task.arguments.epochs,
+            shuffle=False,
+            verbose=0,
+            callbacks=[watch, keras.callbacks.LambdaCallback(on_epoch_end=report)],
+        )
+        scores = history.history.get(SCORE)
+        if not scores or trial.should_prune():
+            raise optuna.TrialPruned
+        return min(scores)
+
+    study = optuna.create_study(
+        sampler=optuna.samplers.TPESampler(seed=task.arguments.seed),
+        pruner=optuna.pruners.SuccessiveHalvingPruner(),
+    )
+    study.optimize(objective, timeout=seconds)
+    _, number, chosen = best
+    if number is None:
+        return None, watch.curve, len(study.trials), {}
+    model = build(Suggestions(optuna.trial.FixedTrial(chosen)))
+    model.load_weights(most)
+    return model, watch.curve, len(study.trials), chosen
 
 
 def completed(tuner, best_of):
