@@ -210,3 +210,20 @@ def test_ids_that_are_seen_to_be_outside_are_refused(ids):
     )
     with pytest.raises(ValueError, match=wrong):
         layer(np.ones((1, 2, 3), "float32"), reverse=True)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_logits_may_have_a_bias(rng, training):
+    layer = layers.PositionalEmbedding(10, 6, logits_bias=True)
+    layer.build()
+    bias = rng.normal(size=10).astype("float32")
+    layer.bias_layer.bias.assign(bias)
+    x = rng.normal(size=(2, 3, 6)).astype("float32")
+    expected = x @ ops.convert_to_numpy(layer.embeddings).T + bias
+    for logits in (
+        layer(x, reverse=True, training=training),
+        layer.logits(x),
+        layer.logits(x, layer.logits_kernel()),
+    ):
+        logits = ops.convert_to_numpy(logits)
+        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)

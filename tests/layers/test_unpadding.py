@@ -224,3 +224,13 @@ def test_an_attention_of_another_class_is_given_all_positions():
         ops.convert_to_tensor(X), mask=mask, training=True
     )
     assert tuple(output.shape) == X.shape
+
+
+def test_a_block_of_ones_own_gets_the_padding_too():
+    class Doubled(keras.layers.Layer):
+        def call(self, x, mask=None):
+            return 2 * x
+
+    stack = layers.TransformerStack([Doubled()])
+    output = stack(X, mask=mask_of("some"), training=True)
+    np.testing.assert_array_equal(ops.convert_to_numpy(output), 2 * X)

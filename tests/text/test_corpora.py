@@ -242,6 +242,7 @@ def test_a_file_with_another_sum_is_refused(files, monkeypatch):
         (("wmt", "en", "de"), r"`name` must be one of .*name='wmt'"),
         (("multi30k", "en", "es"), r"`target` must be one of .*target='es'"),
         (("multi30k", "xx", "de"), r"`source` must be one of .*source='xx'"),
+        (("phrases", 3, "de"), "`source` must be a string. Received: source=3"),
         (("multi30k", "en", "en"), r"`target` must differ.*target='en'"),
         (("multi30k", "en", "de", "test"), r"`split` must be one of.*split='test'"),
         (("phrases", "en", "xx"), r"`target` must be one of .*target='xx'"),

@@ -121,14 +121,15 @@ def test_nothing_is_tokenized_again(tmp_path):
     assert Counting.count == 2 * len(SOURCES)
 
 
-def test_it_goes_on_after_a_stop(tmp_path, monkeypatch):
+@pytest.mark.parametrize("left", [b"half a block", b""], ids=str)
+def test_it_goes_on_after_a_stop(tmp_path, monkeypatch, left):
     tokenizer, Counting.count = Counting(), 0
     append = token_cache.Journal.append
     done = itertools.count()
 
     def stop(journal, *arguments):
         if next(done) == 3:
-            journal.path.open("ab").write(b"half a block")
+            journal.path.open("ab").write(left)
             raise KeyboardInterrupt
         append(journal, *arguments)
 
