@@ -49,9 +49,9 @@ TESTS = {
     "test_terminology.py test_arguments.py test_bad_arguments.py test_empty.py "
     "test_unknown_arguments.py test_audit.py test_golden.py test_recipes.py "
     "test_doctests.py",
-    "tensorflow": "text layers/test_dropout.py layers/test_factors.py "
-    "layers/test_unpadding.py training/test_crossentropy.py "
-    "training/test_optimizers.py",
+    "tensorflow": "text layers/test_chunked.py layers/test_dropout.py "
+    "layers/test_factors.py layers/test_unpadding.py training/test_crossentropy.py "
+    "training/test_losses.py training/test_optimizers.py",
 }
 PYTEST = "pytest -q -p no:cacheprovider --hypothesis-seed=0".split()
 FORK = multiprocessing.get_context("fork")

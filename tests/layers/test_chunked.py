@@ -317,3 +317,27 @@ def test_lengths_may_be_unknown_and_masks_of_unknown_shape(rng):
             *(x[:, :, None] for x in (query, value, value)), mask=mask, causal=True
         )
         np.testing.assert_allclose(output, expected[:, :, 0], atol=1e-5)
+
+
+@pytest.mark.backends("tensorflow")
+def test_a_length_that_only_the_running_program_knows(rng):
+    import tensorflow as tf
+
+    def attend(query, key, mask):
+        with tf.GradientTape() as tape:
+            tape.watch((query, key))
+            output = chunked_attention(
+                query, key, key, mask=mask, causal=True, block_length=3
+            )
+            total = tf.reduce_sum(output**2)
+        return output, *tape.gradient(total, (query, key))
+
+    vectors = tf.TensorSpec((B, None, H, K))
+    specs = vectors, vectors, tf.TensorSpec((B, 1, 1, None), "bool")
+    program = tf.function(attend, input_signature=specs)
+    query, key = (
+        tf.constant(rng.normal(size=(B, length, H, K)), "float32") for length in (T, S)
+    )
+    given = query, key, tf.constant(rng.random((B, 1, 1, S)) < 0.6)
+    for found, expected in zip(program(*given), attend(*given), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-4)

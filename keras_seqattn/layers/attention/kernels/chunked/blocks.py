@@ -147,6 +147,14 @@ def scan_blocks(
         carry, result = function(carried[results:], *block)
         return (*like, *carry), (*result, *carry)
 
+    def step_of_number(carried, number):
+        return step(carried, (number, *(x[number] for x in blocks)))
+
     numbers = ops.arange(ops.shape(blocks[0])[0], dtype="int32")
-    carried, stacked = ops.scan(step, (*like, *carry), (numbers, *blocks))
+    like_all = (*like, *carry)
+    if blocks[0].shape[0] is None:
+        # On TensorFlow `ops.scan` takes several tensors of a known length alone.
+        carried, stacked = ops.scan(step_of_number, like_all, numbers)
+    else:
+        carried, stacked = ops.scan(step, like_all, (numbers, *blocks))
     return carried[results:], stacked[:results]
