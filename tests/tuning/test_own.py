@@ -11,7 +11,7 @@ import pytest
 import keras_seqattn as ks
 from keras_seqattn.tuning import trials
 
-pytestmark = pytest.mark.backends("jax", slow=("tensorflow", "torch"))
+pytestmark = pytest.mark.backends("torch", slow=("tensorflow", "jax"))
 
 rng = np.random.default_rng(0)
 X = rng.integers(1, 9, (48, 6))
