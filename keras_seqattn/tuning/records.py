@@ -6,11 +6,12 @@ oracle knows; `clock.json`, the seconds spent; and for each trial a folder
 `best.weights.h5`, the weights of its best epoch.
 """
 
+import contextlib
 import dataclasses
 import json
 import pathlib
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from keras_seqattn.annotations import Path
@@ -246,6 +247,20 @@ class TrialRecord:
         if len(self.epochs) < num_epochs:
             return None
         return BEST[direction](epoch["score"] for epoch in self.epochs[:num_epochs])
+
+
+@contextlib.contextmanager
+def without_optimizer(model: Any) -> Iterator[None]:
+    """Lets weights be saved and loaded without those of the optimizer.
+
+    Args:
+        model: A Keras model, which has its optimizer again behind the block.
+    """
+    optimizer, model.optimizer = model.optimizer, None
+    try:
+        yield
+    finally:
+        model.optimizer = optimizer
 
 
 def own_values(values: dict[str, Any]) -> dict[str, Any]:

@@ -122,7 +122,8 @@ class Study:
                     "task=None."
                 )
             model = self._task.hypermodel.build(self.best_hyperparameters)
-            model.load_weights(best.best_weights)
+            with records.without_optimizer(model):
+                model.load_weights(best.best_weights)
             return model
         return best.configuration.make_model(weights=best.best_weights)
 

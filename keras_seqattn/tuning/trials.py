@@ -65,13 +65,11 @@ class Candidate(keras.callbacks.Callback):
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Writes the weights; those of the optimizer are in the trial's state."""
-        model, optimizer = self.model, self.model.optimizer
-        model.optimizer = None
-        try:
-            with replacing(self._record.last_weights) as unfinished:
-                model.save_weights(unfinished)
-        finally:
-            model.optimizer = optimizer
+        with (
+            records.without_optimizer(self.model),
+            replacing(self._record.last_weights) as unfinished,
+        ):
+            self.model.save_weights(unfinished)
 
 
 class Recorder(keras.callbacks.Callback):

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import warnings
 
 import keras
 import keras_tuner
@@ -60,7 +61,9 @@ def tune(folder, build=build, train=TRAIN, validation=VALIDATION, **options):
 def test_the_best_model_scores_what_the_study_says(tmp_path, objective, made):
     study = tune(tmp_path, made, objective=objective)
     name = study.objective.removeprefix("val_")
-    scores = study.best_model().evaluate(*VALIDATION, verbose=0, return_dict=True)
+    with warnings.catch_warnings(action="error"):
+        model = study.best_model()
+    scores = model.evaluate(*VALIDATION, verbose=0, return_dict=True)
     assert scores[name] == pytest.approx(study.best_score, abs=1e-5)
     table = study.table()
     assert len(table) >= 3
