@@ -116,8 +116,7 @@ def tune_translation(
 
 
 def tune(
-    build: "Callable[[keras_tuner.HyperParameters], keras.Model] | "
-    "keras_tuner.HyperModel",
+    build: "Callable[..., keras.Model] | keras_tuner.HyperModel",
     train: Any,
     validation: Any,
     *,
