@@ -5,9 +5,11 @@ The best third of those that a rung has seen goes on to the next, each with the 
 it had. A part of the time is spent so; the rest belongs to the leader, the best at the
 highest rung that any has reached, until it gets no better.
 
-What acts late (dropout, smoothing, depth) looks worse than it is on a low rung. So a
-rung promotes by groups: trainings with more of it than the first trial has compete with
-each other alone, and meet the rest where the last rung decides.
+What acts late (dropout, smoothing, depth, a lower rate) looks worse than it is on a low
+rung, and what acts early, less of these or a higher rate, looks better. So a rung
+promotes by groups: trainings that act later or earlier than the first trial compete
+with their like alone. One that acts later leads as soon as it is ahead nevertheless;
+one that acts earlier does not lead before the first trial has come to its end.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
@@ -38,8 +40,8 @@ WIDTH, CHANGED, MOST_CHANGED, WIDENING = 0.25, 0.35, 0.8, 12
 MOST_GUESSES = 20  # of a value that is another one
 # Epochs without a better one after which a training is as good as it gets.
 PATIENCE = 8
-# Of what a trial has more than the first one, it shows on the last rungs.
-LATE = ("dropout", "label_smoothing", "encoder_layers", "decoder_layers")
+# How the names of hyperparameters end of which more acts late, and less does.
+LATE_IF_MORE, LATE_IF_LESS = ("dropout", "smoothing", "layers", "decay"), ("rate",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,9 +184,8 @@ class Plan:
         step = self._promotion(trainings, known)
         if step is None and may_draw:
             step = Step(0)
-        goes_on = leader.status not in records.UNFINISHED and not (
-            has_settled(leader) or len(leader.epochs) >= self.epochs
-        )
+        is_running = leader.status in records.UNFINISHED
+        goes_on = not is_running and not self._has_ended(leader)
         if goes_on and (step is None or self._is_spent(step, leader, known)):
             return Step(RUNGS, leader.trial_id)
         return step
@@ -192,12 +193,21 @@ class Plan:
     def leader(
         self, trainings: Sequence[TrialRecord], known: Sequence[TrialRecord]
     ) -> TrialRecord | None:
-        """Returns the best training at the highest rung that any has reached."""
+        """Returns the best training at the highest rung that any has reached.
+
+        Those that act earlier than the first trial count when that has come to its end.
+        """
+        first = [r for r in trainings if is_continuation(r, known[0], known)]
+        if first and not self._has_ended(first[0]):
+            trainings = [r for r in trainings if not acts_early(r, known[0])]
         for rung in reversed(range(RUNGS)):
             found = self._ranked(trainings, rung, known)
             if found:
                 return found[0]
         return records.best_of(trainings, self.direction)
+
+    def _has_ended(self, record):
+        return has_settled(record) or len(record.epochs) >= self.epochs
 
     def _ranked(self, trainings, rung, known):
         """Returns the trainings that a rung has seen, the best first."""
@@ -211,9 +221,11 @@ class Plan:
         first = known[0]
         for rung in reversed(range(RUNGS - 1)):
             ranked = self._ranked(trainings, rung, known)
-            late = [record for record in ranked if acts_late(record, first)]
-            soon = [record for record in ranked if not acts_late(record, first)]
-            for group in (soon, late):
+            groups = {}
+            for record in ranked:
+                kind = acts_late(record, first), acts_early(record, first)
+                groups.setdefault(kind, []).append(record)
+            for group in groups.values():
                 for record in group[: len(group) // REDUCTION]:
                     if not self._is_paused_at(record, rung, known):
                         continue
@@ -263,16 +275,46 @@ def has_settled(record: TrialRecord) -> bool:
     return len(record.epochs) - (record.best_epoch or 0) >= PATIENCE
 
 
+def is_continuation(
+    record: TrialRecord, first: TrialRecord, known: Sequence[TrialRecord]
+) -> bool:
+    """Whether a training is that of a trial, gone on with or not."""
+    by_id = {each.trial_id: each for each in known}
+    while record.continued_from is not None:
+        record = by_id[record.continued_from]
+    return record.trial_id == first.trial_id
+
+
 def acts_late(record: TrialRecord, first: TrialRecord) -> bool:
-    """Whether a trial has more than the first one of what shows late in a training.
+    """Whether a trial has more than another of what shows late in a training.
 
     Example:
         >>> first, other = TrialRecord("0"), TrialRecord("1")
         >>> first.values, other.values = {"dropout": 0.1}, {"dropout": 0.3}
-        >>> acts_late(other, first)
+        >>> acts_late(other, first), acts_early(other, first)
+        (True, False)
+    """
+    for name in record.values.keys() & first.values.keys():
+        value, other = record.values[name], first.values[name]
+        if not isinstance(value, int | float) or not isinstance(other, int | float):
+            continue
+        if name.endswith(LATE_IF_MORE) and value > other:
+            return True
+        if name.endswith(LATE_IF_LESS) and value < other:
+            return True
+    return False
+
+
+def acts_early(record: TrialRecord, first: TrialRecord) -> bool:
+    """Whether a trial has less than another of what shows late in a training.
+
+    Example:
+        >>> first, other = TrialRecord("0"), TrialRecord("1")
+        >>> first.values, other.values = {"learning_rate": 1e-3}, {"learning_rate": 0.1}
+        >>> acts_early(other, first)
         True
     """
-    return any(record.values.get(name, 0) > first.values.get(name, 0) for name in LATE)
+    return acts_late(first, record)
 
 
 def vary(

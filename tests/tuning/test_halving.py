@@ -71,6 +71,33 @@ def test_what_acts_late_competes_with_its_like():
     assert plan().next_step(known) == halving.Step(1, "4")
 
 
+def test_what_acts_early_leads_when_the_first_has_come_to_its_end():
+    first = {"dropout": 0.1, "learning_rate": 0.001}
+    known = [record(0, [2.0], values=first)]
+    known.append(record(1, [1.0], values=first | {"learning_rate": 0.004}))
+    known.append(record(2, [1.5], values=first | {"dropout": 0.3}))
+    known.append(record(3, [1.2], values={"dropout": 0.3, "learning_rate": 0.004}))
+    tips = halving.tips(known)
+    assert plan().leader(tips, known) is known[2]  # late, and ahead nevertheless
+    known.append(record(4, [2.0] * 9, continued_from="0", values=first))
+    assert halving.is_continuation(known[4], known[0], known)
+    assert halving.has_settled(known[4])
+    assert plan().leader(halving.tips(known), known) is known[4]  # on a higher rung
+    known.append(record(5, [1.0] * 9, continued_from="1", values=known[1].values))
+    assert plan().leader(halving.tips(known), known) is known[5]
+
+
+def test_names_tell_what_acts_late():
+    def made(**values):
+        return TrialRecord("0", values=values)
+
+    first = made(num_layers=2, weight_decay=0.1, learning_rate="cosine")
+    assert halving.acts_late(made(num_layers=3), first)
+    assert halving.acts_early(made(weight_decay=0.0), first)
+    assert not halving.acts_late(made(learning_rate="constant"), first)
+    assert not halving.acts_early(made(num_heads=2, units=3), first)
+
+
 def test_the_leader_has_its_share_of_the_time():
     leader = record(0, [3.0, 2.0, 1.0])
     timed = plan(seconds=100.0, epochs=1000)
