@@ -38,7 +38,8 @@ TIMED = slice(1, 4)
 # is that one more changes; both double with so many draws of which none was the best.
 WIDTH, CHANGED, MOST_CHANGED, WIDENING = 0.25, 0.35, 0.8, 12
 MOST_GUESSES = 20  # of a value that is another one
-# Epochs without a better one after which a training is as good as it gets.
+# Epochs without a better one after which a training is as good as it gets; or half of
+# those up to the best one, if that is more.
 PATIENCE = 8
 # How the names of hyperparameters end of which more acts late, and less does.
 LATE_IF_MORE, LATE_IF_LESS = ("dropout", "smoothing", "layers", "decay"), ("rate",)
@@ -272,7 +273,8 @@ def has_settled(record: TrialRecord) -> bool:
         >>> has_settled(TrialRecord("0", epochs=epochs, best_epoch=1))
         True
     """
-    return len(record.epochs) - (record.best_epoch or 0) >= PATIENCE
+    best = record.best_epoch or 0
+    return len(record.epochs) - best >= max(PATIENCE, best / 2)
 
 
 def is_continuation(

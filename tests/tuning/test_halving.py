@@ -195,3 +195,10 @@ def test_nothing_over_budget_is_begun(simulated, study):
     table = found.table()
     assert (table["parameters"].dropna() <= 2600).all()
     assert (table["status"] == "over budget").any()
+
+
+def test_a_long_training_has_more_patience():
+    scores = [1.0 - epoch / 100 for epoch in range(30)]  # it gets better till the 30th
+    assert not halving.has_settled(record(0, [*scores, *[9.0] * 14]))
+    assert halving.has_settled(record(0, [*scores, *[9.0] * 15]))
+    assert halving.has_settled(record(0, [*scores[:10], *[9.0] * 8]))
