@@ -1,6 +1,7 @@
 """Which training goes on next: asynchronous successive halving around a leader.
 
-A training pauses at rungs, each three times as many target tokens as the one before.
+A training pauses at rungs, each three times as many target tokens, or seconds where
+they are limited, as the one before.
 The best third of those that a rung has seen goes on to the next, each with the training
 it had. A part of the time is spent so; the rest belongs to the leader, the best at the
 highest rung that any has reached, until it gets no better.
@@ -32,6 +33,8 @@ from keras_seqattn.tuning.records import TrialRecord
 
 # Of which the best goes on; and rungs between the first and the last.
 REDUCTION, RUNGS = 3, 4
+# Beside a trial's hyperparameters: the number of the rung at which it pauses.
+RUNG = "tuner/rung"
 # The epochs whose seconds are a trial's speed: the first one compiles.
 TIMED = slice(1, 4)
 # Of a draw: how far a hyperparameter moves, in shares of its range, and how probable it
@@ -85,10 +88,11 @@ class Plan:
     ) -> list[int] | None:
         """Returns the epochs after which a training has reached each rung.
 
-        With a limit of seconds the last rung is what the leader's share of them is
-        enough for, at the speed of the first trial, or what the longest training needed
-        that got no better; and none is shorter than what a first step costs, which
-        compiles.
+        Rungs are tokens; with a limit of seconds they are seconds, so that a model is
+        compared for what it becomes in the time, and not by what it learns from a
+        token. The last is then the leader's share of them, or what the longest training
+        needed that got no better; and none is shorter than what a first step costs,
+        which compiles.
 
         Args:
             record: The training's `TrialRecord`.
@@ -98,20 +102,33 @@ class Plan:
             List of integers, one a rung, the last at most `epochs`; None while the
             first trial has not shown its speed.
         """
-        last, least = self.epochs * self.tokens(record), 0.0
-        if math.isfinite(self.seconds):
-            timed = [r for r in known if r.epochs[TIMED]]
-            if not timed:
-                return None
-            epochs, tokens = timed[0].epochs, self.tokens(timed[0])
-            epoch = statistics.median(e["seconds"] for e in epochs[TIMED])
-            last = min(last, self.share * self.seconds / epoch * tokens)
-            least = (epochs[0]["seconds"] / epoch - 1) * tokens
-        ended = [len(r.epochs) * self.tokens(r) for r in known if has_settled(r)]
+        timed = [r for r in known if r.epochs[TIMED]]
+        is_timed = math.isfinite(self.seconds)
+        if is_timed and not timed:
+            return None
+        epoch = self._epoch_cost(record, timed)
+        last, least = self.epochs * epoch, 0.0
+        if is_timed:
+            last = min(last, self.share * self.seconds)
+            compiled = timed[0].epochs[0]["seconds"]
+            least = compiled - self._epoch_cost(timed[0], timed)
+        ended = [
+            len(r.epochs) * self._epoch_cost(r, timed) for r in known if has_settled(r)
+        ]
         last = min([last, max(ended)]) if ended else last
         rungs = [max(last / REDUCTION**i, least) for i in reversed(range(RUNGS))]
-        per_epoch = self.tokens(record)
-        return [max(1, math.ceil(round(rung / per_epoch, 6))) for rung in rungs]
+        return [max(1, math.ceil(round(rung / epoch, 6))) for rung in rungs]
+
+    def _epoch_cost(self, record, timed):
+        """Returns the seconds of an epoch where they are limited, else its tokens.
+
+        Those of a training that has not shown its speed are guessed by the first's.
+        """
+        if not math.isfinite(self.seconds):
+            return self.tokens(record)
+        like = record if record.epochs[TIMED] else timed[0]
+        seconds = statistics.median(epoch["seconds"] for epoch in like.epochs[TIMED])
+        return seconds * self.tokens(record) / self.tokens(like)
 
     def has_reached(
         self, record: TrialRecord, rung: int, known: Sequence[TrialRecord]
@@ -148,7 +165,7 @@ class Plan:
             step = self.next_step(known)
             if step is None or step.continued != record.trial_id:
                 return True
-            rung = step.rung
+            record.values[RUNG] = rung = step.rung
             return False
 
         return pauses
@@ -211,9 +228,17 @@ class Plan:
         return has_settled(record) or len(record.epochs) >= self.epochs
 
     def _ranked(self, trainings, rung, known):
-        """Returns the trainings that a rung has seen, the best first."""
+        """Returns the trainings that a rung has seen, the best first.
+
+        One that is slow may have come further than it was sent.
+        """
         scores = {r.trial_id: self.score(r, rung, known) for r in trainings}
-        seen = [r for r in trainings if scores[r.trial_id] is not None]
+        seen = [
+            r
+            for r in trainings
+            if scores[r.trial_id] is not None
+            and (has_settled(r) or self._sent_to(r, known) >= rung)
+        ]
         reverse = self.direction == "max"
         return sorted(seen, key=lambda r: scores[r.trial_id], reverse=reverse)
 
@@ -236,7 +261,18 @@ class Plan:
     def _is_paused_at(self, record, rung, known):
         if record.status in records.UNFINISHED or has_settled(record):
             return False
-        return self.score(record, rung + 1, known) is None
+        if self.score(record, rung + 1, known) is None:
+            return True
+        return self._sent_to(record, known) == rung
+
+    def _sent_to(self, record, known):
+        """Returns the rung at which a training pauses, the last of those that are one.
+
+        Rungs are one where they are after the same epoch of the first trial.
+        """
+        rung = min(record.values.get(RUNG, RUNGS), RUNGS - 1)
+        epochs = self.rung_epochs(known[0], known)
+        return max(r for r in range(RUNGS) if epochs[r] == epochs[rung])
 
     def _is_spent(self, step, leader, known):
         """Whether a step would take more time than is there beside the leader's."""

@@ -263,7 +263,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
 
     def _to_run(self, values, rung):
         running = trials.TrialStatus.RUNNING
-        return {"status": running, "values": {**values, "tuner/rung": rung}}
+        return {"status": running, "values": {**values, halving.RUNG: rung}}
 
     def _known(self):
         """Returns all records, and the number of draws, those just given out too."""

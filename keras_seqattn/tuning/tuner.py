@@ -151,7 +151,7 @@ class Tuner(keras_tuner.Tuner):
         epochs = hp.values.get("tuner/epochs", settings.epochs)
         is_done = self._is_hopeless
         if settings.plan is not None:
-            is_done = settings.plan.pauses(hp.values["tuner/rung"], settings.directory)
+            is_done = settings.plan.pauses(hp.values[halving.RUNG], settings.directory)
         return trials.fit(model, hp, settings, record, epochs, is_done)
 
     def _is_hopeless(self, record):

@@ -42,6 +42,28 @@ def test_rungs_come_from_the_most_epochs_or_from_the_time():
     assert timed.rung_epochs(two, [two, settled]) == [1, 1, 3, 9]
 
 
+def test_with_a_limit_of_seconds_a_slower_model_has_fewer_epochs():
+    first = record(0, [3.0, 2.0, 2.0])
+    slow = record(1, [3.0, 2.0], seconds=2.0)
+    timed = plan(seconds=72.0, epochs=1000)
+    assert timed.rung_epochs(first, [first, slow]) == [2, 6, 18, 54]
+    assert timed.rung_epochs(slow, [first, slow]) == [1, 3, 9, 27]
+    assert plan().rung_epochs(slow, [first, slow]) == [1, 3, 9, 27]
+
+
+@pytest.mark.parametrize("score", [9.0, 1.0])
+def test_who_is_slow_is_promoted_rung_by_rung(score):
+    """In seconds it may be past a further rung: it does not lead for that."""
+    timed = plan(seconds=72.0, epochs=1000, workers=100)
+    sent = {"values": {halving.RUNG: 0}}
+    known = [record(0, [3.0, 2.0, 2.0], **sent), record(1, [3.5, 3.0], **sent)]
+    known.append(record(2, [score, score], seconds=20.0, **sent))
+    assert timed.rung_epochs(known[2], known) == [1, 1, 1, 3]
+    best = "2" if score < 2 else "0"
+    assert timed.leader(halving.tips(known), known).trial_id == best
+    assert timed.next_step(known) == halving.Step(1, best)
+
+
 def test_a_larger_vocabulary_has_fewer_tokens_and_more_epochs():
     tokens = {"0": 100, "1": 50}
     of_size = plan(tokens=lambda record: tokens[record.trial_id], epochs=9)
@@ -102,12 +124,13 @@ def test_the_leader_has_its_share_of_the_time():
     leader = record(0, [3.0, 2.0, 1.0])
     timed = plan(seconds=100.0, epochs=1000)
     assert timed.next_step([leader]) == halving.Step(0)
-    known = [leader, record(1, [9.0] * 3, seconds=9.0)]
+    at_first = {"values": {halving.RUNG: 0}}
+    known = [leader, record(1, [9.0] * 3, seconds=9.0, **at_first)]
     assert timed.next_step(known) == halving.Step(halving.RUNGS, "0")
     assert plan(seconds=100.0, epochs=1000, workers=2).next_step(known) == halving.Step(
         0
     )
-    known.append(record(2, [8.0] * 3, seconds=9.0))
+    known.append(record(2, [8.0] * 3, seconds=9.0, **at_first))
     assert timed.next_step(known) == halving.Step(1, "0")  # to compare with others
 
 
