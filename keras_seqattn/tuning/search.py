@@ -137,9 +137,9 @@ def tune(
     """Searches the hyperparameters with which a model of your own becomes best.
 
     Does for any `build(hp)` what `tune_translation` does for translation, and is killed
-    and called again as that is. The first trial has the defaults of the
-    hyperparameters, so that no study with "halving" ends below what they give in its
-    time. A compiled model is expected, with the learning rate or schedule that it is to
+    and called again as that is. The first trial of "halving" has the defaults of the
+    hyperparameters, and leads until another one is ahead where both can be compared. A
+    compiled model is expected, with the learning rate or schedule that it is to
     have. Where its optimizer averages the weights (`use_ema`), the average is scored.
 
     Args:
