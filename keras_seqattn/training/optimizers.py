@@ -72,6 +72,7 @@ class Adam(keras.optimizers.Adam):
         super().__init__(learning_rate, **kwargs)
         self.ema_warmup = ema_warmup
         self.learning_rate_factors = dict(factors or {})
+        self._factors = {}  # by the id of a weight
 
     @property
     def ema_momentum(self) -> float | Tensor:
@@ -85,14 +86,27 @@ class Adam(keras.optimizers.Adam):
     def ema_momentum(self, momentum: float) -> None:
         self._ema_momentum = momentum
 
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Makes the moments, and learns which weights have a rate of their own."""
+        super().build(variables)
+        for variable in variables:
+            for pattern, factor in self.learning_rate_factors.items():
+                if re.search(pattern, variable.path):
+                    # TensorFlow hands `update_step` its own variable, or a replica's.
+                    value = variable.value
+                    replicas = getattr(value, "values", ())
+                    replicas = replicas if isinstance(replicas, tuple) else ()
+                    ids = map(id, (variable, value, *replicas))
+                    self._factors |= dict.fromkeys(ids, factor)
+                    break
+
     def update_step(
         self, gradient: Any, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
         """Updates one weight and its moments."""
-        for pattern, factor in self.learning_rate_factors.items():
-            if re.search(pattern, variable.path):
-                learning_rate = learning_rate * ops.cast(factor, learning_rate.dtype)
-                break
+        factor = self._factors.get(id(variable))
+        if factor is not None:
+            learning_rate = learning_rate * ops.cast(factor, learning_rate.dtype)
         super().update_step(dense(gradient), variable, learning_rate)
 
     def get_config(self) -> dict[str, Any]:

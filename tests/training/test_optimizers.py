@@ -138,3 +138,19 @@ def test_replicas_train_too():
         ours = trained(Adam, jit_compile=False)
     for name, expected in trained(keras.optimizers.Adam, jit_compile=False).items():
         np.testing.assert_allclose(ours[name], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_factors_of_rates_hold_in_a_training(jit_compile):
+    if jit_compile and keras.backend.backend() == "torch":
+        pytest.skip("torch compiles by Dynamo")
+    options = {"jit_compile": jit_compile, "beta_2": 0.999}
+    plain = trained(Adam, **options, learning_rate=0.02)
+    halved = trained(Adam, **options, learning_rate_factors={"kernel": 2.0, "s$": 2.0})
+    weights = [name for name in plain if "adam" not in name]
+    assert len(weights) == 4
+    for name in weights:
+        np.testing.assert_allclose(halved[name], plain[name], rtol=1e-4, atol=1e-5)
+    other = trained(Adam, **options, learning_rate_factors={"kernel": 2.0})
+    (bias,) = [name for name in weights if name.endswith("b/bias")]
+    assert not np.allclose(other[bias], plain[bias], rtol=1e-3)
