@@ -444,7 +444,7 @@ def test_ones_and_zeros_are_a_mask(rng, name):
         np.testing.assert_array_equal(numpy(output), expected)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_a_norm_of_queries_and_keys_lets_masks_pass(rng):
     """Keras warns of a layer that destroys a mask."""
     ids = np.array([[3, 4, 0]])

@@ -55,7 +55,7 @@ def test_a_study_finds_a_model_that_scores_what_it_says(tmp_path):
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "study.csv").read_text().startswith("trial,status,score")
     cold = tuning.Study(tmp_path)
-    with pytest.raises(ValueError, match="`corpus` must be given.*Received: corpus=No"):
+    with pytest.raises(ValueError, match="`task` must be given.*Received: task=No"):
         cold.best_translator()
 
 
