@@ -21,7 +21,7 @@ Reference:
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -215,7 +215,7 @@ class Plan:
 
         Those that act earlier than the first trial count when that has come to its end.
         """
-        first = [r for r in trainings if is_continuation(r, known[0], known)]
+        first = [r for r in trainings if known[0] in lineage(r, known)]
         if first and not self._has_ended(first[0]):
             trainings = [r for r in trainings if not acts_early(r, known[0])]
         for rung in reversed(range(RUNGS)):
@@ -279,10 +279,7 @@ class Plan:
         if not math.isfinite(self.seconds) or step.continued == leader.trial_id:
             return False
         by_id = {record.trial_id: record for record in known}
-        own, ancestor = 0.0, leader
-        while ancestor is not None:
-            own += ancestor.seconds
-            ancestor = by_id.get(ancestor.continued_from)
+        own = sum(record.seconds for record in lineage(leader, known))
         others = sum(record.seconds for record in known) - own
         source = leader if step.continued is None else by_id[step.continued]
         begun = 0 if step.continued is None else len(source.epochs)
@@ -313,14 +310,12 @@ def has_settled(record: TrialRecord) -> bool:
     return len(record.epochs) - best >= max(PATIENCE, best / 2)
 
 
-def is_continuation(
-    record: TrialRecord, first: TrialRecord, known: Sequence[TrialRecord]
-) -> bool:
-    """Whether a training is that of a trial, gone on with or not."""
+def lineage(record: TrialRecord, known: Sequence[TrialRecord]) -> Iterator[TrialRecord]:
+    """Yields the records of a training, the last first: those that it goes on from."""
     by_id = {each.trial_id: each for each in known}
-    while record.continued_from is not None:
-        record = by_id[record.continued_from]
-    return record.trial_id == first.trial_id
+    while record is not None:
+        yield record
+        record = by_id.get(record.continued_from)
 
 
 def acts_late(record: TrialRecord, first: TrialRecord) -> bool:

@@ -102,7 +102,7 @@ def test_what_acts_early_leads_when_the_first_has_come_to_its_end():
     tips = halving.tips(known)
     assert plan().leader(tips, known) is known[2]  # late, and ahead nevertheless
     known.append(record(4, [2.0] * 9, continued_from="0", values=first))
-    assert halving.is_continuation(known[4], known[0], known)
+    assert [*halving.lineage(known[4], known)] == [known[4], known[0]]
     assert halving.has_settled(known[4])
     assert plan().leader(halving.tips(known), known) is known[4]  # on a higher rung
     known.append(record(5, [1.0] * 9, continued_from="1", values=known[1].values))
