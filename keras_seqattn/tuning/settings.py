@@ -165,6 +165,13 @@ class Settings(Config):
         oracle.max_trials = max_trials
         return oracle
 
+    def excess(self, parameters: int) -> str | None:
+        """Returns by how much a model has too many weights; None if it has not."""
+        limit = self.max_parameters
+        if limit is None or parameters <= limit:
+            return None
+        return f"{parameters} parameters, {limit} allowed"
+
     def refusal(self, values: dict[str, Any]) -> str | None:
         """Returns what of a draw is over budget, before anything is built.
 
@@ -179,11 +186,9 @@ class Settings(Config):
         configuration = self.task.configuration(hp)
         if configuration is None:
             return None  # Only a model tells.
-        count, limit = configuration.count_parameters(), self.max_parameters
-        if limit is not None and count > limit:
-            return f"{count} parameters, {limit} allowed"
-        if self.max_latency is None:
-            return None
+        excess = self.excess(configuration.count_parameters())
+        if excess is not None or self.max_latency is None:
+            return excess
         # A model of this shape may have been found too slow.
         for record in records.load_records(self.directory):
             slow = record.status == records.OVER_BUDGET

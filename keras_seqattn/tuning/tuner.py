@@ -237,14 +237,11 @@ class Tuner(keras_tuner.Tuner):
 
     def _check_size(self, model, record):
         """Counts the weights of a model of which nothing told them before."""
-        limit = self._settings.max_parameters
         if record.parameters is None:
             record.parameters = model.count_params()
-        if limit is not None and record.parameters > limit:
-            raise trials.TrialEnded(
-                records.OVER_BUDGET,
-                f"{record.parameters} parameters, {limit} allowed",
-            )
+        excess = self._settings.excess(record.parameters)
+        if excess is not None:
+            raise trials.TrialEnded(records.OVER_BUDGET, excess)
 
     def _check_latency(self, model, record):
         """Measures, once, the seconds of a sentence, where they have a limit."""
