@@ -13,20 +13,19 @@ by the accuracy on the test's names of the model with the best validation:
 
 - defaults: the values that `hp` has by default, trained for the whole time.
 - tuned: `tuning.tune` over that `build(hp)`.
-- random, bayesian, hyperband: KerasTuner's tuners over it. What the last trial has not
-  ended counts for nothing, as for their user.
+- random-search, bayesian, hyperband: KerasTuner's tuners over it. A trial that the end
+  of the time cuts off counts for nothing, as for their user.
 """
 
 import hashlib
 import math
-import sys
 import tempfile
 
 from benchmarks import rounds
-from benchmarks.tuning import completed, make_watch
+from benchmarks.tuning import make_watch, search
 
 MODULE = "benchmarks.own_model"
-SYSTEMS = ("defaults", "tuned", "random", "bayesian", "hyperband")
+SYSTEMS = ("defaults", "tuned", "random-search", "bayesian", "hyperband")
 LANGUAGES = "en de fr es it pt nl sv da nb fi pl cs sk hu ro hr sl et lv lt tr id vi"
 MODEL_DIM, LENGTH, BATCH_SIZE = 64, 32, 128
 SCORE = "val_accuracy"
@@ -175,13 +174,11 @@ def work(arguments):
     rounds.serve({part: len(names[part][0]) for part in PARTS}, answer)
 
 
-def options_of_fit(names, epochs, watch):
+def options_of_fit(names, epochs):
     return {
         "validation_data": names["val"],
         "batch_size": BATCH_SIZE,
         "epochs": epochs,
-        "callbacks": [watch],
-        "verbose": 0,
     }
 
 
@@ -198,14 +195,15 @@ def run_defaults(arguments, build, names, seconds, folder):
 
     hp = keras_tuner.HyperParameters()
     model, best = build(hp), f"{folder}/best.weights.h5"
-    options = options_of_fit(names, 10**6, make_watch(seconds, stop, SCORE))
-    options["callbacks"].append(
+    callbacks = [
+        make_watch(seconds, stop, SCORE),
         keras.callbacks.ModelCheckpoint(
             best, SCORE, save_best_only=True, save_weights_only=True, mode="max"
-        )
-    )
+        ),
+    ]
+    options = options_of_fit(names, 10**6)
     try:
-        model.fit(*names["train"], **options)
+        model.fit(*names["train"], **options, callbacks=callbacks, verbose=0)
     except TimeIsOver:
         pass
     model.load_weights(best)
@@ -234,32 +232,13 @@ def run_tuner(arguments, build, names, seconds, folder):
     """Runs one of KerasTuner's tuners; returns the model of the best trial."""
     import keras_tuner
 
-    def stop(model):
-        raise keras_tuner.errors.FatalError("the time is over")
-
-    options = {"seed": 1, "directory": folder, "project_name": "names"}
     objective = keras_tuner.Objective(SCORE, "max")
-    if arguments.system == "hyperband":
-        tuner = keras_tuner.Hyperband(
-            build, objective, max_epochs=arguments.epochs, **options
-        )
-    else:
-        kind = {
-            "random": keras_tuner.RandomSearch,
-            "bayesian": keras_tuner.BayesianOptimization,
-        }[arguments.system]
-        tuner = kind(build, objective, max_trials=10**6, **options)
-    watch = make_watch(seconds, stop, SCORE)
-    try:
-        tuner.search(*names["train"], **options_of_fit(names, arguments.epochs, watch))
-    except (keras_tuner.errors.FatalError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-    best = completed(tuner, max)
-    if best is None:
-        return None, len(tuner.oracle.trials), {}
-    chosen = best.hyperparameters.values
+    options = options_of_fit(names, arguments.epochs)
+    model, _, trials, chosen = search(
+        arguments.system, build, objective, names["train"], options, seconds, folder
+    )
     chosen = {name: chosen[name] for name in chosen if not name.startswith("tuner/")}
-    return tuner.load_model(best), len(tuner.oracle.trials), chosen
+    return model, trials, chosen
 
 
 if __name__ == "__main__":

@@ -243,10 +243,15 @@ def show(measure, arguments):
         print(json.dumps(measure), flush=True)
 
 
+def write(path, measures):
+    """Writes measures to a file, a JSON line each."""
+    path.write_text("".join(json.dumps(measure) + "\n" for measure in measures))
+
+
 def publish(module, measures, sections, arguments):
     """Prints the closing tables, and writes the measures where they were asked for."""
     if arguments.output:
-        arguments.output.write_text("".join(json.dumps(m) + "\n" for m in measures))
+        write(arguments.output, measures)
     if arguments.markdown:
         sections = [*sections, provenance(module)]
     print("\n\n".join(section for section in sections if section))

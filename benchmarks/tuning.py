@@ -332,40 +332,67 @@ def run_keras_tuner(task, seconds, folder):
     """Runs one of KerasTuner's own searches over the plain `build(hp)`."""
     import keras_tuner
 
+    arguments = task.arguments
+    train, validation = task.batches()
+    return search(
+        arguments.system,
+        make_build(task),
+        keras_tuner.Objective(SCORE, "min"),
+        (train,),
+        dict(validation_data=validation, epochs=arguments.epochs, shuffle=False),
+        seconds,
+        folder,
+        arguments.seed,
+    )
+
+
+def search(system, build, objective, data, options, seconds, folder, seed=0):
+    """Searches by one of KerasTuner's tuners, until the time is over.
+
+    Args:
+        system: "random-search", "bayesian" or "hyperband".
+        build: The `build(hp)`.
+        objective: A `keras_tuner.Objective`.
+        data: What `fit` trains on, a tuple of its first arguments.
+        options: Dict of its other arguments, `epochs` among them.
+        seconds: Seconds of the search.
+        folder: An empty folder.
+        seed: Integer.
+
+    Returns:
+        The model of the best trial that has ended, the scores over time, the number of
+        trials, and the values that were chosen; None and {} where no trial has ended.
+    """
+    import keras_tuner
+
     def stop(model):
         raise keras_tuner.errors.FatalError("the time is over")
 
-    epochs, name = task.arguments.epochs, task.arguments.system
-    kind, options = {
+    kind, limits = {
         "random-search": (keras_tuner.RandomSearch, {"max_trials": 10**6}),
         "bayesian": (keras_tuner.BayesianOptimization, {"max_trials": 10**6}),
-        "hyperband": (keras_tuner.Hyperband, {"max_epochs": epochs}),
-    }[name]
-    train, validation = task.batches()
-    watch = make_watch(seconds, stop)
+        "hyperband": (keras_tuner.Hyperband, {"max_epochs": options["epochs"]}),
+    }[system]
     tuner = kind(
-        make_build(task),
-        objective=keras_tuner.Objective(SCORE, "min"),
-        seed=1 + task.arguments.seed,
+        build,
+        objective=objective,
+        seed=1 + seed,
         directory=folder,
-        project_name=name,
-        **options,
+        project_name=system,
+        **limits,
     )
+    watch = make_watch(seconds, stop, objective.name)
     try:
-        tuner.search(
-            train,
-            validation_data=validation,
-            epochs=epochs,
-            callbacks=[watch],
-            shuffle=False,
-            verbose=0,
-        )
+        tuner.search(*data, **options, callbacks=[watch], verbose=0)
     except (keras_tuner.errors.FatalError, RuntimeError) as error:
         print(error, file=sys.stderr)
-    trials, best = tuner.oracle.trials, completed(tuner, min)
-    if best is None:
-        return None, watch.curve, len(trials), {}
-    return tuner.load_model(best), watch.curve, len(trials), best.hyperparameters.values
+    known = tuner.oracle.trials
+    ended = [trial for trial in known.values() if trial.status == "COMPLETED"]
+    if not ended:
+        return None, watch.curve, len(known), {}
+    best_of = {"min": min, "max": max}[objective.direction]
+    best = best_of(ended, key=lambda trial: trial.score)
+    return tuner.load_model(best), watch.curve, len(known), best.hyperparameters.values
 
 
 class Suggestions:
@@ -436,13 +463,6 @@ def run_optuna(task, seconds, folder):
     model = build(Suggestions(optuna.trial.FixedTrial(chosen)))
     model.load_weights(most)
     return model, watch.curve, len(study.trials), chosen
-
-
-def completed(tuner, best_of):
-    """Returns the best of the trials that have ended, or None."""
-    trials = tuner.oracle.trials.values()
-    ended = [trial for trial in trials if trial.status == "COMPLETED"]
-    return best_of(ended, key=lambda trial: trial.score, default=None)
 
 
 def best_so_far(curve):

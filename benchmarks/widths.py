@@ -41,7 +41,7 @@ def main():
         rounds.note(f"[{number}/{len(runs)}] {measures[-1]}")
         rounds.show(measures[-1], arguments)
         if arguments.output:
-            write(arguments.output, measures)
+            rounds.write(arguments.output, measures)
     sections = [as_table(measures), transfer(measures)]
     rounds.publish(MODULE, measures, sections, arguments)
 
@@ -62,10 +62,6 @@ def read(path):
     if path is None or not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def write(path, measures):
-    path.write_text("".join(json.dumps(measure) + "\n" for measure in measures))
 
 
 def train(task, run, base_dim, epochs):
