@@ -39,16 +39,10 @@ def main():
     ks.training.keep_freed_memory()
     claim(args, recipe)
 
-    saved = args.output / "translator.keras"
-    if saved.exists():
-        print(f"Already trained. To train anew, delete {args.output}.")
-    else:
-        with on_devices(args.devices):
-            translator = train(args, recipe)
-            translator.save(saved)
-        shutil.rmtree(args.output / "backup")
+    with on_devices(args.devices):
+        train(args, recipe)
 
-    evaluate(args, ks.Translator.load(saved))
+    evaluate(args, ks.Translator.load(args.output / "translator.keras"))
 
 
 def arguments():
@@ -71,11 +65,12 @@ def arguments():
     add("--header", action="store_true", help="a TSV's first line names the columns")
     add("--vocabulary-size", type=int, help="tokens; default: the preset's")
     add("--epochs", type=int, help="default: the preset's; more of a small file")
-    add("--minutes", type=float, default=float("inf"), help="most minutes of training")
+    add("--minutes", type=float, default=float("inf"), help="most of a training")
     add("--devices", type=int, default=1, help="that share each batch (JAX); 1")
     add("--seed", type=int, default=0)
     add("--evaluate", choices=("val", "test"), help="default: test; multi30k: val")
     args = parser.parse_args()
+    args.backward = False  # Whether the pairs are turned round: for a teacher.
     check_files(parser, args)
     phrases = args.corpus == "phrases"
     corpus = "own" if args.train else args.corpus
@@ -149,12 +144,14 @@ def on_devices(count):
 
 def load(args, split):
     if args.train:
-        return read(getattr(args, split), args, clean=split == "train")
-    if (args.corpus, split) == ("multi30k", "test"):
-        split = "test_2016_flickr"
-    return ks.text.load_parallel(
-        args.corpus, args.source, args.target, split=split, data_dir=args.data_dir
-    )
+        pairs = read(getattr(args, split), args, clean=split == "train")
+    else:
+        if (args.corpus, split) == ("multi30k", "test"):
+            split = "test_2016_flickr"
+        pairs = ks.text.load_parallel(
+            args.corpus, args.source, args.target, split=split, data_dir=args.data_dir
+        )
+    return pairs[::-1] if args.backward else pairs
 
 
 def read(paths, args, clean):
@@ -176,14 +173,24 @@ def read(paths, args, clean):
 
 
 def train(args, recipe):
-    """Trains by the recipe, from the backup if there is one; returns a translator."""
+    """Trains by the recipe, unless that is done, and saves the translator."""
+    saved = args.output / "translator.keras"
+    if saved.exists():
+        print(f"Already trained. To train anew, delete {args.output}.")
+        return
     sources, targets = load(args, "train")
-    # The same lines give the same tokenizer, so a resumed run finds its own again.
+    tokenizer = make_tokenizer(args, recipe, [*sources, *targets])
+    if recipe.teacher_epochs:
+        sources, targets = diversify(args, recipe, sources, targets)
+    fit(args, recipe, sources, targets, tokenizer).save(saved)
+    shutil.rmtree(args.output / "backup")
+
+
+def make_tokenizer(args, recipe, lines):
+    """Trains the subwords; the same lines give the same, also when resumed."""
     try:
         tokenizer = ks.text.SentencePieceTokenizer.train(
-            [*sources, *targets],
-            recipe.vocabulary_size,
-            strict=args.vocabulary_size is not None,
+            lines, recipe.vocabulary_size, strict=args.vocabulary_size is not None
         )
     except ValueError as error:
         sys.exit(f"{error} Choose another with --vocabulary-size.")
@@ -192,6 +199,42 @@ def train(args, recipe):
             f"A vocabulary of {tokenizer.vocabulary_size}, the most that this text "
             f"allows, in place of the preset's {recipe.vocabulary_size}."
         )
+    return tokenizer
+
+
+def diversify(args, recipe, sources, targets):
+    """Adds what models of both directions make of the pairs (data diversification).
+
+    Each is trained as this one will be, for `teacher_epochs`, in a folder of its own.
+    """
+    teacher_recipe = dataclasses.replace(
+        recipe, epochs=recipe.teacher_epochs, teacher_epochs=0
+    )
+    parts = [(sources, targets)]
+    for name, lines in (("forward", sources), ("backward", targets)):
+        teacher = argparse.Namespace(**vars(args))
+        teacher.output, teacher.backward = args.output / name, name == "backward"
+        teacher.seed = args.seed + 1
+        print(f"First a teacher, {name}:")
+        keras.utils.set_random_seed(teacher.seed)
+        train(teacher, teacher_recipe)
+        print(f"It translates the {len(lines):,} lines of training:")
+        pairs = ks.text.synthesize(
+            ks.Translator.load(teacher.output / "translator.keras"),
+            lines,
+            reverse=teacher.backward,
+            path=teacher.output / "translations.jsonl",
+            verbose=True,
+        )
+        print(pairs.report)
+        parts.append(pairs)
+    keras.utils.set_random_seed(args.seed)
+    pairs = dict.fromkeys(pair for part in parts for pair in zip(*part, strict=True))
+    return tuple(map(list, zip(*pairs, strict=True)))
+
+
+def fit(args, recipe, sources, targets, tokenizer):
+    """Trains the model, from the backup if there is one; returns a translator."""
     training = ks.text.translation_batches(
         sources,
         targets,
@@ -282,10 +325,11 @@ def evaluate(args, translator):
     for i in range(0, len(sources), -(-len(sources) // 12)):
         print(f"\n  {sources[i]}\n= {references[i]}\n> {translations[i]}")
 
+    histories = args.output.rglob("history.csv")  # Its own, and its teachers'.
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
     matches = sum(map(str.__eq__, translations, references))
     scores = {
-        "minutes": round(minutes_trained(args.output / "history.csv"), 1),
+        "minutes": round(sum(map(minutes_trained, histories)), 1),
         "split": args.evaluate,
         "bleu": round(bleu.corpus_score(translations, [references]).score, 2),
         "bleu_signature": str(bleu.get_signature()),

@@ -260,6 +260,9 @@ class Recipe(Configuration):
         sampling: Strength of subword sampling.
         views: Whether the subwords of each copy are "plain" or "sampled", or None.
         bidirectional_epochs: Epochs, from the first, of both directions.
+        teacher_epochs: Epochs of a model of each direction, trained before as this one,
+            whose translations of the pairs are trained on as well (data
+            diversification, Nguyen et al. 2020); 0 for none.
         beam_widths: Widths of beams among which `Translator.tune_search` chooses on the
             validation's lines, when the training has ended; None for greedy search.
 
@@ -277,6 +280,7 @@ class Recipe(Configuration):
     sampling: float = option(partial(arguments.number, least=0), 0.0)
     views: tuple[str, ...] | None = option(_views, None)
     bidirectional_epochs: int = option(partial(arguments.integer, least=0), 0)
+    teacher_epochs: int = option(partial(arguments.integer, least=0), 0)
     beam_widths: tuple[int, ...] | None = option(_widths, None)
 
     def batch_options(self, training: bool = True) -> dict[str, Any]:

@@ -46,9 +46,9 @@ def epochs(folder):
         return list(csv.DictReader(file))
 
 
-def assert_finished(folder, output):
+def assert_finished(folder, output, teachers=()):
     """Checks that everything was written, and that the scores were printed too."""
-    assert {path.name for path in folder.iterdir()} == WRITTEN
+    assert {path.name for path in folder.iterdir()} == WRITTEN.union(teachers)
     for name in ("attention.png", "learning_curve.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
     scores = (folder / "scores.json").read_text()
@@ -165,7 +165,7 @@ def test_multi30k_is_scored_on_val_and_minutes_stop_the_training(
 def test_a_recipe_with_all_it_can_ask_for_trains(
     example, monkeypatch, tmp_path, capsys
 ):
-    """As `multi30k-best`: a cutoff and views of a second copy, a tuned search."""
+    """A cutoff and views of a second copy, teachers, a tuned search."""
     recipe = dataclasses.replace(
         ks.recipes.RECIPES["smoke"],
         model={**ks.recipes.RECIPES["smoke"].model.options(), "zero_id": 3},
@@ -175,6 +175,7 @@ def test_a_recipe_with_all_it_can_ask_for_trains(
         views=("plain", "sampled"),
         consistency=3.0,
         bidirectional_epochs=1,
+        teacher_epochs=1,
         ema_warmup=True,
         beam_widths=(2, 3),
         epochs=2,
@@ -182,12 +183,52 @@ def test_a_recipe_with_all_it_can_ask_for_trains(
     monkeypatch.setitem(ks.recipes.RECIPES, "smoke", recipe)
     example.run("--output", tmp_path)
     printed = capsys.readouterr().out
-    assert_finished(tmp_path, printed)
-    assert len(re.findall(r"width [23], length penalty", printed)) == 10
+    assert_finished(tmp_path, printed, teachers=("forward", "backward"))
+    assert len(re.findall(r"width [23], length penalty", printed)) == 30
     search = ks.Translator.load(tmp_path / "translator.keras").search
     assert search.width in (2, 3)
     json.loads((tmp_path / "run.json").read_text())
     example.run("--output", tmp_path)  # The same recipe, so the same run.
+
+
+def test_teachers_translate_the_pairs_both_ways(example, monkeypatch, tmp_path, capsys):
+    """Stopped between them, the same command trains none of them again."""
+    recipe = dataclasses.replace(ks.recipes.RECIPES["smoke"], teacher_epochs=2)
+    monkeypatch.setitem(ks.recipes.RECIPES, "smoke", recipe)
+    synthesize, fit = ks.text.synthesize, example.fit
+    fitted = []
+
+    def stopped(*args, **options):
+        if options["reverse"]:
+            raise KeyboardInterrupt
+        return synthesize(*args, **options)
+
+    def fit_and_tell(args, recipe, sources, targets, tokenizer):
+        fitted.append((args, recipe, sources, targets))
+        return fit(args, recipe, sources, targets, tokenizer)
+
+    monkeypatch.setattr(example, "fit", fit_and_tell)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ks.text, "synthesize", stopped)
+        example.run("--output", tmp_path)
+    example.run("--output", tmp_path)
+    scores = assert_finished(tmp_path, capsys.readouterr().out, ("forward", "backward"))
+    names = [args.output.name for args, *_ in fitted]
+    assert names == ["forward", "backward", tmp_path.name]
+    assert [recipe.epochs for _, recipe, *_ in fitted] == [2, 2, 3]
+    assert [args.seed for args, *_ in fitted] == [1, 1, 0]
+
+    corpus = [(f"{i} red dogs", f"{i} rote Hunde") for i in range(40)]
+    pairs = [list(zip(*lines, strict=True)) for _, _, *lines in fitted]
+    assert pairs[:2] == [corpus, [pair[::-1] for pair in corpus]]
+    made = pairs[2][len(corpus) :]
+    assert pairs[2][: len(corpus)] == corpus
+    sources, targets = map(set, zip(*corpus, strict=True))
+    assert all(pair[0] in sources or pair[1] in targets for pair in made)
+    assert len(set(pairs[2])) == len(pairs[2]) > len(corpus)
+    histories = [tmp_path / name for name in ("", "forward", "backward")]
+    minutes = sum(float(epochs(folder)[-1]["minutes"]) for folder in histories)
+    assert scores["minutes"] == round(minutes, 1)
 
 
 def test_defaults_follow_the_corpus(example, monkeypatch):
