@@ -37,6 +37,7 @@ class Corpus:
         self._validation_options = validation_options
         self.tokenizer = functools.cache(self._tokenizer)
         self.count_tokens = functools.cache(self._count_tokens)
+        self.validation_tokens = functools.cache(self._validation_tokens)
         # Always the same, unlike those of training, which know their epoch.
         self._validation_batches = functools.cache(
             lambda size: self._batches(
@@ -55,6 +56,11 @@ class Corpus:
         """Counts the target tokens of an epoch, without their ends."""
         ids = self.tokenizer(vocabulary_size).tokenize(list(self.train[1]))
         return sum(len(line) for line in ids)
+
+    def _validation_tokens(self, vocabulary_size):
+        """Counts the target tokens of the validation, with their ends."""
+        ids = self.tokenizer(vocabulary_size).tokenize(list(self.validation[1]))
+        return sum(len(line) + 1 for line in ids)
 
     def _batches(self, lines, vocabulary_size, options):
         from keras_seqattn.text import translation_batches

@@ -16,6 +16,8 @@ DIRECTIONS = {
     "val_bleu": "max",
     "val_chrf": "max",
 }
+# Those that are means of tokens, or made of them.
+OF_TOKENS = ("val_token_crossentropy", "val_perplexity")
 # Those that `training.TranslationScore` logs.
 DECODED = ("val_bleu", "val_chrf")
 

@@ -18,7 +18,7 @@ from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.recipes import RECIPES, Configuration, Recipe
 from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
-from keras_seqattn.tuning.objective import DECODED, MONITORS
+from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
 from keras_seqattn.tuning.records import TrialRecord
 from keras_seqattn.tuning.space import TranslationSpace
 
@@ -93,6 +93,10 @@ class Task(Config):
     def epoch_tokens(self, record: TrialRecord) -> float:
         """Returns how long an epoch of a trial is, in units that all trials share."""
         return 1.0
+
+    def score(self, name: str, logs: dict[str, float], record: TrialRecord) -> float:
+        """Returns an epoch's score, in units that all trials share."""
+        return score_of(name, logs)
 
     def callbacks(
         self, model: keras.Model, record: TrialRecord, objective: str
@@ -186,6 +190,20 @@ class Translation(Task):
         if self.space.vocabulary_size is None:
             return 1.0
         return self.corpus.count_tokens(record.configuration.vocabulary_size)
+
+    def score(self, name: str, logs: dict[str, float], record: TrialRecord) -> float:
+        """Returns an epoch's score; where vocabularies differ, for the same text.
+
+        A mean of tokens becomes that of as many tokens as the first trial's vocabulary
+        makes of the validation.
+        """
+        score = score_of(name, logs)
+        if self.space.vocabulary_size is None or name not in OF_TOKENS:
+            return score
+        first = self.configuration(keras_tuner.HyperParameters()).vocabulary_size
+        tokens = self.corpus.validation_tokens
+        share = tokens(record.configuration.vocabulary_size) / tokens(first)
+        return score**share if name == "val_perplexity" else score * share
 
     def fit_arguments(self, model: keras.Model) -> dict[str, Any]:
         """Returns the data as arguments of `fit`. The batches come shuffled."""

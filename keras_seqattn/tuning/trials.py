@@ -13,7 +13,6 @@ import numpy as np
 from keras_seqattn import training
 from keras_seqattn.files import replacing
 from keras_seqattn.tuning import records
-from keras_seqattn.tuning.objective import score_of
 from keras_seqattn.tuning.records import TrialRecord
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class Recorder(keras.callbacks.Callback):
         """Writes the epoch down."""
         record, study = self._record, self._study
         logs = {name: float(value) for name, value in logs.items()}
-        score = score_of(study.score_name, logs)
+        score = study.task.score(study.score_name, logs, record)
         if not np.isfinite(score):
             name = study.score_name
             raise TrialEnded(records.NAN, f"{name} is {score} in epoch {epoch + 1}")

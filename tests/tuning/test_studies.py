@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+import keras_seqattn as ks
 from keras_seqattn import tuning
 from keras_seqattn.tuning import records
 from tests.tuning import program
@@ -57,6 +58,31 @@ def test_a_study_finds_a_model_that_scores_what_it_says(tmp_path):
     cold = tuning.Study(tmp_path)
     with pytest.raises(ValueError, match="`task` must be given.*Received: task=No"):
         cold.best_translator()
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("objective", ["val_loss", "val_perplexity"])
+def test_scores_of_trials_with_other_vocabularies_compare(tmp_path, objective):
+    """A score is of the text, whatever tokens it is cut into."""
+    sizes = {"vocabulary_size": (290, 300), "ema_momentum": None}
+    study = program.study(
+        *(tmp_path, sizes),
+        **{"max_trials": 4, "epochs": 1, "prune": False, "objective": objective},
+        **{"vocabulary_size": None, "batch_tokens": 512, "bucket_lengths": (32,)},
+    )
+    known = records.load_records(tmp_path)
+    assert {record.configuration.vocabulary_size for record in known} == {290, 300}
+    corpus = study._task.corpus
+    # That of the first trial, the nearest to the center's.
+    tokens = corpus.tokenizer(300).tokenize(corpus.validation[1])
+    count = sum(len(line) + 1 for line in tokens)
+    for record in known:
+        model = record.configuration.make_model(weights=record.best_weights)
+        tokenizer = corpus.tokenizer(model.source_vocabulary_size)
+        found = ks.Translator(model, tokenizer).score(*corpus.validation)
+        nats = -sum(found) / count
+        score = math.exp(nats) if objective == "val_perplexity" else nats
+        assert math.isclose(record.score, score, rel_tol=1e-4)
 
 
 @pytest.mark.backends("torch")
