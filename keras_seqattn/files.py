@@ -30,25 +30,10 @@ def replacing(path: Path) -> Iterator[pathlib.Path]:
     """Yields a path to write to, and puts the file in place once it is on the disk.
 
     Several threads and processes may replace one file at once: each writes a file of
-    its own, and the last one that is done stays. A link is followed, and the file keeps
-    its mode.
-
-    Args:
-        path: Path of the file that is to be replaced.
-
-    Yields:
-        A path beside it with the same ending. What stands there after an error is
-        removed; what a kill left is removed by the next process of this machine that
-        replaces the file.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "state.txt")
-        ...     with replacing(path) as unfinished:
-        ...         _ = unfinished.write_text("whole")
-        ...     print(path.read_text(), os.listdir(folder))
-        whole ['state.txt']
+    its own, in the same folder and with the same ending, and the last to finish stays.
+    A link is followed, and the file keeps its mode. What an error leaves is removed;
+    what a kill left is removed by the next process of this machine that replaces the
+    file.
     """
     path = pathlib.Path(os.path.realpath(path))
     mark = f".unfinished-{platform.node()}-"
@@ -71,23 +56,7 @@ def replacing(path: Path) -> Iterator[pathlib.Path]:
 
 
 def keep_copy(path: Path, copy: Path) -> None:
-    """Makes another file have the content of one that is about to be replaced.
-
-    Args:
-        path: Path of the file.
-        copy: Path of the other, in the same folder.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path, copy = (pathlib.Path(folder, name) for name in ("last", "before"))
-        ...     _ = path.write_text("first")
-        ...     keep_copy(path, copy)
-        ...     with replacing(path) as unfinished:
-        ...         _ = unfinished.write_text("second")
-        ...     print(copy.read_text())
-        first
-    """
+    """Copies a file that is about to be replaced to `copy`, in the same folder."""
     with replacing(copy) as unfinished:
         try:
             os.link(path, unfinished)  # at no cost, whatever the size
@@ -96,7 +65,7 @@ def keep_copy(path: Path, copy: Path) -> None:
 
 
 def _remove_leftovers(path, mark):
-    """Removes what processes of this machine that are no more left of a file."""
+    """Removes the unfinished files of this machine's processes that have ended."""
     if fcntl is None:  # On Windows nothing tells whether a process is alive.
         return
     pattern = re.compile(
@@ -120,16 +89,9 @@ def _is_alive(process):
 
 @contextlib.contextmanager
 def reading(path: Path, written: str, remedy: str) -> Iterator[None]:
-    """Makes one error of all that can go wrong while a file is read.
+    """Makes one `ValueError` of all that can go wrong while a file is read.
 
-    Args:
-        path: Path of the file.
-        written: Who wrote it, in words that follow "a file".
-        remedy: What to do, in words.
-
-    Raises:
-        ValueError: Whatever was raised inside: with the file, what is wrong with it,
-            and what to do.
+    `written` says who wrote it, in words that follow "a file"; `remedy` what to do.
 
     Example:
         >>> with reading("no.json", "of numbers", "write it again"):
@@ -152,23 +114,7 @@ def reading(path: Path, written: str, remedy: str) -> Iterator[None]:
 
 
 def mapping(content: Any, keys: Iterable[str]) -> Any:
-    """Returns what a file held if it is a dict with some keys.
-
-    Args:
-        content: What was read.
-        keys: Tuple of the keys.
-
-    Returns:
-        `content`.
-
-    Raises:
-        TypeError: If it is no dict.
-        KeyError: If it lacks one of the keys.
-
-    Example:
-        >>> mapping({"seconds": 1.5}, ("seconds",))
-        {'seconds': 1.5}
-    """
+    """Returns what a file held if it is a dict with `keys`, else raises an error."""
     if not isinstance(content, dict):
         raise TypeError(f"it holds a {type(content).__name__}, not a dict")
     missing = [key for key in keys if key not in content]
@@ -178,24 +124,12 @@ def mapping(content: Any, keys: Iterable[str]) -> Any:
 
 
 def take_lock(path: Path) -> str | None:
-    """Takes a lock, unless another process or thread holds it.
+    """Takes a lock and returns None, or returns who holds it.
 
-    The operating system keeps it, so that of a process that ended, however it ended,
-    holds nobody up. A thread takes anew what it holds. Where the file system knows no
-    locks, everyone gets it.
-
-    Args:
-        path: Path of the lock's file, which stays.
-
-    Returns:
-        None, or who holds it: process, host, thread and since when, as a string.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     print(take_lock(f"{folder}/lock"))
-        ...     release_lock(f"{folder}/lock")
-        None
+    A holder is named by process, host, thread and since when. The operating system
+    keeps the lock, so that of a process that ended, however it ended, holds nobody up.
+    A thread takes anew what it holds. The lock's file stays. Where the file system
+    knows no locks, everyone gets it.
     """
     path, thread = pathlib.Path(path).resolve(), threading.current_thread()
     with _TAKING:
@@ -220,11 +154,7 @@ def take_lock(path: Path) -> str | None:
 
 
 def release_lock(path: Path) -> None:
-    """Releases a lock of this process, if it holds it.
-
-    Args:
-        path: Path of the lock's file.
-    """
+    """Releases a lock of this process, if it holds it."""
     with _TAKING:
         file, _ = _HELD.pop(pathlib.Path(path).resolve(), (None, None))
         if file is not None:

@@ -21,8 +21,6 @@ CONFIGS = {
     "TranslationTransformer": TranslationConfig,
     "TranslationRNN": RecurrentConfig,
 }
-
-
 OPTIMIZERS = ("adam", "muon", "schedule_free")
 
 

@@ -1,6 +1,7 @@
 """The beam search that translates held-out lines best: `Translator.tune_search`."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -47,21 +48,8 @@ def tune(
 ) -> TunedSearch:
     """Scores every width with every length penalty.
 
-    Args:
-        translate: Function of a search, which returns for each line a list of pairs of
-            a text and its score.
-        references: List of strings, one a line.
-        widths: Numbers of beams.
-        length_penalties: Exponents.
-        metric: Function of translations and references.
-        search: A `BeamSearch` whose other options all have.
-        verbose: Whether to print each score.
-
-    Returns:
-        A `TunedSearch`.
-
-    Raises:
-        ValueError: If the beams of `search` are in several groups.
+    `translate` takes a search, and returns for each line a list of pairs of a text and
+    its score. All searches have the other options of `search`.
     """
     if search.num_groups > 1:
         raise ValueError(
@@ -91,31 +79,12 @@ def tune(
 
 
 def checked_values(name: str, values: Any) -> list[Any]:
-    """Returns the widths or the length penalties to try, as a list.
-
-    Args:
-        name: "widths" or "length_penalties".
-        values: What the caller passed.
-
-    Returns:
-        A list of positive integers, or of numbers of at least 0.
-
-    Raises:
-        ValueError: If they are no such list, or it is empty.
-
-    Example:
-        >>> checked_values("widths", (1, 4))
-        [1, 4]
-    """
-    check, wanted = {
-        "widths": (arguments.positive_integer, "a list of positive integers"),
-        "length_penalties": (_penalty, "a list of numbers of at least 0"),
-    }[name]
+    """Returns the "widths" or "length_penalties" to try, as `name` says, in a list."""
+    check, wanted = arguments.positive_integer, "a list of positive integers"
+    if name == "length_penalties":
+        check = functools.partial(arguments.number, least=0)
+        wanted = "a list of numbers of at least 0"
     values = list(arguments.sequence(name, values, wanted, check))
     if not values:
         arguments.refuse(name, values, wanted)
     return values
-
-
-def _penalty(name: str, value: Any) -> float:
-    return arguments.number(name, value, least=0)

@@ -27,20 +27,7 @@ _LEAD = "a"
 
 
 def continuing_ids(tokenizer: TokenizerLike) -> bytes:
-    """Returns which tokens continue the word before them.
-
-    Args:
-        tokenizer: The target's tokenizer.
-
-    Returns:
-        Bytes of one bit a token, as of `numpy.packbits`.
-
-    Example:
-        >>> from keras_seqattn.text import ByteTokenizer
-        >>> bits = continuing_ids(ByteTokenizer())
-        >>> np.unpackbits(np.frombuffer(bits, "uint8"))[[4 + ord(" "), 4 + ord("s")]]
-        array([0, 1], dtype=uint8)
-    """
+    """Returns a bit for each token (`numpy.packbits`): whether it continues a word."""
     (lead,) = tokenizer.tokenize([_LEAD])
     ids = range(tokenizer.vocabulary_size)
     texts = tokenizer.detokenize([[*lead, token] for token in ids])
@@ -49,16 +36,9 @@ def continuing_ids(tokenizer: TokenizerLike) -> bytes:
 
 
 class Terms:
-    """What each line is to say, by its constraints and by a glossary.
+    """The constraints of each line: those it is given, and those of a glossary.
 
-    Args:
-        tokenizer: The target's tokenizer.
-        glossary: Dict of source phrases to target phrases, or the path of a file of
-            them; None: none.
-
-    Raises:
-        ValueError: If the glossary is neither, or holds something other than phrases,
-            or words that the tokenizer does not know.
+    `tokenizer` is the target's.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -78,22 +58,11 @@ class Terms:
         )
         self._sources = _pattern(self._glossary) if self._glossary else None
 
-    def rows(
-        self, lines: Sequence[str], constraints: Any = None, first: int = 0
-    ) -> list[Row]:
-        """Returns the constraints of each line.
+    def rows(self, lines: Sequence[str], constraints: Any = None) -> list[Row]:
+        """Returns the constraints of each line, phrases in token ids.
 
-        Args:
-            lines: List of strings.
-            constraints: For each line a list of phrases, or tuples of alternatives, as
-                the caller passed it; None: none.
-            first: Number of the first line, for errors.
-
-        Returns:
-            A list of rows of phrases in token ids.
-
-        Raises:
-            ValueError: If `constraints` is no list of as many lists of phrases.
+        `constraints` are as the caller passed them: for each line a list of phrases, or
+        tuples of alternatives.
         """
         given = [[] for _ in lines]
         if constraints is not None:
@@ -117,7 +86,7 @@ class Terms:
         ]
 
     def _tokenize(self, named: Iterable[tuple[str, str]]) -> None:
-        """Tokenizes phrases, given with the names that errors give them."""
+        """Tokenizes phrases, each with the name that an error calls it by."""
         new = [(name, text) for name, text in named if text not in self._ids]
         texts = [text for _, text in new]
         tokenize = self._tokenizer.tokenize
@@ -137,7 +106,7 @@ class Terms:
 
 
 def _pattern(sources: Iterable[str]) -> re.Pattern[str]:
-    """Returns what finds whole phrases, of several at one place the longest."""
+    """Returns a pattern of whole phrases, of several at one place the longest."""
 
     def whole(phrase):
         before = rf"(?<!{LETTER})" if re.match(LETTER, phrase) else ""

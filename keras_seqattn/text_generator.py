@@ -272,18 +272,7 @@ def _checked_lines(name, lines):
 def _pieces(tokenizer, ids):
     """Yields the text of token ids as they come, each piece once it is settled.
 
-    Args:
-        tokenizer: The tokenizer.
-        ids: Iterable of integers.
-
-    Yields:
-        Strings that are not empty, which joined are the text of all.
-
-    Example:
-        >>> from keras_seqattn.text import ByteTokenizer
-        >>> tokenizer = ByteTokenizer()
-        >>> list(_pieces(tokenizer, tokenizer.tokenize(["a é!"])[0]))
-        ['a', ' ', 'é', '!']
+    No piece is empty; joined they are the text of all.
     """
     known, told, text = [], 0, ""
     for token in ids:

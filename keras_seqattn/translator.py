@@ -248,7 +248,7 @@ class Translator:
         return found
 
     def _rows(self, lines, search, constraints, glossary):
-        """Returns what each line is to say, or None."""
+        """Returns the constraints of each line, or None without any."""
         if constraints is None and glossary is None:
             return None
         with_constraints(search)
@@ -256,14 +256,14 @@ class Translator:
         return terms.rows(lines, constraints)
 
     def _segmentation_ensemble(self, count):
-        """Returns what reads so many segmentations of a line, one for all calls."""
+        """Returns the ensemble of `count` segmentations of a line, made once."""
         ensemble = self._ensembles.get(count)
         if ensemble is None or ensemble.models[0] is not self.model:
             ensemble = self._ensembles[count] = SegmentationEnsemble(self.model, count)
         return ensemble
 
     def _draw_segmentations(self, lines, sources, count, sampling, seed):
-        """Draws segmentations of lines beside `sources`; returns a row for each."""
+        """Returns `count` segmentations of each line: of `sources`, and drawn."""
         drawn = [
             self._tokenize_with_end(
                 "lines", lines, sampling=sampling, seed=seed + number
@@ -276,17 +276,10 @@ class Translator:
     def _translate(
         self, model, sources, lines, search, prefix, verbose, first=0, rows=None
     ):
-        """Does what `translate` does, of sources tokenized for a model.
+        """Translates sources that are tokenized for `model`, as `translate` does.
 
-        Args:
-            model: The model, or what stands for it.
-            sources: List of lists of token ids.
-            lines: List of as many strings.
-            search: The search.
-            prefix: List of strings or None.
-            verbose: Whether to show a progress bar.
-            first: Number of the first line in all that the caller passed.
-            rows: What each line is to say, or None.
+        `sources` has the token ids of each line, and `rows` its constraints, or None.
+        `first` is the number of the first line in all that the caller passed.
         """
         forced = self._forced(lines, prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
@@ -309,7 +302,7 @@ class Translator:
         return translations
 
     def _decode(self, model, sources, search, filled, rows, options):
-        """Decodes the lines that are to say something, and those that are not."""
+        """Decodes the lines without constraints, then those that have some."""
         if rows is None:
             yield from decode_lists(model, sources, search, filled, **options)
             return
@@ -642,7 +635,7 @@ class Translator:
     def _forced(self, lines, prefix):
         """Returns the ids that each translation is to begin with, or None.
 
-        A tokenizer with `prefix_ids`, such as a language, puts them first by itself.
+        A tokenizer with `prefix_ids`, such as a language's, puts them first by itself.
         """
         if prefix is not None:
             return self._tokenize("prefix", prefix)
@@ -657,14 +650,9 @@ class Translator:
     def _tokenize(self, name, lines, first=0, **drawing):
         """Tokenizes lines, and cuts what is too long, an end that follows counted.
 
-        Args:
-            name: Name of the argument, which tells whether it is of the source.
-            lines: List of strings.
-            first: Number of the first line in all that the caller passed.
-            **drawing: Further arguments of `tokenize`.
-
-        Returns:
-            List of lists of token ids.
+        `name`, that of the argument, tells whether they are of the source. `first` is
+        the number of the first line in all that the caller passed, and `drawing` what
+        `tokenize` draws segmentations by.
         """
         limit, own_limit = self.max_source_length, self.model.max_length
         is_source = name in ("lines", "sources", "source")
@@ -692,11 +680,8 @@ class Translator:
 def _checked_lines(name, given, first=0, **partner):
     """Returns a list of strings without the line breaks at their ends.
 
-    Args:
-        name: Name of the argument.
-        given: What the caller passed.
-        first: Number of the first line in all that the caller passed.
-        **partner: The list of as many lines, by the name of its argument, or nothing.
+    `first` is the number of the first line in all that the caller passed. `partner` is
+    a list of as many lines, by the name of its argument, or nothing.
     """
     lines = arguments.sequence(name, given, "a list of strings; pass one as [line]")
     for other, its in partner.items():

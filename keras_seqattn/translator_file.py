@@ -12,15 +12,8 @@ from keras_seqattn.files import reading, replacing
 def write(whole: Any, path: Path, kind: type) -> None:
     """Writes a file of all parts; a kill leaves the file that was there.
 
-    The optimizer stays behind.
-
-    Args:
-        whole: The `Translator` or `TextGenerator`, with the parts as attributes.
-        path: Path of the file, that ends in ".keras".
-        kind: The class of the file, with the names of the parts.
-
-    Raises:
-        ValueError: If `path` does not end in ".keras".
+    The optimizer stays behind. `whole` is the `Translator` or `TextGenerator`, and
+    `kind` the class of its file.
     """
     if not str(path).endswith(".keras"):
         raise ValueError(f'`path` must end in ".keras". Received: path={str(path)!r}.')
@@ -38,19 +31,7 @@ def write(whole: Any, path: Path, kind: type) -> None:
 
 
 def read(cls: type, path: Path, kind: type) -> Any:
-    """Reads what `write` wrote.
-
-    Args:
-        cls: The class, `Translator` or `TextGenerator`.
-        path: Path of the file.
-        kind: The class of the file.
-
-    Returns:
-        An instance of `cls`.
-
-    Raises:
-        ValueError: If there is no such file, it holds something else, or is damaged.
-    """
+    """Reads what `write` wrote with `kind`, as an instance of `cls`."""
     arguments.path("path", path)
     import keras_seqattn.text  # noqa: F401, registers the tokenizers
 
@@ -76,17 +57,17 @@ class _File(keras.Model):
 
     parts = ()
 
-    def _keep(self, **parts):
+    def __init__(self, **kwargs: Any) -> None:
+        parts = {name: kwargs.pop(name, None) for name in self.parts}
+        super().__init__(**kwargs)
         for name, part in parts.items():
             setattr(self, name, part)
         self.built = True
 
     def call(self, inputs):
-        """Computes what the model does."""
         return self.model(inputs)
 
     def get_config(self):
-        """Returns the constructor's arguments, as JSON can hold them."""
         config = {
             part: keras.saving.serialize_keras_object(getattr(self, part))
             for part in self.parts
@@ -96,7 +77,6 @@ class _File(keras.Model):
 
     @classmethod
     def from_config(cls, config):
-        """Makes the object of its configuration."""
         return cls(
             **{
                 name: keras.saving.deserialize_keras_object(value)
@@ -117,33 +97,9 @@ class TranslatorFile(_File):
         "max_source_length",
     )
 
-    def __init__(
-        self,
-        model: Any,
-        source_tokenizer: Any,
-        target_tokenizer: Any = None,
-        search: Any = None,
-        max_source_length: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self._keep(
-            model=model,
-            source_tokenizer=source_tokenizer,
-            target_tokenizer=target_tokenizer,
-            search=search,
-            max_source_length=max_source_length,
-        )
-
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class TextGeneratorFile(_File):
     """What a text generator's file holds."""
 
     parts = ("model", "tokenizer", "search")
-
-    def __init__(
-        self, model: Any, tokenizer: Any, search: Any = None, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self._keep(model=model, tokenizer=tokenizer, search=search)

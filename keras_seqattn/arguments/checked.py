@@ -61,17 +61,16 @@ def _check(name, value, required):
     elif name in PLACES:
         index(name, value)
     elif not _is_tensors(value):
-        is_list = isinstance(value, list | tuple | np.ndarray) or value is None
+        is_list = isinstance(value, list | tuple | np.ndarray)
         listed = name.endswith("mask") or name in LISTED
-        if not is_list or (value is None and required):
-            refuse(name, value, "a tensor or an array", optional=not required)
-        if value is not None and not listed:
+        allowed = not required if value is None else is_list and listed
+        if not allowed:
             refuse(name, value, "a tensor or an array", optional=not required)
         tensor(name, value, optional=True)
 
 
 def _is_tensors(value):
-    """Whether a value is a tensor, an array of numbers, or a list of such."""
+    """Returns whether a value is a tensor, an array of numbers, or a list of such."""
     if isinstance(value, list | tuple):
         return bool(value) and all(map(_is_tensors, value))
     of_numbers = not isinstance(value, np.ndarray) or value.dtype.kind in "biufcV"
@@ -120,20 +119,8 @@ def _check_fits(name, mask, sizes, ranks, layout):
 
 
 def check_flag(name: str, value: Any, optional: bool = False) -> None:
-    """Raises an error if a value is not True or False, 1 or 0, or a tensor of one.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        optional: Whether None is allowed.
-
-    Raises:
-        ValueError: If `value` is something else.
-
-    Example:
-        >>> check_flag("use_causal_mask", True)
-    """
+    """Raises an error if a value is not True, False, 1, 0 or a scalar tensor."""
     is_scalar = hasattr(value, "dtype") and getattr(value, "shape", None) == ()
-    known = value is None if optional else False
-    if not (known or is_scalar or (isinstance(value, int) and value in (0, 1))):
+    is_none = optional and value is None
+    if not (is_none or is_scalar or (isinstance(value, int) and value in (0, 1))):
         refuse(name, value, "True or False", optional)

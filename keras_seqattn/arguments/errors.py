@@ -9,15 +9,6 @@ from typing import Any, NoReturn
 def refuse(name: str, value: Any, wanted: str, optional: bool = False) -> NoReturn:
     """Raises the error of an argument that is not what it must be.
 
-    Args:
-        name: Name of the argument.
-        value: What the caller passed.
-        wanted: What the argument must be, in words, with its article.
-        optional: Whether it may be None too.
-
-    Raises:
-        ValueError: Always.
-
     Example:
         >>> refuse("width", 0, "a positive integer")
         Traceback (most recent call last):
@@ -28,18 +19,9 @@ def refuse(name: str, value: Any, wanted: str, optional: bool = False) -> NoRetu
 
 
 def known(given: Iterable[str], names: Iterable[str], owner: str) -> None:
-    """Raises an error that suggests a name if a keyword argument is unknown.
+    """Raises an error that suggests a name if a keyword argument of `owner` is unknown.
 
-    Args:
-        given: Keyword arguments that the caller passed, a dict or their names.
-        names: Names that are allowed.
-        owner: Name of the class or function that takes them.
-
-    Raises:
-        ValueError: If one of `given` is not in `names`.
-
-    Example:
-        >>> known({"dropout": 0.1}, ("dropout", "name"), "EncoderBlock")
+    `given` is a dict, whose value the error shows, or holds names alone.
     """
     for name in given:
         if name not in names:
@@ -52,18 +34,7 @@ def known(given: Iterable[str], names: Iterable[str], owner: str) -> None:
 
 
 def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Returns the names of the arguments that a function takes.
-
-    Args:
-        function: A function, or a class, for its constructor's.
-
-    Returns:
-        Tuple of strings, without those of `*args` and `**kwargs`.
-
-    Example:
-        >>> names_of(known)
-        ('given', 'names', 'owner')
-    """
+    """Returns the names of the arguments of a function, or of a class's constructor."""
     return tuple(
         name
         for name, parameter in inspect.signature(function).parameters.items()

@@ -14,24 +14,7 @@ from keras_seqattn.arguments.errors import refuse
 def choice(
     name: str, value: Any, choices: Sequence[Any], optional: bool = False
 ) -> Any:
-    """Returns `value` if it is one of `choices`, of the same type.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        choices: Tuple of the values allowed.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value`.
-
-    Raises:
-        ValueError: If `value` is none of `choices`.
-
-    Example:
-        >>> choice("norm", "rms", ("layer", "rms"))
-        'rms'
-    """
+    """Returns `value` if it is one of `choices`, of the same type."""
     if value is None and optional:
         return None
     # Types first: an array compares element by element.
@@ -43,25 +26,7 @@ def choice(
 def instance(
     name: str, value: Any, types: Any, wanted: str, optional: bool = False
 ) -> Any:
-    """Returns `value` if it is an instance of a class.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        types: A class, or a tuple of classes.
-        wanted: What the argument must be, in words, with its article.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value`.
-
-    Raises:
-        ValueError: If `value` is not an instance of `types`.
-
-    Example:
-        >>> instance("name", "encoder", str, "a string")
-        'encoder'
-    """
+    """Returns `value` if it is an instance of a class, or of one of several."""
     if value is None and optional:
         return None
     if not isinstance(value, types):
@@ -70,23 +35,7 @@ def instance(
 
 
 def text(name: str, value: Any, optional: bool = False) -> Any:
-    """Returns `value` if it is a string.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value`.
-
-    Raises:
-        ValueError: If `value` is not a string.
-
-    Example:
-        >>> text("monitor", "val_loss")
-        'val_loss'
-    """
+    """Returns `value` if it is a string."""
     return instance(name, value, str, "a string", optional)
 
 
@@ -99,23 +48,8 @@ def sequence(
 ) -> Any:
     """Returns `value` if it is a list or a tuple, each of whose items passes a check.
 
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed; an array of one axis stands for its list.
-        wanted: What the argument must be, in words, with its article.
-        check: Function of `name` and an item, which raises a `ValueError` or returns
-            the item as plain Python; None for items of any kind.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value`, a list or a tuple as it was given, its items as `check` returns them.
-
-    Raises:
-        ValueError: If `value` is neither a list nor a tuple, or an item fails.
-
-    Example:
-        >>> sequence("bucket_lengths", [8, 16], "a list of lengths")
-        [8, 16]
+    An array of one axis stands for its list. `check` is a function of `name` and an
+    item that raises a `ValueError` or returns the item as plain Python.
     """
     if value is None and optional:
         return None
@@ -131,24 +65,7 @@ def sequence(
 
 
 def ordered(name: str, value: Any, wanted: str) -> Any:
-    """Returns `value` if its items can be read one after another, in an order.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        wanted: What the argument must be, in words, with its article.
-
-    Returns:
-        `value`.
-
-    Raises:
-        ValueError: If `value` cannot be iterated over, is a string, or is a dict or a
-            set.
-
-    Example:
-        >>> next(iter(ordered("lines", ["one"], "a list of strings")))
-        'one'
-    """
+    """Returns `value` if its items have an order: it is no string, dict or set."""
     whole = str | bytes | collections.abc.Mapping | collections.abc.Set
     try:
         iter(value)
@@ -160,46 +77,14 @@ def ordered(name: str, value: Any, wanted: str) -> Any:
 
 
 def function(name: str, value: Any, optional: bool = False) -> Any:
-    """Returns `value` if it can be called.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value`.
-
-    Raises:
-        ValueError: If `value` cannot be called.
-
-    Example:
-        >>> function("step", len) is len
-        True
-    """
+    """Returns `value` if it can be called."""
     if not callable(value) and not (optional and value is None):
         refuse(name, value, "a function", optional)
     return value
 
 
 def path(name: str, value: Any, optional: bool = False) -> Any:
-    """Returns `value` if it is the path of a file or a folder.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value`.
-
-    Raises:
-        ValueError: If `value` is neither a string that is not empty nor a path.
-
-    Example:
-        >>> path("folder", "studies/first")
-        'studies/first'
-    """
+    """Returns `value` if it is a path: a path object, or a string that is not empty."""
     if value is None and optional:
         return None
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
@@ -208,23 +93,7 @@ def path(name: str, value: Any, optional: bool = False) -> Any:
 
 
 def tensor(name: str, value: Any, optional: bool = False) -> Any:
-    """Returns `value` if it is a tensor, or an array can be made of it.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value`.
-
-    Raises:
-        ValueError: If `value` is neither a tensor nor an array of numbers or bools.
-
-    Example:
-        >>> tensor("query", np.ones((1, 2, 3))).shape
-        (1, 2, 3)
-    """
+    """Returns `value` if it is a tensor or converts to an array of numbers or bools."""
     if value is None and optional:
         return None
     known = hasattr(value, "shape") and hasattr(value, "dtype")
@@ -241,20 +110,8 @@ def tensor(name: str, value: Any, optional: bool = False) -> Any:
 def keras_object(name: str, value: Any) -> Any:
     """Returns the Keras object that a name, a configuration or a function stands for.
 
-    Args:
-        name: Name of the argument, which ends in "initializer", "regularizer",
-            "constraint" or "activation".
-        value: What the caller passed.
-
-    Returns:
-        Such an object; None for None, or the identity as an activation.
-
-    Raises:
-        ValueError: If `value` stands for none.
-
-    Example:
-        >>> type(keras_object("kernel_initializer", "zeros")).__name__
-        'Zeros'
+    `name` ends in "initializer", "regularizer", "constraint" or "activation". None
+    stands for itself, as an activation for the identity.
     """
     kind = name.rpartition("_")[2]
     get = getattr(keras, f"{kind}s").get
@@ -269,25 +126,7 @@ def offers(
     wanted: str,
     optional: bool = False,
 ) -> Any:
-    """Returns `value` if it has attributes, whatever its class.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        attributes: Names that `value` must have.
-        wanted: What the argument must be, in words, with its article.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value`.
-
-    Raises:
-        ValueError: If `value` lacks one of `attributes`.
-
-    Example:
-        >>> offers("lines", "one", ("split",), "a string")
-        'one'
-    """
+    """Returns `value` if it has attributes, whatever its class."""
     if value is None and optional:
         return None
     missing = [f"`{x}`" for x in attributes if not hasattr(value, x)]
@@ -305,24 +144,9 @@ def interpreted(
     wanted: str,
     optional: bool = False,
 ) -> Any:
-    """Returns what Keras makes of a name, a configuration, a function or an object.
+    """Returns `interpret(value)`; refuses a value for which that fails or returns None.
 
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        interpret: Function of `value`, such as `keras.activations.get`.
-        wanted: What the argument must be, in words, with its article.
-        optional: Whether None is allowed.
-
-    Returns:
-        What `interpret` returns; None for None.
-
-    Raises:
-        ValueError: If `interpret` fails, or returns nothing.
-
-    Example:
-        >>> interpreted("rounding", "7", int, "a number in digits")
-        7
+    `interpret` is a function such as `keras.activations.get`.
     """
     if value is None and optional:
         return None
@@ -338,20 +162,7 @@ def interpreted(
 def strings(name: str, lines: Iterable[Any], first: int = 0) -> Iterator[str]:
     """Yields the lines one by one, each a string that UTF-8 can encode.
 
-    Args:
-        name: Name of the argument, for the error.
-        lines: Iterable of what the caller passed.
-        first: Number of the first line in all that the caller passed.
-
-    Yields:
-        Strings.
-
-    Raises:
-        ValueError: If one of them is not a string, or no valid Unicode.
-
-    Example:
-        >>> list(strings("lines", ["a dog", ""]))
-        ['a dog', '']
+    `first` is the number of the first line in all that the caller passed.
     """
     for number, line in enumerate(lines, first):
         wanted = None

@@ -20,25 +20,7 @@ def integer(
     most: int | None = None,
     optional: bool = False,
 ) -> Any:
-    """Returns `value` as an `int` if it is an integer in range.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        least: Smallest integer allowed; None for no bound.
-        most: Largest integer allowed; None for no bound.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value` as an `int`, or None.
-
-    Raises:
-        ValueError: If `value` is not an integer in [least, most].
-
-    Example:
-        >>> integer("offset", np.int32(-3)), integer("seed", None, optional=True)
-        (-3, None)
-    """
+    """Returns `value` as an `int` if it is an integer of 64 bits in [least, most]."""
     if value is None and optional:
         return None
     low = -INFINITY if least is None else least
@@ -58,23 +40,7 @@ def integer(
 
 
 def positive_integer(name: str, value: Any, optional: bool = False) -> Any:
-    """Returns `value` as an `int` if it is an integer of at least 1.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value` as an `int`, or None.
-
-    Raises:
-        ValueError: If `value` is not a positive integer.
-
-    Example:
-        >>> positive_integer("num_heads", 8)
-        8
-    """
+    """Returns `value` as an `int` if it is an integer of at least 1."""
     return integer(name, value, least=1, optional=optional)
 
 
@@ -87,26 +53,9 @@ def number(
     below: float | None = None,
     optional: bool = False,
 ) -> Any:
-    """Returns `value` if it is a finite real number in range.
+    """Returns `value` as an `int` or a `float` if it is finite and in range.
 
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        least: Smallest number allowed; None for no bound.
-        above: Number that `value` must exceed, in place of `least`.
-        most: Largest number allowed; None for no bound.
-        below: Number that `value` must stay below, in place of `most`.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value` as an `int` or a `float`, or None.
-
-    Raises:
-        ValueError: If `value` is not a finite number in the range.
-
-    Example:
-        >>> number("temperature", 0.5, above=0.0)
-        0.5
+    The range is [least, most]; `above` and `below` are bounds that it leaves out.
     """
     if value is None and optional:
         return None
@@ -138,23 +87,7 @@ def _wanted_number(least, above, most, below):
 
 
 def fraction(name: str, value: Any, optional: bool = False) -> Any:
-    """Returns `value` if it is a number in [0, 1).
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value`.
-
-    Raises:
-        ValueError: If `value` is not a number in [0, 1).
-
-    Example:
-        >>> fraction("dropout", 0.1)
-        0.1
-    """
+    """Returns `value` if it is a number in [0, 1)."""
     if value is None and optional:
         return None
     if not _is_number(value) or not 0.0 <= value < 1.0:
@@ -163,23 +96,7 @@ def fraction(name: str, value: Any, optional: bool = False) -> Any:
 
 
 def boolean(name: str, value: Any, optional: bool = False) -> Any:
-    """Returns `value` as a `bool` if it is True or False.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value` as a `bool`, or None.
-
-    Raises:
-        ValueError: If `value` is neither True nor False.
-
-    Example:
-        >>> boolean("gated", False)
-        False
-    """
+    """Returns `value` as a `bool` if it is True or False."""
     if value is None and optional:
         return None
     if not isinstance(value, bool | np.bool_):
@@ -188,25 +105,9 @@ def boolean(name: str, value: Any, optional: bool = False) -> Any:
 
 
 def index(name: str, value: Any, least: int | None = None) -> Any:
-    """Returns `value` if it is an integer, or a tensor of integers.
+    """Returns `value` if it is an integer of at least `least`, or a tensor of integers.
 
-    Lengths and positions are tensors in a compiled program.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        least: Smallest integer allowed; None for no bound. It holds for what is known
-            before the program runs.
-
-    Returns:
-        `value`, an integer as an `int`.
-
-    Raises:
-        ValueError: If `value` is neither.
-
-    Example:
-        >>> index("offset", np.int32(3)), index("offset", np.array([1, 2])).shape
-        (3, (2,))
+    Lengths and positions are tensors in a compiled program; their values have no bound.
     """
     if isinstance(value, numbers.Integral):
         return integer(name, value, least)
@@ -217,45 +118,14 @@ def index(name: str, value: Any, least: int | None = None) -> Any:
 
 
 def scalar(name: str, value: Any, optional: bool = False) -> Any:
-    """Returns `value` if it is a finite number, or a tensor of one.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: What the caller passed.
-        optional: Whether None is allowed.
-
-    Returns:
-        `value`.
-
-    Raises:
-        ValueError: If `value` is neither.
-
-    Example:
-        >>> scalar("scale", 0.5)
-        0.5
-    """
+    """Returns `value` if it is a finite number or a scalar tensor."""
     if hasattr(value, "dtype") and len(getattr(value, "shape", (1,))) == 0:
         return value
     return number(name, value, optional=optional)
 
 
 def seed(name: str, value: Any) -> Any:
-    """Returns `value` if randomness can come from it.
-
-    Args:
-        name: Name of the argument, for the error.
-        value: An integer, a `keras.random.SeedGenerator` or None.
-
-    Returns:
-        `value`, an integer as an `int`.
-
-    Raises:
-        ValueError: If `value` is none of these.
-
-    Example:
-        >>> seed("seed", 3)
-        3
-    """
+    """Returns `value` if it is an integer, a `keras.random.SeedGenerator` or None."""
     if isinstance(value, keras.random.SeedGenerator):
         return value
     return integer(name, value, optional=True)

@@ -98,9 +98,7 @@ def check_causality(
     for name in names:
         rng = np.random.default_rng(seed)
         array = passes.arrays[name]
-        size = (
-            None if is_float(array) else passes.vocabulary_size(name, vocabulary_size)
-        )
+        size = passes.vocabulary_size(name, vocabulary_size)
         others = [random_content(array, size, rng) for _ in range(num_draws)]
         pad = None if size is None else padding_id(model, pad_id)
         others.append(np.full_like(array, pad or 0))
@@ -129,16 +127,7 @@ def check_causality(
 def random_content(
     array: np.ndarray, vocabulary_size: int | None, rng: np.random.Generator
 ) -> np.ndarray:
-    """Returns an array like `array` that differs from it everywhere.
-
-    Args:
-        array: Array of floats, ids or bools.
-        vocabulary_size: Number of ids, where it holds no floats.
-        rng: A NumPy generator.
-
-    Returns:
-        Array of the shape and dtype of `array`.
-    """
+    """Returns an array like `array` that differs from it everywhere."""
     if is_float(array):
         scale = np.std(array.astype("float32")) or 1.0
         return array + (scale * rng.normal(size=array.shape)).astype(array.dtype)

@@ -20,7 +20,6 @@ from keras_seqattn.audit.passes import (
     Passes,
     differs,
     first_position,
-    is_float,
     modes,
     padding_id,
 )
@@ -145,11 +144,7 @@ class _Probe:
         outputs = self.passes(arrays, training)
         for _ in range(num_draws):
             if name in self.masks:
-                size = (
-                    None
-                    if is_float(array)
-                    else self.passes.vocabulary_size(name, vocabulary_size)
-                )
+                size = self.passes.vocabulary_size(name, vocabulary_size)
                 kept = real.reshape(real.shape + (1,) * (array.ndim - 2))
                 others = np.where(kept, array, random_content(array, size, rng))
                 disturbed = self.passes({**arrays, name: others}, training)
@@ -275,7 +270,7 @@ class _Probe:
 
 @contextlib.contextmanager
 def _other_vectors(model, token_ids, padding, rng):
-    """Lets the `Embedding` layers that read `token_ids` give noise for padding.
+    """Makes the `Embedding` layers that read `token_ids` return noise for padding.
 
     Yields a list that grows with each such reading. Other weights of the table's row
     would not do: tied logits depend on them by right.

@@ -59,12 +59,6 @@ class Passes:
     A pass runs within a `keras.StatelessScope`: what it assigns (seeds, moving
     statistics, metrics) is dropped after it. So each pass drops the same units, and
     leaves no trace. The backend's own random state is restored, too.
-
-    Args:
-        model: A `keras.Model` or layer, called as `model(inputs, training=...)`.
-        inputs: A (nested) structure of arrays.
-        select: Function of what the model gives, or None.
-        tolerance: Relative difference that is none; None: the default.
     """
 
     def __init__(
@@ -140,9 +134,11 @@ class Passes:
                 f"Received: {argument}={name!r}."
             )
 
-    def vocabulary_size(self, name: str, given: int | None = None) -> int:
-        """Returns how many ids an integer input may hold."""
+    def vocabulary_size(self, name: str, given: int | None = None) -> int | None:
+        """Returns how many ids an input may hold, None for one of floats."""
         array = self.arrays[name]
+        if is_float(array):
+            return None
         if array.dtype == bool:
             return 2
         largest = int(array.max(initial=0))
@@ -179,7 +175,7 @@ class Passes:
 
 @contextlib.contextmanager
 def _same_draws(model):
-    """In it each position draws the same numbers in every pass."""
+    """Makes each position draw the same numbers in every pass."""
     with random.repeated_randomness(), _compute_padding(model):
         with keras.StatelessScope():
             yield
@@ -187,7 +183,7 @@ def _same_draws(model):
 
 @contextlib.contextmanager
 def _compute_padding(model):
-    """In it stacks compute padding too, on whose place dropout would depend."""
+    """Makes stacks compute padding too, on whose place dropout would depend."""
     stacks = [layer for layer in layers_of(model) if getattr(layer, "unpad", False)]
     for stack in stacks:
         stack.unpad = False
@@ -200,7 +196,6 @@ def _compute_padding(model):
 
 def modes(training: bool | None) -> tuple[bool, ...]:
     """Returns the modes that an argument `training` stands for."""
-    arguments.boolean("training", training, optional=True)
     return (False, True) if training is None else (bool(training),)
 
 
@@ -211,7 +206,6 @@ def is_float(array: Tensor) -> bool:
 
 def padding_id(model: keras.layers.Layer, given: int | None) -> int:
     """Returns the id of padding."""
-    arguments.integer("pad_id", given, optional=True)
     return getattr(model, "pad_id", 0) if given is None else given
 
 

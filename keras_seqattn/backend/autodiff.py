@@ -11,20 +11,10 @@ from keras_seqattn.annotations import Tensor
 
 
 def gradients(function: Callable[[Tensor], Tensor], x: Tensor) -> np.ndarray:
-    """Differentiates a function of one tensor.
+    """Computes the gradient, a NumPy array, of a scalar function of one float tensor.
 
-    Args:
-        function: A function from a float tensor to a scalar, written in `keras.ops`.
-        x: Float array.
-
-    Returns:
-        The gradient, a NumPy array of the shape of `x`; zero where nothing of `x`
-        reaches the scalar.
-
-    Example:
-        >>> import numpy as np
-        >>> gradients(lambda x: keras.ops.sum(x * x), np.array([1.0, 2.0])).tolist()
-        [2.0, 4.0]
+    `function` is written in `keras.ops`. The gradient is zero where nothing of `x`
+    reaches the scalar.
     """
     x = keras.ops.convert_to_tensor(x, "float32")
     gradient = _GRADIENTS[keras.backend.backend()](function, x)
@@ -68,21 +58,17 @@ _GRADIENTS = {
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Tensor]:
     """Returns a function whose gradient is written by hand, alike on all backends.
 
-    It may close over tensors, which get no gradient, and works within every
-    transformation of the backend: `jit`, `scan`, `cond`, `vmap` and `checkpoint` of
-    JAX, functions, branches and loops of TensorFlow, `keras.remat`. It can be
-    differentiated as often as the operations that it and its gradient are made of.
+    `function` takes float tensors and returns one tensor, and the function from that
+    tensor's gradient to the gradients of all arguments: one tensor, or a tuple. What is
+    returned here returns the one tensor alone.
 
-    Args:
-        function: A function of float tensors that returns one tensor, and the function
-            from that tensor's gradient to the gradients of all arguments: one tensor,
-            or a tuple.
-
-    Returns:
-        The function of the same tensors that returns the first alone.
+    `function` may close over tensors, which get no gradient. The result works within
+    every transformation of the backend: `jit`, `scan`, `cond`, `vmap` and `checkpoint`
+    of JAX, functions, branches and loops of TensorFlow, `keras.remat`. It can be
+    differentiated as often as the operations that `function` and its gradient are made
+    of.
 
     Example:
-        >>> import numpy as np
         >>> @custom_gradient
         ... def clipped(x):
         ...     return keras.ops.clip(x, 0, 1), lambda upstream: upstream
@@ -102,9 +88,9 @@ _COLLECTION = "keras_seqattn/gradients"
 
 
 def _custom_gradient_tensorflow(function, *inputs):
-    """Leaves TensorFlow nothing that holds a graph.
+    """Applies the function so that TensorFlow keeps nothing that holds a graph.
 
-    It keeps for ever the outputs and the gradient of each function in a graph:
+    It keeps forever the outputs and the gradient of each function in a graph:
     https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/ops/custom_gradient.py#L512
     Here these are a list, emptied at the end, and a weak reference to the gradient,
     which a collection of the graph holds.
@@ -129,7 +115,7 @@ def _custom_gradient_tensorflow(function, *inputs):
 
 
 def _custom_gradient_jax(function, *inputs):
-    """Makes arguments of what the function and its gradient close over.
+    """Applies the function with what it and its gradient close over as arguments.
 
     JAX calls both again when the trace that made such a tensor has ended.
     """
@@ -160,12 +146,8 @@ def _custom_gradient_jax(function, *inputs):
 def _without_closure(function, *example):
     """Splits a function into one that closes over no tensor, and those tensors.
 
-    Args:
-        function: A function of tensors.
-        *example: Tensors of the shapes and dtypes of its arguments.
-
-    Returns:
-        A function of the list of tensors and of the arguments; and the list.
+    The new function takes the list of them, then arguments of the shapes and dtypes of
+    `example`.
     """
     import jax
 

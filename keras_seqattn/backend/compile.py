@@ -33,7 +33,7 @@ class _Fork:
 
     @classmethod
     def note(cls):
-        """Notes, in a child, whether it is one of a process that had computed."""
+        """Notes in a child whether its parent had computed."""
         cls.is_child = cls.is_child or cls.has_run
 
     @classmethod
@@ -56,7 +56,9 @@ if hasattr(os, "register_at_fork"):
 class CompiledFunction:
     """Compiles a function of tensors once for each signature, and counts.
 
-    Variables are read at each call: weights that change are seen. Threads may share it.
+    A call takes (nested) NumPy arrays or tensors of the backend. Variables are read at
+    each call: weights that change are seen. Threads may share it. A process that was
+    forked from one that had run a program gets a `RuntimeError`.
 
     `num_programs` and `compile_seconds` say what was compiled: the seconds are those of
     each signature's first call, its run included.
@@ -64,23 +66,8 @@ class CompiledFunction:
     Args:
         function: A function of (nested) tensors, written in `keras.ops`.
         variables: The Keras variables it reads; it must not assign them.
-        to_numpy: Whether to give NumPy arrays; False leaves the results where they
+        to_numpy: Whether to return NumPy arrays; False leaves the results where they
             are, for another call to go on with.
-
-    Call arguments:
-        *args: (Nested) NumPy arrays, or tensors of the backend.
-
-    Returns:
-        What `function` gives, as (nested) NumPy arrays or tensors.
-
-    Raises:
-        RuntimeError: If the process was forked from one that had run a program.
-
-    Example:
-        >>> import numpy as np
-        >>> double = CompiledFunction(lambda x: x * 2)
-        >>> double(np.ones(2, "float32")).tolist(), double.num_programs
-        ([2.0, 2.0], 1)
     """
 
     def __init__(
@@ -138,16 +125,10 @@ def _to_numpy(result):
 def num_threads() -> int:
     """Returns how many compiled programs are worth running at once, in threads.
 
-    One program's many small operations leave a processor's other cores waiting.
-
-    Returns:
-        The number of cores this process may use, where XLA compiles for them; 1 where
-        an accelerator computes, on torch, whose threads Python runs in turn, and in
-        processes that compute together, which must run their programs in one order.
-
-    Example:
-        >>> num_threads() >= 1
-        True
+    One program's many small operations leave a processor's other cores waiting. The
+    number is that of the cores this process may use, where XLA compiles for them; 1
+    where an accelerator computes, on torch, whose threads Python runs in turn, and in
+    processes that compute together, which must run their programs in one order.
     """
     return _cores() if _COMPILES_FOR_CORES[keras.backend.backend()]() else 1
 
@@ -155,15 +136,8 @@ def num_threads() -> int:
 def fewest_rows() -> int:
     """Returns how many rows a compiled program should compute at least.
 
-    TensorFlow's XLA takes loops of scalars for the products of a single row: on a CPU
+    TensorFlow's XLA computes the products of a single row in loops of scalars: on a CPU
     two rows take half of the time.
-
-    Returns:
-        2 on TensorFlow, else 1.
-
-    Example:
-        >>> fewest_rows() in (1, 2)
-        True
     """
     return 2 if keras.backend.backend() == "tensorflow" else 1
 
@@ -171,12 +145,7 @@ def fewest_rows() -> int:
 def compiles_cudnn() -> bool:
     """Returns whether cuDNN's recurrences may be part of a compiled program.
 
-    Returns:
-        A bool: False on TensorFlow, whose operation for them XLA does not take.
-
-    Example:
-        >>> compiles_cudnn() == (keras.backend.backend() != "tensorflow")
-        True
+    XLA does not take TensorFlow's operation for them.
     """
     return keras.backend.backend() != "tensorflow"
 

@@ -16,12 +16,7 @@ _PIECE = 2**28
 
 
 def is_first() -> bool:
-    """Returns whether this is the process that writes files.
-
-    Example:
-        >>> is_first()
-        True
-    """
+    """Returns whether this is the process that writes files."""
     if keras.backend.backend() != "jax":
         return True
     import jax
@@ -30,34 +25,18 @@ def is_first() -> bool:
 
 
 def parts_of_batches() -> tuple[int, int, int]:
-    """Returns how the distribution that is set parts each batch.
+    """Returns how the distribution that is set divides each batch.
 
-    Returns:
-        The number of replicas, which must divide the rows of a batch; the number of
-        parts that processes hold; and the number of this process's part.
-
-    Example:
-        >>> parts_of_batches()
-        (1, 1, 0)
+    That is the number of replicas, which must divide the rows of a batch; the number of
+    parts that processes hold; and the number of this process's part.
     """
     return _PARTS[keras.backend.backend()]()
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """Computes a value in the first process, and hands it to all.
+    """Computes a value that can be pickled in the first process, and hands it to all.
 
-    Args:
-        make: Function without arguments, of a value that can be pickled.
-
-    Returns:
-        The value.
-
-    Raises:
-        Exception: What `make` raised, in all processes.
-
-    Example:
-        >>> from_first(lambda: 3)
-        3
+    What `make` raises is raised in all processes.
     """
     if not _are_several():
         return make()
@@ -74,17 +53,9 @@ def from_first(make: Callable[[], Any]) -> Any:
 
 
 def whole_array(x: Any) -> np.ndarray:
-    """Returns a tensor as an array, also where each process holds a part of it.
+    """Returns a tensor or a variable as an array, also where each process holds a part.
 
-    Args:
-        x: Tensor or Keras variable; all processes must ask for it.
-
-    Returns:
-        An array.
-
-    Example:
-        >>> whole_array(keras.Variable([0.5]))
-        array([0.5], dtype=float32)
+    All processes must ask for it.
     """
     if _are_several():
         x = keras.ops.convert_to_tensor(x)
@@ -101,19 +72,10 @@ def whole_array(x: Any) -> np.ndarray:
 def mean_among_replicas(mean: Any, weight: Any) -> Any:
     """Returns a replica's mean, so that the replicas' average is the mean over all.
 
-    TensorFlow averages what each replica computes of its own rows, whatever their
-    weights; elsewhere a program computes the whole batch.
-
-    Args:
-        mean: Scalar tensor, a mean over this replica's part.
-        weight: Scalar tensor, the sum of the weights of that part.
-
-    Returns:
-        A scalar tensor: `mean * weight / (mean of the replicas' weights)`.
-
-    Example:
-        >>> mean_among_replicas(3.0, 2.0)
-        3.0
+    That is `mean * weight / (mean of the replicas' weights)`, where `weight` is the sum
+    of the weights of this replica's part. TensorFlow averages what each replica
+    computes of its own rows, whatever their weights; elsewhere a program computes the
+    whole batch.
     """
     if keras.backend.backend() != "tensorflow":
         return mean
@@ -140,15 +102,6 @@ def sum_of_rows(
         rows: Tensors whose first axis is that of the batch, or of N rows of which each
             sequence of the batch has as many.
         whole: Tensor that all rows share.
-
-    Returns:
-        What `function` gives of all rows.
-
-    Example:
-        >>> x = np.ones((2, 3), "float32")
-        >>> total, each = sum_of_rows(lambda x, y: (x.sum(), x[:, 0] * y), (x,), 2.0)
-        >>> float(total), each.tolist()
-        (6.0, [2.0, 2.0])
     """
     mesh, axis = _mesh_of_batches()
     if mesh is None or any(x.shape[0] % mesh.shape[axis] for x in rows):

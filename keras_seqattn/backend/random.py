@@ -11,26 +11,11 @@ from keras import ops
 
 from keras_seqattn.annotations import Tensor
 
-_SEED_DTYPES = {"tensorflow": "int32", "jax": "uint32", "torch": "int32"}
-
 
 def computed_uniform(
     shape: Sequence[int | Tensor], seed: tuple[Tensor, Tensor], dtype: Any
 ) -> Tensor:
-    """Draws from [0, 1) by a seed that the program computes.
-
-    Args:
-        shape: Tuple of integers or scalar tensors.
-        seed: Two scalar integers; the same two draw the same numbers.
-        dtype: Dtype of the numbers.
-
-    Returns:
-        Tensor of the shape.
-
-    Example:
-        >>> tuple(computed_uniform((2, 3), (ops.array(7), 0), "float32").shape)
-        (2, 3)
-    """
+    """Draws from [0, 1) by a seed, two scalar integers, that the program computes."""
     return keras.random.uniform(shape, seed=_ComputedSeed(seed), dtype=dtype)
 
 
@@ -39,7 +24,8 @@ class _ComputedSeed(keras.random.SeedGenerator):
 
     def __init__(self, seed):
         seed = ops.stack([ops.cast(number, "int32") for number in seed])
-        self._seed = ops.cast(seed, _SEED_DTYPES[keras.backend.backend()])
+        is_jax = keras.backend.backend() == "jax"
+        self._seed = ops.cast(seed, "uint32" if is_jax else "int32")
 
     def next(self, ordered=True):
         """Returns the seed: there is no state."""
@@ -49,17 +35,8 @@ class _ComputedSeed(keras.random.SeedGenerator):
 def start_randomness(seed: int) -> None:
     """Starts the random numbers of Python, NumPy and the backend, except TensorFlow's.
 
-    With its own, TensorFlow would make all that it has compiled ready anew, which took
-    a tenth of each epoch of a training.
-
-    Args:
-        seed: Integer in [0, 2^32).
-
-    Example:
-        >>> import random
-        >>> start_randomness(0)
-        >>> round(random.random(), 3)
-        0.844
+    Its own seeding makes TensorFlow prepare anew all that it has compiled, which took a
+    tenth of each epoch of a training. `seed` is in [0, 2^32).
     """
     if keras.backend.backend() != "tensorflow":
         keras.utils.set_random_seed(seed)
@@ -74,14 +51,6 @@ def repeated_randomness(seed: int = 0) -> Iterator[None]:
 
     On torch, `keras.random.dropout` without a seed of the user's draws from them, and
     not from its `SeedGenerator`. TensorFlow and JAX have no such state for Keras.
-
-    Args:
-        seed: Integer.
-
-    Example:
-        >>> import numpy as np
-        >>> with repeated_randomness():
-        ...     x = keras.layers.Dropout(0.5)(np.ones(3), training=True)
     """
     if keras.backend.backend() != "torch":
         yield

@@ -12,17 +12,8 @@ from keras_seqattn.annotations import Tensor
 def is_compiled_by_xla(x: Tensor) -> bool:
     """Returns whether a tensor is of a program that XLA will compile.
 
-    Args:
-        x: Tensor, of the program being traced or of none.
-
-    Returns:
-        A Python bool: True in all that JAX traces, and on TensorFlow in functions made
-        with `jit_compile=True`, `model.fit` of such a model included.
-
-    Example:
-        >>> from keras import ops
-        >>> is_compiled_by_xla(ops.ones(3))
-        False
+    It is in all that JAX traces, and on TensorFlow in functions made with
+    `jit_compile=True`, `model.fit` of such a model included.
     """
     if keras.backend.backend() == "jax":
         import jax
@@ -40,25 +31,12 @@ def is_compiled_by_xla(x: Tensor) -> bool:
 def by_platform(
     x: Tensor, default: Callable[[], Any], **forms: Callable[[], Any]
 ) -> Any:
-    """Computes one of several forms of a function, that of the platform it runs on.
+    """Computes a function of `x` in its form for the platform that it runs on.
 
-    In a program of JAX that is the platform which the program is compiled for, which
-    need not be the host's (`jax.export`): JAX traces each form and compiles one.
-
-    Args:
-        x: Tensor that the forms compute from.
-        default: Function of no arguments that returns (nested) tensors.
-        **forms: In its place, functions for the platforms "cpu", "gpu" and "tpu", that
-            return tensors of the same shapes and dtypes.
-
-    Returns:
-        What the form returns.
-
-    Example:
-        >>> from keras import ops
-        >>> x = ops.ones(3)
-        >>> tuple(by_platform(x, default=lambda: x, gpu=lambda: 2 * x).shape)
-        (3,)
+    `forms` are those for "cpu", "gpu" and "tpu", where they differ from `default`; all
+    return (nested) tensors of the same shapes and dtypes. In a program of JAX the
+    platform is the one which the program is compiled for, which need not be the host's
+    (`jax.export`): JAX traces each form and compiles one.
     """
     if keras.backend.backend() == "jax" and is_compiled_by_xla(x):
         import jax
@@ -86,12 +64,7 @@ def _platform(x):
 def leaves_out_unused() -> bool:
     """Returns whether programs leave out what none of their results needs.
 
-    Returns:
-        A bool: False on torch, which computes each operation when it is called.
-
-    Example:
-        >>> leaves_out_unused() == (keras.backend.backend() != "torch")
-        True
+    torch does not: it computes each operation when it is called.
     """
     return keras.backend.backend() != "torch"
 
@@ -99,19 +72,9 @@ def leaves_out_unused() -> bool:
 def allows_any_shape(x: Tensor) -> bool:
     """Returns whether shapes may depend on values in the program a tensor belongs to.
 
-    They may on a CPU alone: an accelerator would make the host wait for each shape, and
-    no measurement says that it pays there.
-
-    Args:
-        x: Tensor, of the program being traced or of none.
-
-    Returns:
-        A Python bool: True on TensorFlow and torch, unless the program is compiled.
-
-    Example:
-        >>> from keras import ops
-        >>> allows_any_shape(ops.ones(3)) == (keras.backend.backend() != "jax")
-        True
+    They may on TensorFlow and torch, in a program that is not compiled, on a CPU alone:
+    an accelerator would make the host wait for each shape, and no measurement says that
+    it pays there.
     """
     if keras.backend.backend() == "torch":
         import torch
@@ -122,23 +85,11 @@ def allows_any_shape(x: Tensor) -> bool:
 
 
 def known_values(x: Tensor, wait: bool = True) -> np.ndarray | None:
-    """Returns the values of a tensor where they can be seen, as arguments are checked.
+    """Returns the values of a tensor, or None where they cannot be seen.
 
     They cannot in a program that is being made (a TensorFlow graph, `jax.jit`,
-    `torch.compile` or `torch.export`), nor in a functional model.
-
-    Args:
-        x: An array, a tensor or a `keras.KerasTensor`.
-        wait: Whether to wait for what an accelerator computes; else its values cannot
-            be seen either.
-
-    Returns:
-        A NumPy array, or None.
-
-    Example:
-        >>> import numpy as np
-        >>> known_values(np.array([1, 2])).tolist(), known_values(keras.Input((2,)))
-        ([1, 2], None)
+    `torch.compile` or `torch.export`), nor in a functional model, nor, without `wait`,
+    on an accelerator, where reading them waits until they are computed.
     """
     if isinstance(x, keras.KerasTensor):
         return None

@@ -51,13 +51,9 @@ def fill_dense(checkpoint: Checkpoint, name: str, dense: Any) -> None:
 def fill_attention(
     checkpoint: Checkpoint, name: str, attention: Any, projections: tuple[str, ...]
 ) -> None:
-    """Fills an attention.
+    """Fills a `MultiHeadAttention` from tensors whose names begin with `name`.
 
-    Args:
-        checkpoint: The trained model.
-        name: What the names of its tensors begin with.
-        attention: A `MultiHeadAttention`.
-        projections: Names of the projections of query, key, value and output.
+    `projections` are their names for query, key, value and output.
     """
     *into, out = projections
     denses = (attention.query_dense, attention.key_dense, attention.value_dense)

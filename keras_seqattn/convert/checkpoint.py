@@ -19,14 +19,9 @@ def refuse(requirement: str, received: str) -> NoReturn:
 
 
 class Checkpoint:
-    """The configuration and the tensors of a trained model.
+    """The configuration (`config.json`) of a trained model, and its tensors by name.
 
-    Args:
-        config: What `config.json` holds.
-        tensors: Arrays by name.
-
-    Attributes:
-        unread: Names of the tensors that nothing has taken so far.
+    `unread` are the names of the tensors that nothing has taken so far.
     """
 
     def __init__(self, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
@@ -35,17 +30,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, source: Any) -> "Checkpoint":
-        """Reads a folder, or takes over a model of transformers.
-
-        Args:
-            source: Path of the folder, or the model.
-
-        Returns:
-            A `Checkpoint`.
-
-        Raises:
-            ValueError: If `source` is neither, or a file in it is missing or damaged.
-        """
+        """Reads a folder, or takes over a model of transformers."""
         if hasattr(source, "state_dict") and hasattr(source, "config"):
             tensors = {
                 name: value.detach().cpu().float().numpy()
@@ -61,14 +46,9 @@ class Checkpoint:
         return str(self._config.get("model_type"))
 
     def option(self, *names: str, default: Any = _MISSING) -> Any:
-        """Returns the first option of the configuration that is there and not None.
+        """Returns the first option of these names that is there and not None.
 
-        Args:
-            *names: Names of the option.
-            default: What stands for a missing one; without it that is an error.
-
-        Returns:
-            The value.
+        Where there is none it returns `default`; without a default that is an error.
         """
         for name in names:
             if self._config.get(name) is not None:
@@ -81,18 +61,7 @@ class Checkpoint:
         )
 
     def take(self, names: str | Sequence[str], shape: Sequence[int]) -> np.ndarray:
-        """Returns a tensor as float32.
-
-        Args:
-            names: Its name, or all names of one that is shared.
-            shape: Its shape.
-
-        Returns:
-            A float32 array.
-
-        Raises:
-            ValueError: If it is missing or has another shape.
-        """
+        """Returns the tensor that has one of these names and this shape, as float32."""
         names = [names] if isinstance(names, str) else list(names)
         self.unread.difference_update(names)
         found = next((name for name in names if name in self._tensors), None)

@@ -11,13 +11,7 @@ from keras_seqattn.models import LanguageModel, TranslationTransformer
 
 
 class Family(NamedTuple):
-    """How models of one architecture are read.
-
-    Attributes:
-        model: The class of ours.
-        options: Function of a `Checkpoint` that returns the class's arguments.
-        fill: Function of a `Checkpoint` and the model that sets its weights.
-    """
+    """How models of one architecture become ours: by class, arguments and weights."""
 
     model: type
     options: Callable[[Checkpoint], dict[str, Any]]

@@ -26,17 +26,7 @@ LONGEST_HEADER = 100_000_000
 
 
 def read_folder(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns the tensors of a model's folder by name, of one file or several.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        A dict of arrays, mapped from the files.
-
-    Raises:
-        ValueError: If the folder holds no safetensors, or one that is damaged.
-    """
+    """Returns the tensors of a folder by name, mapped from its file or files."""
     if (folder / SINGLE).is_file():
         return read_file(folder / SINGLE)
     if (folder / INDEX).is_file():
@@ -57,18 +47,7 @@ def read_folder(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def read_file(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns the tensors of a safetensors file by name.
-
-    Args:
-        path: The file.
-
-    Returns:
-        A dict of arrays, mapped from the file.
-
-    Raises:
-        ValueError: If the file is something else, is cut off, or has a tensor of
-            another dtype than floats.
-    """
+    """Returns the tensors of a safetensors file by name, mapped from the file."""
     if not path.is_file():
         _refuse(path, "which is no file")
     size = path.stat().st_size

@@ -78,16 +78,14 @@ def _search(folder):
         if (folder / name).is_file():
             found |= read_json(folder / name)
     width = found.get("num_beams") or 1
+    if width <= 1:
+        return None
     penalty = found.get("length_penalty")
-    return (
-        BeamSearch(width, length_penalty=1.0 if penalty is None else float(penalty))
-        if width > 1
-        else None
-    )
+    return BeamSearch(width, length_penalty=1.0 if penalty is None else float(penalty))
 
 
 def _marian(folder, model, source, target):
-    """Two SentencePiece models, and one vocabulary of both, or two."""
+    """Returns tokenizers of two SentencePiece models, with one vocabulary or two."""
     _check_no_language("source", source, "a Marian model, whose source is one language")
     vocabularies = [folder / "vocab.json"] * 2
     if model.config.target_vocabulary_size is not None:
@@ -97,7 +95,7 @@ def _marian(folder, model, source, target):
         pieces = _in_order(path, getattr(model, f"{side}_vocabulary_size"))
         prefix = []
         if side == "source" and target is not None:
-            tags = [x[2:-2] for x in pieces if x.startswith(">>") and x.endswith("<<")]
+            tags = [x[2:-2] for x in pieces if _is_tag(x)]
             arguments.choice("target", target, tuple(tags))
             prefix = [pieces.index(f">>{target}<<")]
         special = [i for i, x in enumerate(pieces) if _is_tag(x)]
@@ -107,7 +105,7 @@ def _marian(folder, model, source, target):
 
 
 def _m2m(folder, model, source, target):
-    """M2M-100, with a vocabulary in JSON, or NLLB, with fairseq's."""
+    """Returns the tokenizers of M2M-100, with a vocabulary in JSON, or of NLLB."""
     if not (folder / "vocab.json").is_file():
         return _fairseq(folder, model, source, target)
     spm = _bytes(_shared_model(folder))
@@ -118,7 +116,7 @@ def _m2m(folder, model, source, target):
 
 
 def _fairseq(folder, model, source, target):
-    """NLLB and mBART-50: the SentencePiece model's order, then the languages."""
+    """Returns the tokenizers of NLLB or mBART-50: ids of pieces, then of languages."""
     if read_json(folder / "config.json").get("model_type") == "mbart":
         _check_mbart(folder)
     spm = _bytes(_shared_model(folder))
@@ -149,7 +147,7 @@ def _check_mbart(folder):
 
 
 def _t5(folder, model, source, target):
-    """One SentencePiece model, in its own order."""
+    """Returns the tokenizers of one SentencePiece model, with its own ids."""
     _check_no_language("source", source, "T5; `target` is the text before each line")
     spm = _bytes(_shared_model(folder))
     processor = _processor(spm, "spiece.model")

@@ -295,13 +295,8 @@ class BeamSearch(Search):
     ) -> BeamState:
         """Merges what ends, or is cut, of the first W candidates into the hypotheses.
 
-        Args:
-            state: The state before.
-            candidates: The `Candidates`, C of them.
-            ends: Bool tensor `(B, C)`, which of them end.
-            index: The position.
-            forced: Float tensor `(B, 1)`, the number of forced tokens.
-            coverage: Float tensor `(B, W)` or None.
+        `ends` `(B, C)` marks what ends, `forced` `(B, 1)` counts the forced tokens, and
+        `coverage` is `(B, W)`.
         """
         first = keras.tree.map_structure(lambda x: x[:, : self.width], candidates)
         cut = ops.reshape(index + 1 >= state.limits, (-1, 1))
@@ -411,18 +406,7 @@ def _where_sentences(chosen: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def with_beams(search: Search) -> Search:
-    """Returns a search that keeps several beams where it is greedy.
-
-    Args:
-        search: A search.
-
-    Returns:
-        A search; of a `Greedy` a `BeamSearch`.
-
-    Example:
-        >>> with_beams(Greedy(min_length=3)) == BeamSearch(min_length=3)
-        True
-    """
+    """Returns a search, a `BeamSearch` of the same options where it is a `Greedy`."""
     if type(search) is not Greedy:
         return search
     options = search.get_config()
@@ -431,18 +415,9 @@ def with_beams(search: Search) -> Search:
 
 
 def with_hypotheses(search: Search, count: int) -> Search:
-    """Returns a search that finds a number of hypotheses a sentence.
+    """Returns a search that finds `count` hypotheses a sentence; 1 leaves it as it is.
 
-    Args:
-        search: A search.
-        count: Number of hypotheses; 1 leaves the search as it is.
-
-    Returns:
-        A search; of a `Greedy` a `BeamSearch`, of at least 4 beams.
-
-    Example:
-        >>> with_hypotheses(BeamSearch(width=2), 3).width
-        3
+    A beam search gets at least as many beams; a `Greedy` becomes one, of at least 4.
     """
     if count == 1:
         return search

@@ -4,6 +4,7 @@ Shapes: B sentences, W beams, L capacity in generated tokens, N hypotheses, G gr
 prefix length, C candidates, K constraints, A alternatives of each.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
@@ -58,19 +59,21 @@ class Candidates(NamedTuple):
     progress: Tensor | tuple[()] = ()  # int32 (B, C, K, A), of constraints
 
 
-def part_of(state: BeamState, number: int, count: int) -> BeamState:
-    """Returns the state of one of several groups."""
+def part_of(
+    state: BeamState, number: int, count: int, names: Sequence[str] = OF_GROUPS
+) -> BeamState:
+    """Returns the state of one of several groups, with its part of what is named."""
 
     def take(x: Tensor) -> Tensor:
         size = x.shape[1] // count
         return x[:, number * size : (number + 1) * size]
 
-    parts = {name: getattr(state, name) for name in OF_GROUPS}
+    parts = {name: getattr(state, name) for name in names}
     return state._replace(**keras.tree.map_structure(take, parts))
 
 
-def join(states: list[BeamState]) -> BeamState:
-    """Joins the states of several groups."""
-    parts = [{name: getattr(state, name) for name in OF_GROUPS} for state in states]
+def join(states: list[BeamState], names: Sequence[str] = OF_GROUPS) -> BeamState:
+    """Joins the states of several groups, which differ in what is named."""
+    parts = [{name: getattr(state, name) for name in names} for state in states]
     joined = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), *parts)
     return states[0]._replace(**joined)

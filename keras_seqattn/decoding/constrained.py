@@ -37,14 +37,9 @@ NEVER = 2**20
 class ConstrainedBeamSearch(BeamSearch):
     """A `BeamSearch` of which every hypothesis meets its sentence's constraints.
 
-    Args:
-        continuing_ids: Bytes of one bit a token, as of `numpy.packbits`: those that
-            continue the word before them. A phrase that one follows is not said. Empty
-            where words do not matter.
-
-    Example:
-        >>> ConstrainedBeamSearch(width=2).width
-        2
+    `continuing_ids` are bytes of one bit a token, as of `numpy.packbits`: those that
+    continue the word before them. A phrase that one follows is not said. Empty where
+    words do not matter.
 
     Reference:
         Hokamp and Liu 2017, "Lexically Constrained Decoding"; Post and Vilar 2018,
@@ -110,9 +105,8 @@ class ConstrainedBeamSearch(BeamSearch):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Finds each beam's best continuations, the next tokens of its phrases, an end.
 
-        Returns:
-            Tokens and what to choose them by, `(B, W, M / W)`, and the progress of each
-            phrase after them, `(B, W, M / W, K, A)`.
+        Returns tokens and what to choose them by, `(B, W, M / W)`, and the progress of
+        each phrase after them, `(B, W, M / W, K, A)`.
         """
         batch_size, width, size = allowed.shape
         count = min(width + 1 + len(self.stop_ids), size)
@@ -144,11 +138,7 @@ class ConstrainedBeamSearch(BeamSearch):
     def _advance_phrases(
         self, state: BeamState, token: Tensor, index: Tensor, tokens: SpecialTokens
     ) -> Tensor:
-        """Computes the progress of each phrase after tokens `(B, W, C)` of each beam.
-
-        Returns:
-            Int32 tensor `(B, W, C, K, A)`.
-        """
+        """Computes phrases' progress `(B, W, C, K, A)` after tokens `(B, W, C)`."""
         table, progress = state.constraints.next, state.progress
         shape = table.shape
         phrases = ops.arange(shape[0] * shape[1] * shape[2], dtype="int32")
@@ -182,7 +172,7 @@ class ConstrainedBeamSearch(BeamSearch):
 def _count_missing(constraints: Constraints, progress: Tensor) -> Tensor:
     """Counts the tokens that are missing, `(B, W, C, K, A)` to int32 `(B, W, C)`.
 
-    Of what is not said for good all tokens count, but for those of the phrases that are
+    Of what is not said for good all tokens count, except those of the phrases that are
     complete or, if they are more, those of the phrase that is furthest: its next token
     may continue the last word of the others. So some token always leaves fewer missing.
     """
@@ -200,18 +190,10 @@ def _count_missing(constraints: Constraints, progress: Tensor) -> Tensor:
 
 
 def _allocate(ranking: Tensor, missing: Tensor, count: int) -> Tensor:
-    """Chooses continuations: the best of each bank, then the second, and so on.
+    """Chooses continuations, `(B, C)`: the best of each bank, then the second, ...
 
     A bank is what has equally many tokens missing; of equal ranks in their banks those
     with fewer missing come first.
-
-    Args:
-        ranking: Float tensor `(B, M)`.
-        missing: Int32 tensor `(B, M)`.
-        count: Number C.
-
-    Returns:
-        Int32 tensor `(B, C)` of indices.
     """
     places = ops.arange(ranking.shape[1], dtype="int32")
     this, other = ranking[:, :, None], ranking[:, None]  # (B, M, 1), (B, 1, M)
@@ -233,19 +215,7 @@ def _gather_tokens(log_probs: Tensor, token: Tensor) -> Tensor:
 def with_constraints(search: Search, continuing_ids: bytes = b"") -> Search:
     """Returns the search that meets constraints as another searches without.
 
-    Args:
-        search: A `BeamSearch`, or a `Greedy`, for which one of 4 beams stands.
-        continuing_ids: As of `ConstrainedBeamSearch`.
-
-    Returns:
-        A `ConstrainedBeamSearch`.
-
-    Raises:
-        ValueError: If it draws samples.
-
-    Example:
-        >>> with_constraints(BeamSearch(width=3)).width
-        3
+    For a `Greedy` it has 4 beams; one that draws samples is refused.
     """
     beams = with_beams(search)
     if not isinstance(beams, BeamSearch):

@@ -21,15 +21,10 @@ WANTED = "a list of phrases, each a list of token ids, or a tuple of alternative
 
 
 class Phrase(NamedTuple):
-    """One way to meet a constraint.
-
-    Attributes:
-        ids: Tuple of token ids.
-        is_first: Whether it counts as the beginning of the generated text alone.
-    """
+    """One way to meet a constraint."""
 
     ids: tuple[int, ...]
-    is_first: bool = False
+    is_first: bool = False  # counts as the beginning of the generated text alone
 
 
 # For each constraint of a sentence the phrases of which one is to be said.
@@ -55,18 +50,7 @@ class Size(NamedTuple):
 
 
 def table_size(rows: Iterable[Row]) -> Size:
-    """Returns the size of tables for rows of constraints.
-
-    Args:
-        rows: The constraints of each sentence.
-
-    Returns:
-        A `Size`.
-
-    Example:
-        >>> table_size([[(Phrase((5, 7)),)], []])
-        Size(constraints=1, alternatives=2, length=4, tokens=8)
-    """
+    """Returns the size of the tables for the constraints of each sentence."""
     rows = list(rows)
     phrases = [phrase for row in rows for some in row for phrase in some]
     most = (
@@ -90,15 +74,7 @@ def _tokens(row: Row) -> list[int]:
 def make_constraints(
     rows: Sequence[Row], pad_id: int, size: Size | None = None
 ) -> Constraints:
-    """Makes the tables of sentences' constraints.
-
-    Args:
-        rows: The constraints of each of B sentences.
-        pad_id: The pad token.
-        size: The tables' `Size`; None: the least.
-
-    Returns:
-        `Constraints` of NumPy arrays.
+    """Makes the NumPy tables of sentences' constraints, by default the smallest.
 
     Example:
         >>> made = make_constraints([[(Phrase((5, 5, 7)),)]], pad_id=0)
@@ -141,18 +117,7 @@ def _progress_after(phrase: Phrase, columns: list[int]) -> np.ndarray:
 
 
 def count_tokens(row: Row) -> int:
-    """Counts the tokens that the constraints of a sentence take at least.
-
-    Args:
-        row: The constraints.
-
-    Returns:
-        An integer.
-
-    Example:
-        >>> count_tokens([(Phrase((5, 7)), Phrase((5,))), (Phrase((8,)),)])
-        2
-    """
+    """Counts the tokens that the constraints of a sentence take at least."""
     return sum(
         min(len(phrase.ids) for phrase in some if not phrase.is_first) for some in row
     )
@@ -161,25 +126,9 @@ def count_tokens(row: Row) -> int:
 def checked_constraints(
     given: Any, batch_size: int, size: int | None, tokens: SpecialTokens, banned: Any
 ) -> list[Row]:
-    """Returns the constraints of a batch, given as token ids.
+    """Returns the constraints of a batch, given as token ids, as B rows of phrases.
 
-    Args:
-        given: What the caller passed.
-        batch_size: Number of sentences B.
-        size: Size of the vocabulary, or None.
-        tokens: The `SpecialTokens`.
-        banned: Ids that the search never generates.
-
-    Returns:
-        A list of B rows.
-
-    Raises:
-        ValueError: If it is not a list of B lists of phrases, or a phrase is empty or
-            has an id that is never generated or outside the vocabulary.
-
-    Example:
-        >>> checked_constraints([[[5, 7]]], 1, 9, SpecialTokens(), ())
-        [[(Phrase(ids=(5, 7), is_first=False),)]]
+    No phrase may hold special `tokens` or those `banned`: no search generates them.
     """
     wanted = f"a list of {batch_size} rows, one a sentence"
     rows = arguments.sequence("constraints", given, wanted)
@@ -231,22 +180,10 @@ def check_lengths(
     forced: Sequence[int] | None = None,
     first: int = 0,
 ) -> None:
-    """Raises an error where the constraints of a sentence are longer than its limit.
+    """Raises an error where the constraints of a sentence do not fit in its limit.
 
-    Args:
-        rows: The constraints of each sentence.
-        limits: The most generated tokens of each, its end included.
-        forced: Number of forced first tokens of each; None: none.
-        first: Number of the first sentence, for the error.
-
-    Raises:
-        ValueError: If they do not fit between the forced tokens and the end.
-
-    Example:
-        >>> check_lengths([[(Phrase((5, 7)),)]], [2])
-        Traceback (most recent call last):
-        ValueError: `constraints[0]` must have at most 1 tokens together, for a limit \
-of 2 tokens with the end's. Received: constraints[0] of 2 tokens.
+    A limit counts the sentence's `forced` first tokens and its end. `first` is the
+    number of the first sentence, for the error.
     """
     forced = [0] * len(rows) if forced is None else forced
     given = zip(rows, limits, forced, strict=True)

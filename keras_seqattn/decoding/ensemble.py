@@ -16,8 +16,10 @@ from keras_seqattn.decoding.ids import checked_model
 from keras_seqattn.decoding.protocol import abilities, most_generated
 
 # What must be the same in all models that have it.
-SPECIAL_IDS = ("start_id", "end_id", "pad_id")
-VOCABULARIES = (
+SHARED = (
+    "start_id",
+    "end_id",
+    "pad_id",
     "source_vocabulary_size",
     "target_vocabulary_size",
     "vocabulary_size",
@@ -77,7 +79,7 @@ class Ensemble(keras.Model):
         models = _checked_models(models)
         super().__init__(**kwargs)
         self.models = models
-        for name in (*SPECIAL_IDS, *VOCABULARIES):
+        for name in SHARED:
             _check_equal(models, name)
             if all(hasattr(model, name) for model in models):
                 setattr(self, name, getattr(models[0], name))

@@ -25,17 +25,8 @@ def advance_groups(
 ) -> tuple[BeamState, Tensor]:
     """Takes one step of each group, which avoids what those before it chose.
 
-    Args:
-        search: A `BeamSearch` of several groups.
-        state: The state before.
-        log_probs: Float32 tensor `(B, W, V)`, the model's own.
-        allowed: Float32 tensor `(B, W, V)`, what to choose by.
-        index: The position.
-        tokens: The `SpecialTokens`.
-        coverage: Float tensor `(B, W)` or None.
-
-    Returns:
-        The state after, and the beams `(B, W)` that the new ones go on from.
+    `allowed` `(B, W, V)` is what to choose by. Returns the state after, and the beams
+    `(B, W)` that the new ones go on from.
     """
     group, count = search.group, search.num_groups
     batch_size, _, size = log_probs.shape

@@ -78,21 +78,7 @@ class SpecialTokens(NamedTuple):
 def hypotheses(
     token_ids: np.ndarray, scores: np.ndarray, tokens: SpecialTokens
 ) -> Hypotheses:
-    """Cuts each sequence before its end token.
-
-    Args:
-        token_ids: Int array `(B, N, L)`, ends included.
-        scores: Float array `(B, N)`.
-        tokens: The `SpecialTokens`.
-
-    Returns:
-        The `Hypotheses`.
-
-    Example:
-        >>> ids = np.array([[[5, 7, 2, 0]]])
-        >>> hypotheses(ids, np.zeros((1, 1)), SpecialTokens()).lengths.tolist()
-        [[2]]
-    """
+    """Makes `Hypotheses` of token ids `(B, N, L)`, each cut before its end."""
     length = token_ids.shape[-1]
     over = (token_ids == tokens.end_id) | (token_ids == tokens.pad_id)
     lengths = np.where(over.any(-1), over.argmax(-1), length)
@@ -103,19 +89,7 @@ def hypotheses(
 
 
 def pad_lists(lists: Sequence[Any], pad_id: int) -> np.ndarray:
-    """Makes an array of lists of token ids.
-
-    Args:
-        lists: List of lists of integers.
-        pad_id: What fills the shorter ones.
-
-    Returns:
-        Int32 array, as long as the longest list, and at least 1.
-
-    Example:
-        >>> pad_lists([[5, 2], [2]], pad_id=0).tolist()
-        [[5, 2], [2, 0]]
-    """
+    """Returns lists of token ids as one int32 array, of a length of at least 1."""
     length = max(1, max(map(len, lists)))
     token_ids = np.full((len(lists), length), pad_id, "int32")
     for row, ids in zip(token_ids, lists, strict=True):

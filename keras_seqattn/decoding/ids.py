@@ -14,17 +14,7 @@ WANTED = "an integer array (batch, length), or a list of lists of integers"
 
 
 def checked_model(model: Any) -> Any:
-    """Returns a model if it has the decoding protocol.
-
-    Args:
-        model: What the caller passed.
-
-    Returns:
-        `model`.
-
-    Raises:
-        ValueError: If it lacks a method or an attribute that a search needs.
-    """
+    """Returns a model if it has all that a search needs of the decoding protocol."""
     methods = ("encode", "initial_state", "step")
     names = (*methods, "start_id", "end_id", "pad_id")
     wanted = "a model with the decoding protocol"
@@ -35,22 +25,9 @@ def checked_model(model: Any) -> Any:
 
 
 def id_array(name: str, token_ids: Any, pad_id: int) -> np.ndarray:
-    """Returns token ids as an array; lists of unequal lengths are padded.
+    """Returns token ids, an array or a list of lists, as an integer array `(B, L)`.
 
-    Args:
-        name: Name of the argument, for the error.
-        token_ids: Array or tensor, or a list of lists of integers.
-        pad_id: What fills the shorter lists.
-
-    Returns:
-        Integer array `(B, L)`.
-
-    Raises:
-        ValueError: If `token_ids` is not of integers, or not of rank 2.
-
-    Example:
-        >>> id_array("source_ids", [[5, 7, 2], [2]], pad_id=0).tolist()
-        [[5, 7, 2], [2, 0, 0]]
+    Shorter lists are padded. `name` is that of the argument, for the error.
     """
     if isinstance(token_ids, list | tuple) and (
         not token_ids or any(map(_is_row, token_ids))
@@ -89,24 +66,7 @@ def _is_row(ids: Any) -> bool:
 def checked_ids(
     name: str, token_ids: Any, size: int | None = None, pad_id: int = 0
 ) -> np.ndarray:
-    """Returns token ids of a batch if they are in a vocabulary.
-
-    Args:
-        name: Name of the argument, for the error.
-        token_ids: What was given.
-        size: Size of the vocabulary, or None.
-        pad_id: What fills the shorter of several lists.
-
-    Returns:
-        Int32 array `(B, L)`.
-
-    Raises:
-        ValueError: If they are not integers of rank 2 in [0, size), or there are none.
-
-    Example:
-        >>> checked_ids("source_ids", [[3, 4]]).dtype.name
-        'int32'
-    """
+    """Returns token ids as int32 `(B, L)`, checked: not empty and of the vocabulary."""
     token_ids = id_array(name, token_ids, pad_id)
     if 0 in token_ids.shape:
         raise ValueError(
@@ -117,22 +77,7 @@ def checked_ids(
 
 
 def check_range(name: str, token_ids: np.ndarray, size: int | None) -> None:
-    """Raises an error where token ids are not in a vocabulary.
-
-    Args:
-        name: Name of the argument, for the error.
-        token_ids: Integer array.
-        size: Size of the vocabulary, or None.
-
-    Raises:
-        ValueError: If an id is negative, or not below `size`.
-
-    Example:
-        >>> check_range("prefix", np.array([[5]]), 5)
-        Traceback (most recent call last):
-        ValueError: `prefix` must be in [0, 5), the model's vocabulary. Received: \
-ids from 5 to 5.
-    """
+    """Raises an error if token ids are negative, or not below a given `size`."""
     low, high = token_ids.min(initial=0), token_ids.max(initial=0)
     if low < 0 or (size is not None and high >= size):
         raise ValueError(
@@ -144,25 +89,7 @@ ids from 5 to 5.
 def checked_prefix(
     prefix: Any, batch_size: int, max_length: int, pad_id: int
 ) -> np.ndarray:
-    """Returns forced first tokens if they fit a search.
-
-    Args:
-        prefix: What was given.
-        batch_size: Number of sentences B.
-        max_length: Number of generated tokens at most.
-        pad_id: What fills the end of a short prefix.
-
-    Returns:
-        Int32 array `(B, P)`.
-
-    Raises:
-        ValueError: If it is not of integers and that shape, is longer than
-            `max_length`, or has a gap.
-
-    Example:
-        >>> checked_prefix([[5], []], 2, 4, 0).tolist()
-        [[5], [0]]
-    """
+    """Returns forced first tokens as int32 `(B, P)` if they fit a search."""
     prefix = id_array("prefix", prefix, pad_id)
     if len(prefix) != batch_size:
         raise ValueError(
@@ -170,8 +97,9 @@ def checked_prefix(
             f"Received: prefix.shape={prefix.shape}."
         )
     real = prefix != pad_id
-    if (real[:, 1:] & ~real[:, :-1]).any():
-        row = int((real[:, 1:] & ~real[:, :-1]).any(1).argmax())
+    has_gap = (real[:, 1:] & ~real[:, :-1]).any(axis=1)
+    if has_gap.any():
+        row = int(has_gap.argmax())
         raise ValueError(
             "`prefix` must be padded at its end alone. "
             f"Received: prefix[{row}]={prefix[row].tolist()}."

@@ -58,18 +58,7 @@ def advance(
     tokens: SpecialTokens,
     start: Tensor | None = None,
 ) -> LoopState:
-    """Takes one step of a search.
-
-    Args:
-        method: A `Greedy`, `Sample` or `BeamSearch`.
-        step: The model's step function.
-        state: The state before.
-        tokens: The `SpecialTokens`.
-        start: Int32 tensor `(B,)`, the step at which each sentence began; None: 0.
-
-    Returns:
-        The state after.
-    """
+    """Takes one step of a search; `start` `(B,)` is where sentences began, else 0."""
     index, model_state, search_state = state
     position, began = index, {}  # in a sentence
     if start is not None:
@@ -102,17 +91,9 @@ def run(
 ) -> LoopState:
     """Searches until few sentences are unfinished, or the model state is full.
 
-    Args:
-        method: A `Greedy`, `Sample` or `BeamSearch`.
-        step: The model's step function.
-        state: The state before.
-        tokens: The `SpecialTokens`.
-        stop_at: Number of unfinished sentences with which to stop.
-        capacity: Number of steps that the model state has memory for; None: for all.
-        start: Int32 tensor `(B,)`, the step at which each sentence began; None: 0.
-
-    Returns:
-        The state after.
+    `stop_at` is the number of unfinished ones with which to stop. `capacity` is the
+    number of steps that the model state has memory for; None: for all. Sentences began
+    at the steps `start` `(B,)`, or at 0.
     """
 
     def goes_on(state: LoopState) -> Tensor:
@@ -133,15 +114,7 @@ def count_unfinished(search_state: GreedyState | BeamState) -> Tensor:
 
 
 def take_sentences(state: LoopState, rows: Tensor) -> LoopState:
-    """Takes sentences out of a running search.
-
-    Args:
-        state: A search of B sentences.
-        rows: Int32 tensor `(C,)`.
-
-    Returns:
-        A search of C sentences.
-    """
+    """Takes the sentences of some rows, int32 `(C,)`, out of a running search."""
 
     def take(tensors: Any) -> Any:
         return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), tensors)

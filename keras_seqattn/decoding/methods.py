@@ -36,22 +36,7 @@ class GreedyState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """What every search can be told; the arguments are given by keyword.
-
-    Args:
-        min_length: Number of tokens before the end token may come.
-        repetition_penalty: Factor of the log-probability of what was said already;
-            1 for none.
-        no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
-            twice; 0 for none.
-        banned_ids: Token ids that are never generated.
-        biased_ids: Dict of token ids to what is added to their log-probabilities in the
-            choice of tokens, a number of nats; scores stay the model's own.
-        stop_ids: Token ids that end a hypothesis as the end token does.
-
-    Raises:
-        ValueError: If an argument is out of its range.
-    """
+    """What every search can be told, by keyword; `Greedy` describes it."""
 
     min_length: int = dataclasses.field(default=0, kw_only=True)
     repetition_penalty: float = dataclasses.field(default=1.0, kw_only=True)
@@ -112,18 +97,9 @@ class Search:
     ) -> tuple[Tensor, Tensor]:
         """Applies the method's options to log-probabilities `(B, W, V)`.
 
-        Args:
-            log_probs: Float32 tensor, the model's own; logits unless
-                `needs_log_probs`.
-            token_ids: Int32 tensor `(B, W, L)` of what each beam has said.
-            index: The position, a scalar int32 tensor, or `(B,)` of each sentence's
-                own.
-            tokens: The `SpecialTokens`.
-            prefix: Int32 tensor `(B, P)` of forced tokens.
-
-        Returns:
-            Two float32 tensors `(B, W, V)`: `log_probs`, where a forced token is
-            certain, so that it does not count in scores, and what to choose by.
+        They may be logits unless `needs_log_probs`. Returns them twice: those of the
+        model, where a forced token is certain, so that it does not count in scores, and
+        those to choose by.
         """
         model_log_probs = log_probs
         if self.repetition_penalty != 1.0:
@@ -313,24 +289,7 @@ def _biases(biases: Any) -> tuple[tuple[int, float], ...]:
 
 
 def checked_search(name: str, search: Search | None) -> Search:
-    """Returns a search if it is one.
-
-    Args:
-        name: Name of the argument, for the error.
-        search: What was given; None: `Greedy()`.
-
-    Returns:
-        A `Search`.
-
-    Raises:
-        ValueError: If `search` is neither a search nor None.
-
-    Example:
-        >>> checked_search("search", "beam")
-        Traceback (most recent call last):
-        ValueError: `search` must be a `Greedy`, `Sample` or `BeamSearch`, or None. \
-Received: search='beam'.
-    """
+    """Returns a search if it is one; `Greedy()` for None."""
     wanted = "a `Greedy`, `Sample` or `BeamSearch`,"  # "or None" follows
     arguments.instance(name, search, Search, wanted, optional=True)
     return search or Greedy()
@@ -340,12 +299,6 @@ def without_scores(search: Search | None) -> Search:
     """Returns a search that finds the same, without scores where they cost anything.
 
     `benchmarks.paths` measures it in its row "unscored".
-
-    Args:
-        search: A search; None: `Greedy()`.
-
-    Returns:
-        A search.
 
     Example:
         >>> without_scores(Greedy(min_length=3)) == Greedy(min_length=3, scored=False)
@@ -363,38 +316,15 @@ def without_seed(search: Search) -> Search:
 
 
 def sequence_seeds(numbers: np.ndarray, search: Search) -> np.ndarray:
-    """Derives per-sequence seeds: a sample does not depend on those searched beside it.
+    """Derives int32 seeds `(B,)` from the sentences' numbers in all that is searched.
 
-    Args:
-        numbers: Int array `(B,)`, the sentences' numbers in all that is searched.
-        search: The search.
-
-    Returns:
-        Int32 array `(B,)`.
-
-    Example:
-        >>> sequence_seeds(np.arange(2), Greedy())[0].tolist()
-        0
+    So a sample does not depend on those searched beside it.
     """
     return (numbers.astype("int64") * 2654435761 + search.draw_seed()).astype("int32")
 
 
 def write_token(token_ids: Tensor, token: Tensor, index: Tensor) -> Tensor:
-    """Writes a token of each beam.
-
-    Args:
-        token_ids: Int32 tensor `(B, W, L)`.
-        token: Int32 tensor `(B, W)`.
-        index: The position, a scalar int32 tensor, or `(B,)` of each sentence's own.
-
-    Returns:
-        Int32 tensor `(B, W, L)`.
-
-    Example:
-        >>> token = ops.array([[5]], "int32")
-        >>> write_token(ops.zeros((1, 1, 3), "int32"), token, 1)[0, 0].tolist()
-        [0, 5, 0]
-    """
+    """Writes tokens `(B, W)` at `index`, a scalar or `(B,)`, into ids `(B, W, L)`."""
     here = ops.arange(token_ids.shape[-1], dtype="int32") == ops.reshape(
         index, (-1, 1, 1)
     )
@@ -402,22 +332,7 @@ def write_token(token_ids: Tensor, token: Tensor, index: Tensor) -> Tensor:
 
 
 def gather_log_probs(log_probs: Tensor, token: Tensor) -> Tensor:
-    """Gathers the log-probability of one token of each beam.
-
-    Args:
-        log_probs: Float tensor `(B, W, V)`.
-        token: Int32 tensor `(B, W)`.
-
-    Returns:
-        Float tensor `(B, W)`.
-
-    Example:
-        >>> token = ops.array([[1]], "int32")
-        >>> float(gather_log_probs(ops.array([[[1.0, 2.0]]]), token)[0, 0])
-        2.0
-    """
-    batch_size, width, vocabulary_size = ops.shape(log_probs)
-    beams = ops.arange(batch_size * width, dtype="int32")
-    indices = beams * vocabulary_size + ops.reshape(token, (-1,))
-    chosen = ops.take(ops.reshape(log_probs, (-1,)), indices, axis=0)
-    return ops.reshape(chosen, (batch_size, width))
+    """Gathers the log-probability of each beam's token, `(B, W, V)` to `(B, W)`."""
+    rows = ops.reshape(log_probs, (-1, log_probs.shape[-1]))
+    chosen = processors.gather(rows, ops.reshape(token, (-1, 1)))
+    return ops.reshape(chosen, token.shape)

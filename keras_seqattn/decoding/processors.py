@@ -24,19 +24,7 @@ BLOCK_SIZES = range(128, 63, -1)
 
 
 def forbid(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
-    """Forbids tokens.
-
-    Args:
-        log_probs: Float tensor `(B, W, V)`.
-        ids: Integers.
-
-    Returns:
-        Float tensor `(B, W, V)`.
-
-    Example:
-        >>> [float(x) for x in forbid(ops.zeros((1, 1, 3)), (0, 2))[0, 0]]
-        [-1000000000.0, 0.0, -1000000000.0]
-    """
+    """Returns log-probabilities `(B, W, V)` with some tokens forbidden."""
     every = ops.arange(log_probs.shape[-1], dtype="int32")
     forbidden = every == ids[0]
     for token_id in ids[1:]:
@@ -45,19 +33,7 @@ def forbid(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
 
 
 def add_biases(log_probs: Tensor, biases: Sequence[tuple[int, float]]) -> Tensor:
-    """Adds a number to the log-probabilities of some tokens.
-
-    Args:
-        log_probs: Float tensor `(B, W, V)`.
-        biases: Pairs of a token id and what is added.
-
-    Returns:
-        Float tensor `(B, W, V)`, not normalized.
-
-    Example:
-        >>> [float(x) for x in add_biases(ops.zeros((1, 1, 3)), [(1, 2.0)])[0, 0]]
-        [0.0, 2.0, 0.0]
-    """
+    """Returns log-probabilities `(B, W, V)` plus biases of tokens, not normalized."""
     added = np.zeros(log_probs.shape[-1], "float32")
     for token_id, bias in biases:
         added[token_id : token_id + 1] = bias
@@ -65,38 +41,16 @@ def add_biases(log_probs: Tensor, biases: Sequence[tuple[int, float]]) -> Tensor
 
 
 def is_allowed(log_probs: Tensor) -> Tensor:
-    """Marks the sums of log-probabilities that nothing forbidden is part of.
-
-    Args:
-        log_probs: Float tensor.
-
-    Returns:
-        Bool tensor.
-
-    Example:
-        >>> [bool(x) for x in is_allowed(ops.array([-900.0, FORBIDDEN - 900.0]))]
-        [True, False]
-    """
+    """Returns which sums of log-probabilities have no part that is forbidden."""
     return log_probs > FORBIDDEN / 2
 
 
 def force(log_probs: Tensor, prefix: Tensor, index: Tensor, pad_id: int) -> Tensor:
-    """Makes a given token certain where one is given for this position.
+    """Returns log-probabilities `(B, W, V)` in which a given token is certain.
 
-    Args:
-        log_probs: Float tensor `(B, W, V)`.
-        prefix: Int32 tensor `(B, P)`; `pad_id` where the search is free.
-        index: The position, a scalar int32 tensor, or `(B,)` of each sentence's own.
-        pad_id: What fills a prefix.
-
-    Returns:
-        Float tensor `(B, W, V)`: there 0 for that token and `FORBIDDEN` for all others,
-        whatever they were.
-
-    Example:
-        >>> prefix = ops.array([[1]], "int32")
-        >>> [float(x) for x in force(-ops.ones((1, 1, 3)), prefix, 0, 0)[0, 0]]
-        [-1000000000.0, 0.0, -1000000000.0]
+    A token of `prefix` `(B, P)` is given where it is not `pad_id`: it gets 0, and all
+    others `FORBIDDEN`, whatever they were. `index`, the position, is a scalar, or
+    `(B,)` where each sentence has its own.
     """
     batch_size, length = prefix.shape
     index = ops.broadcast_to(ops.reshape(index, (-1, 1)), (batch_size, 1))
@@ -108,21 +62,10 @@ def force(log_probs: Tensor, prefix: Tensor, index: Tensor, pad_id: int) -> Tens
 
 
 def penalize_repetition(log_probs: Tensor, token_ids: Tensor, penalty: float) -> Tensor:
-    """Multiplies the log-probability of what a beam has said by a factor.
+    """Multiplies the log-probability of what a beam has said by a penalty.
 
-    Args:
-        log_probs: Float tensor `(B, W, V)`.
-        token_ids: Int32 tensor `(B, W, L)`, padded with an id that is never said.
-        penalty: Positive number; above 1 it makes repetition less likely.
-
-    Returns:
-        Float tensor `(B, W, V)`.
-
-    Example:
-        >>> said = ops.array([[[1, 0]]], "int32")
-        >>> penalized = penalize_repetition(ops.full((1, 1, 3), -2.0), said, 1.5)
-        >>> [float(x) for x in penalized[0, 0]]
-        [-3.0, -3.0, -2.0]
+    `token_ids` `(B, W, L)` are padded with an id that is never said. A penalty
+    above 1 makes repetition less likely.
 
     Reference:
         Keskar et al. 2019, section 4.1. Differs: log-probabilities in place of logits,
@@ -137,20 +80,8 @@ def forbid_repeated_ngrams(
 ) -> Tensor:
     """Forbids what would end a sequence of n tokens that a beam has said before.
 
-    Args:
-        log_probs: Float tensor `(B, W, V)`.
-        token_ids: Int32 tensor `(B, W, L)`, of which `index` are said.
-        index: The position, a scalar int32 tensor, or `(B,)` of each sentence's own.
-        n: Positive integer.
-
-    Returns:
-        Float tensor `(B, W, V)`.
-
-    Example:
-        >>> said = ops.array([[[3, 4, 3, 0]]], "int32")
-        >>> allowed = forbid_repeated_ngrams(ops.zeros((1, 1, 6)), said, 3, 2)[0, 0]
-        >>> [int(x) for x in allowed >= 0]
-        [1, 1, 1, 1, 0, 1]
+    After 3, 4, 3 and with n = 2 this is 4. Of `token_ids` `(B, W, L)` the first `index`
+    are said: a scalar, or `(B,)` where each sentence has its own position.
 
     Reference:
         Paulus et al. 2018, section 2.5.
@@ -191,17 +122,6 @@ def _mark_tokens(token_ids: Tensor, vocabulary_size: int) -> Tensor:
 def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
     """Forbids all but the k most probable tokens, and those as probable as the last.
 
-    Args:
-        log_probs: Float tensor `(B, W, V)`.
-        k: Positive integer.
-
-    Returns:
-        Float tensor `(B, W, V)`.
-
-    Example:
-        >>> [int(x) for x in keep_top_k(ops.array([[[3.0, 1.0, 2.0]]]), 2)[0, 0] > 0]
-        [1, 0, 1]
-
     Reference:
         Fan et al. 2018, section 5.4.
     """
@@ -213,17 +133,7 @@ def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
 def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
     """Forbids all but the most probable tokens that together reach a probability p.
 
-    Args:
-        log_probs: Float tensor `(B, W, V)`, normalized.
-        p: Probability in (0, 1].
-
-    Returns:
-        Float tensor `(B, W, V)`.
-
-    Example:
-        >>> probs = ops.array([[[0.5, 0.2, 0.3]]])
-        >>> [int(x) for x in keep_top_p(ops.log(probs), 0.7)[0, 0] > -5]
-        [1, 0, 1]
+    The log-probabilities must be normalized.
 
     Reference:
         Holtzman et al. 2020, section 3.1.
@@ -239,18 +149,6 @@ def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
 def keep_min_p(log_probs: Tensor, p: float) -> Tensor:
     """Forbids what is less than p times as probable as the most probable token.
 
-    Args:
-        log_probs: Float tensor `(B, W, V)`.
-        p: Number in (0, 1].
-
-    Returns:
-        Float tensor `(B, W, V)`.
-
-    Example:
-        >>> probs = ops.array([[[0.5, 0.2, 0.3]]])
-        >>> [int(x) for x in keep_min_p(ops.log(probs), 0.5)[0, 0] > -5]
-        [1, 0, 1]
-
     Reference:
         Nguyen et al. 2024, section 3.
     """
@@ -259,25 +157,11 @@ def keep_min_p(log_probs: Tensor, p: float) -> Tensor:
 
 
 def gumbel_noise(seeds: Tensor, index: Tensor, vocabulary_size: int) -> Tensor:
-    """Draws noise whose sum with log-probabilities is largest at a sample of them.
+    """Draws noise `(B, W, V)` whose sum with log-probabilities is largest at a sample.
 
-    The numbers are a function of the seed, the position and the token alone, in
-    integers that every backend multiplies alike: a sample does not depend on the
-    backend, nor on which sentences are searched together.
-
-    Args:
-        seeds: Int32 tensor `(B, W)`, a number for each beam.
-        index: The position, a scalar int32 tensor, or `(B,)` of each sentence's own.
-        vocabulary_size: Number of tokens V.
-
-    Returns:
-        Float32 tensor `(B, W, V)`.
-
-    Example:
-        >>> seeds = ops.array([[1], [1], [2]], "int32")
-        >>> a, b, c = (float(x) for x in gumbel_noise(seeds, 0, 4)[:, 0, 0])
-        >>> a == b, a == c
-        (True, False)
+    The numbers are a function of the seed `(B, W)`, the position (a scalar or `(B,)`)
+    and the token alone, in integers that every backend multiplies alike: a sample does
+    not depend on the backend, nor on which sentences are searched together.
 
     Reference:
         Gumbel-max: Maddison et al. 2014. Integer hash: "lowbias32" of Wellons 2018.
@@ -303,41 +187,17 @@ def _shift_right(x: Tensor, places: int) -> Tensor:
 
 
 def beam_seeds(seeds: Tensor, width: int) -> Tensor:
-    """Derives a seed for each beam from its sentence's.
-
-    Args:
-        seeds: Int32 tensor `(B,)`.
-        width: Number of beams W.
-
-    Returns:
-        Int32 tensor `(B, W)`, for `gumbel_noise`.
-
-    Example:
-        >>> int(beam_seeds(ops.array([0], "int32"), 1)[0, 0])
-        0
-    """
+    """Derives a seed for each beam, `(B, W)`, from its sentence's, `(B,)`."""
     beams = ops.arange(width, dtype="int32")
     return _hash(ops.bitwise_xor(_hash(seeds)[:, None], beams))
 
 
 def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Finds the largest of each sentence's values and where they are.
+    """Returns the largest of each sentence's W V values, and their indices, `(B, C)`.
 
-    The `count` largest of a beam lie in the `count` blocks of its vocabulary with the
-    largest maxima: so one pass over all and a sort of few find them.
-
-    Args:
-        values: Float tensor `(B, W, V)`.
-        count: Positive integer C, at most W V.
-
-    Returns:
-        Float tensor and int32 tensor `(B, C)`, largest first; the indices are those of
-        the W V values of a sentence.
-
-    Example:
-        >>> values, indices = best_of_all(ops.array([[[1.0, 3.0], [2.0, 0.0]]]), 2)
-        >>> [float(x) for x in values[0]], [int(x) for x in indices[0]]
-        ([3.0, 2.0], [1, 2])
+    The largest come first. The `count` largest of a beam lie in the `count` blocks of
+    its vocabulary with the largest maxima: so one pass over all and a sort of few find
+    them.
     """
     batch_size, width, size = ops.shape(values)
     block = next((n for n in BLOCK_SIZES if size % n == 0), BLOCK_SIZES[0])
@@ -358,21 +218,11 @@ def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Finds the largest of each row and their indices, largest first.
+    """Returns the largest of each row and their indices: `(B, M)` to two `(B, C)`.
 
-    One after another, each by two plain reductions: XLA on a CPU sorts a whole row for
+    The largest come first, and of equal values the first. They are found one after
+    another, each by two plain reductions: XLA on a CPU sorts a whole row for
     `ops.top_k`, and reads it number by number for `ops.argmax`.
-
-    Args:
-        values: Float tensor `(B, M)`.
-        count: Positive integer C, at most M.
-
-    Returns:
-        Float tensor and int32 tensor `(B, C)`; of equal values the first first.
-
-    Example:
-        >>> [int(x) for x in largest(ops.array([[1.0, 3.0, 2.0]]), 2)[1][0]]
-        [1, 2]
     """
     size = values.shape[1]
     columns = ops.arange(size, dtype="int32")

@@ -24,20 +24,9 @@ _CHECKING = threading.Lock()
 def abilities(model: DecodingModel) -> frozenset[str]:
     """Returns which optional parts of the protocol a model has.
 
-    Args:
-        model: A model with `encode`, `initial_state` and `step`; what it lists itself
-            as `abilities` holds.
-
-    Returns:
-        A set of "grow", a method `grow_state`; "start", of `step` that argument, by
-        which a sentence begins while others go on; and "coverage", of `initial_state`
-        that argument.
-
-    Example:
-        >>> from keras_seqattn.models import TranslationTransformer
-        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
-        >>> sorted(abilities(model))
-        ['coverage', 'grow', 'start']
+    "grow" is a method `grow_state`; "start" that argument of `step`, by which a
+    sentence begins while others go on; "coverage" that argument of `initial_state`. A
+    model's own `abilities` come before these.
     """
     if hasattr(model, "abilities"):
         return frozenset(model.abilities)
@@ -50,20 +39,9 @@ def abilities(model: DecodingModel) -> frozenset[str]:
 
 
 def most_generated(model: DecodingModel, source_length: int) -> int | None:
-    """Returns how many tokens a model can generate.
+    """Returns how many tokens a model can generate; None for no limit.
 
-    Args:
-        model: The model. A language model's own `most_generated` counts the prompt.
-        source_length: Number of tokens of the source.
-
-    Returns:
-        An integer, or None for no limit.
-
-    Example:
-        >>> from keras_seqattn.models import LanguageModel
-        >>> model = LanguageModel(50, model_dim=16, intermediate_dim=32, max_length=9)
-        >>> most_generated(model, 4)
-        5
+    A language model has a `most_generated` of its own, which counts the prompt.
     """
     if hasattr(model, "most_generated"):
         return model.most_generated(source_length)
@@ -77,23 +55,11 @@ def check_model(
     width: int,
     **options: Any,
 ) -> None:
-    """Checks what a model's methods return, once, without computing it.
+    """Checks what a model's methods return, without computing it, once for each width.
 
-    Args:
-        model: A model with `encode`, `initial_state` and `step`.
-        source_shape: Shape of the source ids, (B, S).
-        max_length: Number of generated tokens that the state has memory for.
-        width: Number of beams W.
-        **options: Other arguments of `initial_state`.
-
-    Raises:
-        ValueError: If the logits or the tensors of the state have wrong shapes, or
-            `step` does not return the state's structure, shapes and dtypes.
-
-    Example:
-        >>> from keras_seqattn.models import TranslationTransformer
-        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
-        >>> check_model(model, (2, 8), max_length=8, width=1)
+    The logits and the state must have the protocol's shapes, and `step` must return the
+    state's structure, shapes and dtypes. `max_length` is the number of generated tokens
+    that the state has memory for; `options` are further arguments of `initial_state`.
     """
     shape, seen = (source_shape[0], width), {}
 
@@ -119,26 +85,7 @@ def check_model(
 def check_step(
     step: Callable[..., Any], state: State, batch_size: int, width: int
 ) -> None:
-    """Checks what a step function returns, without computing it.
-
-    Args:
-        step: `step(token_ids, state, index) -> (logits, state)`.
-        state: The state before the first step, of arrays.
-        batch_size: Number of sentences B.
-        width: Number of beams W.
-
-    Raises:
-        ValueError: If the logits or the tensors of the state have wrong shapes, or
-            `step` does not return the state's structure, shapes and dtypes.
-
-    Example:
-        >>> def step(token_ids, state, index):
-        ...     return ops.zeros((2, 8)), state
-        >>> check_step(step, {"beam": {}}, batch_size=2, width=1)
-        Traceback (most recent call last):
-        ValueError: `step` must return logits of shape (B, W, V), here (2, 1, V). \
-Received: logits.shape=(2, 8).
-    """
+    """Checks what a step function returns, as `check_model` does."""
     shape, seen = (batch_size, width), {}
     given = _describe(tree.map_structure(ops.convert_to_tensor, state))
     _check_state("`state` must have", given, shape)
@@ -161,7 +108,7 @@ class _Function(keras.Operation):
 
 
 def _trace(function, given, shape):
-    """Runs a function of `given`, token ids and an index on tensors without values.
+    """Traces a function of `given`, token ids and an index, on tensors without values.
 
     An error of the function's own is left to the search, which raises it unchanged.
     """

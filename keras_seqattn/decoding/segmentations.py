@@ -15,21 +15,7 @@ from keras_seqattn.decoding.protocol import most_generated
 
 
 class SegmentationEnsemble(Ensemble):
-    """Averages a model's probabilities over several segmentations of each source.
-
-    Args:
-        model: A model with the decoding protocol.
-        count: Number N of segmentations.
-
-    Example:
-        >>> import numpy as np
-        >>> from keras_seqattn.models import TranslationTransformer
-        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
-        >>> ensemble = SegmentationEnsemble(model, 2)
-        >>> row = interleave([[5, 7, 2], [6, 2]], pad_id=0)
-        >>> [ids.tolist() for ids in ensemble._sources(np.array([row]))]
-        [[[5, 7, 2]], [[6, 2, 0]]]
-    """
+    """Averages a model's probabilities over N segmentations of each source."""
 
     def __init__(self, model: DecodingModel, count: int) -> None:
         super().__init__([model] * count)
@@ -38,17 +24,13 @@ class SegmentationEnsemble(Ensemble):
 
     @property
     def abilities(self) -> frozenset[str]:
-        """Those of the model, but for coverage: there is no one source to cover."""
+        """Those of the model except coverage: there is no one source to cover."""
         return super().abilities - {"coverage"}
 
     def most_generated(self, source_length: int) -> int | None:
-        """Returns how many tokens may follow a row, by its segmentations' mean length.
+        """Returns how many tokens may follow a row of all segmentations.
 
-        Args:
-            source_length: Number of tokens of all segmentations.
-
-        Returns:
-            An integer: twice the mean length and 10, or the model's limit if less.
+        Twice their mean length and 10, or the model's limit if less.
         """
         length = -(-source_length // len(self.models))
         limit, wanted = most_generated(self.models[0], length), 2 * length + 10
@@ -60,14 +42,7 @@ class SegmentationEnsemble(Ensemble):
 
 
 def interleave(segmentations: Sequence[list[int]], pad_id: int) -> list[int]:
-    """Puts the segmentations of a source into one row.
-
-    Args:
-        segmentations: N lists of token ids.
-        pad_id: What fills the shorter ones.
-
-    Returns:
-        List of token ids, N times as many as the longest segmentation has.
+    """Puts the segmentations of a source into one row, the shorter ones padded.
 
     Example:
         >>> interleave([[5, 7, 2], [6, 2]], pad_id=0)

@@ -13,33 +13,27 @@ from keras import ops
 
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.beam import BeamSearch
-from keras_seqattn.decoding.beam_state import BeamState, Candidates
+from keras_seqattn.decoding.beam_state import BeamState, Candidates, join, part_of
 from keras_seqattn.decoding.hypotheses import SpecialTokens
+
+# What of a state each of the searches has for itself: its hypotheses.
+ENDED = ("ended_ids", "ended_ranking", "ended_scores")
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamSweep(BeamSearch):
-    """Finds the best hypothesis for each of several length penalties.
+    """Finds for each of N length penalties what a `BeamSearch` with it finds best.
 
     Its hypotheses come in the order of the penalties, not best first.
-
-    Args:
-        length_penalties: Tuple of N exponents, for each of which the hypothesis is that
-            of a `BeamSearch` with that `length_penalty`.
-
-    Example:
-        >>> len(list(BeamSweep(width=4, length_penalties=(0.6, 1.0)).searches()))
-        2
     """
 
     length_penalties: tuple[float, ...] = (1.0,)
 
     def searches(self) -> Iterator[BeamSearch]:
         """Yields the searches that this one stands for."""
-        fields = {field.name for field in dataclasses.fields(BeamSearch)}
-        config = {name: getattr(self, name) for name in fields - {"length_penalty"}}
-        for penalty in self.length_penalties:
-            yield BeamSearch(length_penalty=penalty, **config)
+        config = self.get_config()
+        for penalty in config.pop("length_penalties"):
+            yield BeamSearch(**{**config, "length_penalty": penalty})
 
     def begin(
         self,
@@ -51,7 +45,7 @@ class BeamSweep(BeamSearch):
     ) -> BeamState:
         """Makes the state before the first step, with a hypothesis a penalty."""
         state = super().begin(limits, seeds, prefix, capacity, tokens)
-        return _merge([state] * len(self.length_penalties))
+        return join([state] * len(self.length_penalties), ENDED)
 
     def _add_ended(
         self,
@@ -63,37 +57,18 @@ class BeamSweep(BeamSearch):
         coverage: Tensor | None,
     ) -> BeamState:
         given = (candidates, ends, index, forced, coverage)
-        return _merge(
-            [
-                search._add_ended(_take_one(state, number), *given)
-                for number, search in enumerate(self.searches())
-            ]
-        )
+        each = [search._add_ended(part, *given) for search, part in self._parts(state)]
+        return join(each, ENDED)
 
     def _find_finished(self, state: BeamState, index: Tensor, forced: Tensor) -> Tensor:
         each = (
-            search._find_finished(_take_one(state, number), index, forced)
-            for number, search in enumerate(self.searches())
+            search._find_finished(part, index, forced)
+            for search, part in self._parts(state)
         )
         return functools.reduce(ops.logical_and, each)
 
-
-def _take_one(state: BeamState, number: int) -> BeamState:
-    """Returns the state of one of the searches."""
-    here = slice(number, number + 1)
-    return state._replace(
-        ended_ids=state.ended_ids[:, here],
-        ended_ranking=state.ended_ranking[:, here],
-        ended_scores=state.ended_scores[:, here],
-    )
-
-
-def _merge(states: list[BeamState]) -> BeamState:
-    """Joins the states of all searches, which differ in their hypotheses alone."""
-    names = ("ended_ids", "ended_ranking", "ended_scores")
-    return states[0]._replace(
-        **{
-            name: ops.concatenate([getattr(state, name) for state in states], axis=1)
-            for name in names
-        }
-    )
+    def _parts(self, state: BeamState) -> Iterator[tuple[BeamSearch, BeamState]]:
+        """Yields each of the searches, and its part of the state."""
+        count = len(self.length_penalties)
+        for number, search in enumerate(self.searches()):
+            yield search, part_of(state, number, count, ENDED)

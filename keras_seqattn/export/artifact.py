@@ -73,15 +73,16 @@ def export_translator(
             "`path` must not exist, unless `overwrite=True`. "
             f"Received: path={str(path)!r}."
         )
-    say = print if verbose else _say_nothing
     room = importlib.import_module(f"keras_seqattn.export.{format}")
-    say(f"Preparing the translator for {format}.")
+    if verbose:
+        print(f"Preparing the translator for {format}.")
     names = set(arguments.names_of(room.prepare)) - {"translator", "path"}
     arguments.known(options, sorted(names), f"export(format={format!r})")
     write = room.prepare(translator, path=path, **options)
     with _new(path) as made:
         write(made)
-    say(f"Wrote {path}: {_bytes_of(path) / 1e6:.1f} MB.")
+    if verbose:
+        print(f"Wrote {path}: {_bytes_of(path) / 1e6:.1f} MB.")
     return path
 
 
@@ -111,27 +112,8 @@ def _bytes_of(path):
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _say_nothing(message):
-    pass
-
-
 def needed_package(name: str, format: str) -> ModuleType:
-    """Imports a package that a format needs.
-
-    Args:
-        name: The package.
-        format: The format, for the message.
-
-    Returns:
-        The module.
-
-    Raises:
-        ImportError: If it is not installed.
-
-    Example:
-        >>> needed_package("json", "ctranslate2").__name__
-        'json'
-    """
+    """Imports a package that a format needs, or says in an error how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -31,7 +31,7 @@ def prepare(
     quantization: str | None = None,
     max_length: int | None = None,
 ) -> Callable[[pathlib.Path], None]:
-    """Makes the writer of a folder for CTranslate2.
+    """Returns the function that writes a CTranslate2 folder to the path it is given.
 
     The folder holds the weights (`model.bin`), the vocabularies, and the SentencePiece
     models as `source.spm` and `target.spm`. To translate with it, CTranslate2 and
@@ -57,21 +57,7 @@ def prepare(
     are over the tokens that may be generated, so they lack the little that the model
     gives to padding and start. Mixed precision is exported with its float32 weights.
 
-    Args:
-        translator: A `keras_seqattn.Translator` of a `TranslationTransformer`.
-        path: Where the folder will be.
-        quantization: None or "float32" for the weights as they are; "int8",
-            "int8_float32", "int16" or "float16" for smaller ones.
-        max_length: Number of positions, of a model with positions added to the
-            embedding and no `max_length` of its own; 1024 when None.
-
-    Returns:
-        A function that writes the folder to the path it is given.
-
-    Raises:
-        ValueError: If CTranslate2 cannot express the model or its tokenizers, or an
-            option is out of range.
-        ImportError: If ctranslate2 is not installed.
+    `Translator.export` says what the options mean.
     """
     arguments.choice("quantization", quantization, QUANTIZATIONS)
     needed_package("ctranslate2", "ctranslate2")
@@ -94,7 +80,8 @@ def prepare(
         spec.save(str(folder))
         for side, tokenizer in tokenizers.items():
             if isinstance(tokenizer, WITH_MODELS):
-                pathlib.Path(folder, f"{side}.spm").write_bytes(_model_bytes(tokenizer))
+                content = base64.b64decode(tokenizer.get_config()["model"])
+                pathlib.Path(folder, f"{side}.spm").write_bytes(content)
 
     return write
 
@@ -130,8 +117,3 @@ def _pieces(side, tokenizer):
             f"Received: {side}_tokenizer of class {type(tokenizer).__name__}."
         )
     return tokenizer.pieces
-
-
-def _model_bytes(tokenizer):
-    """Returns the bytes of a tokenizer's SentencePiece model."""
-    return base64.b64decode(tokenizer.get_config()["model"])

@@ -26,29 +26,17 @@ TOKENS = ("start_id", "end_id", "pad_id")
 def prepare(
     translator: "Translator", path: pathlib.Path, opset_version: int | None = None
 ) -> Callable[[pathlib.Path], None]:
-    """Makes the writer of an ONNX file.
+    """Returns the function that writes an ONNX file to the path it is given.
 
     The file holds the model alone: int32 `source_ids` `(batch, source_length)` and
     `target_ids` `(batch, target_length)`, any lengths, to float32 `logits` `(batch,
     target_length, vocabulary)`. Tokenizers and search are the caller's; `start_id`,
-    `end_id` and `pad_id` stand in the file's metadata.
+    `end_id` and `pad_id` stand in the file's metadata. `Translator.export` says what
+    `opset_version` means.
 
     Keras converts models of ours on the TensorFlow backend alone. One that was trained
     on another is saved there (`Translator.save`), and loaded and exported under
     `KERAS_BACKEND=tensorflow`.
-
-    Args:
-        translator: A `keras_seqattn.Translator`.
-        path: Where the file will be; ends in ".onnx".
-        opset_version: Version of ONNX's operators; the converter's own when None.
-
-    Returns:
-        A function that writes the file to the path it is given.
-
-    Raises:
-        ValueError: If the backend is not TensorFlow, the model does not compute in
-            float32, or `path` does not end in ".onnx".
-        ImportError: If onnx or tf2onnx is not installed.
     """
     arguments.positive_integer("opset_version", opset_version, optional=True)
     backend, model = keras.backend.backend(), translator.model

@@ -40,7 +40,7 @@ def prepare(
     max_length: int | None = None,
     jit_compile: bool = False,
 ) -> Callable[[pathlib.Path], None]:
-    """Makes the writer of a SavedModel.
+    """Returns the function that writes a SavedModel to the path it is given.
 
     It holds model, tokenizers and search. A program that loads it needs TensorFlow and,
     for SentencePiece, tensorflow_text, which it has to import:
@@ -53,34 +53,20 @@ def prepare(
     serve(lines=tf.constant(["Two dogs.", ""]))["translations"]
     ```
 
-    The signature `serving_default` takes `lines`, strings `(lines,)`, and gives
+    The signature `serving_default` takes `lines`, strings `(lines,)`, and returns
     `translations`, strings `(lines,)`, and `scores`, float32 `(lines,)`: so TensorFlow
     Serving's REST call is `{"instances": ["Two dogs.", ""]}` or `{"inputs": {"lines":
-    [...]}}`. Where the search gives several hypotheses, the signature `n_best` gives
+    [...]}}`. Where the search finds several hypotheses, the signature `n_best` returns
     all, both `(lines, hypotheses)`. Translations are those of `translator(lines)`: an
-    empty line gives "" with score 0, and a line of more tokens than the model's
+    empty line becomes "" with score 0, and a line of more tokens than the model's
     `max_length` is cut there, silently.
 
-    Lines are sorted by length and searched `batch_size` at a time, with sources padded
-    to a power of 2 of tokens; there is one graph for each of these lengths, and
-    preparing takes some seconds for each.
-
-    Args:
-        translator: A `keras_seqattn.Translator`.
-        path: Where the folder will be.
-        batch_size: Number of lines B searched together; fewer are filled up.
-        max_length: Number of tokens at which a source is cut, the end's included. None:
-            the model's own, and 1024 where that sets no limit.
-        jit_compile: Whether XLA compiles the searches when they first run. It makes
-            them several times faster, where the server has it: TensorFlow Serving
-            only when started with `--xla_cpu_compilation_enabled`.
-
-    Returns:
-        A function that writes the SavedModel to the path it is given.
-
-    Raises:
-        ValueError: If the backend is not TensorFlow, a tokenizer cannot run in a
-            graph, or an option is out of range.
+    Lines are sorted by length and searched `batch_size` at a time, fewer filled up,
+    with sources padded to a power of 2 of tokens; there is one graph for each of these
+    lengths, and preparing takes some seconds for each. TensorFlow Serving can run
+    searches compiled by `jit_compile` only when started with
+    `--xla_cpu_compilation_enabled`. `Translator.export` says what the options mean;
+    `max_length` counts the end token of a source.
     """
     batch_size = arguments.positive_integer("batch_size", batch_size)
     jit_compile = arguments.boolean("jit_compile", jit_compile)
@@ -101,11 +87,13 @@ def prepare(
                 "`ByteTokenizer`, which run in a graph. "
                 f"Received: {side}_tokenizer of class {type(tokenizer).__name__}."
             )
+    import tensorflow as tf
+
     max_length = max_length or limit or MAX_LENGTH
     graphs = _Graphs(translator, batch_size, max_length, jit_compile)
     archive = keras.export.ExportArchive()
     archive.track(translator.model)
-    signature = [_strings("lines")]
+    signature = [tf.TensorSpec((None,), tf.string, name="lines")]
     archive.add_endpoint("serving_default", graphs.best, input_signature=signature)
     if graphs.search.num_hypotheses > 1:
         archive.add_endpoint("n_best", graphs.n_best, input_signature=signature)
@@ -232,12 +220,7 @@ class _Graphs:
 def ordered_results(search: Search, state: Any) -> tuple[Tensor, Tensor]:
     """Does what `search.results` does, in a graph.
 
-    Args:
-        search: A `Greedy`, `Sample` or `BeamSearch`.
-        state: The search's state, of tensors.
-
-    Returns:
-        Token ids `(B, N, L)`, ends included, and scores `(B, N)`, best first.
+    Returns token ids `(B, N, L)`, ends included, and scores `(B, N)`, best first.
     """
     if isinstance(search, BeamSearch):
         return search.results(state)
@@ -252,12 +235,6 @@ def _source_lengths(max_length):
     while lengths[-1] < max_length:
         lengths.append(2 * lengths[-1])
     return [*lengths[:-1], max_length]
-
-
-def _strings(name):
-    import tensorflow as tf
-
-    return tf.TensorSpec((None,), tf.string, name=name)
 
 
 def _detokenize(tokenizer, ids):

@@ -39,24 +39,10 @@ def refuse(requirement: str, received: str) -> NoReturn:
 
 
 def transformer_spec(model: TranslationTransformer, max_length: int) -> Any:
-    """Fills a specification of CTranslate2 with a model's weights.
+    """Returns a `ctranslate2.specs.TransformerSpec` with a model's weights.
 
-    Args:
-        model: A `TranslationTransformer`.
-        max_length: Number of positions L the engine shall know, where they are added
-            to the embedding.
-
-    Returns:
-        A `ctranslate2.specs.TransformerSpec`, without vocabularies.
-
-    Raises:
-        ValueError: If CTranslate2 cannot express the model.
-
-    Example:
-        >>> from keras_seqattn.models import TranslationTransformer
-        >>> model = TranslationTransformer(50, model_dim=8, num_heads=2)
-        >>> transformer_spec(model, 16).get_target_vocabulary_size()
-        50
+    It has no vocabularies. `max_length` is the number of positions L that the engine
+    shall know, where they are added to the embedding.
     """
     from ctranslate2.specs import transformer_spec as specs
 
@@ -166,7 +152,7 @@ def _positions_options(attentions, side):
 
 
 def _checked_attention(residual):
-    """Computes the attention of a residual, if it is one that CTranslate2 knows."""
+    """Returns the attention of a residual, if it is one that CTranslate2 knows."""
     attention = residual.sublayer
     if type(attention) is not MultiHeadAttention:
         refuse(
@@ -195,10 +181,7 @@ def _head_width(attention):
 
 
 def _fill_embedding(stack, block, embedding, max_length):
-    """Fills the scale, the norm and the table of positions.
-
-    CTranslate2's own table is another one.
-    """
+    """Fills the scale, the norm and the table of positions: ours, not CTranslate2's."""
     if embedding.embedding_scale is not None:
         stack.scale_embeddings = np.float32(embedding.embedding_scale)
     if embedding.norm_layer is not None:

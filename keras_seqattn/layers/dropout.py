@@ -18,28 +18,11 @@ from keras_seqattn.backend import random, tracing
 
 
 def drop(x: Tensor, rate: float, seed: Seed) -> Tensor:
-    """Sets a fraction of the numbers to zero, and scales the others up for it.
+    """Sets a fraction in (0, 1) of the numbers to zero, and scales the others up.
 
     What is dropped is a function of the seed and the shape. In a program that XLA
     compiles for a CPU, each number is dropped by a hash of its place and the seed,
-    elsewhere by the backend's generator, which draws other numbers.
-
-    Args:
-        x: Float tensor.
-        rate: Fraction dropped, in (0, 1).
-        seed: Integer or `keras.random.SeedGenerator`.
-
-    Returns:
-        Tensor like `x`, of the same mean.
-
-    Example:
-        >>> x = drop(ops.ones((2, 3)), rate=0.5, seed=keras.random.SeedGenerator(0))
-        >>> set(ops.convert_to_numpy(x).ravel().tolist()) <= {0.0, 2.0}
-        True
-
-    Reference:
-        The hash is "lowbias32" of https://nullprogram.com/blog/2018/07/31/, with the
-        constants of its later search, twice, once for each half of the seed.
+    elsewhere by the backend's generator, which draws different ones.
     """
     is_drawn = isinstance(seed, keras.random.SeedGenerator)
     if not (is_drawn and tracing.is_compiled_by_xla(x)):
@@ -59,19 +42,13 @@ def drop(x: Tensor, rate: float, seed: Seed) -> Tensor:
 
 
 def hashes(shape: Sequence[int | Tensor], seed: Tensor) -> Tensor:
-    """Computes a hash of each position of a shape.
+    """Computes a uint32 hash, as good as random, of each position of a shape.
 
-    Args:
-        shape: Tuple of integers or scalar tensors.
-        seed: Tensor of two uint32.
+    The seed is a tensor of two uint32.
 
-    Returns:
-        Tensor of the shape, uint32; as good as random.
-
-    Example:
-        >>> seed = ops.cast(np.array([7, 0]), "uint32")
-        >>> tuple(hashes((2, 3), seed).shape)
-        (2, 3)
+    Reference:
+        "lowbias32" of https://nullprogram.com/blog/2018/07/31/, with the constants of
+        its later search, twice, once for each half of the seed.
     """
     places = ops.reshape(ops.arange(math.prod(shape), dtype="int32"), shape)
     x = _mix_bits(ops.bitwise_xor(ops.cast(places, "uint32"), seed[0]))

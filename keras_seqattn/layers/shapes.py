@@ -13,20 +13,7 @@ BEAMS = "(batch, beams, width)"
 
 
 def check_built(layer: keras.layers.Layer) -> None:
-    """Raises an error if a layer has no weights yet.
-
-    Args:
-        layer: A layer of which a method is called that no call of the layer precedes.
-
-    Raises:
-        ValueError: If the layer is not built.
-
-    Example:
-        >>> import keras
-        >>> check_built(keras.layers.Dense(3))
-        Traceback (most recent call last):
-        ValueError: A layer must be called or built before it takes a step. Received:...
-    """
+    """Raises an error if a layer has no weights yet."""
     if not layer.built:
         raise ValueError(
             "A layer must be called or built before it takes a step. Received: "
@@ -35,21 +22,10 @@ def check_built(layer: keras.layers.Layer) -> None:
 
 
 def check_rank(name: str, x: Any, layout: str) -> None:
-    """Raises an error if an input has too few or too many axes.
+    """Raises an error if an input, a tensor or a shape, has too few or too many axes.
 
-    Args:
-        name: Name of the argument.
-        x: A tensor or its shape; None is an argument not given.
-        layout: The axes, in words: "(batch, length, width)". One that begins with
-            "..." asks for no fewer than the others.
-
-    Raises:
-        ValueError: If `x` has another rank.
-
-    Example:
-        >>> check_rank("x", (2, 8), "(batch, length, width)")
-        Traceback (most recent call last):
-        ValueError: `x` must have rank 3, (batch, length, width). Received:...
+    `layout` names the axes, as "(batch, length, width)" does; one with "..." asks for
+    no fewer than the others.
     """
     if x is None:
         return
@@ -76,20 +52,7 @@ def check_tensor(
 ) -> None:
     """Raises an error if an argument of a method is not a tensor that fits.
 
-    Args:
-        name: Name of the argument.
-        x: What the caller passed.
-        layout: The axes, in words, as in `check_rank`; None for any.
-        width: Size of the last axis that the layer was built for, or None for any.
-        integers: Whether it must be of integers.
-
-    Raises:
-        ValueError: If `x` is no tensor, or has another rank, width or dtype.
-
-    Example:
-        >>> check_tensor("x", 3)
-        Traceback (most recent call last):
-        ValueError: `x` must be a tensor or an array. Received: x=3.
+    `layout` is as in `check_rank`, `width` that of the last axis; None is any.
     """
     if not hasattr(x, "shape"):
         arguments.refuse(name, x, "a tensor or an array")
@@ -105,18 +68,7 @@ def check_tensor(
 
 
 def check_batch(**inputs: Any) -> None:
-    """Raises an error if inputs differ in the first axis.
-
-    Args:
-        **inputs: Tensors or their shapes, by the names of the arguments; None is an
-            argument not given.
-
-    Raises:
-        ValueError: If one has another batch size than the first.
-
-    Example:
-        >>> check_batch(query=(2, 5, 8), value=(None, 7, 8), key=None)
-    """
+    """Raises an error if inputs, tensors, shapes or None, differ in the first axis."""
     shapes = {name: _shape(x) for name, x in inputs.items() if x is not None}
     sizes = {shape[0] for shape in shapes.values() if isinstance(shape[0], int)}
     if len(sizes) > 1:
@@ -129,20 +81,9 @@ def check_batch(**inputs: Any) -> None:
 
 
 def check_width(name: str, x: Any, width: int, when: str = "") -> None:
-    """Raises an error if vectors are not of the width that a layer was built for.
+    """Raises an error if vectors `(..., D)` are not of the width a layer was built for.
 
-    Args:
-        name: Name of the argument.
-        x: Tensor `(..., D)`.
-        width: Number D.
-        when: What the width holds for, in words, after a space.
-
-    Raises:
-        ValueError: If `x` is of another width.
-
-    Example:
-        >>> import numpy as np
-        >>> check_width("x", np.ones((2, 3, 8)), 8)
+    `when` says, after a space, what the width holds for.
     """
     if x.shape[-1] not in (None, width):
         raise ValueError(
@@ -152,19 +93,7 @@ def check_width(name: str, x: Any, width: int, when: str = "") -> None:
 
 
 def check_not_empty(name: str, x: Any) -> None:
-    """Raises an error if a sequence has no position, which no recurrence can read.
-
-    Args:
-        name: Name of the argument.
-        x: Tensor `(B, L, ...)`.
-
-    Raises:
-        ValueError: If L is 0.
-
-    Example:
-        >>> import numpy as np
-        >>> check_not_empty("x", np.ones((0, 3, 8)))
-    """
+    """Raises an error if `(B, L, ...)` has no position for a recurrence to read."""
     if x.shape[1] == 0:
         raise ValueError(
             f"`{name}` must have at least one position. "
@@ -178,19 +107,6 @@ def _shape(x):
 
 
 def check_kept(name: str, kept: Any, kind: type, maker: str) -> None:
-    """Raises an error if an argument is not what a method of the layer made.
-
-    Args:
-        name: Name of the argument.
-        kept: What the caller passed.
-        kind: The class of what the method makes.
-        maker: Name of the method.
-
-    Raises:
-        ValueError: If `kept` is no `kind`.
-
-    Example:
-        >>> check_kept("cache", (1, 2), tuple, "initial_cache")
-    """
+    """Raises an error if an argument is no `kind`, which the method `maker` makes."""
     if not isinstance(kept, kind):
         arguments.refuse(name, kept, f"what `{maker}` returned, a `{kind.__name__}`")

@@ -104,12 +104,7 @@ class Config:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockConfig(Config):
-    """The options that each block of a model takes under the same name.
-
-    Example:
-        >>> BlockConfig(num_heads=2).options()["intermediate_dim"]
-        1024
-    """
+    """The options that each block of a model takes under the same name."""
 
     num_heads: int = option(arguments.positive_integer, 4)
     intermediate_dim: int = option(arguments.positive_integer, 1024)
@@ -128,13 +123,7 @@ class BlockConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig(BlockConfig):
-    """The options that all Transformer models have in common.
-
-    Example:
-        >>> config = TransformerConfig(model_dim=64, positions="rotary")
-        >>> config.num_heads, config.embedding_positions
-        (4, None)
-    """
+    """The options that all Transformer models have in common."""
 
     model_dim: int = option(arguments.positive_integer, 256)
     positions: Any = "sinusoidal"
@@ -168,7 +157,7 @@ class TransformerConfig(BlockConfig):
     def embedding_options(self) -> dict[str, Any]:
         """Returns the arguments that the embeddings of all models have in common."""
         scale, initial = self.embedding_scale, {}
-        if self.base_dim is not None:  # as wide as there: a vector's entries are so
+        if self.base_dim is not None:  # entries are as large as at that width
             scale = self.base_dim**0.5 if scale is None else scale
             # As a configuration, of which each embedding makes one with its own seed.
             config = {"stddev": self.base_dim**-0.5}
@@ -186,14 +175,7 @@ class TransformerConfig(BlockConfig):
         }
 
     def block_options(self, attention: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Returns the arguments that the blocks of all depths have in common.
-
-        Args:
-            attention: What stands for the attention; the model's `attention` when None.
-
-        Returns:
-            A dict.
-        """
+        """Returns the arguments of all blocks, with this `attention` or the model's."""
         attention = self.attention if attention is None else attention
         names = [field.name for field in dataclasses.fields(BlockConfig)]
         options = {name: getattr(self, name) for name in names}
@@ -204,15 +186,7 @@ class TransformerConfig(BlockConfig):
     def cross_attention(self) -> dict[str, Any]:
         """Returns the options of the attention between source and target.
 
-        Positions of the two have no common count: what counts them is left out.
-
-        Returns:
-            A dict of `MultiHeadAttention` arguments.
-
-        Example:
-            >>> given = {"sliding_window": 3, "scale": 1.0}
-            >>> TransformerConfig(attention=given).cross_attention()
-            {'scale': 1.0}
+        Positions of the two have no common count: options that count them are left out.
         """
         given = self.attention or {}
         counting = ("sliding_window", "positions")

@@ -51,12 +51,8 @@ class Decoder:
     """The layers of a language model and what they compute.
 
     Apart from the model, since the torch backend lets a `keras.Model` own no layer
-    before its functional graph, and so these computations, exist. What its methods
-    take and give, those of `LanguageModel` say.
-
-    Args:
-        config: The model's configuration.
-        dtype: Dtype policy of all layers.
+    before its functional graph, and so these computations, exist. `LanguageModel` says
+    what its methods take and return.
     """
 
     def __init__(self, config: LanguageConfig, dtype: Any) -> None:
@@ -67,13 +63,7 @@ class Decoder:
         self.stack = stacks.make_stack(
             DecoderBlock, "decoder", config.num_layers, config, dtype
         )
-        self._project = stacks.Logits(
-            self.embedding,
-            config.tie_embeddings,
-            dtype,
-            config.logits_bias,
-            config.width_factor,
-        )
+        self._project = stacks.Logits(self.embedding, config, dtype)
 
     def logits(self, token_ids: Tensor, training: bool | None = None) -> Tensor:
         """Returns the logits of whole texts."""
@@ -87,14 +77,10 @@ class Decoder:
         recall: Callable[..., tuple[Tensor, Tensor]],
         training: bool | None = None,
     ) -> Tensor:
-        """Returns the logits of segments of texts.
+        """Returns the logits `(B, T, V)` of segments of texts `(B, T)`.
 
-        Args:
-            token_ids: Int32 tensor `(B, T)`.
-            recall: Function of the name of a depth, what enters the block there, and
-                the mask of that: returns what the block remembers, and the mask of
-                that.
-            training: Whether to drop.
+        `recall` takes the name of a depth, what enters the block there `(B, T, D)`, and
+        the mask of that; it returns what the block remembers `(B, M, D)`, and its mask.
         """
         mask = padding_mask(token_ids, self.config.pad_id)
         x = self.embedding(token_ids, training=training)
@@ -110,7 +96,7 @@ class Decoder:
         return [f"decoder_{depth}" for depth in range(len(self.stack.blocks))]
 
     def initial_memory(self, batch_size: int) -> State:
-        """Makes a memory that holds nothing."""
+        """Returns a memory that holds nothing."""
         shape = (batch_size, self.config.memory_length)
         vectors = ops.zeros(
             (*shape, self.config.model_dim), self.embedding.compute_dtype
@@ -121,7 +107,7 @@ class Decoder:
     def segment(
         self, token_ids: Tensor, memory: State, training: bool | None
     ) -> tuple[Tensor, State]:
-        """Computes the logits of a segment, and the memory after it."""
+        """Computes the logits `(B, T, V)` of a segment, and the memory after it."""
         held, hidden = memory["hidden"], {}
 
         def recall(name, x, mask):
@@ -133,7 +119,7 @@ class Decoder:
         return logits, {"hidden": hidden, "mask": next_memory(memory["mask"], mask)}
 
     def memories(self, batch_size: int) -> dict[str, SegmentMemory]:
-        """Makes a `SegmentMemory` for each depth."""
+        """Returns a `SegmentMemory` for each depth."""
         length = self.config.memory_length
         return {
             name: SegmentMemory(
@@ -153,7 +139,7 @@ class Decoder:
         return {"hidden": moved, "mask": column >= 0}
 
     def initial_state(self, memory: State, max_length: int, width: int) -> State:
-        """Reads the prompts, and gives the caches they leave."""
+        """Reads the prompts, and returns the state before the first step."""
         x, mask = memory["hidden"], memory["mask"]
         batch_size, length = ops.shape(mask)[0], mask.shape[1]
         caches = []
@@ -179,7 +165,7 @@ class Decoder:
     def step(
         self, token_ids: Tensor, state: State, index: int | Tensor
     ) -> tuple[Tensor, State]:
-        """Decodes one position of each beam."""
+        """Computes the logits `(B, W, V)` after a token of each beam, and the state."""
         sentence = state["sentence"]
         x = self._embed_step(token_ids, sentence, index)
         column = index + sentence["prompt_mask"].shape[1] - 1

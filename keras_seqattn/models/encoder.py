@@ -158,18 +158,11 @@ def _read(token_ids: Any, config: EncoderConfig, dtype: Any) -> Any:
         x = keras.layers.Dropout(config.dropout, dtype=dtype)(x)
         x = stacks.scaled(x, config.width_factor)
         return keras.layers.Dense(config.num_classes, name="classes", dtype=dtype)(x)
-    logits = stacks.Logits(
-        embedding,
-        config.tie_embeddings,
-        dtype,
-        config.logits_bias,
-        config.width_factor,
-    )
-    return logits(x)
+    return stacks.Logits(embedding, config, dtype)(x)
 
 
 def _mean(x, mask):
-    """Averages over real positions; a text without any gives zero."""
+    """Averages over real positions; of a text without any the mean is 0."""
     weights = ops.cast(mask, "float32")[..., None]
     total = ops.sum(ops.cast(x, "float32") * weights, axis=1)
     count = ops.maximum(ops.sum(weights, axis=1), 1.0)

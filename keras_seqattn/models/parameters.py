@@ -64,7 +64,7 @@ def count_parameters(**options: Any) -> int:
 
 
 def _embeddings(config: TranslationConfig) -> int:
-    """The tables of tokens (V, D) and of learned positions (L, D)."""
+    """Counts the tables of tokens (V, D) and of learned positions (L, D)."""
     source, target = config.source_vocabulary_size, config.target_vocabulary_size
     tied = config.tie_embeddings
     # Source; target unless it is the source's; the output's unless it is the target's.
@@ -79,14 +79,14 @@ def _embeddings(config: TranslationConfig) -> int:
 
 
 def _attention(config: TranslationConfig) -> int:
-    """Query, key, value and output: kernels (D, H, K) and biases."""
+    """Counts query, key, value and output: kernels (D, H, K) and biases."""
     model_dim, num_heads = config.model_dim, config.num_heads
     width = num_heads * (config.key_dim or model_dim // num_heads)
     return 4 * model_dim * width + 3 * width + model_dim
 
 
 def _relative_bias(config: TranslationConfig) -> int:
-    """The table (buckets, H) of every self-attention."""
+    """Counts the table (buckets, H) of every self-attention."""
     if config.positions != "relative":
         return 0
     buckets = inspect.signature(layers.RelativeBias).parameters["num_buckets"].default
@@ -94,7 +94,7 @@ def _relative_bias(config: TranslationConfig) -> int:
 
 
 def _feed_forward(config: TranslationConfig) -> int:
-    """Kernels (D, F), twice where it is gated, and (F, D), with biases."""
+    """Counts the kernels (D, F), twice where it is gated, and (F, D), and biases."""
     model_dim, hidden = config.model_dim, config.intermediate_dim
     entrances = 2 if config.gated else 1
     return entrances * (model_dim + 1) * hidden + (hidden + 1) * model_dim

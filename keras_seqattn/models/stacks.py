@@ -35,12 +35,10 @@ class Configured:
     """
 
     def configure(self, config: Config, dtype: Any) -> None:
-        """Keeps what `get_config` returns, as `config`.
+        """Keeps what `get_config` returns, as `config`, and the dtype policy.
 
-        Args:
-            config: The constructor's arguments.
-            dtype: The dtype policy, which Keras's functional models drop; without it
-                a mixed model is saved as float32, and float16 has no loss scale.
+        Keras's functional models drop the policy: without it a mixed model is saved as
+        float32, and float16 has no loss scale.
         """
         self.config = config
         if dtype is not None:
@@ -90,8 +88,8 @@ class Configured:
     def make_train_function(self, force: bool = False) -> Any:
         """Makes what `fit` runs, the optimizer's variables first.
 
-        Made while TensorFlow traces a step they have it traced a second time, and the
-        first step takes twice as long.
+        If they were made while TensorFlow traces a step, it would trace the step again,
+        and the first step would take twice as long.
         """
         if not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
@@ -158,22 +156,7 @@ def check_names(model: type, given: Mapping[str, Any]) -> None:
 def make_embedding(
     config: TransformerConfig, name: str, vocabulary_size: int, dtype: Any
 ) -> PositionalEmbedding:
-    """Returns an embedding, with the positions that attention does not apply.
-
-    Args:
-        config: The model's configuration.
-        name: The layer's name.
-        vocabulary_size: Number of token ids V.
-        dtype: The layer's dtype policy.
-
-    Returns:
-        A `PositionalEmbedding`.
-
-    Example:
-        >>> config = TransformerConfig(model_dim=8, positions="rotary")
-        >>> make_embedding(config, "tokens", 11, None).positions is None
-        True
-    """
+    """Returns an embedding, with the positions that attention does not apply."""
     return PositionalEmbedding(
         vocabulary_size,
         config.model_dim,
@@ -185,43 +168,24 @@ def make_embedding(
 
 
 class Logits:
-    """Turns vectors into logits, by the embedding's own table or by another.
+    """Computes the logits `(..., V)` of vectors `(..., D)`.
 
-    Args:
-        embedding: A `PositionalEmbedding` of the tokens that are scored.
-        tie_embeddings: Whether the embedding's own table gives the logits.
-        dtype: Dtype policy of another table.
-        use_bias: Whether another table comes with a bias; an embedding has its own.
-        scale: Factor of the vectors.
-
-    Call arguments:
-        x: Float tensor `(..., D)`.
-        shared: What `shared` gave, or None.
-
-    Returns:
-        Float tensor `(..., V)`.
-
-    Example:
-        >>> import numpy as np
-        >>> logits = Logits(PositionalEmbedding(11, 8), True, None)
-        >>> tuple(logits(np.ones((2, 8), "float32")).shape)
-        (2, 11)
+    The table is the embedding's own, where embeddings are tied, with its bias, or
+    another, which gets a bias by `logits_bias`. The calls of one search can share what
+    `shared` returns.
     """
 
     def __init__(
-        self,
-        embedding: PositionalEmbedding,
-        tie_embeddings: bool,
-        dtype: Any,
-        use_bias: bool = False,
-        scale: float = 1.0,
+        self, embedding: PositionalEmbedding, config: Config, dtype: Any
     ) -> None:
-        self._scale = scale
-        self._embedding = embedding if tie_embeddings else None
+        self._scale = getattr(config, "width_factor", 1.0)
+        self._embedding = embedding if config.tie_embeddings else None
         if self._embedding is None:
-            size = embedding.vocabulary_size
             self._output = TokenLogits(
-                size, use_bias=use_bias, name="output", dtype=dtype
+                embedding.vocabulary_size,
+                use_bias=getattr(config, "logits_bias", False),
+                name="output",
+                dtype=dtype,
             )
 
     def __call__(self, x: Tensor, shared: dict[str, Tensor] | None = None) -> Tensor:
@@ -254,16 +218,8 @@ def make_stack(
 ) -> TransformerStack:
     """Returns the blocks of a model, and the norm that pre-norm blocks need after them.
 
-    Args:
-        block: Class of the blocks.
-        name: Name of the stack, with which those of the blocks begin.
-        num_layers: Number of blocks.
-        config: The model's configuration.
-        dtype: Dtype policy of the layers.
-        **more: Further arguments of a block, in place of the configuration's.
-
-    Returns:
-        A `TransformerStack`.
+    The names of blocks and norm begin with `name`; `more` are arguments of the blocks,
+    in place of the configuration's.
     """
     shared = config.share_layers
     blocks = [

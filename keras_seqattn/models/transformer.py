@@ -47,7 +47,7 @@ class TranslationConfig(TransformerConfig):
     decoder_attention: dict[str, Any] | None = option(attention_option, None)
 
     def decoder_options(self) -> dict[str, Any]:
-        """Returns the arguments of all blocks of the decoder, but for the source's."""
+        """Returns the arguments of the decoder's blocks, except `cross_attention`."""
         own = self.decoder_attention
         return self.block_options(self.attention if own is None else own)
 

@@ -29,15 +29,8 @@ from keras_seqattn.models.stacks import Configured, Logits
 class TranslationModel(Configured, keras.Model):
     """A functional model of token ids that has the decoding protocol.
 
-    {"source_ids": (B, S), "target_ids": (B, T)} -> logits (B, T, V).
-
-    Args:
-        stacks: The `TranslationStacks` that compute.
-        config: The model's configuration.
-        **kwargs: `name`, `dtype`.
-
-    Attributes:
-        attention_kinds: What `attention_scores` can be asked for, a tuple of strings.
+    {"source_ids": (B, S), "target_ids": (B, T)} -> logits (B, T, V), which `stacks`
+    computes. `attention_kinds` are what `attention_scores` can be asked for.
     """
 
     attention_kinds: tuple[str, ...] = ("cross", "encoder", "decoder")
@@ -205,16 +198,13 @@ class TranslationStacks:
 
     Apart from the model, since the torch backend lets a `keras.Model` own no layer
     before its functional graph, and so these computations, exist. A subclass adds
-    `encode`, `decode`, `initial_state`, `grow_state` and `step`. Its `encode` gives the
-    memory, and where asked for a dict of lists of each layer's weights as well; its
-    `decode` gives the logits and such a dict, whose lists are empty where not asked
-    for. What gives the logits `(..., V)` of vectors `(..., D)` is `logits`, a
-    `stacks.Logits`.
+    `encode`, `decode`, `initial_state`, `grow_state` and `step`. Its `encode` returns
+    the memory and, where asked for, a dict of lists of each layer's attention weights;
+    its `decode` returns the logits and such a dict, with empty lists where not asked
+    for.
 
-    Args:
-        config: The model's configuration.
-        dtype: Dtype policy of all layers.
-        **embedding: Arguments of both `PositionalEmbedding`s.
+    `embedding` are arguments of both `PositionalEmbedding`s. `logits` computes the
+    logits `(..., V)` of vectors `(..., D)`.
     """
 
     def __init__(self, config: Config, dtype: Any, **embedding: Any) -> None:
@@ -233,13 +223,7 @@ class TranslationStacks:
             self.target_embedding = self._embedding(
                 "target", target_size or source_size, embedding
             )
-        self.logits: Logits = Logits(
-            self.target_embedding,
-            config.tie_embeddings,
-            dtype,
-            getattr(config, "logits_bias", False),
-            getattr(config, "width_factor", 1.0),
-        )
+        self.logits: Logits = Logits(self.target_embedding, config, dtype)
 
     def _embedding(
         self, side: str, vocabulary_size: int, options: dict[str, Any]
@@ -255,17 +239,5 @@ class TranslationStacks:
 
 
 def attention_given(scores: list[Tensor]) -> Tensor:
-    """Computes the attention of one step to each source position.
-
-    Args:
-        scores: List of float tensors `(B, H, W, S)`, one a layer.
-
-    Returns:
-        Float32 tensor `(B, W, S)`: the mean over layers and heads.
-
-    Example:
-        >>> layers = [ops.ones((1, 2, 1, 1)), ops.zeros((1, 2, 1, 1))]
-        >>> float(attention_given(layers)[0, 0, 0])
-        0.5
-    """
+    """Returns the mean `(B, W, S)` over layers and heads of scores `(B, H, W, S)`."""
     return ops.mean(ops.cast(ops.stack(scores, axis=1), "float32"), axis=(1, 2))

@@ -227,17 +227,7 @@ def _number(text):
 
 
 def new_figure(size: tuple[float, float]) -> "Figure":
-    """Makes an empty figure of a size in inches.
-
-    Args:
-        size: Pair of width and height.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-    """
+    """Returns an empty figure of a width and a height in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

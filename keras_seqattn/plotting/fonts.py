@@ -5,21 +5,10 @@ from collections.abc import Sequence
 
 
 def drawable(labels: Sequence[str]) -> tuple[list[str], list[str]]:
-    r"""Finds installed fonts for all characters of some labels.
+    """Returns labels, and the installed fonts' families that have all their characters.
 
     Matplotlib's own font comes first; another serves where it has no glyph. What no
     font has is escaped, so that a label never shows an empty box.
-
-    Args:
-        labels: List of strings.
-
-    Returns:
-        The labels, and the list of font families to draw them with.
-
-    Example:
-        >>> labels, families = drawable(["Hund", "\U0010fffd"])
-        >>> labels
-        ['Hund', '\\U0010fffd']
     """
     from matplotlib import font_manager
 

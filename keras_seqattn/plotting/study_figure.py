@@ -74,20 +74,16 @@ def study(study: "Study", title: str | None = None) -> "Figure":
     _draw_importance(panels["importance"], shares)
     _draw_lines(panels["lines"], scored, study, shares)
     _tell_statuses(panels["time"], table)
-    best = _best(scored, study.direction)["score"]
+    scores = scored["score"]
+    best = scores.max() if study.direction == "max" else scores.min()
     figure.suptitle(
         title or f"{len(scored)} trials, best {study.objective} {best:.4g}", fontsize=11
     )
     return figure
 
 
-def _best(scored, direction):
-    place = scored["score"].idxmax() if direction == "max" else scored["score"].idxmin()
-    return scored.loc[place]
-
-
 def _draw_time(panel, scored, study):
-    """The score of each trial when it ended, and the best until then."""
+    """Draws the score of each trial when it ended, and the best until then."""
     # A trial that ran out of the study's time has no end: it stands at the last one.
     ends = scored["finished_at"].fillna(scored["finished_at"].max()).fillna(0.0) / 60
     order = np.argsort(ends.to_numpy(), kind="stable")
@@ -95,11 +91,11 @@ def _draw_time(panel, scored, study):
     accumulate = np.maximum if study.direction == "max" else np.minimum
     panel.step(minutes, accumulate.accumulate(scores), where="post", color=LINE_COLOUR)
     _scatter(panel, ends, scored)
-    _label(panel, "minutes of the study", _name(study.objective))
+    _label(panel, "minutes of the study", NAMES.get(study.objective, study.objective))
 
 
 def _draw_size(panel, scored, study):
-    """The score by the number of weights, and the front that no smaller model beats."""
+    """Draws scores by numbers of weights, and the front that no smaller model beats."""
     from matplotlib.ticker import EngFormatter
 
     sizes = scored["parameters"].to_numpy(float)
@@ -115,19 +111,11 @@ def _draw_size(panel, scored, study):
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
     panel.locator_params(axis="x", nbins=5)
     panel.legend(frameon=False, fontsize=8)
-    _label(panel, "weights", _name(study.objective))
+    _label(panel, "weights", NAMES.get(study.objective, study.objective))
 
 
 def pareto_front(sizes: ArrayLike, scores: ArrayLike, direction: str) -> list[int]:
-    """Finds the models that no smaller or equal one beats.
-
-    Args:
-        sizes: Array `(N,)`, of which less is better.
-        scores: Array `(N,)`.
-        direction: "min" or "max": which scores are better.
-
-    Returns:
-        List of their indices, the smallest model first.
+    """Returns which models no smaller or equal one beats, as indices, smallest first.
 
     Example:
         >>> pareto_front([1, 2, 3], [5.0, 6.0, 4.0], "min")
@@ -143,7 +131,7 @@ def pareto_front(sizes: ArrayLike, scores: ArrayLike, direction: str) -> list[in
 
 
 def _draw_importance(panel, shares):
-    """Bars of what each hyperparameter has to do with the scores."""
+    """Draws as bars what each hyperparameter has to do with the scores."""
     names = list(shares)[::-1]
     panel.barh(names, [shares[name] for name in names], color=LINE_COLOUR, height=0.6)
     if not names:
@@ -155,7 +143,7 @@ def _draw_importance(panel, shares):
 
 
 def _draw_lines(panel, scored, study, shares):
-    """One line a trial, through its hyperparameters and its score."""
+    """Draws a line for each trial, through its hyperparameters and its score."""
     names = sorted(study.hyperparameters(), key=lambda name: -shares.get(name, 0.0))
     names = names[:MOST_AXES]
     axes = [_coordinates(scored[name]) for name in names]
@@ -226,13 +214,13 @@ def _scale(values):
 
 
 def _text(value):
-    if isinstance(value, bool | np.bool_) or isinstance(value, str):
+    if isinstance(value, bool | np.bool_ | str):
         return str(value)
     return f"{value:.3g}"
 
 
 def _colours(shares):
-    """From pale to strong, the best apart."""
+    """Returns colours from pale to strong, a different one for the best."""
     pale, strong = np.array([0.80, 0.84, 0.88]), np.array([0.06, 0.46, 0.43])
     colours = [tuple(pale + share * (strong - pale)) for share in shares]
     return [
@@ -251,14 +239,10 @@ def _scatter(panel, x, scored):
 
 
 def _tell_statuses(panel, table):
-    """Returns how many trials ended in which way, those without a score too."""
+    """Writes how many trials ended in which way, those without a score too."""
     counts = table["status"].value_counts()
     text = ", ".join(f"{count} {status}" for status, count in counts.items())
     panel.set_title(text, fontsize=8, loc="left")
-
-
-def _name(objective):
-    return NAMES.get(objective, objective)
 
 
 def _label(panel, x, y):

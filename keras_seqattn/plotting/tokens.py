@@ -17,21 +17,11 @@ def panels_of(
     source_tokens: Lines | None,
     target_tokens: Lines | None,
 ) -> tuple[np.ndarray, Lines, Lines]:
-    """Checks attention weights against their tokens.
+    """Checks attention weights against their tokens, and returns them with these.
 
-    Args:
-        weights: Array `(T, S)`, `(heads, T, S)` or `(layers, heads, T, S)`, or what has
-            `weights`, `source_tokens` and `target_tokens`, as what
-            `Translator.attention` gives.
-        source_tokens: S strings, or None in the latter case.
-        target_tokens: T strings, or None likewise.
-
-    Returns:
-        The weights as a float32 array `(layers, heads, T, S)`, the source tokens and
-        the target tokens.
-
-    Raises:
-        ValueError: If the shape does not fit the tokens.
+    The weights are an array `(T, S)`, `(heads, T, S)` or `(layers, heads, T, S)`, or
+    what `Translator.attention` returns, which has its tokens. Returned are float32
+    weights `(layers, heads, T, S)`, the source tokens and the target tokens.
     """
     if not hasattr(weights, "weights"):
         arguments.tensor("weights", weights)

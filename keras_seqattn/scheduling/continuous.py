@@ -82,16 +82,9 @@ def search_continuously(
 ) -> GreedyState | BeamState:
     """Searches sentences in the rows of one program.
 
-    Args:
-        model: The model, whose `step` takes `start`.
-        options: The `ProgramOptions`, of N rows.
-        sentences: The `Sentences`.
-        num_waiting: Number of sentences Q that the program takes.
-        to_the_end: Whether all are brought to their end, or those left unfinished that
-            overflow or are few.
-
-    Returns:
-        The method's state, of NumPy arrays `(B, ...)`.
+    The model's `step` takes `start`. The program takes `num_waiting` sentences, Q.
+    Unless `to_the_end`, those are left unfinished that overflow or are the last few.
+    Returns the method's state, of NumPy arrays `(B, ...)`.
     """
     count, rows = len(sentences.limits), sentences.fill(num_waiting)
     stop_at = options.tail if to_the_end else int(HANDOFF_SHARE * options.size)
@@ -124,14 +117,9 @@ def _search_in_rows(
     count: Tensor,
     stop_at: Tensor,
 ) -> ContinuousState:
-    """Searches until none waits and few are unfinished.
+    """Searches until none waits and at most `stop_at` are unfinished.
 
-    Args:
-        model: The model.
-        options: The `ProgramOptions`, of N rows.
-        sentences: Q `Sentences`.
-        count: Int32 scalar, the number of real ones.
-        stop_at: Int32 scalar, the number of unfinished ones with which to stop.
+    Of the Q sentences `count` are real.
     """
     method, tokens, size = options.method, options.tokens, options.size
     waiting, shared = _encode_waiting(model, options, sentences.source_ids, count)
@@ -174,9 +162,7 @@ def _search_in_rows(
 def _load(state: ContinuousState, model_state: dict[str, Any]) -> ContinuousState:
     """Saves the result of the first free row, and begins the next sentence there.
 
-    Args:
-        state: The state before.
-        model_state: That of the next sentence, `(1, ...)`, without what is shared.
+    `model_state` is that of the next sentence, `(1, ...)`, without what is shared.
     """
     index, rows, found = state.rows
     row = ops.cast(ops.argmax(found.finished), "int32")
@@ -239,19 +225,7 @@ def _encode_waiting(
 
 
 def row_of(tensors: Any, row: Tensor) -> Any:
-    """Takes one row of each tensor.
-
-    Args:
-        tensors: Nested structure of tensors `(N, ...)`.
-        row: The row, an integer or a scalar int32 tensor.
-
-    Returns:
-        The same of tensors `(1, ...)`.
-
-    Example:
-        >>> [int(x) for x in row_of(ops.array([4, 5]), 1)]
-        [5]
-    """
+    """Takes one row of each of nested tensors, `(N, ...)` to `(1, ...)`."""
 
     def take(x: Tensor) -> Tensor:
         return ops.slice(x, _starts_at(x, row), (1, *x.shape[1:]))
@@ -260,20 +234,7 @@ def row_of(tensors: Any, row: Tensor) -> Any:
 
 
 def put(tensors: Any, row: Tensor, rows: Any) -> Any:
-    """Replaces rows by others.
-
-    Args:
-        tensors: Nested structure of tensors `(N, ...)`.
-        row: Where the first of them goes, an integer or a scalar int32 tensor.
-        rows: The same structure of tensors `(n, ...)`.
-
-    Returns:
-        A structure like `tensors`.
-
-    Example:
-        >>> [int(x) for x in put(ops.array([4, 5]), 1, ops.array([6]))]
-        [4, 6]
-    """
+    """Replaces rows of nested tensors `(N, ...)`, from one on, by others `(n, ...)`."""
 
     def update(x: Tensor, new: Tensor) -> Tensor:
         return ops.slice_update(x, _starts_at(x, row), new)
@@ -292,16 +253,10 @@ def schedule(
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Searches many sentences, the short ones first, in several programs at once.
 
-    Args:
-        search: Function of indices, their padded length, and whether to search all of
-            them to the end; returns the indices of what was searched to the end, the
-            `Hypotheses` there, and the other indices.
-        size_of: Function of a padded length: the number of rows.
-        lengths: Dict of the sentences' padded lengths by their indices, the longest
-            first.
-
-    Yields:
-        Pairs of indices and `Hypotheses`.
+    `search` is a function of indices, their padded length, and whether to search all of
+    them to the end; it returns the indices of what was searched to the end, the
+    `Hypotheses` there, and the indices left. `size_of` returns the number of rows for a
+    padded length. `lengths` are padded lengths by index, the longest first.
     """
     groups = collections.defaultdict(list)
     for index, length in lengths.items():
@@ -338,15 +293,8 @@ def _short_to_long(
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Searches the sentences of one thread, one padded length after another.
 
-    Args:
-        search: As of `schedule`.
-        size_of: As of `schedule`.
-        groups: Dict of the indices by padded length.
-        longest: A padded length above these.
-        left: List that gets the indices of what was not searched to the end.
-
-    Yields:
-        Pairs of indices and `Hypotheses`.
+    `groups` are their indices by padded length, all below `longest`; `left` gets the
+    indices of what was not searched to the end. The rest is as of `schedule`.
     """
     length_of = {index: length for length, some in groups.items() for index in some}
     for length, longer in itertools.pairwise([*sorted(groups), longest]):
@@ -365,15 +313,9 @@ def _short_to_long(
 
 
 def deal_out(items: Any, size: int, length: int) -> list[Any]:
-    """Deals sentences out to programs, as many to each of the threads.
+    """Deals sentences of one padded length out to programs, as many to each thread.
 
-    Args:
-        items: List or array.
-        size: Number of rows of a program.
-        length: The padded length of the sentences.
-
-    Returns:
-        A list of slices of `items`, each from the first to the last.
+    Each part takes every n-th of `items`, so that it spans them from first to last.
     """
     threads, most_items = compile.num_threads(), max(size, most_waiting(length))
     count = -(-len(items) // (most_items * threads)) * threads

@@ -66,28 +66,17 @@ MOST_POSITIONS = 2**17
 
 
 class Plan(NamedTuple):
-    """How many sentences are searched at once, and by which policy.
+    """How many sentences are searched at once, and by which policy."""
 
-    Attributes:
-        size: Number of sentences that a program searches at once, its rows.
-        continuous: Whether more of them wait in the program for a free row.
-        width: Number of beams a sentence.
-    """
-
-    size: int
-    continuous: bool
-    width: int = 1
+    size: int  # number of sentences that a program searches at once, its rows
+    continuous: bool  # whether more of them wait in the program for a free row
+    width: int = 1  # number of beams a sentence
 
     def size_of(self, length: int, generated: int | None = None) -> int:
-        """Returns the number of rows for sentences of a length, no more than fit.
+        """Returns the number of rows for sources of a padded length, no more than fit.
 
-        Args:
-            length: The length that sources are padded to.
-            generated: Number of generated tokens; None: twice the length and 10.
-
-        Returns:
-            `size`, or one of `BATCH_SIZES`; 1 where even two hold more than
-            `MOST_POSITIONS`.
+        It is `size` or one of `BATCH_SIZES`; 1 where even two hold more than
+        `MOST_POSITIONS`. `generated` tokens are twice the length and 10 by default.
 
         Example:
             >>> [Plan(64, False, width=4).size_of(2**k) for k in (7, 8, 11, 17)]
@@ -101,19 +90,10 @@ class Plan(NamedTuple):
 
 
 def make_plan(count: int, width: int = 1, is_able: bool = False) -> Plan:
-    """Plans the fastest search of a number of sentences.
+    """Plans the fastest search of `count` sentences.
 
-    Args:
-        count: Number of sentences.
-        width: Number of beams a sentence.
-        is_able: Whether the model can begin a sentence while others go on.
-
-    Returns:
-        A `Plan`, of one of `BATCH_SIZES`, or of 2.
-
-    Example:
-        >>> make_plan(3)
-        Plan(size=4, continuous=False, width=1)
+    The size is one of `BATCH_SIZES`, or 2. `is_able` says whether the model can begin a
+    sentence while others go on.
     """
     threads = compile.num_threads()
     least, most = SHARES if threads > 1 else BATCH_SIZES[-1:] * 2
@@ -207,23 +187,7 @@ def decode(
 ) -> Hypotheses:
     """Does what `generate` does, on arrays that were checked.
 
-    Args:
-        model: The model.
-        source_ids: Int32 array `(B, S)`.
-        search: The search, or None.
-        max_length: Number of generated tokens at most, or None.
-        prefix: Int32 array `(B, P)` or None.
-        constraints: B rows of phrases, for a `ConstrainedBeamSearch`, or None.
-        plan: The `Plan`; None: the fastest.
-
-    Returns:
-        The `Hypotheses`.
-
-    Example:
-        >>> from keras_seqattn.models import TranslationTransformer
-        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
-        >>> decode(model, np.array([[5, 7, 2]], "int32"), max_length=3).lengths.shape
-        (1, 1)
+    `constraints` are for a `ConstrainedBeamSearch`; the default `plan` is the fastest.
     """
     method = checked_search("search", search)
     count, length = source_ids.shape
@@ -261,26 +225,11 @@ def decode_lists(
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Decodes lists of token ids, those of about one length together, as is fastest.
 
-    Args:
-        model: The model.
-        lists: List of lists of integers, the sources.
-        search: The search, or None.
-        chosen: Indices of the lists that are to be decoded; None: all.
-        prefixes: List of as many lists of integers, the first tokens forced, or None.
-        first: Number of the first list in all that is searched: a sample does not
-            depend on those searched beside it.
-        max_length: Number of generated tokens at most, or None.
-        constraints: List of as many rows of phrases, for a `ConstrainedBeamSearch`, or
-            None.
-
-    Yields:
-        Pairs: a list of indices, and the `Hypotheses` of the sentences there.
-
-    Example:
-        >>> from keras_seqattn.models import TranslationTransformer
-        >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
-        >>> [indices for indices, _ in decode_lists(model, [[7, 5, 2], [2], [5, 2]])]
-        [[0, 2, 1]]
+    Of `lists` those at the indices `chosen` are decoded, by default all. `prefixes`,
+    the forced first tokens, and `constraints`, rows of phrases for a
+    `ConstrainedBeamSearch`, are as many as `lists`. `first` is the number of the first
+    list in all that is searched: a sample does not depend on those searched beside it.
+    Yields indices, and the `Hypotheses` of the sentences there.
     """
     method = checked_search("search", search)
     chosen = range(len(lists)) if chosen is None else chosen
@@ -335,8 +284,7 @@ def _search(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Searches sentences in one program, by the plan's policy.
 
-    Returns:
-        Token ids `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
+    Returns token ids `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
     """
     length = sentences.source_ids.shape[1]
     num_waiting = continuous.most_waiting(length) if plan.continuous else 0
@@ -357,16 +305,9 @@ def _cut(items: np.ndarray, size: int, length: int) -> list[np.ndarray]:
 def prepare_one(
     model: Any, source_ids: np.ndarray, search: Search, max_length: int | None = None
 ) -> tuple[Sentences, ProgramOptions]:
-    """Returns with what `decode` searches for one sentence, for a loop of one's own.
+    """Returns what `decode` searches one sentence with, for a loop of one's own.
 
-    Args:
-        model: The model.
-        source_ids: Int32 array `(1, S)`.
-        search: The search.
-        max_length: Number of generated tokens at most, or None.
-
-    Returns:
-        The `Sentences`, filled to the program's size, and the `ProgramOptions`.
+    Its source ids are `(1, S)`; the `Sentences` are filled to the program's size.
     """
     length = padded_length(model, source_ids.shape[1])
     seeds = sequence_seeds(np.arange(1), search)
@@ -449,18 +390,7 @@ def _token_limit(model: Any, source_length: int, max_length: int | None = None) 
 
 
 def source_limit(model: Any) -> int:
-    """Returns the most tokens that a line of text is read to, its end included.
-
-    Args:
-        model: The model.
-
-    Returns:
-        The model's `max_length`, or `MOST_TOKENS` where it has none.
-
-    Example:
-        >>> source_limit(None)
-        1024
-    """
+    """Returns the most tokens that a line of text is read to, its end included."""
     return getattr(model, "max_length", None) or MOST_TOKENS
 
 

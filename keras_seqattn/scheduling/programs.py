@@ -71,28 +71,12 @@ _MAKING = threading.Lock()
 def program(
     model: Any, function: Callable[..., Any], *options: Hashable, to_numpy: bool = False
 ) -> compile.CompiledFunction:
-    """Returns a function of a model, compiled; made at the first call.
+    """Returns `function(model, *options, *tensors)` compiled; made at the first call.
 
-    Args:
-        model: The model.
-        function: `function(model, *options, *tensors)`, in `keras.ops`.
-        *options: What the program is compiled for, beside the shapes of the tensors.
-        to_numpy: Whether to return NumPy arrays; False leaves the results where they
-            are, for another program to go on with.
-
-    Returns:
-        A `CompiledFunction` of the tensors.
-
-    Example:
-        >>> import keras
-        >>> import numpy as np
-        >>> layer = keras.layers.Dense(2)
-        >>> _ = layer(np.ones((1, 3)))
-        >>> called = lambda layer, x: layer(x)
-        >>> program(layer, called) is program(layer, called)
-        True
+    It is a function of the tensors, compiled for the options and the tensors' shapes.
+    Unless `to_numpy`, results stay where they are, for another program to go on with.
     """
-    # `quantize` and `enable_lora` exchange variables: then the programs are others.
+    # `quantize` and `enable_lora` replace variables, which takes new programs.
     variables = list(model.variables)
     key = (function, options, *map(id, variables))
     with _MAKING:

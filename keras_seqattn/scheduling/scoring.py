@@ -76,21 +76,9 @@ def scored(
 
 
 def score_texts(model: Any, token_ids: np.ndarray) -> np.ndarray:
-    """Returns the log-probability of texts under a language model.
+    """Returns the log-probability `(B,)`, in nats, of texts under a language model.
 
-    Args:
-        model: A model of token ids (B, T) that computes logits, with the attributes
-            `start_id` and `pad_id`.
-        token_ids: Int32 array `(B, T)`, without start, with the end, padded.
-
-    Returns:
-        Float32 array `(B,)`: the sum over the real tokens, in nats.
-
-    Example:
-        >>> from keras_seqattn.models import LanguageModel
-        >>> model = LanguageModel(50, model_dim=16, intermediate_dim=32)
-        >>> bool(score_texts(model, np.array([[5, 7, 2]], "int32"))[0] < 0.0)
-        True
+    The texts `(B, T)` are without start, with the end, padded.
     """
     return _score(model, (token_ids,))
 

@@ -55,31 +55,20 @@ class Sentences(NamedTuple):
         return keras.tree.map_structure(lambda x: x[rows], self)
 
     def fill(self, size: int) -> "Sentences":
-        """Returns as many sentences as a program takes.
-
-        Those added repeat the last one, and are finished before they begin.
-        """
+        """Returns the sentences and finished copies of the last, together `size`."""
         rows = keras.tree.map_structure(lambda x: fill_batch(x, size), self)
         rows.limits[len(self.limits) :] = 0
         return rows
 
 
 class ProgramOptions(NamedTuple):
-    """What programs of a search are compiled for.
+    """What programs of a search are compiled for."""
 
-    Attributes:
-        method: The search, without its seed.
-        tokens: The `SpecialTokens`.
-        size: Number of sentences that are searched at once.
-        first_capacity: Number of generated tokens that a batch begins with memory for.
-        capacity: Number L of generated tokens that there is memory for in the end.
-    """
-
-    method: Search
+    method: Search  # without its seed
     tokens: SpecialTokens
-    size: int
-    first_capacity: int
-    capacity: int
+    size: int  # number of sentences that are searched at once
+    first_capacity: int  # generated tokens that a batch begins with memory for
+    capacity: int  # L, generated tokens that there is memory for in the end
 
     @property
     def tail(self) -> int:
@@ -95,15 +84,8 @@ def search_batch(
 ) -> GreedyState | BeamState:
     """Searches at most `options.size` sentences, all begun at once.
 
-    Args:
-        model: The model.
-        options: The `ProgramOptions`.
-        sentences: The `Sentences`, B of them.
-        to_the_end: Whether those are brought to their end that the first program leaves
-            unfinished.
-
-    Returns:
-        The method's state, of NumPy arrays `(B, ...)`.
+    Unless `to_the_end`, those stay unfinished that the first program leaves. Returns
+    the method's state, of NumPy arrays `(B, ...)`.
     """
     rows = sentences.fill(options.size)
     state = program(model, _start_search, options)(rows)
@@ -119,15 +101,8 @@ def finish(
 ) -> GreedyState | BeamState:
     """Brings the sentences that a program left unfinished to their end.
 
-    Args:
-        model: The model.
-        options: The `ProgramOptions`.
-        state: The `LoopState` that the program left.
-        *start: Int32 tensor `(B,)`, the step at which each sentence began, if they
-            began at different ones.
-
-    Returns:
-        The method's state, of NumPy arrays `(B, ...)`.
+    `start` `(B,)` are the steps at which they began, if at different ones. Returns the
+    method's state, of NumPy arrays `(B, ...)`.
     """
     found = to_arrays(state.search_state)
     filler = np.argmax(found.finished)  # a sentence that is over
@@ -150,16 +125,7 @@ def begin(
 ) -> loop.LoopState:
     """Encodes sentences and begins their search.
 
-    Args:
-        model: The model.
-        method: The search.
-        tokens: The `SpecialTokens`.
-        sentences: The `Sentences`.
-        first_capacity: Number of steps that the model's state has memory for.
-        capacity: Number of generated tokens that the method's state has memory for.
-
-    Returns:
-        A `LoopState`.
+    The model's state has space for `first_capacity` steps, the method's for `capacity`.
     """
     model_state = encode(model, method, sentences.source_ids, first_capacity)
     return loop.begin(model_state, first_state(method, tokens, sentences, capacity))
@@ -168,17 +134,7 @@ def begin(
 def first_state(
     method: Search, tokens: SpecialTokens, sentences: Sentences, capacity: int
 ) -> GreedyState | BeamState:
-    """Returns the method's state before the first step.
-
-    Args:
-        method: The search.
-        tokens: The `SpecialTokens`.
-        sentences: The `Sentences`.
-        capacity: Number of generated tokens that the state has memory for.
-
-    Returns:
-        The method's state.
-    """
+    """Returns the method's state before the first step, for `capacity` tokens."""
     _, limits, seeds, prefix, constraints = sentences
     state = method.begin(limits, seeds, prefix, capacity, tokens)
     return method.constrain(state, constraints) if constraints else state
@@ -245,16 +201,11 @@ def schedule(
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Searches sentences in static batches, those of about one length together.
 
-    Args:
-        search: Function of the indices of one batch and its padded length; returns the
-            indices, the `Hypotheses` there, and none that are left.
-        size_of: Function of a padded length: the most sentences of a batch.
-        lengths: Dict of the sentences' padded lengths by their indices, the longest
-            first: else threads end at different times, and the batch that is not full
-            is the most expensive one.
-
-    Yields:
-        Pairs of indices and `Hypotheses`.
+    `search` is a function of the indices of one batch and its padded length; it returns
+    the indices, the `Hypotheses` there, and none that are left. `size_of` returns the
+    most sentences of a batch for a padded length. `lengths` are padded lengths by
+    index, the longest first: else threads end at different times, and the batch that is
+    not full is the most expensive one.
     """
     batches, waiting = [], list(lengths)
     while waiting:
@@ -270,19 +221,7 @@ def schedule(
 
 
 def in_batches(items: Any, size: int = BATCH_SIZES[-1]) -> Iterator[Any]:
-    """Cuts a sequence into batches that are searched, or scored, together.
-
-    Args:
-        items: List or array.
-        size: Number of items in a batch.
-
-    Yields:
-        Slices of `items`.
-
-    Example:
-        >>> [len(batch) for batch in in_batches([0] * 100)]
-        [64, 36]
-    """
+    """Yields slices of `size` items, which are searched, or scored, together."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
@@ -290,12 +229,8 @@ def in_batches(items: Any, size: int = BATCH_SIZES[-1]) -> Iterator[Any]:
 def is_far(length: int, longer: int) -> bool:
     """Returns whether sentences would waste most of the time in a longer batch.
 
-    Args:
-        length: The length that they are padded to by themselves.
-        longer: The length of the batch.
-
-    Returns:
-        A bool; False in batches of at most `LONG` tokens, which few programs serve.
+    False in batches of at most `LONG` tokens, which few programs serve. Both lengths
+    are padded.
 
     Example:
         >>> is_far(16, 64), is_far(64, 1024), is_far(512, 1024)
@@ -305,20 +240,9 @@ def is_far(length: int, longer: int) -> bool:
 
 
 def padded_length(model: Any, length: int, continuous: bool = False) -> int:
-    """Returns the length that sentences of a length are padded to.
+    """Returns the length that sentences of a length are padded to, at most the model's.
 
-    Args:
-        model: The model, whose `max_length` is not exceeded.
-        length: Number of tokens.
-        continuous: Whether they wait for the rows of a program, which adds three
-            quarters of each power of 2.
-
-    Returns:
-        An integer.
-
-    Example:
-        >>> padded_length(None, 17), padded_length(None, 17, continuous=True)
-        (32, 24)
+    `continuous` adds three quarters of each power of 2, for those that wait for rows.
     """
     power = SHORTEST
     while power < length:
@@ -329,37 +253,12 @@ def padded_length(model: Any, length: int, continuous: bool = False) -> int:
 
 
 def pad_to_length(token_ids: np.ndarray, length: int, pad_id: int) -> np.ndarray:
-    """Pads sentences at their end, `(B, S)` to `(B, length)`.
-
-    Args:
-        token_ids: Int array `(B, S)`.
-        length: The length that they get, at least S.
-        pad_id: What fills them.
-
-    Returns:
-        Int array `(B, length)`.
-
-    Example:
-        >>> pad_to_length(np.array([[5, 2]]), 4, pad_id=0).tolist()
-        [[5, 2, 0, 0]]
-    """
+    """Pads sentences at their end, `(B, S)` to `(B, length)`."""
     padding = ((0, 0), (0, length - token_ids.shape[1]))
     return np.pad(token_ids, padding, constant_values=pad_id)
 
 
 def fill_batch(array: np.ndarray, size: int) -> np.ndarray:
-    """Fills a batch by repeating its last row.
-
-    Args:
-        array: Array `(B, ...)`.
-        size: Number of rows that it gets, at least B.
-
-    Returns:
-        Array `(size, ...)`.
-
-    Example:
-        >>> fill_batch(np.array([5, 2]), 4).tolist()
-        [5, 2, 2, 2]
-    """
+    """Fills a batch by repeating its last row, `(B, ...)` to `(size, ...)`."""
     padding = [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1)
     return np.pad(array, padding, mode="edge")

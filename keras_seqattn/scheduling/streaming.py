@@ -22,25 +22,8 @@ def stream_tokens(
 ) -> Iterator[int]:
     """Yields the tokens that `decode` finds for one sentence, each when it is found.
 
-    Args:
-        model: The model.
-        source_ids: Int32 array `(1, S)`.
-        search: A `Greedy`, or a `Sample` of one hypothesis.
-        max_length: Number of generated tokens at most, or None.
-
-    Yields:
-        Token ids, integers, without the end.
-
-    Example:
-        >>> import numpy as np
-        >>> from keras_seqattn.decoding import Greedy
-        >>> from keras_seqattn.models import LanguageModel
-        >>> from keras_seqattn.scheduling.generation import decode
-        >>> model = LanguageModel(50, model_dim=16, intermediate_dim=32)
-        >>> prompt = np.array([[1, 7]], "int32")
-        >>> found = decode(model, prompt, Greedy(), max_length=3)
-        >>> list(stream_tokens(model, prompt, Greedy(), 3)) == found.sequence(0)
-        True
+    The source ids are `(1, S)`; the end is left out. The search is a `Greedy`, or a
+    `Sample` of one hypothesis.
     """
     sentences, options = prepare_one(model, source_ids, search, max_length)
     state = program(model, _begin, options)(sentences)

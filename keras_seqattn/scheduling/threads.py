@@ -13,24 +13,11 @@ from typing import Any
 def in_threads(
     function: Callable[[Any], Any], items: Iterable[Any], threads: int
 ) -> Iterator[Any]:
-    """Computes a function of each item in threads; yields the results in their order.
+    """Yields the results of a function of each item, computed in threads, in order.
 
     Items are taken as results are: at most `threads` more of them than were yielded.
-
-    Args:
-        function: Function of one item; it runs in the context of the caller.
-        items: Iterable.
-        threads: Number of threads; up to 1: the caller's own.
-
-    Yields:
-        The results.
-
-    Raises:
-        BaseException: What `function` raised for the next item, after those before it.
-
-    Example:
-        >>> list(in_threads(len, ["a", "bc", ""], threads=2))
-        [1, 2, 0]
+    The function runs in the caller's context, and in its thread if `threads` is 1.
+    What it raises for an item is raised after the results before it.
     """
     if threads <= 1:
         yield from map(function, items)
@@ -52,21 +39,9 @@ def in_threads(
 def run_together(generators: Iterable[Iterator[Any]]) -> Iterator[Any]:
     """Runs each generator in a thread of its own; yields all results as they come.
 
-    They stop after their present result when one of them fails, or nobody takes results
-    any more.
-
-    Args:
-        generators: Iterable of generators; they run in the context of the caller.
-
-    Yields:
-        Their results, those of each in its order.
-
-    Raises:
-        BaseException: What the first of them raised.
-
-    Example:
-        >>> sorted(run_together([iter([1, 2]), iter([3])]))
-        [1, 2, 3]
+    Those of each come in its order. The generators run in the context of the caller.
+    They stop after their present result when one of them fails, whose error is raised,
+    or nobody takes results any more.
     """
     generators = list(generators)
     results, over, stopped = queue.SimpleQueue(), object(), threading.Event()

@@ -175,24 +175,9 @@ def plan_epochs(
     temperature: float = 1.0,
     cache: Path | None = None,
 ) -> tuple[Epochs, int]:
-    """Checks what batches are to be made of, and tokenizes it.
+    """Returns the epochs of tokenized corpora, and the number of pairs left out.
 
-    Args:
-        corpora: List of `Corpus`.
-        source_tokenizer: Tokenizer of the sources.
-        target_tokenizer: Tokenizer of the targets. None: `source_tokenizer`.
-        copies: The `Copies` of each pair.
-        batch_tokens: This and all that follow as `translation_batches` has them.
-        bucket_lengths: Increasing lengths.
-        shuffle: Whether to shuffle.
-        seed: Integer.
-        rows_multiple: Number that divides the rows of every batch.
-        bidirectional_epochs: Number of epochs of both directions.
-        temperature: Number of at least 1.
-        cache: Path of a folder, or None.
-
-    Returns:
-        The `Epochs`, and the number of pairs that are left out.
+    Checks its arguments, which are those of `translation_batches`.
     """
     tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
     arguments.path("cache", cache, optional=True)
@@ -204,7 +189,7 @@ def plan_epochs(
         "bucket_lengths",
         bucket_lengths,
         "increasing positive integers",
-        arguments.integer,
+        arguments.positive_integer,
     )
     arguments.boolean("shuffle", shuffle)
     arguments.integer("seed", seed, 0)
@@ -251,7 +236,7 @@ def _read(corpora):
 
 
 def _fits(lengths, bucket_lengths):
-    """Which pairs fit into the longest bucket; says how many do not."""
+    """Returns which pairs fit into the longest bucket; warns of those that do not."""
     longest = bucket_lengths[-1]
     fits = lengths <= longest
     if not fits.any():
@@ -278,8 +263,7 @@ def _check_tokenizers(source_tokenizer, target_tokenizer, cutoff):
 
 def _check_lengths(batch_tokens, bucket_lengths, group):
     lengths = list(bucket_lengths)
-    whole = all(isinstance(length, int | np.integer) for length in lengths)
-    if not (lengths and whole and 0 < lengths[0] and lengths == sorted(set(lengths))):
+    if not lengths or lengths != sorted(set(lengths)):
         raise ValueError(
             "`bucket_lengths` must be increasing positive integers. "
             f"Received: bucket_lengths={bucket_lengths!r}."

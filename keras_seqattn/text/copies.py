@@ -1,6 +1,6 @@
 """`Copies`: in what the copies of a pair, which stand side by side in a batch, differ.
 
-Shapes: R rows of a batch, L its length.
+Shapes: P pairs, R rows of a batch (P times the copies), L its length.
 """
 
 import dataclasses
@@ -15,15 +15,9 @@ from keras_seqattn import arguments
 class Copies:
     """The copies of each pair: how many, how segmented, and what is cut off.
 
-    Attributes:
-        number: Number of copies, rows side by side.
-        sampling: Strength of the subword sampling.
-        views: "plain" or "sampled" for each copy; None: all have one segmentation.
-        cutoff: Share of the input tokens of all copies but the first that are cut off.
-
-    Raises:
-        ValueError: If a number is out of range, there is no copy to cut, or `views` do
-            not fit the others.
+    `views` is "plain" or "sampled" for each copy, None where all have the same
+    segmentation. `cutoff` is the share of their input tokens that all copies but the
+    first lose.
 
     Example:
         >>> copies = Copies(2, cutoff=0.9)
@@ -61,18 +55,11 @@ class Copies:
 
     @property
     def segmentations(self) -> tuple[str, ...]:
-        """Those that each pair needs: for each copy its view, or one for all."""
+        """The segmentations that each pair needs: one for each copy, or one for all."""
         return self.views or ("sampled" if self.sampling else "plain",)
 
     def side_by_side(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the rows of each segmentation as rows of copies.
-
-        Args:
-            arrays: List of arrays `(P, L)`, one for each of `segmentations`.
-
-        Returns:
-            Array `(R, L)`, R = P times the number of copies.
-        """
+        """Returns the rows `(P, L)` of each of `segmentations` as copies, `(R, L)`."""
         copies = [*arrays] * (self.number // len(arrays))
         return np.stack(copies, axis=1).reshape(-1, copies[0].shape[1])
 
@@ -83,16 +70,9 @@ class Copies:
         cut_id: int,
         rng: np.random.Generator,
     ) -> np.ndarray:
-        """Puts an id in the place of some tokens, of all copies but the first.
+        """Replaces, by chance, tokens `(R, L)` of all copies but the first by `cut_id`.
 
-        Args:
-            ids: Int array `(R, L)` of an input, the copies of a pair side by side.
-            special_ids: Ids that are never cut off.
-            cut_id: The id that stands for a token that is.
-            rng: NumPy's generator, of which one number is drawn for each token.
-
-        Returns:
-            Int array `(R, L)`.
+        One number is drawn for each token. Those of `special_ids` stay.
         """
         is_other = np.arange(len(ids))[:, None] % self.number > 0
         is_cut = rng.random(ids.shape) < self.cutoff

@@ -121,10 +121,6 @@ def load_parallel(
     for argument, value in (("source", source), ("target", target), ("split", split)):
         arguments.text(argument, value)
     arguments.path("data_dir", data_dir, optional=True)
-    if name not in CHOICES:
-        raise ValueError(
-            f"`name` must be one of {tuple(CHOICES)}. Received: name={name!r}."
-        )
     languages, splits = CHOICES[name]
     asked = (("source", source, languages), ("target", target, languages))
     for argument, value, options in (*asked, ("split", split, splits)):
@@ -145,7 +141,7 @@ def load_parallel(
 
 
 def _multi30k_file(name, data_dir):
-    """Finds a file in `data_dir`, or downloads it."""
+    """Returns the path of a file in `data_dir`, or of a download."""
     if data_dir is not None:
         path = pathlib.Path(data_dir) / name
         if not path.is_file():

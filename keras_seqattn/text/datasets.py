@@ -23,16 +23,9 @@ def make_batches(
 ) -> Dataset:
     """Makes what `fit` takes, each pass over which is the next epoch.
 
-    Args:
-        epochs: The `Epochs`.
-        skipped: Number of pairs that were left out.
-        arrange: Function of the inputs and the labels of a batch, that gives what a
-            model takes of them.
-
-    Returns:
-        A `tf.data.Dataset` where TensorFlow is installed, else an `EpochDataset`; with
-        its method `pass_over` and the attributes `shapes`, `skipped` and
-        `target_tokens`.
+    It is a `tf.data.Dataset` where TensorFlow is installed, else an `EpochDataset`, and
+    has the method `pass_over` and the attributes `shapes`, `skipped` and
+    `target_tokens`. `arrange` makes what a model takes of a batch's inputs and labels.
     """
     batches = EpochDataset(epochs, arrange)
     if importlib.util.find_spec("tensorflow"):
@@ -52,11 +45,6 @@ class EpochDataset(keras.utils.PyDataset):
 
     Each pass is the next epoch, whether `fit` makes it or a loop does. Within an epoch
     of `fit` a batch may be asked for again, in any order.
-
-    Args:
-        epochs: The `Epochs`.
-        arrange: Function of the inputs and the labels of a batch, that gives what a
-            model takes of them.
     """
 
     def __init__(self, epochs: Epochs, arrange: Callable[..., Any] = as_given) -> None:
@@ -69,10 +57,6 @@ class EpochDataset(keras.utils.PyDataset):
 
         `training.Resume` calls it. Nothing is made of what is passed over: in place of
         each such batch comes the first one after them.
-
-        Args:
-            epochs: Number of epochs.
-            batches: Number of batches.
         """
         self._number, self._first, self._now = self._number + epochs, batches, None
 

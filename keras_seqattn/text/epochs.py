@@ -28,14 +28,10 @@ class Epochs:
 
     Attributes:
         tokenizers: Those of the sources and of the targets.
-        lines: Two lists of P strings, the sources and the targets, where subwords are
-            drawn; else None.
-        plain: Their `Side`s without sampling, all of which fit.
-        buckets: List of the (rows, length) of each bucket.
-        copies: The `Copies` of each pair.
-        parts: Number of equal parts of a batch.
-        shuffle: Whether each epoch has another order.
-        seed: What the orders and the draws of all epochs come from.
+        lines: The P sources and their targets where subwords are drawn; else None.
+        plain: The `Side` of each without sampling; all pairs fit.
+        buckets: The (rows, length) of each bucket.
+        parts: Number of equal parts of a batch, over which its pairs are spread.
         both_ways: Number of epochs, from the first, of both directions.
     """
 
@@ -110,13 +106,10 @@ class Epochs:
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """The batches of one epoch.
+    """The batches of one epoch, by its number from 0.
 
-    Attributes:
-        epochs: The `Epochs` that it is one of.
-        number: Its number, from 0.
-        sides: List of the two `Side`s of each of the copies' segmentations.
-        plan: List of the (shape, pairs) of each batch.
+    `sides` are the two `Side`s of each of the copies' segmentations, `plan` the (shape,
+    pairs) of each batch.
     """
 
     epochs: Epochs
@@ -125,15 +118,7 @@ class Epoch:
     plan: Sequence[tuple[tuple[int, int], np.ndarray]]
 
     def batch(self, index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Returns the inputs and the labels of a batch.
-
-        Args:
-            index: Number of the batch, from 0.
-
-        Returns:
-            A pair: a dict of int32 arrays `(R, L)`, "source_ids" and "target_ids"; and
-            an int32 array `(R, L)`.
-        """
+        """Returns a batch's "source_ids", "target_ids" and labels, int32 `(R, L)`."""
         epochs, ((size, length), rows) = self.epochs, self.plan[index]
         rows = _spread(rows, size // epochs.copies.number, epochs.parts)
         source_ids, labels = (
@@ -163,17 +148,7 @@ def tokenize_sides(
     sampling: float = 0.0,
     seed: Sequence[int] = (),
 ) -> list[Side]:
-    """Tokenizes the sources and the targets.
-
-    Args:
-        tokenizers: The tokenizer of each.
-        lines: Lists of as many strings.
-        sampling: Strength of subword sampling.
-        seed: Integers that the draws come from.
-
-    Returns:
-        The `Side` of each.
-    """
+    """Tokenizes the sources and the targets, each with draws of its own from `seed`."""
     seeds = np.random.SeedSequence(seed).generate_state(len(lines)).tolist()
     return [
         Side.tokenized(tokenizer, column, sampling, seed)
@@ -182,14 +157,7 @@ def tokenize_sides(
 
 
 def lengths_of(sides: Sequence[Side]) -> np.ndarray:
-    """Returns the positions that each pair needs: those of its longer side.
-
-    Args:
-        sides: The `Side`s of the sources and of the targets.
-
-    Returns:
-        Int64 array `(P,)`.
-    """
+    """Returns the positions that each pair needs, `(P,)`: those of its longer side."""
     return np.maximum(sides[0].lengths, sides[1].lengths)
 
 
@@ -220,7 +188,7 @@ def _spread(pairs, size, parts):
 
 
 def _arrays(source_ids, labels, target_tokenizer):
-    """Makes inputs and labels of a batch: the target's input is the labels shifted."""
+    """Returns a batch's inputs and labels: the target's input is the labels shifted."""
     starts = np.full((len(labels), 1), target_tokenizer.start_id, "int32")
     shifted = np.concatenate([starts, labels[:, :-1]], axis=1)
     target_ids = np.where(labels == target_tokenizer.pad_id, labels, shifted)

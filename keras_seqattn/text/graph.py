@@ -11,31 +11,13 @@ from keras_seqattn.annotations import Dataset, Tensor
 
 
 def is_string_tensor(lines: Any) -> bool:
-    """Returns whether lines are a tensor of TensorFlow, which they are not without it.
-
-    Args:
-        lines: Anything.
-
-    Returns:
-        A Python bool.
-
-    Example:
-        >>> is_string_tensor(["one"])
-        False
-    """
+    """Returns whether lines are a tensor of TensorFlow, which need not be installed."""
     tensorflow = sys.modules.get("tensorflow")  # Who has a tensor has imported it.
     return tensorflow is not None and tensorflow.is_tensor(lines)
 
 
 def strings_of(lines: Tensor) -> list[str] | None:
-    """Returns the strings of a tensor, None in a graph, where there are none yet.
-
-    Args:
-        lines: String tensor `(P,)`.
-
-    Returns:
-        List of strings; bytes that are not UTF-8 are replaced by U+FFFD.
-    """
+    """Returns the strings of a tensor `(P,)`, None in a graph, which has none yet."""
     import tensorflow as tf
 
     if not tf.executing_eagerly():
@@ -44,18 +26,7 @@ def strings_of(lines: Tensor) -> list[str] | None:
 
 
 def ragged(rows: Iterable[list[int]]) -> Tensor:
-    """Makes a RaggedTensor of lists of ids.
-
-    Args:
-        rows: List of lists of integers.
-
-    Returns:
-        Int32 `tf.RaggedTensor`.
-
-    Example:
-        >>> ragged([[5], [], [6, 7]]).to_list()
-        [[5], [], [6, 7]]
-    """
+    """Returns lists of ids as an int32 `tf.RaggedTensor`."""
     import tensorflow as tf
 
     # Not `tf.ragged.constant`, which goes through the ids one by one.
@@ -64,15 +35,7 @@ def ragged(rows: Iterable[list[int]]) -> Tensor:
 
 
 def bytes_of(strings: Tensor, offset: int) -> Tensor:
-    """Returns the bytes of strings, as ids.
-
-    Args:
-        strings: String tensor `(P,)`.
-        offset: Number that is added to each byte.
-
-    Returns:
-        Int32 `tf.RaggedTensor`.
-    """
+    """Returns the bytes of strings `(P,)`, each plus `offset`: int32, ragged."""
     import tensorflow as tf
 
     split = tf.strings.bytes_split(strings)
@@ -81,18 +44,11 @@ def bytes_of(strings: Tensor, offset: int) -> Tensor:
 
 
 def sentencepiece_function(model: bytes) -> Callable[[Tensor, float], Tensor]:
-    """Makes the function from strings to ids by a SentencePiece model.
+    """Returns the function from strings and a strength of sampling to ragged ids.
 
     It holds the model in a graph of its own. A `SentencepieceTokenizer` made outside
     one dies, and every dataset with it, at the next `keras.utils.set_random_seed`, when
     TensorFlow forgets the kernel that owns it.
-
-    Args:
-        model: Bytes of the model.
-
-    Returns:
-        Function of a string tensor and the strength of the sampling, to a
-        `tf.RaggedTensor`.
     """
     import tensorflow as tf
     import tensorflow_text
@@ -114,16 +70,10 @@ def sentencepiece_function(model: bytes) -> Callable[[Tensor, float], Tensor]:
 def make_dataset(
     epochs: Callable[[], Iterable[Any]], example: Any, steps: int
 ) -> Dataset:
-    """Makes a dataset each pass over which is the next epoch.
+    """Returns a prefetched `tf.data.Dataset`, each pass over which is the next epoch.
 
-    Args:
-        epochs: Function that gives the batches of the next epoch, nested tuples and
-            dicts of int32 arrays `(R, L)`.
-        example: One batch.
-        steps: Number of batches in each epoch.
-
-    Returns:
-        A prefetched `tf.data.Dataset` of known cardinality.
+    `epochs` returns the batches of the next one, nested tuples and dicts of int32
+    arrays `(R, L)` such as `example`; `steps` is their number.
     """
     import tensorflow as tf
 

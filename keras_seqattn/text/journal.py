@@ -15,20 +15,15 @@ class Journal:
     A block is on the disk before the file beside it says so: what came after, of a
     block that a kill cut short, is removed when the file is opened again.
 
+    `lines` and `size` are the lines and the bytes that are done. A file of other work,
+    or one that is in use or was cut, is refused.
+
     Args:
         path: Path of the file; beside it stands `path` + ".lock".
         run: Dict that says what work it is, which JSON can hold.
         progress: Path of the file that says how far it has come; None: `path` +
             ".progress".
         argument: What the caller's user calls the file, for errors.
-
-    Attributes:
-        lines: Number of lines that are done.
-        size: Number of bytes that are done.
-
-    Raises:
-        ValueError: If the file is that of other work, another process uses it, or it
-            was cut.
 
     Example:
         >>> import tempfile
@@ -97,12 +92,7 @@ class Journal:
         return True
 
     def append(self, block: bytes, lines: int) -> None:
-        """Writes a block.
-
-        Args:
-            block: Bytes.
-            lines: Number of lines of the work that are done with it.
-        """
+        """Writes a block, with which so many more lines of the work are done."""
         with open(self.path, "ab") as file:
             file.write(block)
             file.flush()

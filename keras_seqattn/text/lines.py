@@ -101,11 +101,7 @@ def _opened(path):
 
 @contextlib.contextmanager
 def reading_gzip(path: pathlib.Path) -> Iterator[None]:
-    """Makes a `ValueError` of what a damaged gzip file raises.
-
-    Args:
-        path: Path of the file.
-    """
+    """Makes a `ValueError` of what a damaged gzip file raises."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -115,23 +111,7 @@ def reading_gzip(path: pathlib.Path) -> Iterator[None]:
 
 
 def decoded(line: bytes, path: Path, number: int) -> str:
-    """Returns a line as text.
-
-    Args:
-        line: Bytes.
-        path: Path of its file, for the error.
-        number: Its number, from 1.
-
-    Returns:
-        A string.
-
-    Raises:
-        ValueError: If it is not UTF-8.
-
-    Example:
-        >>> decoded(b"one", "train.en", 1)
-        'one'
-    """
+    """Returns a line as text; path and number are for the error if it is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:

@@ -16,9 +16,7 @@ class Corpus(NamedTuple):
     """Sentence pairs, which are checked as they are read.
 
     Attributes:
-        sources: Iterable of strings.
-        targets: Iterable of as many strings, their translations. The very same object
-            as `sources` for texts without a translation.
+        targets: The translations of `sources`; the very same object for texts without.
         tag: What stands before each source, with a space; None for nothing.
         names: What the user calls both sides, for errors.
 
@@ -33,14 +31,7 @@ class Corpus(NamedTuple):
     names: tuple[str, str] = ("sources", "targets")
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Yields the pairs.
-
-        Yields:
-            Pairs of strings.
-
-        Raises:
-            ValueError: If something is no string, there are none, or one side has more.
-        """
+        """Yields the pairs; raises an error if there are none or one side has more."""
         number, lines = 0, self._checked()
         for number, (source, target) in enumerate(lines, start=1):
             if source is _MISSING or target is _MISSING:
@@ -73,22 +64,7 @@ class Corpus(NamedTuple):
 
 
 def corpora_of(sources: Any, targets: Any) -> list[Corpus]:
-    """Returns the corpora that a user gives, which may be one.
-
-    Args:
-        sources: Iterable of strings, or a dict from each corpus's tag to them.
-        targets: The same, of as many strings and with the same tags.
-
-    Returns:
-        List of `Corpus`.
-
-    Raises:
-        ValueError: If the tags differ, there are none, or one is no text.
-
-    Example:
-        >>> [corpus.tag for corpus in corpora_of({"<de>": ["a"]}, {"<de>": ["x"]})]
-        ['<de>']
-    """
+    """Returns the corpora that a user gives: one, or dicts from each one's tag."""
     if not isinstance(sources, Mapping):
         return [Corpus(sources, targets)]
     if not isinstance(targets, Mapping) or set(targets) != set(sources):
@@ -110,19 +86,12 @@ def corpora_of(sources: Any, targets: Any) -> list[Corpus]:
 
 
 def rows_of(sizes: Sequence[int], temperature: float, seed: int) -> np.ndarray:
-    """Returns which pairs of corpora, one after another, an epoch has.
+    """Returns the numbers of the pairs of an epoch, of corpora one after another.
 
     Of n pairs, where the largest corpus has m, come n (m / n)^(1 - 1 / temperature):
-    all of them as often as it takes, and the rest drawn by `seed`.
-
-    Args:
-        sizes: Number of pairs of each corpus.
-        temperature: Number of at least 1: 1 repeats nothing, a large one repeats each
-            corpus until it is as large as the largest.
-        seed: Integer.
-
-    Returns:
-        Int64 array of the numbers of the pairs.
+    all of them as often as it takes, and the rest drawn by `seed`. A temperature of 1
+    repeats nothing; a large one repeats each corpus until it is as large as the
+    largest.
 
     Example:
         >>> rows_of([2, 1], 1e9, seed=0).tolist()

@@ -208,10 +208,7 @@ def _check_columns(columns):
 
 
 def _collect(lines, row, names, skip_empty, skip_duplicates, skip_malformed, first=1):
-    """Makes a `ParallelText` of the pairs that `row` returns for (number, line).
-
-    The number of the first line is `first`.
-    """
+    """Makes a `ParallelText` of the pairs that `row` returns for (number, line)."""
     skips = {
         "malformed": arguments.boolean("skip_malformed", skip_malformed),
         "empty": arguments.boolean("skip_empty", skip_empty),

@@ -71,21 +71,11 @@ TONGUES = """
 
 @functools.lru_cache
 def phrase_splits(source: str, target: str) -> dict[str, list[tuple[str, str]]]:
-    """Makes the corpus "phrases" of `load_parallel` for two of `LANGUAGES`.
+    """Returns the pairs of each of `SPLITS`, for the codes of two of `LANGUAGES`.
 
     A source has one translation: where there are several, the first, which is of the
     same kind each time. A held-out target has one source. Spaces that keep a line from
     breaking, and thin ones, are plain spaces here, as people type them.
-
-    Args:
-        source: Code of the source language.
-        target: Code of the target language.
-
-    Returns:
-        Maps each of `SPLITS` to its list of pairs.
-
-    Raises:
-        ImportError: If Babel is not installed.
     """
     pairs = {}
     for pair in zip(_render_all(source), _render_all(target), strict=True):
@@ -116,7 +106,7 @@ def phrase_splits(source: str, target: str) -> dict[str, list[tuple[str, str]]]:
 
 @functools.lru_cache
 def _render_all(language):
-    """Every phrase in one language, in an order that all languages share."""
+    """Returns every phrase in one language, in an order that all languages share."""
     try:
         import babel
     except ImportError as error:

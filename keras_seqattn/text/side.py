@@ -40,17 +40,7 @@ class Side(NamedTuple):
         sampling: float = 0.0,
         seed: int | None = None,
     ) -> "Side":
-        """Tokenizes lines.
-
-        Args:
-            tokenizer: The tokenizer.
-            lines: List of P strings.
-            sampling: Strength of subword sampling.
-            seed: Integer that the draws come from.
-
-        Returns:
-            A `Side`.
-        """
+        """Tokenizes P lines; with `sampling` their subwords are drawn from `seed`."""
         drawn = {"seed": seed} if sampling else {}
         rows = tokenizer.tokenize(lines, sampling, **drawn)
         lengths = np.fromiter(map(len, rows), "int64", len(rows)) + 1
@@ -80,15 +70,7 @@ class Side(NamedTuple):
         )
 
     def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Returns the ids of some lines, padded with `pad_id`.
-
-        Args:
-            rows: Numbers of the lines, `(R,)`; a negative one is padding alone.
-            length: Length L.
-
-        Returns:
-            Int32 array `(R, L)`.
-        """
+        """Returns lines by number `(R,)` as int32 `(R, L)`; -1 stands for padding."""
         columns, rows = np.arange(length), rows[:, None]
         real = (rows >= 0) & (columns < self.lengths[rows])
         ids = np.full(real.shape, self.pad_id, "int32")

@@ -20,9 +20,7 @@ UNKNOWN_PENALTY = 10.0
 class Subwords:
     """The pieces of a SentencePiece model, of which segmentations are drawn.
 
-    Args:
-        model: Bytes of the model.
-        unknown_id: Id of characters without a piece, where the model has no bytes.
+    `unknown_id` is that of characters without a piece, where the model has no bytes.
 
     Reference:
         Provilkov et al. 2020, "BPE-Dropout"; Kudo 2018, "Subword Regularization",
@@ -51,16 +49,11 @@ class Subwords:
         self._known = {}
 
     def draw(self, lines: Iterable[str], strength: float, seed: int) -> list[list[int]]:
-        """Draws a segmentation of each line.
+        """Draws a segmentation of each line, as ids.
 
-        Args:
-            lines: List of strings as the model normalizes them, spaces as U+2581.
-            strength: Of a BPE model the share of merges that are left out, of a unigram
-                model the exponent of the probabilities.
-            seed: Integer that all draws come from.
-
-        Returns:
-            List of lists of ids.
+        The lines are as the model normalizes them, spaces as U+2581. The strength is,
+        of a BPE model, the share of merges that are left out; of a unigram model the
+        exponent of the probabilities.
         """
         rng = random.Random(seed)
         draw = self._draw_bpe if self._is_bpe else self._draw_unigram

@@ -34,22 +34,11 @@ _HEADER, _END = 3 * 8, -1
 def cached_sides(
     directory: Path, corpora: Sequence[Corpus], tokenizers: Sequence[TokenizerLike]
 ) -> tuple[list[Side], list[int]]:
-    """Tokenizes corpora into a file, unless it is there, and opens it.
+    """Returns both `Side`s, their ids on the disk, and each corpus's number of pairs.
 
-    After a stop or a kill the same call goes on after the last block.
-
-    Args:
-        directory: Path of the folder of the file, which is made where there is none.
-        corpora: List of `Corpus`, each of lists or `TextLines`.
-        tokenizers: That of the sources and that of the targets.
-
-    Returns:
-        The `Side`s of the sources and of the targets, whose ids are on the disk, and
-        the number of pairs of each corpus.
-
-    Raises:
-        ValueError: If the folder holds other corpora or another tokenizer's ids,
-            another process writes there, or a corpus is not as it must be.
+    Tokenizes the corpora into a file of the folder, unless it is there. After a stop or
+    a kill the same call goes on after the last block. A folder of other corpora or
+    tokenizers, or one that another process writes to, is an error.
     """
     path = pathlib.Path(directory, "tokens")
     run = {
@@ -65,7 +54,7 @@ def cached_sides(
 
 
 def _is_whole(journal):
-    """Whether all pairs are there, so that nothing needs to be locked."""
+    """Returns whether all pairs are there, so that nothing needs to be locked."""
     if not (journal.path.exists() and journal.read_progress() and journal.size):
         return False
     with open(journal.path, "rb") as file:
@@ -108,7 +97,7 @@ def _dtype_of(tokenizers):
 
 
 def _write(journal, corpora, tokenizers, dtype):
-    """Writes the blocks that are not there yet, and shows how many pairs are."""
+    """Writes the blocks that are not there yet, and shows how many pairs there are."""
     bar = keras.utils.Progbar(None, unit_name="pair")
     pairs = (
         (number, *pair)

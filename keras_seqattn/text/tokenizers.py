@@ -144,8 +144,38 @@ def _id_row(ids):
     return row if whole else None
 
 
+class SentencePieces(Tokenizer):
+    """What tokenizers by a SentencePiece model share: `_model` and `_processor`."""
+
+    @functools.cached_property
+    def _subwords(self):
+        """What only seeded draws need, so that a translator loads without."""
+        return Subwords(self._model, self._processor.unk_id())
+
+    def _encode(self, lines, sampling, seed):
+        if not lines:
+            return []
+        if not sampling:
+            return in_threads_if_many(self._processor.encode, lines)
+        if seed is not None:
+            lines = self._processor.normalize(lines)
+            return self._subwords.draw(lines, sampling, seed)
+        return self._processor.encode(
+            lines, enable_sampling=True, alpha=sampling, nbest_size=-1
+        )  # -1: of all segmentations.
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments, the model's bytes as base64."""
+        return {**super().get_config(), "model": base64.b64encode(self._model).decode()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Makes the tokenizer that `get_config` described."""
+        return cls(**{**config, "model": base64.b64decode(config["model"])})
+
+
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class SentencePieceTokenizer(Tokenizer):
+class SentencePieceTokenizer(SentencePieces):
     r"""Splits text into subwords by a SentencePiece model, without losing anything.
 
     `detokenize(tokenize(lines)) == lines` for every string: leading and repeated
@@ -261,11 +291,6 @@ class SentencePieceTokenizer(Tokenizer):
         return cls(_without_paths(model.getvalue()))
 
     @functools.cached_property
-    def _subwords(self):
-        """What only seeded draws need, so that a translator loads without."""
-        return Subwords(self._model, self.unknown_id)
-
-    @functools.cached_property
     def _encode_tensor(self):
         return graph.sentencepiece_function(self._model)
 
@@ -279,29 +304,8 @@ class SentencePieceTokenizer(Tokenizer):
         """
         return self._processor.id_to_piece(list(range(self.vocabulary_size)))
 
-    def _encode(self, lines, sampling, seed):
-        if not lines:
-            return []
-        if not sampling:
-            return in_threads_if_many(self._processor.encode, lines)
-        if seed is not None:
-            lines = self._processor.normalize(lines)
-            return self._subwords.draw(lines, sampling, seed)
-        return self._processor.encode(
-            lines, enable_sampling=True, alpha=sampling, nbest_size=-1
-        )  # -1: of all segmentations.
-
     def _decode(self, rows):
         return in_threads_if_many(self._processor.decode, rows)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments, the model's bytes as base64."""
-        return {**super().get_config(), "model": base64.b64encode(self._model).decode()}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """Makes the tokenizer that `get_config` described."""
-        return cls(**{**config, "model": base64.b64decode(config["model"])})
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -339,32 +343,16 @@ class ByteTokenizer(Tokenizer):
 
 
 def in_threads_if_many(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """Calls a function of SentencePiece, which starts threads for each list.
+    """Applies a function of SentencePiece to items, to a few of them one by one.
 
-    To start them takes as long as 50 to 100 lines do: `benchmarks.decoding` has the
-    time of one sentence.
-
-    Args:
-        function: Function of one item, or of a list of them.
-        items: The list.
-
-    Returns:
-        List of the results.
-
-    Example:
-        >>> in_threads_if_many(str.upper, ["one", "two"])
-        ['ONE', 'TWO']
+    For a list it starts threads, which takes as long as 50 to 100 lines do:
+    `benchmarks.decoding` has the time of one sentence.
     """
     return list(map(function, items)) if len(items) < MANY_LINES else function(items)
 
 
 def refuse_sampling(sampling: float, kind: str) -> None:
-    """Raises a `ValueError` where there is a strength of sampling.
-
-    Args:
-        sampling: The strength.
-        kind: What cannot be sampled, and why.
-    """
+    """Raises an error if there is sampling; `kind` says what has none, and why."""
     if sampling:
         raise ValueError(
             f"`sampling` must be 0 for {kind}. Received: sampling={sampling!r}."
@@ -372,7 +360,7 @@ def refuse_sampling(sampling: float, kind: str) -> None:
 
 
 def _without_paths(model):
-    """Takes out the only parts that differ between two trainings on the same lines."""
+    """Returns a model without what differs between two trainings on the same lines."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     proto.normalizer_spec.ClearField("normalization_rule_tsv")
     proto.denormalizer_spec.ClearField("normalization_rule_tsv")

@@ -1,21 +1,19 @@
 """A SentencePiece model whose pieces have the ids of a vocabulary of their own."""
 
-import base64
 import functools
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import keras
 import sentencepiece
 
 from keras_seqattn import arguments
 from keras_seqattn.text import graph
-from keras_seqattn.text.subwords import Subwords
-from keras_seqattn.text.tokenizers import Tokenizer, in_threads_if_many
+from keras_seqattn.text.tokenizers import SentencePieces
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class MappedSentencePieceTokenizer(Tokenizer):
+class MappedSentencePieceTokenizer(SentencePieces):
     """Splits text by a SentencePiece model, into the ids of a trained model.
 
     Trained models number pieces in their own order, with tokens of their own among
@@ -126,10 +124,6 @@ class MappedSentencePieceTokenizer(Tokenizer):
             for i, token in enumerate(found)
         ]
 
-    @functools.cached_property
-    def _subwords(self):
-        return Subwords(self._model, self._processor.unk_id())
-
     @property
     def pieces(self) -> list[str]:
         """The text of each token id, a list of strings."""
@@ -139,21 +133,8 @@ class MappedSentencePieceTokenizer(Tokenizer):
         lines = [self.text_prefix + line for line in lines]
         return [
             [*self.prefix_ids, *(self._ids[number] for number in row)]
-            for row in self._segmented(lines, sampling, seed)
+            for row in super()._encode(lines, sampling, seed)
         ]
-
-    def _segmented(self, lines, sampling, seed):
-        """Returns the model's own numbers of the pieces."""
-        if not lines:
-            return []
-        if not sampling:
-            return in_threads_if_many(self._processor.encode, lines)
-        if seed is not None:
-            lines = self._processor.normalize(lines)
-            return self._subwords.draw(lines, sampling, seed)
-        return self._processor.encode(
-            lines, enable_sampling=True, alpha=sampling, nbest_size=-1
-        )  # -1: of all segmentations.
 
     @functools.cached_property
     def _to_numbers(self):
@@ -181,7 +162,6 @@ class MappedSentencePieceTokenizer(Tokenizer):
         """Returns the constructor's arguments, the model's bytes as base64."""
         return {
             **super().get_config(),
-            "model": base64.b64encode(self._model).decode(),
             "pieces": self.pieces,
             "pad_id": self.pad_id,
             "start_id": self.start_id,
@@ -191,8 +171,3 @@ class MappedSentencePieceTokenizer(Tokenizer):
             "prefix_ids": self.prefix_ids,
             "text_prefix": self.text_prefix,
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """Makes the tokenizer that `get_config` described."""
-        return cls(**{**config, "model": base64.b64decode(config["model"])})

@@ -22,7 +22,7 @@ class _AveragedWeights(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Puts the averages into the model."""
-        self._trained = [array_of(weight) for weight in self.model.weights]
+        self._trained = self._weights()
         self._assign(self.averages())
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -33,6 +33,9 @@ class _AveragedWeights(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Leaves the averages in the model."""
         self._assign(self.averages())
+
+    def _weights(self):
+        return [array_of(weight) for weight in self.model.weights]
 
     def _assign(self, values):
         for weight, value in zip(self.model.weights, values, strict=True):
@@ -96,9 +99,6 @@ class CheckpointAverage(_AveragedWeights):
         if self.checkpoints:
             self._assign(self._means(self.checkpoints))
 
-    def _weights(self):
-        return [array_of(weight) for weight in self.model.weights]
-
     def _means(self, checkpoints):
         columns = zip(*checkpoints[-self.last :], strict=True)
         return [_mean(values) for values in columns]
@@ -138,7 +138,7 @@ class ScheduleFreeAverage(_AveragedWeights):
         optimizer = _inner(self.model.optimizer)
         fast = [v for v in optimizer.variables if v.name.endswith("momentum")]
         if not fast:  # Nothing was trained.
-            return [array_of(weight) for weight in self.model.weights]
+            return self._weights()
         trained = map(id, self.model.trainable_variables)
         fast = dict(zip(trained, fast, strict=True))
         return [

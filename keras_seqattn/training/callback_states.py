@@ -17,9 +17,8 @@ from keras_seqattn.training.snapshot import array_of, is_plain
 class CallbackStates:
     """The states of callbacks, as changed since this was made.
 
-    Args:
-        kept: List of the callbacks whose state is to be saved.
-        others: List of those whose state is not; a warning names one that changes.
+    Those of `kept` are to be saved. A warning names any of `others` whose state
+    changes.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class CallbackStates:
         self._warned = set()
 
     def changed(self) -> list[Any]:
-        """Lists the class of each callback that is kept and what of it has changed."""
+        """Returns the class of each kept callback, and what of it has changed."""
         self._warn()
         return [
             [type(callback).__name__, _changed(_plain(callback), begun)]
@@ -86,16 +85,11 @@ class CallbackStates:
 def standing_before(
     callback: keras.callbacks.Callback,
 ) -> list[keras.callbacks.Callback]:
-    """Lists the callbacks of the same `fit` that stand before one.
+    """Returns the callbacks of the same `fit` before one; none where no `fit` is known.
 
-    Keras tells a callback nothing of its list; the list is an object in memory. A
-    warning names those that act at an epoch's end and stand after it.
-
-    Args:
-        callback: A callback whose parameters are set.
-
-    Returns:
-        A list, empty where no `fit` is known.
+    Keras tells a callback nothing of its list; the list is an object in memory, found
+    by the callback's parameters, which must be set. A warning names the callbacks that
+    act at an epoch's end and stand after this one.
     """
     for thing in gc.get_objects():
         if not issubclass(type(thing), keras.callbacks.CallbackList):
@@ -129,18 +123,7 @@ def split(
     before: list[keras.callbacks.Callback],
     chosen: Sequence[keras.callbacks.Callback] | None,
 ) -> tuple[list[keras.callbacks.Callback], list[keras.callbacks.Callback]]:
-    """Parts the callbacks before `Resume` in those to keep and the others.
-
-    Args:
-        before: List of the callbacks that stand before it in `fit`.
-        chosen: Those of them to keep; None: all.
-
-    Returns:
-        Two lists.
-
-    Raises:
-        ValueError: If `chosen` has one that is not in `before`.
-    """
+    """Splits the callbacks before `Resume` into those chosen (None: all) and others."""
     if chosen is None:
         return before, []
     places = set(map(id, before))

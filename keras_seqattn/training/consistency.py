@@ -41,10 +41,7 @@ class Pieces:
 
     Two texts are compared by fingerprints, polynomials of their bytes modulo 2**32, and
     so are the places in a text that tokens begin at: powers of the polynomials' base.
-
-    Args:
-        texts: List of V strings, none empty.
-        pad_id: The id that has no text.
+    No text is empty; that of `pad_id` does not count.
 
     Example:
         >>> pieces = Pieces(["<pad>", "a", "b", "ab"], pad_id=0)
@@ -74,15 +71,11 @@ class Pieces:
         )
 
     def align(self, labels: Tensor) -> Tensor:
-        """Finds the tokens that stand at the same place of the same text.
+        """Finds the tokens of labels `(C, 2, T)` at the same place of the same text.
 
-        Args:
-            labels: Int32 token ids `(C, 2, T)`.
-
-        Returns:
-            Bool tensor `(C, T, T)`: whether token i of the first row and token j of the
-            second are equal and begin at the same place, and both rows have one text.
-            So a token has at most one partner.
+        Returns bools `(C, T, T)`: whether token i of the first row and token j of the
+        second are equal and begin at the same place, and both rows have one text. So a
+        token has at most one partner.
         """
         real = labels != self._pad_id
         indices = ops.clip(labels, 0, len(self._prints) - 1)
@@ -113,21 +106,8 @@ def find_pairs(
 
     Where the labels of both rows are equal, all tokens pair. With `pieces` so do, in
     rows that are two segmentations of one text, the equal tokens at equal places.
-
-    Args:
-        labels: Int32 token ids `(N,)`, row after row.
-        weights: Float32 tensor `(N,)`. A pair has the lesser of its two tokens'.
-        length: Number of tokens T of a row.
-        pieces: The `Pieces`, or None.
-
-    Returns:
-        The `Pairs`.
-
-    Example:
-        >>> labels = ops.array([4, 2, 4, 2, 5, 2, 6, 2])
-        >>> pairs = find_pairs(labels, ops.ones(8), 2)
-        >>> ops.convert_to_numpy(pairs.weights).tolist()
-        [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    Labels and weights are `(N,)`, row after row. A pair has the lesser of its tokens'
+    weights.
     """
     if isinstance(length, int):
         length = max(length, 1)  # Of rows without tokens there are no pairs.
@@ -153,7 +133,7 @@ def find_pairs(
 def _lesser_weights(labels, weights, pieces):
     """Returns each token's weight as one of a pair, 0 for those of none, `(2, C, T)`.
 
-    Both of a pair have that of the lesser. Labels and weights are `(C, 2, T)`.
+    Both of a pair have the lesser of their weights. Labels and weights are `(C, 2, T)`.
     """
     if pieces is None:
         equal = ops.all(labels[:, 0] == labels[:, 1], axis=-1, keepdims=True)
@@ -173,24 +153,13 @@ def _append_zeros(values, rest):
 def divergence(
     log_probs: Tensor, probs: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Sums the weighted divergence of pairs, and gives its gradient.
+    """Returns the weighted sum of pairs' divergences, and its gradient `(2 P, V)`.
 
-    Of the two predictions p and q of a pair it is `(KL(p || q) + KL(q || p)) / 2`.
-
-    Args:
-        log_probs: Float32 tensor `(2 P, V)`: normalized rows, a pair's side by side.
-        probs: Their exponentials.
-        weights: Float32 tensor `(2 P,)`, the same for both of a pair. Where it is 0
-            nothing is added, whatever the rows hold.
-
-    Returns:
-        The sum, a float32 scalar, and its gradient `(2 P, V)` for the logits that the
-        log-probabilities come from.
-
-    Example:
-        >>> probs = ops.array([[0.5, 0.5], [0.5, 0.5]])
-        >>> float(divergence(ops.log(probs), probs, ops.ones(2))[0])
-        0.0
+    A pair of predictions p and q has the divergence `(KL(p || q) + KL(q || p)) / 2`.
+    The log-probabilities `(2 P, V)` are normalized, a pair's rows side by side; `probs`
+    are their exponentials. The weights `(2 P,)` are the same for both of a pair; where
+    they are 0, nothing is added, whatever the rows hold. The gradient is for the
+    logits.
 
     Reference:
         Wu et al. 2021, "R-Drop", equation 2. Differs: none.
@@ -208,24 +177,10 @@ def divergence(
 
 
 def paired_divergence(logits: Tensor, pairs: Pairs, rows: int) -> Tensor:
-    """Sums the weighted divergence of all pairs of a batch.
+    """Sums the weighted divergence of all pairs, of logits `(N, V)`; 0 without pairs.
 
-    Pairs are taken a block at a time, and the gradient is computed beside the value;
-    beside the gradient itself, memory is that of a block.
-
-    Args:
-        logits: Float tensor `(N, V)`.
-        pairs: The `Pairs`.
-        rows: Number of tokens in a block, even.
-
-    Returns:
-        Float32 scalar, exactly 0 where there is no pair.
-
-    Example:
-        >>> pairs = find_pairs(ops.array([4, 4]), ops.ones(2), 1)
-        >>> logits = ops.array([[0.0, 0.0], [0.0, 2.0]])
-        >>> round(float(paired_divergence(logits, pairs, rows=2)), 4)
-        0.3808
+    Pairs are taken a block of `rows` tokens, an even number, at a time, and the
+    gradient is computed beside the value: apart from it, memory is that of a block.
     """
     size, vocabulary_size = ops.shape(logits)
     if isinstance(size, int) and size == 0:  # There is no block to look at.

@@ -17,18 +17,7 @@ BLOCK_LOGITS = 2_000_000
 
 
 def block_rows(vocabulary_size: int) -> int:
-    """Returns the number of tokens whose logits are computed together.
-
-    Args:
-        vocabulary_size: Number of logits of a token.
-
-    Returns:
-        An even integer.
-
-    Example:
-        >>> block_rows(1000)
-        2000
-    """
+    """Returns how many tokens' logits are computed together, an even number."""
     rows = max(64, BLOCK_LOGITS // vocabulary_size)
     return rows - rows % 2
 
@@ -36,17 +25,10 @@ def block_rows(vocabulary_size: int) -> int:
 def token_crossentropy(
     labels: Tensor, logits: Tensor, pad_id: int = 0, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Computes the crossentropy of each token, 0 at padding.
+    """Computes the crossentropy `(N,)` of tokens from logits `(N, V)`, 0 at padding.
 
-    Args:
-        labels: Int32 token ids `(N,)`.
-        logits: Float tensor `(N, V)`.
-        pad_id: Label of the positions whose loss is 0.
-        label_smoothing: Share of the target spread over the vocabulary.
-
-    Returns:
-        Float32 tensor `(N,)`: NaN where a label is neither `pad_id` nor in [0, V),
-        so that a wrong vocabulary shows. Neither these nor padding have a gradient.
+    It is NaN where a label is neither `pad_id` nor in [0, V), so that a wrong
+    vocabulary shows. Neither these nor padding have a gradient.
     """
     in_range, indices = _clip_labels(labels, logits.shape[-1])
     losses = _crossentropy(indices, ops.cast(logits, "float32"), label_smoothing)
@@ -62,7 +44,7 @@ def _clip_labels(labels, vocabulary_size):
 
 
 def _crossentropy(labels, logits, label_smoothing):
-    """Smoothed crossentropy `(N,)` with a gradient written by hand.
+    """Computes the smoothed crossentropy `(N,)`, with a gradient written by hand.
 
     The exponentials of the forward pass are kept, and scaled into the gradient.
     Differentiating `sparse_categorical_crossentropy` plus the smoothing term takes
@@ -118,11 +100,10 @@ def _label_logits(labels, logits):
 
 
 def _compute_losses(labels, logits):
-    """Computes crossentropies, and what smoothing and their gradient take.
+    """Computes crossentropies, and what smoothing and their gradient need.
 
-    Returns:
-        The crossentropies, and the labels' logits, `(N,)`; exp(logits - largest)
-        `(N, V)`, the sums of these and the largest logits `(N, 1)`.
+    Returns the crossentropies, and the labels' logits, `(N,)`; exp(logits - largest)
+    `(N, V)`, the sums of these and the largest logits `(N, 1)`.
     """
     # Of no tokens there is none, which Keras's `amax` refuses on TensorFlow.
     lowest = -float("inf")
@@ -143,28 +124,21 @@ def projected_crossentropy(
     pairs: Pairs | None = None,
     consistency: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Sums the weighted crossentropy of tokens without ever holding their logits.
+    """Sums the weighted crossentropy of tokens without ever holding all their logits.
 
     sum(w * loss) of the logits `hidden . kernel`, with its gradient for both factors,
-    and `consistency` times the weighted divergence of pairs, if any are given.
-    Tokens of weight 0 are passed over; the others are taken a block of rows at a
-    time, and the gradient is computed beside the loss, while a block's logits are at
-    hand. So memory is O((N + V) D), and padding costs nothing.
+    and `consistency` times the weighted divergence of pairs, if any are given. Tokens
+    of weight 0 are passed over; the others are taken a block of rows at a time, and the
+    gradient is computed beside the loss, while a block's logits are at hand. So memory
+    is O((N + V) D), and padding costs nothing.
 
-    Args:
-        hidden: Float tensor `(..., D)` of N vectors.
-        kernel: Float tensor `(D, V)` of the same dtype.
-        labels: Int32 token ids `(N,)`.
-        weights: Float32 tensor `(N,)`.
-        label_smoothing: Share of the target spread over the vocabulary.
-        pairs: The `consistency.Pairs` of tokens of weight not 0, or None.
-        consistency: Factor of their divergence.
+    Shapes: hidden `(..., D)`, N vectors; kernel `(D, V)`, of the same dtype; labels and
+    weights `(N,)`. No token of a pair has weight 0.
 
-    Returns:
-        The sum, a float32 scalar, and each token's own crossentropy without smoothing,
-        float32 `(N,)`, 0 where its weight is, for metrics: it has no gradient. Both are
-        NaN where a label of weight not 0 is not in [0, V); such a token's crossentropy
-        adds nothing to the gradients.
+    Returns the sum, a float32 scalar, and each token's own crossentropy without
+    smoothing, float32 `(N,)`, 0 where its weight is, for metrics: it has no gradient.
+    Both are NaN where a label of weight not 0 is not in [0, V); such a token's
+    crossentropy adds nothing to the gradients.
     """
     if pairs is None:
         rows = hidden, labels, weights
@@ -184,7 +158,7 @@ def projected_crossentropy(
 def _blockwise(
     hidden, kernel, labels, weights, label_smoothing, pairs=None, consistency=0.0
 ):
-    """Does what `projected_crossentropy` does, of the rows of one device."""
+    """Does what `projected_crossentropy` does, for the rows of one device."""
     blocks = _Blocks(
         labels, weights, kernel.shape[-1], label_smoothing, pairs, consistency
     )
@@ -276,7 +250,7 @@ class _Blocks:
         return start < self._count
 
     def are_factored(self, kernel):
-        """Whether `loss` gives the exponentials' part of the gradient, in factors.
+        """Whether `loss` leaves the gradient in factors, without the target's part.
 
         That saves passes over the logits, of which XLA has none to save. Where the
         target's part takes most of it away again, half a precision has no digits left.
@@ -288,10 +262,9 @@ class _Blocks:
     def loss(self, start, hidden, kernel, mean):
         """Computes a block of rows.
 
-        Returns:
-            Its vectors `(R, D)`, its loss, each token's plain crossentropy `(R,)`, and
-            `(R, V)` and `(R, 1)` whose product is the gradient of the loss for the
-            logits; except for what `target_gradients` gives, where they `are_factored`.
+        Returns its vectors `(R, D)`, its loss, each token's plain crossentropy `(R,)`,
+        and `(R, V)` and `(R, 1)` whose product is the gradient of the loss for the
+        logits; except for what `target_gradients` returns, where they `are_factored`.
         """
         tokens = ops.slice(self._order, (start,), (self.rows,))
         labels, weights, in_range = (
@@ -328,8 +301,7 @@ class _Blocks:
     def target_gradients(self, hidden, transposed, mean):
         """Computes both factors' gradients of the logits' mean under the target.
 
-        Returns:
-            Tensors `(N, D)` and `(D, V)`.
+        Returns tensors `(N, D)` and `(D, V)`.
         """
         vocabulary_size = transposed.shape[0]
         weights = ops.where(self._in_range, self._weights, 0.0)[:, None]  # (N, 1)

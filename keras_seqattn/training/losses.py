@@ -286,14 +286,10 @@ class _Given(keras.losses.Loss):
 def flatten_tokens(
     y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None, pad_id: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Checks a batch and makes it rows of tokens.
+    """Checks labels `(B, T)` and logits `(B, T, V)`, and makes them rows of tokens.
 
-    Returns:
-        Int32 labels `(B * T,)`, logits `(B * T, V)` that carry no Keras mask, and
-        float32 weights `(B * T,)`, 0 at padding.
-
-    Raises:
-        ValueError: As `MaskedCrossentropy` does.
+    Returns int32 labels `(B * T,)`, logits `(B * T, V)` that carry no Keras mask, and
+    float32 weights `(B * T,)`, 0 at padding.
     """
     if y_true is None:
         raise ValueError(
@@ -320,7 +316,7 @@ def flatten_tokens(
 
 
 def _token_weights(real, sample_weight):
-    """Weights of the tokens, float32 `(B, T)`, 0 where `real` is False."""
+    """Returns the tokens' weights, float32 `(B, T)`, 0 where `real` is False."""
     if sample_weight is None:
         return ops.cast(real, "float32")
     arguments.tensor("sample_weight", sample_weight)

@@ -14,20 +14,10 @@ _TEXT = "values"
 
 
 def write_snapshot(path: Path, values: Any) -> None:
-    """Writes values to a file, in place of what it held; a kill leaves the old file.
+    """Writes values to a ".npz" file; a kill leaves what the file held before.
 
-    Args:
-        path: `pathlib.Path` of the file, that ends in ".npz".
-        values: Nested dicts, lists and tuples of NumPy arrays, numbers, strings, bools
-            and None.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "state.npz")
-        ...     write_snapshot(path, {"epoch": 3, "weights": [np.ones(2)]})
-        ...     print(read_snapshot(path))
-        {'epoch': 3, 'weights': [array([1., 1.])]}
+    Values are nested dicts, lists and tuples of NumPy arrays, numbers, strings, bools
+    and None.
     """
     arrays = {}
     text = json.dumps(_encode(values, arrays)).encode()
@@ -36,17 +26,10 @@ def write_snapshot(path: Path, values: Any) -> None:
 
 
 def read_snapshot(path: Path, keys: Iterable[str] | None = None) -> Any:
-    """Reads what `write_snapshot` wrote.
+    """Returns what `write_snapshot` wrote, a dict with `keys` unless these are None.
 
-    Args:
-        path: Path of the file.
-        keys: Tuple of the keys that the values have, as a dict; None: any values.
-
-    Returns:
-        The values.
-
-    Raises:
-        ValueError: If there is no such file, it holds something else, or is damaged.
+    Raises a `ValueError` if there is no such file, it holds something else, or is
+    damaged.
     """
     remedy = "restore a copy of it, or delete it to begin anew"
     with reading(path, "of saved values", remedy):
@@ -56,13 +39,9 @@ def read_snapshot(path: Path, keys: Iterable[str] | None = None) -> Any:
 
 
 def array_of(variable: Any) -> np.ndarray:
-    """Copies a variable's value.
+    """Copies a variable's value, in a dtype that NumPy itself knows.
 
-    Args:
-        variable: A Keras variable; all processes that train together must ask for it.
-
-    Returns:
-        An array of a dtype that NumPy itself knows: float32 for bfloat16.
+    All processes that train together must ask for it.
 
     Example:
         >>> import keras
@@ -74,18 +53,7 @@ def array_of(variable: Any) -> np.ndarray:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `write_snapshot` can write a value.
-
-    Args:
-        value: Anything.
-
-    Returns:
-        A bool.
-
-    Example:
-        >>> is_plain({"best": [np.ones(2), None]}), is_plain({"best": max})
-        (True, False)
-    """
+    """Whether `write_snapshot` can write a value."""
     if isinstance(value, dict):
         return all(is_plain(x) for x in (*value, *value.values()))
     if isinstance(value, list | tuple):

@@ -14,11 +14,7 @@ TICK = 1.0  # seconds between two writes: what a kill may lose
 
 @contextlib.contextmanager
 def repeating(seconds, action):
-    """Calls a function again and again, in a thread, until the block ends.
-
-    Args:
-        seconds: Seconds before each call.
-        action: Function without arguments.
+    """Calls a function after every so many seconds, in a thread, until the block ends.
 
     Example:
         >>> times = []
@@ -46,15 +42,6 @@ class Clock:
     """Counts the wall-clock seconds in which a study ran, on disk.
 
     One process keeps the clock, that of the oracle; all others read it.
-
-    Args:
-        folder: The study's folder.
-        limit: Seconds that the study may take, or None.
-
-    Example:
-        >>> clock = Clock("no/such/folder", limit=60)
-        >>> clock.left(), clock.is_over()
-        (60.0, False)
     """
 
     def __init__(self, folder: Path, limit: float | None = None) -> None:
@@ -70,7 +57,7 @@ class Clock:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        """Stops to count."""
+        """Stops counting."""
         self._ticking.__exit__(None, None, None)
         self._write()
         self._origin = None
@@ -89,5 +76,5 @@ class Clock:
         return float("inf") if self.limit is None else self.limit - self.elapsed()
 
     def is_over(self) -> bool:
-        """Whether no time is left."""
+        """Returns whether no time is left."""
         return self.left() <= 0

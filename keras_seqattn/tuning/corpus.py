@@ -14,14 +14,8 @@ from keras_seqattn.annotations import Dataset
 class Corpus:
     """Sentences and their translations, tokenized for each size of vocabulary.
 
-    One vocabulary serves both languages.
-
-    Args:
-        train: Pair of lists of strings: sources, targets.
-        validation: The same, of the lines that trials are scored on.
-        options: Dict of arguments of `text.translation_batches`, for training.
-        validation_options: The same, for the validation.
-        seed: Seed of the order of the lines.
+    One vocabulary serves both languages. `options`, of training, and
+    `validation_options` are arguments of `text.translation_batches`.
     """
 
     def __init__(
@@ -54,12 +48,12 @@ class Corpus:
 
     def _count_tokens(self, vocabulary_size):
         """Counts the target tokens of an epoch, without their ends."""
-        ids = self.tokenizer(vocabulary_size).tokenize(list(self.train[1]))
+        ids = self.tokenizer(vocabulary_size).tokenize(self.train[1])
         return sum(len(line) for line in ids)
 
     def _validation_tokens(self, vocabulary_size):
         """Counts the target tokens of the validation, with their ends."""
-        ids = self.tokenizer(vocabulary_size).tokenize(list(self.validation[1]))
+        ids = self.tokenizer(vocabulary_size).tokenize(self.validation[1])
         return sum(len(line) + 1 for line in ids)
 
     def _batches(self, lines, vocabulary_size, options):
@@ -68,14 +62,7 @@ class Corpus:
         return translation_batches(*lines, self.tokenizer(vocabulary_size), **options)
 
     def batches(self, vocabulary_size: int) -> tuple[Dataset, Dataset]:
-        """Returns the batches of a trial; those of training in the order of epoch 0.
-
-        Args:
-            vocabulary_size: Entries of the vocabulary.
-
-        Returns:
-            Two datasets, of training and of validation.
-        """
+        """Returns a trial's batches of training, from epoch 0, and of validation."""
         return (
             self._batches(self.train, vocabulary_size, self._options),
             self._validation_batches(vocabulary_size),

@@ -1,10 +1,10 @@
 """Which training goes on next: asynchronous successive halving around a leader.
 
 A training pauses at rungs, each three times as many target tokens, or seconds where
-they are limited, as the one before.
-The best third of those that a rung has seen goes on to the next, each with the training
-it had. A part of the time is spent so; the rest belongs to the leader, the best at the
-highest rung that any has reached, until it gets no better.
+they are limited, as the one before. The best third of those that a rung has seen goes
+on to the next, each with the training it had. A part of the time is spent so; the rest
+belongs to the leader, the best at the highest rung that any has reached, until it gets
+no better.
 
 What acts late (dropout, smoothing, depth, a lower rate) looks worse than it is on a low
 rung, and what acts early, less of these or a higher rate, looks better. So a rung
@@ -50,11 +50,9 @@ LATE_IF_MORE, LATE_IF_LESS = ("dropout", "smoothing", "layers", "decay"), ("rate
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What is to be done next.
+    """What is to be done next: a training that pauses at a rung, counted from 0.
 
-    Attributes:
-        rung: Number of the rung at which it pauses, from 0.
-        continued: Id of the trial whose training goes on; None for a new one.
+    `continued` is the id of the trial whose training goes on, None for a new one.
     """
 
     rung: int
@@ -67,7 +65,7 @@ class Plan:
 
     Attributes:
         direction: "min" or "max", of the score.
-        tokens: Function of a trial's record: how long an epoch of it is.
+        tokens: How long an epoch of a trial is, in units that all trials share.
         seconds: Those that the study has, infinity without a limit.
         share: Share of them for the leader, in [0, 1).
         epochs: Most epochs of a trial.
@@ -86,21 +84,13 @@ class Plan:
     def rung_epochs(
         self, record: TrialRecord, known: Sequence[TrialRecord]
     ) -> list[int] | None:
-        """Returns the epochs after which a training has reached each rung.
+        """Returns the number of epochs after which a training has reached each rung.
 
         Rungs are tokens; with a limit of seconds they are seconds, so that a model is
         compared for what it becomes in the time, and not by what it learns from a
         token. The last is then the leader's share of them, or what the longest training
         needed that got no better; and none is shorter than what a first step costs,
-        which compiles.
-
-        Args:
-            record: The training's `TrialRecord`.
-            known: List of all records.
-
-        Returns:
-            List of integers, one a rung, the last at most `epochs`; None while the
-            first trial has not shown its speed.
+        which compiles. None while the first trial has not shown its speed.
         """
         timed = [r for r in known if r.epochs[TIMED]]
         is_timed = math.isfinite(self.seconds)
@@ -115,7 +105,8 @@ class Plan:
         ended = [
             len(r.epochs) * self._epoch_cost(r, timed) for r in known if has_settled(r)
         ]
-        last = min([last, max(ended)]) if ended else last
+        if ended:
+            last = min(last, max(ended))
         rungs = [max(last / REDUCTION**i, least) for i in reversed(range(RUNGS))]
         return [max(1, math.ceil(round(rung / epoch, 6))) for rung in rungs]
 
@@ -133,7 +124,7 @@ class Plan:
     def has_reached(
         self, record: TrialRecord, rung: int, known: Sequence[TrialRecord]
     ) -> bool:
-        """Whether a training is at the end of a rung, or gets no better."""
+        """Returns whether a training is at the end of a rung, or gets no better."""
         epochs = self.rung_epochs(record, known)
         if epochs is None:
             return False
@@ -141,14 +132,9 @@ class Plan:
         return len(record.epochs) >= min(limit, self.epochs) or has_settled(record)
 
     def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
-        """Returns the function of a training's record that says where it pauses.
+        """Returns a function of a training's record: whether it pauses at its rung.
 
-        At the end of its rung a training goes on where it is, if it is what is to be
-        done next.
-
-        Args:
-            rung: Number of the rung at which it pauses.
-            directory: The study's folder.
+        It goes on in place where that is what is to be done next.
         """
 
         def pauses(record):
@@ -177,20 +163,18 @@ class Plan:
         epochs = self.rung_epochs(record, known)
         if epochs is None or not record.epochs:
             return None
+        limit = epochs[rung]
         if has_settled(record):
-            return record.best_until(
-                min(epochs[rung], len(record.epochs)), self.direction
-            )
-        return record.best_until(epochs[rung], self.direction)
+            limit = min(limit, len(record.epochs))
+        return record.best_until(limit, self.direction)
 
     def next_step(
         self, known: Sequence[TrialRecord], drawn: int | None = None
     ) -> Step | None:
         """Returns what is to be done next; None where nothing is left.
 
-        Args:
-            known: List of all records. Those that are unfinished are being run.
-            drawn: Number of trials that were drawn; None: those of the records.
+        Of `known`, all records, those that are unfinished are being run. `drawn` is the
+        number of trials that were drawn; None: those of the records.
         """
         if drawn is None:
             drawn = sum(record.continued_from is None for record in known)
@@ -246,16 +230,14 @@ class Plan:
         """Returns the step that promotes a paused training, the highest rung first."""
         first = known[0]
         for rung in reversed(range(RUNGS - 1)):
-            ranked = self._ranked(trainings, rung, known)
             groups = {}
-            for record in ranked:
+            for record in self._ranked(trainings, rung, known):
                 kind = acts_late(record, first), acts_early(record, first)
                 groups.setdefault(kind, []).append(record)
             for group in groups.values():
                 for record in group[: len(group) // REDUCTION]:
-                    if not self._is_paused_at(record, rung, known):
-                        continue
-                    return Step(rung + 1, record.trial_id)
+                    if self._is_paused_at(record, rung, known):
+                        return Step(rung + 1, record.trial_id)
         return None
 
     def _is_paused_at(self, record, rung, known):
@@ -275,7 +257,7 @@ class Plan:
         return max(r for r in range(RUNGS) if epochs[r] == epochs[rung])
 
     def _is_spent(self, step, leader, known):
-        """Whether a step would take more time than is there beside the leader's."""
+        """Returns whether a step takes more time than the leader's share leaves."""
         if not math.isfinite(self.seconds) or step.continued == leader.trial_id:
             return False
         by_id = {record.trial_id: record for record in known}
@@ -299,13 +281,7 @@ def tips(known: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def has_settled(record: TrialRecord) -> bool:
-    """Whether a training's best epoch was too long ago.
-
-    Example:
-        >>> epochs = [{"score": 1.0}] * 9
-        >>> has_settled(TrialRecord("0", epochs=epochs, best_epoch=1))
-        True
-    """
+    """Returns whether a training's best epoch was too long ago."""
     best = record.best_epoch or 0
     return len(record.epochs) - best >= max(PATIENCE, best / 2)
 
@@ -319,14 +295,7 @@ def lineage(record: TrialRecord, known: Sequence[TrialRecord]) -> Iterator[Trial
 
 
 def acts_late(record: TrialRecord, first: TrialRecord) -> bool:
-    """Whether a trial has more than another of what shows late in a training.
-
-    Example:
-        >>> first, other = TrialRecord("0"), TrialRecord("1")
-        >>> first.values, other.values = {"dropout": 0.1}, {"dropout": 0.3}
-        >>> acts_late(other, first), acts_early(other, first)
-        (True, False)
-    """
+    """Returns whether a trial has more of what shows late than the study's first."""
     for name in record.values.keys() & first.values.keys():
         value, other = record.values[name], first.values[name]
         if not isinstance(value, int | float) or not isinstance(other, int | float):
@@ -339,14 +308,7 @@ def acts_late(record: TrialRecord, first: TrialRecord) -> bool:
 
 
 def acts_early(record: TrialRecord, first: TrialRecord) -> bool:
-    """Whether a trial has less than another of what shows late in a training.
-
-    Example:
-        >>> first, other = TrialRecord("0"), TrialRecord("1")
-        >>> first.values, other.values = {"learning_rate": 1e-3}, {"learning_rate": 0.1}
-        >>> acts_early(other, first)
-        True
-    """
+    """Returns whether a trial has less of what shows late than the study's first."""
     return acts_late(first, record)
 
 
@@ -356,17 +318,11 @@ def vary(
     failures: int,
     random: Random | None,
 ) -> dict[str, Any]:
-    """Draws hyperparameters near others: one or more of them, a step away.
+    """Returns active values near `center`: one or more of them are a step away.
 
-    Args:
-        center: Dict of the values that the draw is near to.
-        hyperparameters: KerasTuner's `HyperParameters`, of the whole space.
-        failures: Draws since one was the best: the more, the more are changed, and the
-            further.
-        random: A `random.Random`; None to change nothing.
-
-    Returns:
-        Dict of the values that are active.
+    `failures` is the number of draws since one was the best: the more there are, the
+    more values change, and the further. Without `random` none does. `hyperparameters`
+    are those of the whole space.
     """
     width = WIDTH * (1 + failures / WIDENING)
     more = min(MOST_CHANGED, CHANGED * (1 + failures / WIDENING))

@@ -23,22 +23,7 @@ DECODED = ("val_bleu", "val_chrf")
 
 
 def of_translation(objective: str | keras_tuner.Objective) -> keras_tuner.Objective:
-    """Returns the objective of a study of translation models, its direction known.
-
-    Args:
-        objective: "val_loss", "val_token_crossentropy", "val_perplexity", "val_bleu",
-            "val_chrf", or a `keras_tuner.Objective` of anything else that is logged.
-
-    Returns:
-        A `keras_tuner.Objective`.
-
-    Raises:
-        ValueError: If it is another name.
-
-    Example:
-        >>> of_translation("val_bleu").direction
-        'max'
-    """
+    """Returns the objective of a name in `DIRECTIONS`, or the one given."""
     if isinstance(objective, keras_tuner.Objective):
         return objective
     if not isinstance(objective, str) or objective not in DIRECTIONS:
@@ -50,22 +35,7 @@ def of_translation(objective: str | keras_tuner.Objective) -> keras_tuner.Object
 
 
 def of_any(objective: str | keras_tuner.Objective) -> keras_tuner.Objective:
-    """Returns the objective of a study of any models.
-
-    Args:
-        objective: "val_" and the name of a metric of Keras's, whose direction
-            KerasTuner knows, or a `keras_tuner.Objective` of anything that is logged.
-
-    Returns:
-        A `keras_tuner.Objective`.
-
-    Raises:
-        ValueError: If it is neither.
-
-    Example:
-        >>> of_any("val_accuracy").direction
-        'max'
-    """
+    """Returns the objective of a name that KerasTuner knows, or the one given."""
     wanted = (
         "a `keras_tuner.Objective`, or the name of a score whose direction "
         "KerasTuner knows"
@@ -81,22 +51,7 @@ def of_any(objective: str | keras_tuner.Objective) -> keras_tuner.Objective:
 
 
 def score_of(name: str, logs: dict[str, Any]) -> float:
-    """Returns an epoch's score.
-
-    Args:
-        name: Its name in the logs.
-        logs: Dict of the epoch's logs.
-
-    Returns:
-        A float.
-
-    Raises:
-        ValueError: If it was not logged.
-
-    Example:
-        >>> score_of("val_accuracy", {"val_loss": 3.0, "val_accuracy": 0.5})
-        0.5
-    """
+    """Returns an epoch's score; raises an error if it was not logged."""
     if name not in logs:
         raise ValueError(
             f"`objective` must be among what is logged, {sorted(logs)}. "

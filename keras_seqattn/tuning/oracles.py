@@ -25,15 +25,9 @@ MOST_REJECTED, MOST_REPEATED, MOST_GUESSES = 1000, 20, 10
 
 
 class Durable:
-    """What is added to each of KerasTuner's oracles.
+    """What is added to each of KerasTuner's oracles, which keep their own arguments.
 
-    Args:
-        *args: The oracle's own arguments.
-        admit: A function of a dict of hyperparameters, that gives None where a trial
-            may be made of them, else the reason why not.
-        clock: The study's `Clock`.
-        directory: The study's folder.
-        **kwargs: The oracle's own arguments.
+    `admit` returns why no trial may be made of some hyperparameters, or None.
     """
 
     def __init__(
@@ -102,11 +96,7 @@ class Durable:
 
     @keras_tuner.synchronized
     def release(self, tuner_id: str) -> None:
-        """Forgets a worker that died, whose trial goes to the next that asks.
-
-        Args:
-            tuner_id: The worker's name.
-        """
+        """Forgets a worker that died, whose trial goes to the next that asks."""
         self.tuner_ids.discard(tuner_id)
         if tuner_id in self.ongoing_trials:
             self._give_back(tuner_id)
@@ -146,7 +136,7 @@ class Durable:
         return None
 
     def _admits(self, values):
-        """Whether values are within the budget; those that are not are written down."""
+        """Returns whether values are within the budget; notes those that are not."""
         values = own_values(values)
         if any(drawn["values"] == values for drawn in self.rejected):
             return False
@@ -199,7 +189,7 @@ class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
     """Trains many trials for few epochs, and the best of them for more."""
 
     def _admits(self, values):
-        """Whether values are within the budget: a trial that goes on has shown it."""
+        """Returns whether values are within the budget: those that go on have been."""
         return "tuner/trial_id" in values or super()._admits(values)
 
     def _withdraw(self, trial_id):
@@ -217,8 +207,7 @@ class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
         KerasTuner fills a round of trials only where enough of the last one have
         scores, so that a few failures would end a bracket.
         """
-        if trial.status != trials.TrialStatus.COMPLETED:
-            trial.status = trials.TrialStatus.COMPLETED
+        trial.status = trials.TrialStatus.COMPLETED
         super().end_trial(trial)
 
     def score_trial(self, trial: Any) -> None:
@@ -231,13 +220,7 @@ class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
 
 
 class SuccessiveHalving(Durable, keras_tuner.Oracle):
-    """Draws near the best so far, and lets what is good go on: see `halving`.
-
-    Args:
-        *args: As `Durable` has them.
-        plan: The study's `Plan`.
-        **kwargs: As `Durable` has them.
-    """
+    """Draws near the best so far, and lets what is good go on: see `halving`."""
 
     def __init__(self, *args: Any, plan: halving.Plan, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

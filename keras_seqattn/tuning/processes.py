@@ -17,15 +17,13 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import keras
 import keras_tuner
 
 from keras_seqattn.tuning.clock import repeating
-
-if TYPE_CHECKING:
-    from keras_seqattn.tuning.settings import Settings
+from keras_seqattn.tuning.settings import Settings
 
 ADDRESS = "127.0.0.1"
 TOUCH_SECONDS = 2.0  # between two signs of life
@@ -40,14 +38,9 @@ FATAL = 3  # exit status of a worker that must not be started again
 
 @contextlib.contextmanager
 def sign_of_life(directory, tuner_id=None):
-    """Touches a worker's file for as long as the block lasts.
+    """Touches a worker's file for as long as the block lasts, and yields its path.
 
-    Args:
-        directory: The study's folder.
-        tuner_id: The worker's name; None: what KerasTuner's variable says.
-
-    Yields:
-        The file's path.
+    The worker is the one that is named, or that of KerasTuner's variable.
     """
     path = _sign(directory, tuner_id or os.environ["KERASTUNER_TUNER_ID"])
     path.parent.mkdir(exist_ok=True)
@@ -64,12 +57,7 @@ def sign_of_life(directory, tuner_id=None):
 
 
 class Rollcall:
-    """Releases from an oracle the workers that show no sign of life any more.
-
-    Args:
-        directory: The study's folder.
-        oracle: A `Durable` oracle, the chief's.
-    """
+    """Releases from an oracle the workers that show no sign of life any more."""
 
     def __init__(self, directory: pathlib.Path, oracle: Any) -> None:
         self._directory, self._oracle = directory, oracle
@@ -97,17 +85,10 @@ def _sign(directory, tuner_id):
     return pathlib.Path(directory) / "workers" / tuner_id
 
 
-def run(settings: "Settings") -> None:
+def run(settings: Settings) -> None:
     """Runs a study by a chief and workers on this machine, until it ends.
 
     A worker that dies is started again; its trial goes on from its last epoch.
-
-    Args:
-        settings: The study's `Settings`.
-
-    Raises:
-        RuntimeError: If the chief dies, trials fail one after the other, or no worker
-            stays alive.
     """
     names = [f"worker{number}" for number in range(settings.workers)]
     with Family(settings) as family:
@@ -119,7 +100,7 @@ def run(settings: "Settings") -> None:
 
 
 def _supervise(family, directory, names):
-    """Waits for the workers to end, and starts those again that died."""
+    """Waits for the workers to end, and starts again those that died."""
     deaths, stillborn = collections.Counter(), collections.Counter()
     running, ended = set(names), False
     while running:
@@ -147,13 +128,9 @@ def _supervise(family, directory, names):
 
 
 class Family:
-    """The processes of a study, which live no longer than the block they are made in.
+    """The processes of a study, which live no longer than the block that makes them."""
 
-    Args:
-        settings: The study's `Settings`.
-    """
-
-    def __init__(self, settings: "Settings") -> None:
+    def __init__(self, settings: Settings) -> None:
         # What each is given on its standard input.
         self._message = pickle.dumps((settings, keras.config.dtype_policy().name))
         self._port, self._cores = _free_port(), _shares(settings.workers)

@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Prints a line for each epoch and each end of a trial.
-
-    Args:
-        study: The study's `Settings`.
-    """
+    """Prints a line for each epoch and each end of a trial."""
 
     def __init__(self, study: "Settings") -> None:
         self._study = study
@@ -47,7 +43,7 @@ class Progress:
         print("; ".join(parts), file=self.stream, flush=True)
 
     def _time_left(self, known):
-        """The seconds left: those of the budget, or what the trials left will take."""
+        """Returns the seconds left: of the budget, or for the trials left if fewer."""
         clock, max_trials = self._study.clock, self._study.max_trials
         limits = [clock.left()] if clock.limit is not None else []
         ended = [record for record in known if record.finished_at is not None]
@@ -57,13 +53,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Writes a number of seconds for people.
-
-    Args:
-        seconds: A number, at least 0.
-
-    Returns:
-        A string.
+    """Returns a number of seconds as text for people.
 
     Example:
         >>> duration(59.7), duration(125), duration(3 * 3600 + 60)

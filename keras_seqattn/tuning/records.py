@@ -36,40 +36,15 @@ BEST = {"min": min, "max": max}  # of scores, by the direction of the objective
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a file that holds the old content or the new, whenever a kill comes.
-
-    Args:
-        path: Path of the file.
-        content: What JSON can hold.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_json(f"{folder}/a.json", {"seconds": 1.5})
-        ...     read_json(f"{folder}/a.json")
-        {'seconds': 1.5}
-    """
+    """Writes a file that holds the old content or the new, whenever a kill comes."""
     with replacing(path) as unfinished:
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def read_json(path: Path, missing: Any = None, keys: Sequence[str] = ()) -> Any:
-    """Reads the dict that `write_json` wrote.
+    """Returns the dict that `write_json` wrote, or `missing` where there is no file.
 
-    Args:
-        path: Path of the file.
-        missing: What is returned where there is no file.
-        keys: Tuple of the keys that the file must have.
-
-    Returns:
-        The content.
-
-    Raises:
-        ValueError: If the file is damaged.
-
-    Example:
-        >>> read_json("no/such/file.json", missing=0)
-        0
+    One that is damaged or lacks some of `keys` is a `ValueError` that says what to do.
     """
     with reading(path, *_OF_A_STUDY):
         try:
@@ -151,14 +126,7 @@ class TrialRecord:
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
-        """Reads a record.
-
-        Args:
-            folder: The trial's folder.
-
-        Returns:
-            A `TrialRecord`, or None where there is none.
-        """
+        """Returns the record in a trial's folder, or None where there is none."""
         folder = pathlib.Path(folder)
         path = folder / "record.json"
         fields = read_json(path)
@@ -186,18 +154,10 @@ class TrialRecord:
         seconds: float,
         at: float = 0.0,
     ) -> bool:
-        """Notes what an epoch gave, over what a lost run of it may have noted.
+        """Notes an epoch, counted from 0; returns whether it is the best so far.
 
-        Args:
-            epoch: Number of the epoch, from 0.
-            logs: Dict of its logs.
-            score: Its score.
-            direction: "min" or "max".
-            seconds: Seconds the epoch took.
-            at: Seconds of the study when it ended.
-
-        Returns:
-            Whether it is the best so far.
+        It takes the place of what a lost run of it may have noted. `at` is the study's
+        seconds when it ended.
         """
         del self.epochs[epoch:]
         self.epochs.append({**logs, "score": score, "seconds": seconds, "at": at})
@@ -211,11 +171,7 @@ class TrialRecord:
         return self.best_epoch == epoch + 1
 
     def inherit(self, other: "TrialRecord") -> None:
-        """Goes on from another trial: its best weights, and the state of its training.
-
-        Args:
-            other: Its `TrialRecord`.
-        """
+        """Goes on from another trial: its best weights, and its training's state."""
         self.state.mkdir(parents=True, exist_ok=True)
         copies = [(path, self.state / path.name) for path in other.state.iterdir()]
         for source, target in [(other.best_weights, self.best_weights), *copies]:
@@ -230,20 +186,7 @@ class TrialRecord:
         self.save()
 
     def best_until(self, num_epochs: int, direction: str) -> float | None:
-        """Returns the best score of the first epochs, or None where it has not as many.
-
-        Args:
-            num_epochs: Number of epochs.
-            direction: "min" or "max".
-
-        Returns:
-            A number or None.
-
-        Example:
-            >>> record = TrialRecord("0", epochs=[{"score": 3.0}, {"score": 2.0}])
-            >>> record.best_until(1, "min"), record.best_until(3, "min")
-            (3.0, None)
-        """
+        """Returns the best score of the first epochs; None if it has fewer epochs."""
         if len(self.epochs) < num_epochs:
             return None
         return BEST[direction](epoch["score"] for epoch in self.epochs[:num_epochs])
@@ -251,11 +194,7 @@ class TrialRecord:
 
 @contextlib.contextmanager
 def without_optimizer(model: Any) -> Iterator[None]:
-    """Lets weights be saved and loaded without those of the optimizer.
-
-    Args:
-        model: A Keras model, which has its optimizer again behind the block.
-    """
+    """Lets a model's weights be saved and loaded without those of its optimizer."""
     optimizer, model.optimizer = model.optimizer, None
     try:
         yield
@@ -264,12 +203,7 @@ def without_optimizer(model: Any) -> Iterator[None]:
 
 
 def own_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out what an oracle adds to the hyperparameters.
-
-    Example:
-        >>> own_values({"dropout": 0.1, "tuner/epochs": 3})
-        {'dropout': 0.1}
-    """
+    """Returns the hyperparameters without what an oracle adds to them."""
     return {name: values[name] for name in values if not name.startswith("tuner/")}
 
 
@@ -279,40 +213,17 @@ def folder_of(study: Path, trial_id: str) -> pathlib.Path:
 
 
 def load_records(folder: Path) -> list[TrialRecord]:
-    """Reads the records of all of a study's trials.
-
-    Args:
-        folder: The study's folder.
-
-    Returns:
-        List of `TrialRecord`, in the order of their numbers.
-
-    Example:
-        >>> load_records("no/such/folder")
-        []
-    """
+    """Returns the records of all trials in a study's folder, in order of number."""
     records = [TrialRecord.load(path) for path in pathlib.Path(folder).glob("trial_*")]
     found = [record for record in records if record is not None]
     return sorted(found, key=lambda record: int(record.trial_id))
 
 
 def best_of(known: Iterable[TrialRecord], direction: str) -> TrialRecord | None:
-    """Returns the best of the records that have a score.
+    """Returns the best of the records, the first among equals; None without a score.
 
     A trial that still runs, or ran out of the study's time, counts by its epochs so
     far.
-
-    Args:
-        known: List of `TrialRecord`.
-        direction: "min" or "max".
-
-    Returns:
-        A `TrialRecord`, the first among equals; None where none has a score.
-
-    Example:
-        >>> known = [TrialRecord("0", "nan", score=1.0), TrialRecord("1", score=2.0)]
-        >>> best_of(known, "min").trial_id
-        '1'
     """
     scored = [
         record

@@ -186,18 +186,14 @@ def _study(task, given):
     else:
         run(settings)
     if settings.finish and settings.plan is None and not is_worker():
-        run_finish(settings)
+        settings.clock.limit = settings.max_seconds
+        with settings.clock:
+            Tuner(settings).finish()
     return Study(settings.directory, task)
 
 
 def run(settings: Settings) -> None:
-    """Runs a study in this process: alone, as a chief or as a worker.
-
-    KerasTuner's environment variables say which.
-
-    Args:
-        settings: The study's `Settings`.
-    """
+    """Runs a study here: alone, or as the chief or worker of KerasTuner's variables."""
     training.keep_freed_memory()
     tuner = Tuner(settings)
     with contextlib.ExitStack() as stack:
@@ -210,17 +206,6 @@ def run(settings: Settings) -> None:
             stack.enter_context(repeating(processes.CHECK_SECONDS, rollcall.call))
         stack.enter_context(contextlib.suppress(OutOfTime))
         tuner.search()
-
-
-def run_finish(settings: Settings) -> None:
-    """Trains the best trials on in the seconds kept for them, in this process.
-
-    Args:
-        settings: The study's `Settings`.
-    """
-    settings.clock.limit = settings.max_seconds
-    with settings.clock:
-        Tuner(settings).finish()
 
 
 def _sizes(vocabulary_size):

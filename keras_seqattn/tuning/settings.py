@@ -115,11 +115,7 @@ class Settings(Config):
         return Progress(self)
 
     def claim(self) -> None:
-        """Makes the folder this study's own.
-
-        Raises:
-            ValueError: If it is another one's.
-        """
+        """Makes the folder this study's own; raises an error if it is another one's."""
         asked = {
             "objective": [self.objective.name, self.objective.direction],
             **{name: getattr(self, name) for name in IDENTITY},
@@ -138,11 +134,7 @@ class Settings(Config):
         records.write_json(path, asked)
 
     def make_oracle(self) -> Any:
-        """Makes the oracle that chooses the trials.
-
-        Returns:
-            One of `oracles.ORACLES`.
-        """
+        """Makes the oracle that chooses the trials, one of `oracles.ORACLES`."""
         budgeted = self.max_trials is not None or self.max_seconds is not None
         max_trials, options = self.max_trials, {}
         if self.plan is not None:
@@ -173,14 +165,7 @@ class Settings(Config):
         return f"{parameters} parameters, {limit} allowed"
 
     def refusal(self, values: dict[str, Any]) -> str | None:
-        """Returns what of a draw is over budget, before anything is built.
-
-        Args:
-            values: Dict of hyperparameters.
-
-        Returns:
-            The reason not to make a trial of it, or None.
-        """
+        """Returns why values are over budget, before anything is built; None if not."""
         hp = keras_tuner.HyperParameters()
         hp.values = dict(values)
         configuration = self.task.configuration(hp)

@@ -277,9 +277,8 @@ class TranslationSpace:
             "target_vocabulary_size": target_vocabulary_size,
             "intermediate_dim": round(ratio * model["model_dim"]),
         }
-        kept = {name: getattr(center, name) for name in _KEPT}
         options = {**center.model.options(), **sizes, **model, **self.options}
-        return Configuration(model=options, **{**kept, **training})
+        return Configuration.of({**center.options(), **training, "model": options})
 
     def _take(self, hp, name):
         near = self.center_values().get(name)
@@ -294,8 +293,6 @@ _OPTIONS = (
 _SIZES = ("warmup_steps", "post_norm_warmup_steps", "vocabulary_size")
 _RATES = ("learning_rate", "post_norm_learning_rate")
 _OF_TRAINING = ("label_smoothing", "learning_rate", "warmup_steps", "ema_momentum")
-_KEPT = [field.name for field in dataclasses.fields(Configuration)]
-_KEPT.remove("model")
 _TRAINING = Configuration.checks()
 _CHECKS = {
     # A name of positions is checked further by the model.
@@ -354,18 +351,11 @@ def _nearest(values, value):
 def declare(
     hp: "keras_tuner.HyperParameters", name: str, values: Any, near: Any = None
 ) -> Any:
-    """Declares one hyperparameter, and gives its value.
+    """Declares a hyperparameter and returns its value, None where it is inactive.
 
-    Args:
-        hp: KerasTuner's `HyperParameters`.
-        name: Its name.
-        values: A tuple or list to choose among, a `Range`, None, which declares
-            nothing, or one value.
-        near: What its default is nearest to; None for the first.
-
-    Returns:
-        The value, a number drawn from a `Range` to three significant digits; None
-        where it is inactive, in a conditional scope.
+    `values` is a tuple or list to choose among, a `Range`, of which numbers have three
+    significant digits, None, which declares nothing, or one value. The default is the
+    nearest to `near`, or the first.
 
     Example:
         >>> import keras_tuner

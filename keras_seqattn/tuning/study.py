@@ -286,8 +286,7 @@ class Study:
 
 
 _COLUMNS = ("trial", "status", "score", "epochs", "best_epoch", "seconds")
-_COLUMNS += ("first_step",)
-_COLUMNS += ("finished_at", "parameters", "latency", "continued_from")
+_COLUMNS += ("first_step", "finished_at", "parameters", "latency", "continued_from")
 _COLUMNS += ("warm_started_from", "inherited_seconds", "resumed", "reason")
 # Columns of which some rows, or all, may have nothing.
 _TYPES = dict.fromkeys(("trial", "continued_from", "warm_started_from"), "Int64")

@@ -70,12 +70,7 @@ def _builder(name: str, build: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(Config):
-    """Models that hyperparameters stand for, and the data they are trained on.
-
-    Attributes:
-        train: What `fit` trains on.
-        validation: What its epochs are scored on.
-    """
+    """Models that hyperparameters stand for, and the data they are trained on."""
 
     # The scores that stand for an objective, where it is not the score itself.
     monitors: ClassVar[Mapping[str, str]] = {}

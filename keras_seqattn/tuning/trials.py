@@ -4,7 +4,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import keras_tuner
@@ -14,10 +14,7 @@ from keras_seqattn import training
 from keras_seqattn.files import replacing
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.records import TrialRecord
-
-if TYPE_CHECKING:
-    from keras_seqattn.tuning.settings import Settings
-
+from keras_seqattn.tuning.settings import Settings
 
 # A trial that has taken its process with it so often, before an epoch ended, is given
 # up: it would take down every process that resumes the study.
@@ -53,9 +50,6 @@ class Candidate(keras.callbacks.Callback):
 
     It stands before the callback of an average, so at a validation's end the averaged
     weights are still in the model.
-
-    Args:
-        record: The `TrialRecord`.
     """
 
     def __init__(self, record: TrialRecord) -> None:
@@ -75,13 +69,9 @@ class Recorder(keras.callbacks.Callback):
     """Writes down each epoch, and keeps the best weights.
 
     A trial that has no loss any more, or no time, ends at once.
-
-    Args:
-        record: The `TrialRecord`.
-        study: The study's `Settings`.
     """
 
-    def __init__(self, record: TrialRecord, study: "Settings") -> None:
+    def __init__(self, record: TrialRecord, study: Settings) -> None:
         super().__init__()
         self._record, self._study = record, study
 
@@ -130,13 +120,8 @@ class Recorder(keras.callbacks.Callback):
 class Pausing(training.Resume):
     """A `Resume` that ends a training where another trial may go on with it.
 
-    It ends the training behind its save, which so tells of one that was not stopped:
+    It ends the training after its save, which so tells of one that was not stopped:
     one that was would train no more.
-
-    Args:
-        record: The `TrialRecord`.
-        is_done: A function of the record: whether the trial ends here.
-        **kwargs: As `Resume` has them.
     """
 
     def __init__(
@@ -159,15 +144,8 @@ def is_hopeless(record: TrialRecord, others: list[TrialRecord], direction: str) 
     """Returns by the median rule whether a trial is not worth its next epochs.
 
     It is where its best score so far is worse than the median, over the other trials,
-    of their best scores up to the same epoch.
-
-    Args:
-        record: The trial's `TrialRecord`.
-        others: List of those of all trials, itself included or not.
-        direction: "min" or "max".
-
-    Returns:
-        True or False; False in the first epochs, and among few others.
+    of their best scores up to the same epoch; never in the first epochs or among few
+    others, of which it may be one itself.
 
     Reference:
         Golovin et al. 2017, "Google Vizier", section 3.1. Differs: the best score of
@@ -204,23 +182,14 @@ def failures_told() -> Iterator[None]:
 def fit(
     model: keras.Model,
     hp: keras_tuner.HyperParameters,
-    study: "Settings",
+    study: Settings,
     record: TrialRecord,
     epochs: int,
     is_done: Callable[[TrialRecord], bool],
 ) -> bool:
-    """Trains a trial from where it stands.
+    """Trains a trial on from where it stands; returns whether it ended before `epochs`.
 
-    Args:
-        model: Its compiled model.
-        hp: Its hyperparameters.
-        study: The study's `Settings`.
-        record: Its `TrialRecord`.
-        epochs: Number of epochs at which its training ends.
-        is_done: A function of the record, after each epoch: whether to end before.
-
-    Returns:
-        Whether it ended before.
+    After each epoch `is_done` says whether it ends.
     """
     # A kill may have come between an epoch and the end it led to.
     if len(record.epochs) < epochs and is_done(record):

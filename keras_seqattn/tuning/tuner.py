@@ -6,31 +6,23 @@ and runs each: what a kill leaves of it is continued, what is over is not repeat
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import keras_tuner
 
 from keras_seqattn.tuning import halving, records, trials, warm
 from keras_seqattn.tuning.latency import decode_latency
-
-if TYPE_CHECKING:
-    from keras_seqattn.tuning.settings import Settings
-
+from keras_seqattn.tuning.settings import MOST_EPOCHS, Settings
 
 IDLE_SECONDS = 0.5  # between two questions of a worker that has nothing to do
 FAILURES_IN_A_ROW = 3  # after which it is no one trial that is to blame
-MOST_EPOCHS = 10**6  # of a trial that trains on
 
 
 class Tuner(keras_tuner.Tuner):
-    """Runs the trials of a study, in this process.
+    """Runs the trials of a study, in this process."""
 
-    Args:
-        settings: The study's `Settings`.
-    """
-
-    def __init__(self, settings: "Settings") -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._failures, self._busy = 0, True
         oracle, folder = settings.make_oracle(), settings.directory
@@ -69,17 +61,10 @@ class Tuner(keras_tuner.Tuner):
         self._busy = True
 
     def run_trial(self, trial: Any) -> dict[str, Any]:
-        """Runs a trial from where it stands to its end.
+        """Runs a trial from where it stands to its end; returns its score by name.
 
-        Args:
-            trial: KerasTuner's trial.
-
-        Returns:
-            Dict of its score.
-
-        Raises:
-            keras_tuner.errors.FailedTrialError: If it has no score.
-            OutOfTime: If the study's time ends first.
+        KerasTuner expects a `FailedTrialError` of one that has no score. `OutOfTime`
+        ends the search.
         """
         path = records.folder_of(self._settings.directory, trial.trial_id)
         record = records.TrialRecord.load(path)
@@ -130,7 +115,7 @@ class Tuner(keras_tuner.Tuner):
         self._settings.progress.end(record)
 
     def _train(self, hp, record):
-        """Makes the model and trains it; says whether it was pruned."""
+        """Makes the model and trains it; returns whether it ended early."""
         settings = self._settings
         self._begin(record)
         keras.utils.clear_session()
@@ -188,7 +173,7 @@ class Tuner(keras_tuner.Tuner):
         return records.best_of(able, self._settings.objective.direction)
 
     def _train_on(self, record):
-        """Trains a trial on; says whether that took all the time there was."""
+        """Trains a trial on; returns whether that took all the time there was."""
         settings = self._settings
         hp = keras_tuner.HyperParameters()
         hp.values = dict(record.values)
@@ -227,7 +212,7 @@ class Tuner(keras_tuner.Tuner):
         record.save()
 
     def _promote(self, record, parent):
-        """Lets a trial go on from the last epoch of another, as Hyperband wants it."""
+        """Lets a trial go on from the last epoch of another, its parent."""
         path = records.folder_of(self._settings.directory, parent)
         before = records.TrialRecord.load(path)
         if before.status not in records.SCORED:
@@ -259,11 +244,11 @@ class Tuner(keras_tuner.Tuner):
 
 
 def is_worker() -> bool:
-    """Whether this process is a worker of a chief: KerasTuner's own variables say."""
+    """Returns whether KerasTuner's variables make this process a worker of a chief."""
     return "KERASTUNER_ORACLE_IP" in os.environ and not is_chief()
 
 
 def is_chief() -> bool:
-    """Whether this process is the chief of workers."""
+    """Returns whether KerasTuner's variables make this process the chief."""
     has_chief = "KERASTUNER_ORACLE_IP" in os.environ
     return has_chief and "chief" in os.environ["KERASTUNER_TUNER_ID"]

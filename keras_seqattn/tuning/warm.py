@@ -11,7 +11,7 @@ their layers; the heads of `alibi`, whose slopes depend on their number.
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,9 +20,7 @@ from keras import ops
 from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.tuning import records
-
-if TYPE_CHECKING:
-    from keras_seqattn.tuning.settings import Settings
+from keras_seqattn.tuning.settings import Settings
 
 GROWING = ("encoder_layers", "decoder_layers", "num_heads", "intermediate_dim")
 DEPTHS = GROWING[:2]
@@ -33,22 +31,7 @@ _OUTGOING = re.compile(r"/(attention_output|output)/kernel$")
 
 
 def can_grow(smaller: TranslationConfig, larger: TranslationConfig) -> bool:
-    """Returns whether a model can start as another that is no larger.
-
-    Args:
-        smaller: The options of the other.
-        larger: Those of the model that is to start.
-
-    Returns:
-        True or False.
-
-    Example:
-        >>> small = TranslationConfig(source_vocabulary_size=9, encoder_layers=1)
-        >>> can_grow(small, dataclasses.replace(small, encoder_layers=3))
-        True
-        >>> can_grow(small, dataclasses.replace(small, model_dim=512))
-        False
-    """
+    """Returns whether a model can start as another one that is no larger."""
     free = {name: getattr(larger, name) for name in (*GROWING, *IRRELEVANT)}
     if dataclasses.replace(smaller, **free) != larger:
         return False
@@ -64,18 +47,7 @@ def can_grow(smaller: TranslationConfig, larger: TranslationConfig) -> bool:
 
 
 def grow(smaller: TranslationTransformer, larger: TranslationTransformer) -> None:
-    """Copies the weights of a smaller model into one, and so its function.
-
-    Args:
-        smaller: A `TranslationTransformer`.
-        larger: One that `can_grow` from it.
-
-    Example:
-        >>> from keras_seqattn.models import TranslationTransformer
-        >>> sizes = {"model_dim": 8, "num_heads": 2, "intermediate_dim": 16}
-        >>> small = TranslationTransformer(9, encoder_layers=1, **sizes)
-        >>> grow(small, TranslationTransformer(9, encoder_layers=2, **sizes))
-    """
+    """Copies a model's weights, and so its function, into one that can grow from it."""
     known = {place_of(weight): weight for weight in smaller.weights}
     for weight in larger.weights:
         place = place_of(weight)
@@ -94,13 +66,7 @@ def grow(smaller: TranslationTransformer, larger: TranslationTransformer) -> Non
 
 
 def place_of(weight: Any) -> str:
-    """Names the place of a weight in its model, without the numbers Keras gives.
-
-    Args:
-        weight: A variable with a path.
-
-    Returns:
-        A string.
+    """Returns the place of a weight in its model, without the numbers Keras gives.
 
     Example:
         >>> import types
@@ -113,16 +79,8 @@ def place_of(weight: Any) -> str:
     return "/".join([first, *(re.sub(r"_\d+$", "", part) for part in rest)])
 
 
-def start(
-    model: keras.Model, record: records.TrialRecord, settings: "Settings"
-) -> None:
-    """Starts a trial from the best of those that ended and can grow into it.
-
-    Args:
-        model: The new trial's model, which gets the weights.
-        record: Its `TrialRecord`, which gets to know where they come from.
-        settings: The study's `Settings`.
-    """
+def start(model: keras.Model, record: records.TrialRecord, settings: Settings) -> None:
+    """Starts a trial from the best of those that ended and can grow into it."""
     able = [
         other
         for other in records.load_records(settings.directory)

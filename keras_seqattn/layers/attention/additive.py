@@ -161,26 +161,10 @@ def attend(
     return_scores: bool,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attends, and gives the weights too where they are asked for.
+    """Computes `additive_attention`, and the weights `(B, H, T, S)` where asked for.
 
-    Args:
-        query: Float tensor `(B, T, H, U)`.
-        key: Float tensor `(B, S, G, U)`.
-        value: Float tensor `(B, S, G, V)`.
-        vector: Float tensor `(H, U)`.
-        return_scores: Whether the weights are wanted.
-        **options: The other arguments of `additive_attention`.
-
-    Returns:
-        The output `(B, T, H, V)`, and the weights `(B, H, T, S)` before dropout, or
-        None.
-
-    Example:
-        >>> import numpy as np
-        >>> x, vector = np.ones((1, 3, 2, 4)), np.ones((2, 4))
-        >>> _, scores = attend(x, x, x, vector, return_scores=True)
-        >>> tuple(scores.shape)
-        (1, 2, 3, 3)
+    The weights are those before dropout, None if not asked for. The options are those
+    of `additive_attention`.
     """
     if not return_scores:
         return additive_attention(query, key, value, vector, **options), None

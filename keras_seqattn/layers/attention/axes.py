@@ -15,7 +15,7 @@ class Folding:
     """Turns inputs of any rank and attention axes into `(B, T, H, K)`, and back.
 
     The axes that are not attended over fold into the batch, those that are into the
-    length. With rank 3 and axis 1, the common case, nothing is to do.
+    length. With rank 3 and axis 1, the common case, there is nothing to do.
     """
 
     def __init__(self, rank: int, axes: Sequence[int]) -> None:
@@ -37,7 +37,7 @@ class Folding:
         return ops.reshape(x, (-1, math.prod(lengths), *x.shape[-2:]))
 
     def output(self, x: Tensor, queries: Tensor) -> Tensor:
-        """Unfolds what the heads gave to the axes of `queries`."""
+        """Unfolds the outputs of the heads to the axes of `queries`."""
         if self.trivial:
             return x
         batch, lengths = self._sizes(queries)

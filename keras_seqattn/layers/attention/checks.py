@@ -65,12 +65,7 @@ def axes_attended(attention_axes: Any) -> tuple[int, ...] | None:
 
 
 def check_options(layer: Any, implementation: str) -> None:
-    """Refuses options of a layer that exclude each other.
-
-    Args:
-        layer: The layer.
-        implementation: What `implementation` and `flash_attention` mean together.
-    """
+    """Refuses options of a layer, run by `implementation`, that exclude each other."""
     if layer.num_heads % layer.num_key_value_heads:
         raise ValueError(
             "`num_key_value_heads` must divide `num_heads`. Received: "

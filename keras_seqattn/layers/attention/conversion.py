@@ -5,27 +5,12 @@ from typing import Any
 import keras
 
 _CLASSES = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
-# What `keras.layers.GroupQueryAttention` calls otherwise.
+# What `keras.layers.GroupQueryAttention` calls by another name.
 _RENAMED = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
 
 
 def options_of(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Returns the arguments with which `MultiHeadAttention` does what `layer` does.
-
-    Args:
-        layer: A layer of one of Keras's classes of multi-head attention.
-
-    Returns:
-        A dict of constructor arguments.
-
-    Raises:
-        ValueError: If `layer` is of another class.
-
-    Example:
-        >>> layer = keras.layers.GroupQueryAttention(8, 4, 2)
-        >>> options_of(layer)["num_key_value_heads"]
-        2
-    """
+    """Returns the arguments with which `MultiHeadAttention` does what `layer` does."""
     if not isinstance(layer, _CLASSES):
         raise ValueError(
             "`layer` must be a keras.layers.MultiHeadAttention or "
@@ -38,15 +23,7 @@ def options_of(layer: keras.layers.Layer) -> dict[str, Any]:
 
 
 def take_weights(layer: keras.layers.Layer, source: keras.layers.Layer) -> None:
-    """Builds `layer` as `source` is built, and copies its weights.
-
-    Args:
-        layer: A `MultiHeadAttention` of the options of `source`.
-        source: A layer of one of Keras's classes, whose weights have the same order.
-
-    Raises:
-        ValueError: If the weights of `source` are others than those of `layer`.
-    """
+    """Builds `layer` as `source` is built, and copies the weights in their order."""
     if not source.built:
         return
     layer.build_from_config(source.get_build_config())

@@ -53,22 +53,7 @@ def checked_bias(
     bias: DistanceBias | Tensor | None,
     sizes: tuple[int | None, ...] = (None, None, None, None),
 ) -> DistanceBias | Tensor | None:
-    """Returns a bias of scores, if it is one.
-
-    Args:
-        bias: A `DistanceBias`, a tensor that broadcasts to `(B, H, T, S)`, or None.
-        sizes: B, H, T and S, each None where it is not known.
-
-    Returns:
-        `bias`.
-
-    Raises:
-        ValueError: If it is something else.
-
-    Example:
-        >>> checked_bias(None) is None
-        True
-    """
+    """Returns a bias if it fits scores of `sizes` (B, H, T, S), None = unknown."""
     if bias is None or isinstance(bias, DistanceBias):
         return bias
     shape = tuple(np.shape(arguments.tensor("bias", bias)))
@@ -85,39 +70,20 @@ def checked_bias(
 
 
 def of_pairs(bias: DistanceBias | Tensor | None) -> Tensor | None:
-    """Returns a bias as a tensor.
-
-    Args:
-        bias: A `DistanceBias`, a tensor that broadcasts to `(B, H, T, S)`, or None.
-
-    Returns:
-        A tensor, or None.
-
-    Example:
-        >>> of_pairs(None) is None
-        True
-    """
+    """Returns a bias as a tensor that broadcasts to `(B, H, T, S)`, or None."""
     return bias.pairs() if isinstance(bias, DistanceBias) else bias
 
 
 def count_heads(bias: DistanceBias | Tensor) -> int:
-    """Returns the number of heads a bias has numbers for, 1 if one serves all.
-
-    Args:
-        bias: A `DistanceBias`, or a tensor `(B or 1, H, T, S)`.
-
-    Returns:
-        An integer.
-
-    Example:
-        >>> count_heads(ops.zeros((1, 4, 3, 3)))
-        4
-    """
+    """Returns the number of heads of a bias, of rank 4 if a tensor; 1 serves all."""
     return bias.values.shape[0] if isinstance(bias, DistanceBias) else bias.shape[1]
 
 
 def relative_shift(values: Tensor, rows: int | Tensor) -> Tensor:
     """Computes a matrix of all pairs from one value for each distance.
+
+    With values `(H, rows + columns - 1)`, `[h, i, j]` of the result
+    `(H, rows, columns)` is `values[h, j - i + rows - 1]`.
 
     The relative shift of Transformer-XL, which Music Transformer calls skewing: a row
     of values is written once for each query, one number longer than it is, and read in
@@ -129,18 +95,6 @@ def relative_shift(values: Tensor, rows: int | Tensor) -> Tensor:
             a b c d e f g 0        0 a b c d e f                c d e f
             a b c d e f g 0        g 0 a b c d e                b c d e
             a b c d e f g 0        f g 0 a b c d                a b c d
-
-    Args:
-        values: Tensor `(H, rows + columns - 1)`.
-        rows: Number of rows, an integer or a scalar tensor.
-
-    Returns:
-        Tensor `(H, rows, columns)`: `[h, i, j]` is `values[h, j - i + rows - 1]`.
-
-    Example:
-        >>> values = ops.convert_to_tensor([[1, 2, 3, 4]])
-        >>> ops.convert_to_numpy(relative_shift(values, 2)).tolist()
-        [[[2, 3, 4], [1, 2, 3]]]
 
     Reference:
         Dai et al. 2019 (Transformer-XL), appendix B; Huang et al. 2019 (Music
@@ -154,19 +108,7 @@ def relative_shift(values: Tensor, rows: int | Tensor) -> Tensor:
 
 
 def relative_unshift(pairs: Tensor) -> Tensor:
-    """Sums the pairs of each distance: the gradient of `relative_shift`.
-
-    Args:
-        pairs: Tensor `(H, rows, columns)`.
-
-    Returns:
-        Tensor `(H, rows + columns - 1)`.
-
-    Example:
-        >>> pairs = ops.convert_to_tensor([[[2, 3, 4], [1, 2, 3]]])
-        >>> ops.convert_to_numpy(relative_unshift(pairs)).tolist()
-        [[1, 4, 6, 4]]
-    """
+    """Sums pairs `(H, rows, columns)` by distance: the gradient of `relative_shift`."""
     heads, rows, columns = ops.shape(pairs)
     distances = rows + columns - 1
     x = ops.pad(pairs, ((0, 0), (0, 0), (rows - 1, 0)))  # (H, rows, distances)
@@ -177,19 +119,7 @@ def relative_unshift(pairs: Tensor) -> Tensor:
 def check_lengths(
     target_length: int | Tensor, source_length: int | Tensor, offset: int | Tensor
 ) -> None:
-    """Raises an error if lengths or a position are not integers or tensors of such.
-
-    Args:
-        target_length: Number of queries, an integer or a scalar tensor.
-        source_length: Number of keys.
-        offset: Position of the first query.
-
-    Raises:
-        ValueError: If one of them is something else.
-
-    Example:
-        >>> check_lengths(3, 4, offset=0)
-    """
+    """Raises an error if an argument is no integer or scalar tensor of integers."""
     arguments.index("target_length", target_length, 0)
     arguments.index("source_length", source_length, 0)
     arguments.index("offset", offset)

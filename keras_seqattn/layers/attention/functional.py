@@ -193,26 +193,11 @@ def attend(
     implementation: Implementation,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attends, and gives the weights too where they are asked for.
+    """Computes `dot_product_attention`, and the weights `(B, H, T, S)` where asked for.
 
-    Args:
-        query: Float tensor `(B, T, H, K)`.
-        key: Float tensor `(B, S, G, K)`.
-        value: Float tensor `(B, S, G, V)`.
-        return_scores: Whether the weights are wanted; then they are explicit.
-        implementation: As in `dot_product_attention`.
-        **options: The other arguments of `dot_product_attention`.
-
-    Returns:
-        The output `(B, T, H, V)`, and the weights `(B, H, T, S)` before dropout, or
-        None.
-
-    Example:
-        >>> import numpy as np
-        >>> x = np.zeros((1, 3, 2, 4), "float32")
-        >>> _, scores = attend(x, x, x, return_scores=True, implementation="auto")
-        >>> tuple(scores.shape)
-        (1, 2, 3, 3)
+    The weights are those before dropout, None if not asked for. With them, the
+    computation is explicit, whatever `implementation` says. The options are those of
+    `dot_product_attention`.
     """
     if not return_scores:
         output = dot_product_attention(
@@ -311,21 +296,7 @@ def check_options(
     bias: DistanceBias | Tensor | None,
     scale: float | None = None,
 ) -> None:
-    """Checks what changes the scores of query and key.
-
-    Args:
-        query: Float tensor `(B, T, H, K)`.
-        key: Float tensor `(B, S, G, K)`.
-        mask: What `dot_product_attention` was given.
-        bias: The same.
-        scale: The same.
-
-    Raises:
-        ValueError: If `mask` or `bias` is no tensor that fits, or `scale` no number.
-
-    Example:
-        >>> check_options(ops.ones((1, 3, 2, 4)), ops.ones((1, 5, 2, 4)), None, None)
-    """
+    """Checks the options of `dot_product_attention` that change the scores."""
     arguments.tensor("mask", mask, optional=True)
     arguments.scalar("scale", scale, optional=True)
     sizes = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
@@ -335,25 +306,7 @@ def check_options(
 def check_inputs(
     query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Converts query, key and value to tensors, and sees that they fit each other.
-
-    Args:
-        query: Array `(B, T, H, K)`.
-        key: Array `(B, S, G, K)`.
-        value: Array `(B, S, G, V)`.
-
-    Returns:
-        The three as tensors.
-
-    Raises:
-        ValueError: If their shapes do not fit.
-
-    Example:
-        >>> import numpy as np
-        >>> x = np.ones((1, 3, 2, 4))
-        >>> [tuple(tensor.shape) for tensor in check_inputs(x, x, x)]
-        [(1, 3, 2, 4), (1, 3, 2, 4), (1, 3, 2, 4)]
-    """
+    """Returns query, key and value as tensors, if their shapes fit each other."""
     given = {"query": query, "key": key, "value": value}
     for name, tensor in given.items():
         arguments.tensor(name, tensor)
@@ -390,20 +343,7 @@ def _pair_mask(query, key, mask, causal=False, window=None, offset=0):
 
 
 def dot_scores(query: Tensor, key: Tensor, scale: float | None = 1.0) -> Tensor:
-    """Multiplies each query of a group's heads with each of its keys.
-
-    Args:
-        query: Float tensor `(B, T, H, K)`.
-        key: Float tensor `(B, S, G, K)`.
-        scale: Factor of the scores; None is 1 / sqrt(K).
-
-    Returns:
-        Float tensor `(B, H, T, S)`.
-
-    Example:
-        >>> tuple(dot_scores(ops.ones((1, 3, 4, 8)), ops.ones((1, 5, 2, 8))).shape)
-        (1, 4, 3, 5)
-    """
+    """Computes scale * query . key^T `(B, H, T, S)`; a scale of None is 1 / sqrt(K)."""
     # Transposed once, and their gradients once: an einsum does so in each product.
     query, key = (explicit.widen(x) for x in (query, key))
     query, key = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key))

@@ -28,11 +28,6 @@ class KVCache(NamedTuple):
         key: Float tensor `(B, G, K, N)`, as they are attended to: normed, and rotated
             by rotary positions.
         value: Float tensor `(B, G, N, V)`.
-
-    Example:
-        >>> cache = KVCache.of(ops.ones((1, 3, 2, 8)), ops.ones((1, 3, 2, 4)))
-        >>> tuple(cache.key.shape), tuple(cache.value.shape)
-        ((1, 2, 8, 3), (1, 2, 3, 4))
     """
 
     key: Any
@@ -71,17 +66,11 @@ class KVCache(NamedTuple):
 def grow_axis(
     x: Tensor, axis: int, length: int, index: int | Tensor, width: int = 1
 ) -> Tensor:
-    """Adds slots to a ring; the positions that it holds move to theirs.
+    """Adds slots to a ring, on one axis; the positions that it holds move to theirs.
 
-    Args:
-        x: Tensor with L W slots, of a position and a beam, on one axis.
-        axis: The axis.
-        length: Number of positions that it gets room for, no fewer than L.
-        index: Number of steps taken, an integer or a scalar int32 tensor.
-        width: Number of slots of a position W.
-
-    Returns:
-        The longer tensor; what stands where no position was held has no meaning.
+    `length` is the number of positions it gets room for, no fewer than it has, `index`
+    the number of steps taken, and `width` the number of slots of a position. What
+    stands where no position was held has no meaning.
 
     Example:
         >>> ring = ops.array([3, 4, 2])  # after five steps
@@ -106,19 +95,11 @@ def visible_slots(
     mask: Tensor | None = None,
     ancestry: Tensor | None = None,
 ) -> Tensor:
-    """Returns the slots of a cache that each beam may attend to at a step.
+    """Returns the slots that beams may attend to at a step: `(B or 1, 1, W or 1, L W)`.
 
-    Args:
-        width: Number of beams W.
-        length: Number of positions L that the cache has room for.
-        index: The position of the step, an integer or a scalar int32 tensor.
-        window: Positive integer: only positions j with index - j < window.
-        mask: Bool tensor `(B, L)` over the positions as the cache holds them, or None.
-        ancestry: Int32 tensor `(B, W, L)` as `mark_ancestry` returns it; None for a
-            single beam.
-
-    Returns:
-        Bool tensor `(B or 1, 1, W or 1, L W)`, True = may attend.
+    `mask` `(B, L)` is over the positions as the cache holds them; `ancestry`
+    `(B, W, L)` is what `mark_ancestry` returns, None for a single beam. A window hides
+    positions j with index - j >= window.
 
     Example:
         >>> visible_slots(1, 4, index=2, window=2)[0, 0, 0].tolist()
@@ -138,16 +119,10 @@ def visible_slots(
 
 
 def held_positions(length: int, index: int | Tensor) -> Tensor:
-    """Returns which positions the slots of a cache hold once `index` is written.
+    """Returns the positions that slots hold once `index` is written: int32 `(L,)`.
 
-    A cache is a ring: a position is written over the one that stands L before it.
-
-    Args:
-        length: Number of positions L that the cache has room for.
-        index: The position, an integer or a scalar int32 tensor.
-
-    Returns:
-        Int32 tensor `(L,)`; negative where nothing has been written.
+    A cache is a ring: a position is written over the one that stands L before it. What
+    is negative has not been written.
 
     Example:
         >>> [int(x) for x in held_positions(3, 4)]
@@ -206,19 +181,7 @@ def mark_ancestry(ancestry: Tensor, index: int | Tensor) -> Tensor:
 
 
 def check_cache_sizes(batch_size: Any, width: Any, max_length: Any) -> None:
-    """Raises an error if a size of a cache is not an integer or a tensor of one.
-
-    Args:
-        batch_size: Number of sentences.
-        width: Number of beams a sentence.
-        max_length: Number of steps that there is room for.
-
-    Raises:
-        ValueError: If one of them is something else, or too small.
-
-    Example:
-        >>> check_cache_sizes(2, width=1, max_length=6)
-    """
+    """Raises an error if a size of a cache is not an integer or a tensor of one."""
     arguments.index("batch_size", batch_size, 0)
     arguments.index("width", width, 1)
     arguments.index("max_length", max_length, 0)

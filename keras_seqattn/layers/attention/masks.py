@@ -130,26 +130,11 @@ def input_masks(
     key_mask: Tensor | None,
     attention_mask: Tensor | None,
 ) -> Tensor | None:
-    """Combines the masks of a layer's inputs with its attention mask.
+    """Combines the masks of a layer's inputs with its attention mask `(..., T, S)`.
 
-    Args:
-        query_mask: Bool tensor `(B, T)` or None.
-        value_mask: Bool tensor `(B, S)` or None.
-        key_mask: Bool tensor `(B, S)` or None.
-        attention_mask: Bool tensor `(..., T, S)` or None. Its axes between the batch
-            and the lengths are the heads'.
-
-    Returns:
-        Bool tensor that broadcasts to `(..., T, S)`, or None.
-
-    Raises:
-        ValueError: As `bool_mask`.
-
-    Example:
-        >>> import numpy as np
-        >>> mask = input_masks(None, np.array([[True, False]]), None, None)
-        >>> tuple(mask.shape)
-        (1, 1, 2)
+    Those of the inputs are `(B, T)` and `(B, S)`; the axes of the attention mask
+    between the batch and the lengths are the heads'. The result broadcasts to
+    `(..., T, S)`, or is None where all are.
     """
     attention_mask = bool_mask("attention_mask", attention_mask)
     rank = 3 if attention_mask is None else len(attention_mask.shape)
@@ -173,23 +158,7 @@ def _sequence_mask(name, mask, axis, rank):
 
 
 def bool_mask(name: str, mask: Tensor | None) -> Tensor | None:
-    """Returns a mask as a bool tensor.
-
-    Args:
-        name: Name of the argument, for the error.
-        mask: Bool tensor, ones and zeros, or None.
-
-    Returns:
-        Bool tensor, True where `mask` is positive, or None.
-
-    Raises:
-        ValueError: If a number is negative, or `mask` is of floats that cannot be seen.
-
-    Example:
-        >>> import numpy as np
-        >>> np.asarray(bool_mask("mask", np.array([1.0, 0.0]))).tolist()
-        [True, False]
-    """
+    """Returns a mask of bools, or of ones and zeros, as a bool tensor, or None."""
     if mask is None:
         return None
     arguments.tensor(name, mask)
@@ -225,40 +194,14 @@ def _of_added(name):
 
 
 def is_causal(use_causal_mask: Any) -> bool:
-    """Returns a layer's `use_causal_mask` as a bool; like Keras's it may be 0 or 1.
-
-    Args:
-        use_causal_mask: What the caller passed.
-
-    Returns:
-        A bool.
-
-    Raises:
-        ValueError: If it is something else.
-
-    Example:
-        >>> is_causal(True)
-        True
-    """
+    """Returns a layer's `use_causal_mask` as a bool; like Keras's it may be 0 or 1."""
     kinds = (int, np.bool_)
     wanted = "True or False"
     return bool(arguments.instance("use_causal_mask", use_causal_mask, kinds, wanted))
 
 
 def check_band(causal: bool, window: int | None, offset: int | Tensor) -> None:
-    """Checks the arguments that say which keys a query sees by its position.
-
-    Args:
-        causal: Whether query i sees only keys j <= i + offset.
-        window: Positive integer, or None.
-        offset: Position of the first query among the keys.
-
-    Raises:
-        ValueError: If one of them is something else.
-
-    Example:
-        >>> check_band(causal=True, window=None, offset=0)
-    """
+    """Checks the arguments that say which keys a query sees by its position."""
     arguments.boolean("causal", causal)
     arguments.positive_integer("window", window, optional=True)
     arguments.index("offset", offset)
@@ -272,27 +215,11 @@ def pair_mask(
     window: int | None,
     offset: int | Tensor,
 ) -> Tensor | None:
-    """Combines all that forbids a pair of query and key.
+    """Combines all that forbids a pair of query `(B, T, H, K)` and key `(B, S, G, K)`.
 
-    Args:
-        query_shape: Shape `(B, T, H, K)`; a length may be a scalar tensor.
-        key_shape: Shape `(B, S, G, K)`.
-        mask: Bool tensor that broadcasts to `(B, H, T, S)`, or `(B, T, S)`, or None.
-        causal: Whether query i sees only keys j <= i + offset.
-        window: Positive integer, or None.
-        offset: Position of the first query among the keys.
-
-    Returns:
-        Bool tensor of rank 4 that broadcasts to `(B, H, T, S)`, or None when every
-        pair is allowed.
-
-    Raises:
-        ValueError: If `mask` is not bool or does not broadcast.
-
-    Example:
-        >>> shape = (2, 3, 4, 8)
-        >>> tuple(pair_mask(shape, shape, None, True, None, 0).shape)
-        (1, 1, 3, 3)
+    A length in the shapes may be a scalar tensor. The mask is `(B, T, S)`, or
+    broadcasts to `(B, H, T, S)`, as the result does, which has rank 4; None allows
+    every pair.
     """
     target, source = query_shape[1], key_shape[1]
     band = combine_masks(
@@ -342,23 +269,7 @@ def _distance(target_length, source_length, offset):
 
 
 def checked_mask(name: str, mask: Tensor | None, length: int | None) -> Tensor | None:
-    """Returns the mask of one step as a bool tensor, if it fits.
-
-    Args:
-        name: Name of the argument.
-        mask: Bool tensor `(B, L)`, or None.
-        length: Number of positions L, or None where it is not known.
-
-    Returns:
-        A bool tensor, or None.
-
-    Raises:
-        ValueError: If `mask` is something else.
-
-    Example:
-        >>> checked_mask("mask", None, 3) is None
-        True
-    """
+    """Returns a step's mask `(B, L)` as bools, if it fits; L is None if unknown."""
     mask = bool_mask(name, mask)
     if mask is None:
         return None

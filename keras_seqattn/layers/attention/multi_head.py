@@ -41,12 +41,7 @@ from keras_seqattn.layers.attention.kv_cache import (
 from keras_seqattn.layers.attention.masks import checked_mask
 from keras_seqattn.layers.attention.projections import Projection
 from keras_seqattn.layers.embedding.relative import positions_in_attention
-from keras_seqattn.layers.shapes import (
-    BEAMS,
-    check_built,
-    check_kept,
-    check_tensor,
-)
+from keras_seqattn.layers.shapes import BEAMS, check_built, check_kept, check_tensor
 from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.initializers import copy_initializer
 from keras_seqattn.layers.weights.quantization import dtype_config, unquantized
@@ -270,8 +265,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             self._build_positions(axes)
 
     # The order of the weights, and the names of the attributes, are those of
-    # `keras.layers.MultiHeadAttention`: so its weights fit. What it has not, the norms
-    # of queries and keys, comes after.
+    # `keras.layers.MultiHeadAttention`: so its weights fit. What it lacks, the norms of
+    # queries and keys, comes after.
     def _build_projections(self, query_shape, value_shape, key_shape):
         shapes = query_shape, value_shape, key_shape
         self._query_width, self._value_width, self._key_width = (x[-1] for x in shapes)
@@ -448,7 +443,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     def _attend(
         self, query, key, value, *, return_scores=False, implementation=None, **options
     ):
-        """Attends by the layer's score; gives the weights where asked for."""
+        """Attends by the layer's score; returns the output, and weights or None."""
         options["return_scores"] = return_scores
         if self.score == "additive":
             vector = ops.cast(self.score_vector, query.dtype)

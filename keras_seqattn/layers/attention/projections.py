@@ -30,22 +30,7 @@ class Projection(KeepsLora, QuantizedAsParent, keras.layers.EinsumDense):
         use_bias: bool = True,
         **options: Any,
     ) -> Self:
-        """Makes and builds the projection of an input's last axes.
-
-        Args:
-            input_shape: Shape of the input, a tuple.
-            widths: Widths of the axes that replace the last ones.
-            bound: Number of axes of the input that are replaced.
-            use_bias: Whether a bias `(*widths)` is added.
-            **options: The other arguments of `keras.layers.EinsumDense`.
-
-        Returns:
-            A `Projection`.
-
-        Example:
-            >>> tuple(Projection.of((None, 7, 16), (2, 8), name="query").kernel.shape)
-            (16, 2, 8)
-        """
+        """Makes and builds a projection of the last `bound` axes to axes `widths`."""
         letters = "abcdefghijklmnopqrstuvwxyz"
         free, rank = len(input_shape) - bound, len(input_shape)
         inputs, outputs = letters[:rank], letters[rank : rank + len(widths)]

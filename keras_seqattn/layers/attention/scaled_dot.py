@@ -19,11 +19,7 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
 
     A subclass scores: it defines
     `_attend(query, key, value, *, return_scores, **options)` for tensors
-    `(B, L, H, K)`, which gives what `functional.attend` gives.
-
-    Args:
-        dropout: Fraction of the weights dropped while training, in [0, 1).
-        seed: Integer seed of the dropout, or None.
+    `(B, L, H, K)`, which returns what `functional.attend` does.
     """
 
     def __init__(self, dropout: float = 0.0, seed: Seed = None, **kwargs: Any) -> None:
@@ -108,19 +104,7 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
 
 
 def check_inputs(query: Tensor, value: Tensor, key: Tensor | None = None) -> None:
-    """Checks that inputs have axes for a length, for heads or none, and one batch size.
-
-    Args:
-        query: Tensor `(B, T, K)` or `(B, T, H, K)`, or its shape.
-        value: Tensor of the same rank, or its shape.
-        key: Tensor of the same rank, or its shape, or None.
-
-    Raises:
-        ValueError: If ranks or batch sizes do not fit.
-
-    Example:
-        >>> check_inputs((2, 5, 8), (2, 7, 8))
-    """
+    """Checks that inputs are `(B, L, K)` or all `(B, L, H, K)`, of one batch size."""
     has_heads = len(getattr(query, "shape", query)) == 4
     layout = f"(batch, length, {'heads, ' if has_heads else ''}width)"
     for name, x in (("query", query), ("value", value), ("key", key)):

@@ -81,7 +81,7 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
         return x + ops.cast(rows, x.dtype)
 
     def _rows(self, positions):
-        """Returns the vectors at given positions, which may be seen to be too high."""
+        """Returns the vectors at given positions; refuses those seen to be outside."""
         values = tracing.known_values(positions)
         if values is not None and values.size:
             lowest, highest = int(values.min()), int(values.max())

@@ -39,12 +39,9 @@ _OF_JAX = {}  # by the id of a tensor, where tensors take no attributes
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-    """What logits are the product of, and what a loss has computed from them.
+    """Holds what logits are the product of, `(..., D)` and `(D, V)`.
 
-    Attributes:
-        hidden: Float tensor `(..., D)`.
-        kernel: Float tensor `(D, V)`.
-        losses: Dict that holds what `keep_crossentropies` was given.
+    `losses` is what a loss has computed from them: see `keep_crossentropies`.
     """
 
     hidden: Any
@@ -53,25 +50,11 @@ class Factors:
 
 
 def keep_factors(logits: Any, hidden: Any, kernel: Any) -> Any:
-    """Records of logits that they are `hidden . kernel`.
+    """Records that logits `(..., V)` are `hidden . kernel`, and returns them.
 
     A loss that is given these factors (`factors_of`) leaves the logits unused, and a
     compiled program leaves out their product. On torch, which has computed it by then,
     nothing is recorded.
-
-    Args:
-        logits: Float tensor `(..., V)`.
-        hidden: Float tensor `(..., D)`.
-        kernel: Float tensor `(D, V)`.
-
-    Returns:
-        `logits`.
-
-    Example:
-        >>> x, kernel = ops.ones((2, 3)), ops.ones((3, 4))
-        >>> logits = keep_factors(ops.matmul(x, kernel), x, kernel)
-        >>> tuple(logits.shape)
-        (2, 4)
     """
     symbolic = isinstance(logits, keras.KerasTensor)
     is_empty = 0 in logits.shape  # What is computed a block at a time needs a token.
@@ -85,18 +68,7 @@ def keep_factors(logits: Any, hidden: Any, kernel: Any) -> Any:
 
 
 def factors_of(logits: Any) -> Factors | None:
-    """Returns what `keep_factors` recorded of logits.
-
-    Args:
-        logits: Any tensor.
-
-    Returns:
-        `Factors`, or None.
-
-    Example:
-        >>> factors_of(ops.ones((2, 4))) is None
-        True
-    """
+    """Returns what `keep_factors` recorded of logits, or None."""
     factors = _read(logits)
     return None if factors is None or factors.hidden is None else factors
 
@@ -104,17 +76,8 @@ def factors_of(logits: Any) -> Factors | None:
 def keep_crossentropies(logits: Any, labels: Any, pad_id: int, values: Any) -> None:
     """Records each token's crossentropy with the factors, for metrics after the loss.
 
-    Args:
-        logits: Float tensor `(B, T, V)` that has factors.
-        labels: Integer tensor `(B, T)`.
-        pad_id: The label that does not count.
-        values: Float32 tensor `(B * T,)`.
-
-    Example:
-        >>> logits, labels = ops.zeros((1, 2, 5)), ops.ones((1, 2), "int32")
-        >>> keep_crossentropies(logits, labels, 0, ops.ones(2))  # It has no factors.
-        >>> crossentropies_of(logits, labels, 0) is None
-        True
+    The logits are `(B, T, V)`, the labels `(B, T)`, the values float32 `(B * T,)`; the
+    label `pad_id` does not count.
     """
     factors = _read(logits)
     if factors is not None:
@@ -125,20 +88,7 @@ def keep_crossentropies(logits: Any, labels: Any, pad_id: int, values: Any) -> N
 
 
 def crossentropies_of(logits: Any, labels: Any, pad_id: int) -> Any:
-    """Returns what `keep_crossentropies` recorded for the very same labels.
-
-    Args:
-        logits: Float tensor `(B, T, V)`.
-        labels: Integer tensor `(B, T)`.
-        pad_id: The label that does not count.
-
-    Returns:
-        Float32 tensor `(B * T,)`, or None.
-
-    Example:
-        >>> crossentropies_of(ops.zeros((1, 2, 5)), ops.ones((1, 2)), 0) is None
-        True
-    """
+    """Returns what `keep_crossentropies` recorded for the very same labels, or None."""
     factors = _read(logits)
     if factors is None or factors.losses.get("labels") is not labels:
         return None
@@ -166,25 +116,11 @@ def _outside_of_gradient(tensor):
     JAX has no way to hand on what a gradient computes beside its function's results:
     https://github.com/jax-ml/jax/issues/5131
     """
-    return getattr(tensor, "primal", tensor)  # jax-ml/jax/issues/5131
+    return getattr(tensor, "primal", tensor)
 
 
 def with_bias(hidden: Any, kernel: Any, bias: Any) -> tuple[Any, Any]:
-    """Returns the factors of `hidden . kernel + bias`: one more column, of ones.
-
-    Args:
-        hidden: Float tensor `(..., D)`.
-        kernel: Float tensor `(D, V)`.
-        bias: Float tensor `(V,)`.
-
-    Returns:
-        Float tensors `(..., D + 1)` and `(D + 1, V)`.
-
-    Example:
-        >>> x, kernel = with_bias(ops.ones((2, 3)), ops.ones((3, 4)), ops.ones(4))
-        >>> float(ops.matmul(x, kernel)[0, 0])
-        4.0
-    """
+    """Returns factors `(..., D + 1)` and `(D + 1, V)` of `hidden . kernel + bias`."""
     hidden = ops.concatenate([hidden, ops.ones_like(hidden[..., :1])], axis=-1)
     row = ops.cast(ops.convert_to_tensor(bias), kernel.dtype)[None]
     return hidden, ops.concatenate([kernel, row], axis=0)

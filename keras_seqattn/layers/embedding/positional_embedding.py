@@ -172,17 +172,14 @@ class PositionalEmbedding(
         output = self._biased(output)
         kernel = self.logits_kernel() if training else None
         if kernel is not None:
-            keep_factors(output, *self._logits_factors(inputs, kernel))
+            factors = inputs, kernel
+            if self.bias_layer is not None:
+                factors = with_bias(*factors, self.bias_layer.bias)
+            keep_factors(output, *factors)
         return output
 
     def _biased(self, logits):
         return logits if self.bias_layer is None else self.bias_layer(logits)
-
-    def _logits_factors(self, x, kernel):
-        """Returns vectors and kernel whose product is the logits, bias included."""
-        if self.bias_layer is None:
-            return x, kernel
-        return with_bias(x, kernel, self.bias_layer.bias)
 
     def quantized_call(
         self,

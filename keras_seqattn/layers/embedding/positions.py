@@ -13,29 +13,10 @@ from keras_seqattn.layers.shapes import check_batch
 def positions_of(
     x: Tensor, start: int | Tensor = 0, positions: Tensor | None = None, axis: int = 1
 ) -> Tensor:
-    """Returns the positions of the vectors of a sequence.
+    """Returns the positions of the vectors of a sequence, int32 `(L,)` or `(B, L)`.
 
-    Args:
-        x: Tensor `(B, ..., L, ...)`.
-        start: Position of the first vector, an integer or a scalar tensor.
-        positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
-            vector. None: `start`, `start + 1`, ...
-        axis: The axis of the length.
-
-    Returns:
-        Int32 tensor `(L,)` or `(B, L)`.
-
-    Raises:
-        ValueError: If `positions` are not integers, or do not fit `x`, or `start` is
-            given with them.
-
-    Example:
-        >>> x = ops.ones((2, 3, 8))
-        >>> ops.convert_to_numpy(positions_of(x, start=4)).tolist()
-        [4, 5, 6]
-        >>> packed = [[0, 1, 0], [0, 1, 2]]
-        >>> tuple(positions_of(x, positions=packed).shape)
-        (2, 3)
+    They are `positions`, `(B, L)` or `(L,)` for all rows, or else `start`, `start + 1`,
+    ... along `axis` of `x`.
     """
     if positions is None:
         return ops.arange(ops.shape(x)[axis], dtype="int32") + start

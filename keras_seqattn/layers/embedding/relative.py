@@ -33,7 +33,7 @@ from keras_seqattn.layers.weights.quantization import unquantized
 
 
 class _Bias(arguments.Checked, keras.layers.Layer):
-    """What biases share: they leave queries and keys as they are.
+    """Holds what biases share: they leave queries and keys as they are.
 
     A subclass defines `_values(behind)`: the bias `(H, T + S - 1)`, in float32, of each
     distance that a query stands behind a key.
@@ -71,16 +71,7 @@ class _Bias(arguments.Checked, keras.layers.Layer):
         source_length: int | Tensor,
         offset: int | Tensor = 0,
     ) -> DistanceBias:
-        """Computes the bias of the scores of given lengths.
-
-        Args:
-            target_length: Number of queries T, an integer or a scalar tensor.
-            source_length: Number of keys S.
-            offset: Position of the first query, an integer or a scalar tensor.
-
-        Returns:
-            A `DistanceBias` in float32: a number for each distance.
-        """
+        """Computes the float32 bias of T queries, the first at `offset`, and S keys."""
         check_built(self)
         check_lengths(target_length, source_length, offset)
         values = self._values(_behind(target_length, source_length, offset))
@@ -292,23 +283,7 @@ _LAYERS = {"rotary": RotaryPositions, "alibi": AlibiBias, "relative": RelativeBi
 def positions_in_attention(
     positions: PositionsInAttention | None, dtype: Dtype = None
 ) -> keras.layers.Layer | None:
-    """Makes the layer that a name stands for; a layer stands for itself.
-
-    Args:
-        positions: "rotary", "alibi", "relative", a layer with `rotate` and `bias`, the
-            serialized configuration of one, or None.
-        dtype: The dtype policy of a layer that is made.
-
-    Returns:
-        A layer, or None.
-
-    Raises:
-        ValueError: If `positions` is none of these.
-
-    Example:
-        >>> positions_in_attention("rotary").base
-        10000.0
-    """
+    """Returns the layer that a name or a config stands for, or a layer as it is."""
     if isinstance(positions, dict):
         deserialize = keras.saving.deserialize_keras_object
         wanted = "the configuration of a layer"

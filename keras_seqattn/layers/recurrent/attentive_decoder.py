@@ -27,12 +27,7 @@ from keras_seqattn.layers.weights.lora import Dense
 
 
 class Memory(NamedTuple):
-    """A projected source: what each step of the decoder attends to.
-
-    Args:
-        key: Float tensor `(B, S, 1, A)`.
-        value: Float tensor `(B, S, 1, E)`.
-    """
+    """A projected source: keys `(B, S, 1, A)` and values `(B, S, 1, E)`."""
 
     key: Any
     value: Any

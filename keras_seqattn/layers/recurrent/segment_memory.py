@@ -15,22 +15,9 @@ from keras_seqattn.layers.shapes import check_batch, check_rank
 
 
 def next_memory(memory: Tensor, segment: Tensor) -> Tensor:
-    """Keeps the last M rows of a memory and the segment after it, without gradient.
+    """Returns the last M rows of a memory `(B, M, ...)` and the segment after it.
 
-    Args:
-        memory: Tensor `(B, M, ...)`: what stood before the segment.
-        segment: Tensor `(B, T, ...)`.
-
-    Returns:
-        Tensor `(B, M, ...)` in the dtype of `memory`.
-
-    Example:
-        >>> import numpy as np
-        >>> np.asarray(next_memory(np.array([[1, 2, 3]]), np.array([[4, 5]]))).tolist()
-        [[3, 4, 5]]
-
-    Reference:
-        Dai et al. 2019, section 3.2. Differs: none.
+    No gradient passes. Reference: Dai et al. 2019, section 3.2. Differs: none.
     """
     memory = ops.convert_to_tensor(memory)
     segment = ops.cast(segment, memory.dtype)

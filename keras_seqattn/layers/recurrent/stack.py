@@ -15,14 +15,7 @@ CELLS = ("gru", "simple")
 
 
 class RecurrentStack(arguments.Checked, keras.layers.Layer):
-    """What encoder and decoder share: their options, and how a recurrence is made.
-
-    Args:
-        units: Width U of a state, a positive integer.
-        num_layers: Number of layers in the stack.
-        cell: "gru", or "simple" for a `RecurrentCell`.
-        dropout: Fraction of each layer's outputs dropped while training, in [0, 1).
-    """
+    """Holds what encoder and decoder share: options, and how a recurrence is made."""
 
     def __init__(
         self,

@@ -19,10 +19,7 @@ from keras_seqattn.layers.weights.quantization import dtype_config
 
 
 class Block(arguments.Checked, keras.layers.Layer):
-    """What the encoder's and the decoder's block share: options and sublayers.
-
-    A chain of residual sublayers, the last of which is the feed-forward.
-    """
+    """Holds what both blocks share: options, and sublayers, a feed-forward last."""
 
     def __init__(
         self,
@@ -204,14 +201,7 @@ class Block(arguments.Checked, keras.layers.Layer):
 
 
 def check_sequences(**inputs: Any) -> None:
-    """Raises an error if inputs are not sequences of vectors of one batch.
-
-    Args:
-        **inputs: Tensors or their shapes, by the names of the arguments, or None.
-
-    Raises:
-        ValueError: If one has another rank than 3, or another batch size.
-    """
+    """Raises an error if inputs are not sequences of vectors of one batch size."""
     for name, x in inputs.items():
         check_rank(name, x, "(batch, length, width)")
     check_batch(**inputs)
@@ -225,18 +215,10 @@ def attend(
     return_attention_scores: bool = False,
     **more: Any,
 ) -> tuple[Tensor, ...]:
-    """Attends inside a residual.
+    """Attends inside a residual: a tuple of `(B, T, D)`, and the weights if asked for.
 
-    Args:
-        residual: The `Residual` around an attention layer.
-        x: Float tensor `(B, T, D)` that attends.
-        source: What it attends to; itself when None.
-        past: Float tensor `(B, M, D)` of what stood before `x`, attended to as well.
-        return_attention_scores: Whether to give the weights too.
-        **more: Arguments of the attention layer's call.
-
-    Returns:
-        A tuple: the float tensor `(B, T, D)`, and the weights where asked for.
+    `x` attends to `source`, itself when None, and to `past` `(B, M, D)`, which stood
+    before it. `more` are arguments of the attention layer's call.
     """
     hidden = residual.enter(x)
     source = hidden if source is None else source
@@ -259,18 +241,11 @@ def attend_unpadded(
     source_unpadding: Unpadding | None = None,
     **options: Any,
 ) -> Tensor:
-    """Attends inside a residual, on the tokens of a batch alone.
+    """Attends inside a residual, on the tokens `(1, M, D)` of a batch alone.
 
-    Args:
-        residual: The `Residual` around a `MultiHeadAttention`.
-        x: Float tensor `(1, M, D)` that attends, the tokens that `unpadding` takes.
-        unpadding: An `Unpadding`.
-        source: What it attends to, tokens or `(B, S, D)`; itself when None.
-        source_unpadding: The `Unpadding` of `source`; None where it has its padding.
-        **options: `mask` and `use_causal_mask` of `call_unpadded`.
-
-    Returns:
-        Float tensor `(1, M, D)`.
+    `source` is what `source_unpadding` takes, or `(B, S, D)` where that is None; the
+    tokens `x` themselves when None. The options are those of
+    `MultiHeadAttention.call_unpadded`.
     """
     hidden = residual.enter(x)
     if source is None:
@@ -282,22 +257,7 @@ def attend_unpadded(
 
 
 def checked_attention(name: str, attention: Any) -> Any:
-    """Returns what stands for the attention of a block.
-
-    Args:
-        name: Name of the argument, for the error.
-        attention: A dict of `MultiHeadAttention` arguments, a layer or None.
-
-    Returns:
-        `attention`.
-
-    Raises:
-        ValueError: If it is something else.
-
-    Example:
-        >>> checked_attention("attention", {"use_gate": True})
-        {'use_gate': True}
-    """
+    """Returns a block's attention if it is a dict of options, a layer or None."""
     kinds = (dict, keras.layers.Layer)
     arguments.instance(name, attention, kinds, "a dict or a layer", optional=True)
     if isinstance(attention, dict):
@@ -307,14 +267,7 @@ def checked_attention(name: str, attention: Any) -> Any:
 
 
 def attention_config(attention: Any) -> Any:
-    """Returns what stands for an attention, a dict of options or a layer, as a config.
-
-    Args:
-        attention: A layer, a dict of options that may hold layers, or None.
-
-    Returns:
-        The same with every object in its place serialized.
-    """
+    """Returns a block's attention, options or a layer, with every object serialized."""
     if isinstance(attention, dict):
         return {name: attention_config(value) for name, value in attention.items()}
     if hasattr(attention, "get_config"):
@@ -325,14 +278,8 @@ def attention_config(attention: Any) -> Any:
 def attention_from_config(config: Any) -> Any:
     """Returns what `attention_config` was given.
 
-    A layer among the options is made here, not by each attention that takes it: what
-    is saved once for all must be loaded so.
-
-    Args:
-        config: What `attention_config` gave.
-
-    Returns:
-        A layer, a dict of options that may hold layers, or None.
+    A layer among the options is made here, not by each attention that takes it: what is
+    saved once for all must be loaded so.
     """
     if not isinstance(config, dict):
         return config

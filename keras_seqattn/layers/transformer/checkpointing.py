@@ -21,24 +21,8 @@ def checkpointed(call: Callable[..., Any]) -> Callable[..., Any]:
 
     While training, and where the layer's `gradient_checkpointing` is True, the call is
     made again in the backward pass, with the same dropout: the seeds of all its parts
-    are drawn before.
-
-    Args:
-        call: The `call` of a layer, with an argument `training`. Gradients reach the
-            float tensors among the others.
-
-    Returns:
-        The `call` to use in its place.
-
-    Example:
-        >>> class Double(keras.layers.Layer):
-        ...     gradient_checkpointing = True
-        ...
-        ...     @checkpointed
-        ...     def call(self, x, training=None):
-        ...         return x * 2.0
-        >>> float(Double()(ops.ones(()), training=True))
-        2.0
+    are drawn beforehand. `call` has an argument `training`; gradients reach the float
+    tensors among the others.
     """
     signature = inspect.signature(call)
 

@@ -16,7 +16,6 @@ from keras_seqattn.layers.shapes import check_built, check_tensor
 from keras_seqattn.layers.weights.quantization import dtype_config
 
 EPSILON = 1e-5
-# Names of norms.
 NORMS = ("layer", "rms")
 
 
@@ -146,23 +145,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
 def make_norm(
     norm: Norm, epsilon: float = EPSILON, **kwargs: Any
 ) -> keras.layers.Layer:
-    """Makes the normalization a name stands for.
-
-    Args:
-        norm: "layer" or "rms".
-        epsilon: Number added to the variance.
-        **kwargs: `name`, `dtype`.
-
-    Returns:
-        A Keras layer.
-
-    Raises:
-        ValueError: If `norm` is unknown.
-
-    Example:
-        >>> make_norm("rms").__class__.__name__
-        'RMSNormalization'
-    """
+    """Makes the normalization that a name stands for."""
     if arguments.choice("norm", norm, NORMS) == "layer":
         return keras.layers.LayerNormalization(epsilon=epsilon, **kwargs)
     layer = keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)

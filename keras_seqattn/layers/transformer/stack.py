@@ -128,7 +128,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         return (x, scores) if return_attention_scores else x
 
     def _call_block(self, block, x, mask, memory, memory_mask, return_scores):
-        """Calls one block; returns its output and what weights were asked for."""
+        """Calls one block; returns its output and the weights asked for."""
         options = {"return_attention_scores": return_scores} if return_scores else {}
         if memory is None:
             output = block(x, mask=mask, **options)

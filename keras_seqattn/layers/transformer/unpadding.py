@@ -22,23 +22,15 @@ MULTIPLE = 128
 
 
 class Unpadding:
-    """Which positions of a batch hold a token, and the ways there and back.
+    """Knows which positions of a batch hold a token, and the ways there and back.
 
-    Each real token is one of the M; some padding is too, to make their number round.
-    `inputs`, `output`, `mask` and `scores` are those of `axes.Folding`: what attention
-    does with heads before and after it attends.
-
-    Args:
-        mask: Bool tensor `(B, L)`, True = a real token.
+    Each real token of the mask `(B, L)` is one of the M; some padding is too, to make
+    their number round. `inputs`, `output`, `mask` and `scores` are those of
+    `axes.Folding`: what attention does with heads before and after it attends.
 
     Attributes:
         positions: The position of each token, int32 `(M,)`.
         tokens: The token at each position, int32 `(P,)`; M where there is none.
-
-    Example:
-        >>> unpadding = Unpadding(ops.ones((2, 3), "bool"))
-        >>> tuple(unpadding.unpad(ops.ones((2, 3, 8))).shape)
-        (1, 6, 8)
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -64,14 +56,14 @@ class Unpadding:
         return ops.expand_dims(moved, 0)
 
     def pad(self, x: Tensor) -> Tensor:
-        """Returns tokens `(1, M, D)` at their positions `(B, L, D)`, and zeros else."""
+        """Returns tokens `(1, M, D)` at their positions `(B, L, D)`, among zeros."""
         vectors = _move(
             ops.squeeze(x, 0), _take_or_zero(self.tokens), _take(self.positions)
         )
         return ops.reshape(vectors, (*self._sizes, x.shape[-1]))
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Returns heads `(1, M, H, K)` at `(B, L, H, K)`, and copies of some else."""
+        """Returns heads `(1, M, H, K)` at `(B, L, H, K)`, among copies of some."""
         heads, width = x.shape[2:]
         positions, _, copied = self._of_heads(heads)
         x = _move(ops.reshape(x, (-1, width)), _take(copied), _take(positions))
@@ -81,7 +73,7 @@ class Unpadding:
         return ops.transpose(x, (0, 2, 1, 3))  # (B, L, H, K)
 
     def output(self, x: Tensor, queries: Tensor) -> Tensor:
-        """Returns as tokens `(1, M, H, V)` what the heads gave, `(B, L, H, V)`."""
+        """Returns the outputs `(B, L, H, V)` of heads as tokens `(1, M, H, V)`."""
         heads, width = x.shape[2:]
         positions, tokens, _ = self._of_heads(heads)
         x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))  # (B H L, V)
@@ -99,10 +91,9 @@ class Unpadding:
     def _of_heads(self, heads):
         """Returns the positions and the tokens of each head's vectors, computed once.
 
-        Returns:
-            The positions of all tokens' heads `(M H,)`, and the tokens of all heads'
-            positions `(B H L,)`, twice: a position without a token has the index
-            behind the last, and in the second tensor the last.
+        These are the positions of all tokens' heads `(M H,)`, and the tokens of all
+        heads' positions `(B H L,)`, twice: a position without a token has the index
+        behind the last, and in the second tensor the last.
         """
         if heads in self._by_heads:
             return self._by_heads[heads]

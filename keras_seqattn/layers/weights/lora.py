@@ -171,17 +171,6 @@ def sublayers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
     """Yields every layer that a layer holds, itself first, each once.
 
     Keras has no public way to reach layers within layers.
-
-    Args:
-        layer: A Keras layer or model.
-
-    Yields:
-        Layers.
-
-    Example:
-        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        >>> [type(found).__name__ for found in sublayers(model)][-1]
-        'Dense'
     """
     seen, waiting = set(), [layer]
     while waiting:

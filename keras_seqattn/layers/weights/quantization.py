@@ -31,22 +31,8 @@ def quantize_composites(
 ) -> None:
     """Quantizes the layers of a model that are weights and layers in one.
 
-    `keras.Model.quantize` leaves them out: it goes to layers without parts alone.
-
-    Args:
-        model: A built model.
-        mode: As in `keras.Model.quantize`; so are `config` and `filters`.
-        config: A `keras.quantizers.QuantizationConfig`, or None.
-        filters: A regular expression or several of layers' names, or a function of a
-            layer; None for all.
-
-    Example:
-        >>> from keras_seqattn.layers import PositionalEmbedding
-        >>> model = keras.Sequential([PositionalEmbedding(10, 4)])
-        >>> model.build((None, 3))
-        >>> quantize_composites(model, "int8")
-        >>> model.layers[0].quantization_mode
-        'int8'
+    `keras.Model.quantize`, whose arguments these are, leaves them out: it quantizes
+    only layers without parts.
     """
     for layer in layers_of(model):
         is_composite = isinstance(layer, QuantizedAsParent)
@@ -72,17 +58,6 @@ def dtype_config(layer: keras.layers.Layer) -> Any:
     `quantize` gives each part a policy of its own, which the parts, remade by the
     layer's `build`, must find again: here by the ends of their paths, since a layer
     that was given to another is loaded outside of it.
-
-    Args:
-        layer: A layer or model that passes its `dtype_policy` on to its parts.
-
-    Returns:
-        The serialized policy of the layer; where parts are quantized, a serialized
-        `keras.dtype_policies.DTypePolicyMap` of theirs too.
-
-    Example:
-        >>> dtype_config(keras.layers.Dense(2, dtype="float32"))["class_name"]
-        'DTypePolicy'
     """
     policy = layer.dtype_policy
     if layer.path is None:  # Not built, so nothing in it is quantized.
@@ -100,13 +75,7 @@ def dtype_config(layer: keras.layers.Layer) -> Any:
 
 
 def unquantized(policy: Any) -> Any:
-    """Returns the float policy under a policy, for parts that are not quantized.
-
-    Args:
-        policy: A Keras dtype policy.
-
-    Returns:
-        A policy, or its name.
+    """Returns the float policy, or its name, under a policy: for parts not quantized.
 
     Example:
         >>> unquantized(keras.dtype_policies.get("int8_from_mixed_bfloat16"))

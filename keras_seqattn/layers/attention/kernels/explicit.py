@@ -19,18 +19,7 @@ MASKED_SCORE = -1e30
 
 
 def widen(x: Tensor) -> Tensor:
-    """Returns what scores are computed from: float16, whose products overflow, wider.
-
-    Args:
-        x: Queries or keys, a float tensor.
-
-    Returns:
-        `x`, in float32 where it is float16.
-
-    Example:
-        >>> keras.backend.standardize_dtype(widen(ops.ones(2, "float16")).dtype)
-        'float32'
-    """
+    """Returns queries or keys with float16, whose products overflow, as float32."""
     is_float16 = keras.backend.standardize_dtype(x.dtype) == "float16"
     return ops.cast(x, "float32") if is_float16 else x
 
@@ -38,21 +27,10 @@ def widen(x: Tensor) -> Tensor:
 def softmax(
     scores: Tensor, mask: Tensor | None, bias: DistanceBias | Tensor | None, dtype: Any
 ) -> Tensor:
-    """Normalizes biased and masked scores, in float32.
+    """Computes the weights `(B, H, T, S)` of scores with bias and mask, in float32.
 
-    Args:
-        scores: Float tensor `(B, H, T, S)`.
-        mask: Bool tensor that broadcasts to it, or None.
-        bias: Float tensor that broadcasts to it, a `DistanceBias`, or None.
-        dtype: Dtype of the result.
-
-    Returns:
-        Tensor `(B, H, T, S)` whose rows sum to 1, those without a key too: see
-        `zero_empty_rows`.
-
-    Example:
-        >>> float(softmax(ops.zeros((1, 1, 1, 4)), None, None, "float32")[0, 0, 0, 0])
-        0.25
+    Rows without a key sum to 1 too: see `zero_empty_rows`. Only the result is in
+    `dtype`.
     """
     scores = ops.cast(scores, "float32")
     if bias is not None:
@@ -69,19 +47,8 @@ def softmax(
 def zero_empty_rows(x: Tensor, mask: Tensor | None, heads_last: bool) -> Tensor:
     """Sets to zero what belongs to a query that may attend to nothing.
 
-    Args:
-        x: Weights `(B, H, T, S)`, or outputs `(B, H, T, V)` or `(B, T, H, V)`.
-        mask: Bool tensor that broadcasts to `(B, H, T, S)`, or None.
-        heads_last: Whether `x` are outputs `(B, T, H, V)`.
-
-    Returns:
-        Tensor of the shape and dtype of `x`.
-
-    Example:
-        >>> mask = ops.zeros((1, 1, 1, 2), "bool")
-        >>> x = zero_empty_rows(ops.ones((1, 1, 1, 1)), mask, heads_last=True)
-        >>> float(x[0, 0, 0, 0])
-        0.0
+    `x` is weights `(B, H, T, S)` or outputs `(B, H, T, V)`; with `heads_last`, outputs
+    `(B, T, H, V)`. The mask broadcasts to `(B, H, T, S)`.
     """
     if mask is None:
         return x
@@ -98,23 +65,10 @@ def weighted_sum(
     dropout: float = 0.0,
     seed: int | keras.random.SeedGenerator | None = None,
 ) -> Tensor:
-    """Sums the values of each head with given weights.
+    """Computes the sums `(B, T, H, V)` of each head's values with given weights.
 
-    Args:
-        weights: Float tensor `(B, H, T, S)`.
-        value: Float tensor `(B, S, G, V)`, where H is a multiple of G.
-        mask: Bool tensor that broadcasts to the shape of `weights`; a query that may
-            attend to nothing is given zero. None where no weights are theirs.
-        dropout: Fraction of the weights dropped, in [0, 1).
-        seed: Integer or `keras.random.SeedGenerator` of the dropout.
-
-    Returns:
-        Float tensor `(B, T, H, V)`.
-
-    Example:
-        >>> weights, value = ops.ones((1, 4, 3, 2)), ops.ones((1, 2, 4, 8))
-        >>> tuple(weighted_sum(weights, value).shape)
-        (1, 3, 4, 8)
+    With a mask, a query that may attend to nothing gets zero; without one, its weights
+    must be zero already.
     """
     if dropout > 0.0:
         weights = drop(weights, dropout, seed)

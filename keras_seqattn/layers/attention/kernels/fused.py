@@ -25,27 +25,10 @@ def fused_attention(
     dropout: float = 0.0,
     **options: Any,
 ) -> Tensor:
-    """Computes `dot_product_attention` with the kernel of the backend.
+    """Computes `dot_product_attention` of a scaled query with the backend's kernel.
 
-    Args:
-        query: Float tensor `(B, T, H, K)`, scaled already.
-        key: Float tensor `(B, S, G, K)`.
-        value: Float tensor `(B, S, G, V)`.
-        bias: Float tensor that broadcasts to `(B, H, T, S)`, or None.
-        dropout: Must be 0.
-        **options: `mask`, `causal`, `window` and `offset` as in
-            `dot_product_attention`.
-
-    Returns:
-        Float tensor `(B, T, H, V)`.
-
-    Raises:
-        ValueError: If `dropout` is not 0.
-
-    Example:
-        >>> x = ops.ones((1, 3, 2, 4))
-        >>> tuple(fused_attention(x, x, x, causal=True).shape)
-        (1, 3, 2, 4)
+    The bias is a tensor, or None; dropout must be 0. The options are `mask`, `causal`,
+    `window` and `offset`.
     """
     if dropout > 0.0:
         raise ValueError(
@@ -79,22 +62,7 @@ def is_plain_causal(
     window: int | None = None,
     offset: int | Tensor = 0,
 ) -> bool:
-    """Returns whether the causal flag of a backend's kernel says all there is to say.
-
-    Args:
-        mask: The mask, or None.
-        bias: The bias, or None.
-        causal: Whether the attention is causal.
-        window: The window, or None.
-        offset: Position of the first query among the keys.
-
-    Returns:
-        A bool.
-
-    Example:
-        >>> is_plain_causal(causal=True), is_plain_causal(causal=True, window=4)
-        (True, False)
-    """
+    """Returns whether the causal flag of a kernel alone says what is hidden."""
     is_aligned = isinstance(offset, int) and offset == 0
     return causal and is_aligned and mask is None and bias is None and window is None
 
@@ -110,7 +78,7 @@ def _float16_bias(mask, bias):
         allowed = ops.where(mask, bias, explicit.MASKED_SCORE)
     row_max = ops.stop_gradient(ops.max(allowed, axis=-1, keepdims=True))
     bias = ops.clip(allowed - row_max, LOWEST_FLOAT16, 0.0)
-    if mask is not None:  # An empty row keeps its zeros, of which no NaN comes.
+    if mask is not None:  # An empty row keeps its zeros, which make no NaN.
         hidden = ops.logical_and(ops.logical_not(mask), row_max > explicit.MASKED_SCORE)
         bias = ops.where(hidden, -float("inf"), bias)
     return ops.cast(bias, "float16")

@@ -9,21 +9,13 @@ from collections.abc import Callable
 from keras import ops
 
 from keras_seqattn.annotations import Tensor
-from keras_seqattn.layers.attention.distances import (
-    relative_shift,
-    relative_unshift,
-)
+from keras_seqattn.layers.attention.distances import relative_shift, relative_unshift
 from keras_seqattn.layers.attention.kernels.chunked.blocks import map_blocks
 from keras_seqattn.layers.attention.kernels.chunked.pairs import BlockPairs
 
 
 class PairBias:
-    """A bias with a number for each pair.
-
-    Args:
-        pairs: The `BlockPairs`.
-        values: Float tensor of rank 4 that broadcasts to `(B, H, T, S)`.
-    """
+    """A bias with a number for each pair: rank 4, broadcasts to `(B, H, T, S)`."""
 
     def __init__(self, pairs: BlockPairs, values: Tensor) -> None:
         self._pairs, self._values = pairs, values
@@ -38,13 +30,9 @@ class PairBias:
     ) -> Tensor:
         """Computes d_bias[i, j] = ds[i, j], summed where the bias is broadcast.
 
-        Args:
-            ds: Computes a block `(B, G, s, R, t)` of the scores' gradient from i, j and
-                the blocks i of `q_blocks`.
-            q_blocks: Tensors with the query blocks on the first axis.
-
-        Returns:
-            Float32 tensor of the shape of the bias.
+        `ds` computes a block `(B, G, s, R, t)` of the scores' gradient from i, j and
+        the blocks i of `q_blocks`, which have the query blocks on the first axis. The
+        result is in float32.
         """
         shared = [axis for axis in range(5) if self._keys_first.shape[axis] == 1]
         numbers = ops.arange(self._pairs.kv.count, dtype="int32")
@@ -69,12 +57,7 @@ class PairBias:
 
 
 class BlockDistanceBias:
-    """A bias with a number for each distance of key and query.
-
-    Args:
-        pairs: The `BlockPairs`.
-        values: Float tensor `(H, T + S - 1)`, or `(1, T + S - 1)`: see `DistanceBias`.
-    """
+    """A bias `(H or 1, T + S - 1)`, a number for each distance: see `DistanceBias`."""
 
     def __init__(self, pairs: BlockPairs, values: Tensor) -> None:
         self._pairs, self._distances = pairs, ops.shape(values)[1]
@@ -94,15 +77,7 @@ class BlockDistanceBias:
     def gradient(
         self, ds: Callable[..., Tensor], q_blocks: tuple[Tensor, ...]
     ) -> Tensor:
-        """Computes the gradient of the values: the sum of ds of each distance.
-
-        Args:
-            ds: As in `PairBias.gradient`.
-            q_blocks: As there.
-
-        Returns:
-            Float32 tensor of the shape of the values.
-        """
+        """Sums the ds of each distance, in float32: see `PairBias.gradient`."""
         heads = self._values.shape[0]
 
         def add_q_block(i, total):

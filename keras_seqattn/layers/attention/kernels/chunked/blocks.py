@@ -14,10 +14,8 @@ from keras_seqattn.annotations import Tensor
 class Blocks(NamedTuple):
     """A sequence as blocks of equal length, of which the last is padded with zeros.
 
-    Attributes:
-        total: Length of the sequence, an integer or a scalar tensor.
-        length: Length of a block, an integer.
-        count: Number of blocks, like `total`.
+    `total`, its length, and `count`, the number of blocks, are integers, or scalar
+    tensors where a functional model leaves the length unknown.
 
     Example:
         >>> Blocks.of(10, longest=4)
@@ -38,7 +36,7 @@ class Blocks(NamedTuple):
 
     @property
     def padding(self) -> int | Tensor:
-        """Number of positions that the last block has too many."""
+        """Number of positions by which the last block is longer than its content."""
         return self.length * self.count - self.total
 
     def pad(self, x: Tensor, axis: int) -> Tensor:
@@ -74,10 +72,7 @@ class Blocks(NamedTuple):
     def blocks_between(
         self, low: int | Tensor | None, high: int | Tensor | None
     ) -> tuple[int | Tensor, int | Tensor]:
-        """Returns the range of the blocks that hold a position from `low` to `high`.
-
-        None is an end of the sequence.
-        """
+        """Returns the range of blocks that hold `low` to `high`; None is an end."""
 
         def number(position):
             block = ops.convert_to_tensor(position // self.length, "int32")
@@ -90,22 +85,10 @@ class Blocks(NamedTuple):
 def map_blocks(
     function: Callable[..., tuple], blocks: tuple[Tensor, ...], like: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """Calls a function for one block after the other, and stacks its results.
+    """Calls `function(number, *block)` for one block after the other; stacks results.
 
-    Args:
-        function: Takes the number of a block, and the block of each tensor of
-            `blocks`; returns a tuple of tensors.
-        blocks: Tensors with the blocks on the first axis.
-        like: Tensors of the shapes and dtypes of the results.
-
-    Returns:
-        Tuple of tensors with one axis more, the first.
-
-    Example:
-        >>> x = ops.ones((3, 2))
-        >>> (y,) = map_blocks(lambda number, row: (row * 2,), (x,), (x[0],))
-        >>> tuple(y.shape)
-        (3, 2)
+    The blocks stand on the first axis of each of `blocks`. The function returns a tuple
+    of tensors, which have the shapes and dtypes of `like`.
     """
 
     def step(_, *block):
@@ -122,16 +105,8 @@ def scan_blocks(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Does what `map_blocks` does, and carries tensors from one block to the next.
 
-    Args:
-        function: Takes the tensors carried, a tuple, the number of a block, and the
-            block of each tensor of `blocks`; returns the tensors to carry on, and a
-            tuple of results.
-        carry: The first tensors to be carried.
-        blocks: As for `map_blocks`.
-        like: As for `map_blocks`.
-
-    Returns:
-        The tensors carried past the last block, and the results, stacked.
+    `function(carry, number, *block)` returns the tensors to carry on and a tuple of
+    results. What is carried past the last block is returned, and the results, stacked.
 
     Example:
         >>> def add(carry, number, row):

@@ -70,30 +70,13 @@ def chunked_attention(
     bias: DistanceBias | Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """Computes `dot_product_attention` in blocks, forward and backward.
+    """Computes `dot_product_attention` of a scaled query, block by block.
 
     A block of scores that `causal` or `window` hides is not computed. Lengths need not
-    be multiples of a block, and may be unknown in a functional model.
-
-    Args:
-        query: Float tensor `(B, T, H, K)`, scaled already.
-        key: Float tensor `(B, S, G, K)`.
-        value: Float tensor `(B, S, G, V)`.
-        mask: Bool tensor of rank 4 that broadcasts to `(B, H, T, S)`, or None; it is
-            not broadcast as a whole.
-        bias: Float tensor that broadcasts to `(B, H, T, S)`, a `DistanceBias`, of which
-            not all pairs are made, or None.
-        **options: `causal`, `window`, `offset`, `dropout` and `seed` as in
-            `dot_product_attention`, and `block_length`: see `BlockPairs`.
-
-    Returns:
-        Float tensor `(B, T, H, V)` in the dtype of `query`, zero where a query may
-        attend to nothing.
-
-    Example:
-        >>> x = ops.ones((1, 6, 2, 4))
-        >>> tuple(chunked_attention(x, x, x, causal=True, block_length=4).shape)
-        (1, 6, 2, 4)
+    be multiples of a block, and may be unknown in a functional model. The mask, of rank
+    4, is not broadcast as a whole, and of a `DistanceBias` not all pairs are made. The
+    options are `causal`, `window`, `offset`, `dropout`, `seed` and
+    the `block_length` of `BlockPairs`.
     """
     pairs = BlockPairs(query, key, mask, **options)
     key, value = (ops.cast(x, query.dtype) for x in (key, value))
@@ -154,7 +137,9 @@ def _forward(pairs, scores, q, v):
         def add_kv_block(j, state):
             row_max, row_sum, acc = state
             s = scores(i, j, q_i)  # (B, G, s, R * t)
-            new_max = ops.maximum(row_max, _max(s))
+            # Of an empty batch there is no largest score: hence `initial`.
+            largest = ops.max(s, axis=-2, keepdims=True, initial=MASKED_SCORE)
+            new_max = ops.maximum(row_max, largest)
             p, rescale = ops.exp(s - new_max), ops.exp(row_max - new_max)
             row_sum = row_sum * rescale + ops.sum(p, axis=-2, keepdims=True)
             p = p * pairs.dropout(i, j, p)
@@ -276,11 +261,6 @@ def _matmul(left, right):
     return ops.cast(
         ops.matmul(ops.cast(left, dtype), ops.cast(right, dtype)), "float32"
     )
-
-
-def _max(s):
-    """Computes the largest score of each query; of an empty batch, nothing."""
-    return ops.max(s, axis=-2, keepdims=True, initial=MASKED_SCORE)
 
 
 def _zeros(x):

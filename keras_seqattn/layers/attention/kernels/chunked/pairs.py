@@ -27,26 +27,10 @@ SHORTEST_BLOCK = 128
 class BlockPairs:
     """The pairs of a query block `i` and a key/value block `j`.
 
-    Lengths may be tensors, where a functional model leaves them unknown.
-
-    Args:
-        query: Float tensor `(B, T, H, K)`.
-        key: Float tensor `(B, S, G, K)`.
-        mask: Bool tensor of rank 4 that broadcasts to `(B, H, T, S)`, or None.
-        causal: Whether query i sees only keys j <= i + offset.
-        window: Positive integer, or None.
-        offset: Position of the first query among the keys.
-        dropout: Fraction of the weights dropped.
-        seed: Integer or `keras.random.SeedGenerator` of the dropout.
-        block_length: Largest number of queries, and of keys, in a block; None takes
-            `Q_BLOCK` and `KV_BLOCK`, or about the window.
-
-    Attributes:
-        q: The `Blocks` of the queries.
-        kv: The `Blocks` of the keys and values.
-        groups: G.
-        repeats: R.
-        windowed: Whether there is a window.
+    Lengths may be tensors, where a functional model leaves them unknown. `block_length`
+    is the largest number of queries, and of keys, in a block; None takes `Q_BLOCK` and
+    `KV_BLOCK`, or about the window. The other arguments are those of
+    `chunked_attention`.
 
     Example:
         >>> x = ops.zeros((1, 6, 2, 4))
@@ -167,7 +151,7 @@ class BlockPairs:
         return x if x.shape[4] == 1 else self.q.pad(x, axis=4)
 
     def block(self, x: Tensor, i: int | Tensor, j: int | Tensor) -> Tensor:
-        """Slices `(B, G, s, R, t)` of what `put_keys_first` returned."""
+        """Slices a block `(B, G, s, R, t)` from what `put_keys_first` returned."""
         starts, sizes = [0] * 5, list(ops.shape(x))
         for axis, number, length in ((2, j, self.kv.length), (4, i, self.q.length)):
             if x.shape[axis] != 1:
