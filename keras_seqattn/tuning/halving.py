@@ -2,15 +2,19 @@
 
 A training pauses at rungs, each three times as many target tokens, or seconds where
 they are limited, as the one before. The best third of those that a rung has seen goes
-on to the next, each with the training it had. A part of the time is spent so; the rest
-belongs to the leader, the best at the highest rung that any has reached, until it gets
-no better.
+on to the next, each with the training it had. A part of the time is spent so, if that
+is enough for several; the rest belongs to the leader, the best at the highest rung that
+any has reached, until it gets no better. The first trial is far on its way before
+others begin: it leads, so that nothing of it is lost, and how fast it learns says how
+the time is best spent.
 
-What acts late (dropout, smoothing, depth, a lower rate) looks worse than it is on a low
-rung, and what acts early, less of these or a higher rate, looks better. So a rung
-promotes by groups: trainings that act later or earlier than the first trial compete
-with their like alone. One that acts later leads as soon as it is ahead nevertheless;
-one that acts earlier does not lead before the first trial has come to its end.
+What acts late (dropout, smoothing, depth, a lower rate, a longer warm-up) looks worse
+than it is on a low rung, and what acts early, less of these or a higher rate, looks
+better. So a rung promotes by groups: trainings that act later or earlier than the first
+trial compete with their like alone. One that acts later leads as soon as it is ahead
+nevertheless; one that acts earlier does not lead before the first trial has come to its
+end. Where the leader gets no better and there is time for as long a training, it
+overfits: the next draw has more of what regularizes, and trains to its end at once.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
@@ -41,22 +45,28 @@ TIMED = slice(1, 4)
 # is that one more changes; both double with so many draws of which none was the best.
 WIDTH, CHANGED, MOST_CHANGED, WIDENING = 0.25, 0.35, 0.8, 12
 MOST_GUESSES = 20  # of a value that is another one
+# Rung to which the first trial goes before others begin, and new trainings for which
+# the others' share must have the time.
+FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
 # Epochs without a better one after which a training is as good as it gets; or half of
 # those up to the best one, if that is more.
 PATIENCE = 8
 # How the names of hyperparameters end of which more acts late, and less does.
-LATE_IF_MORE, LATE_IF_LESS = ("dropout", "smoothing", "layers", "decay"), ("rate",)
+REGULARIZERS = ("dropout", "smoothing", "decay")
+LATE_IF_MORE, LATE_IF_LESS = (*REGULARIZERS, "layers", "warmup_steps"), ("rate",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
     """What is to be done next: a training that pauses at a rung, counted from 0.
 
-    `continued` is the id of the trial whose training goes on, None for a new one.
+    `continued` is the id of the trial whose training goes on, None for a new one. A new
+    one with `regularized` has more than the leader of what keeps it from overfitting.
     """
 
     rung: int
     continued: str | None = None
+    regularized: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,14 +193,29 @@ class Plan:
         leader = self.leader(trainings, known)
         if leader is None:
             return Step(0) if may_draw else None
+        is_running = leader.status in records.UNFINISHED
+        goes_on = not is_running and not self._has_ended(leader)
+        alone = len(trainings) == 1 and math.isfinite(self.seconds)
+        if goes_on and alone and self.score(leader, FIRST_RUNG, known) is None:
+            return Step(FIRST_RUNG, leader.trial_id)
         step = self._promotion(trainings, known)
         if step is None and may_draw:
             step = Step(0)
-        is_running = leader.status in records.UNFINISHED
-        goes_on = not is_running and not self._has_ended(leader)
+            if self._overfits(leader, known):
+                step = Step(RUNGS, regularized=True)
         if goes_on and (step is None or self._is_spent(step, leader, known)):
             return Step(RUNGS, leader.trial_id)
         return step
+
+    def _overfits(self, leader, known):
+        """Returns whether the leader is worth a longer training with more dropout."""
+        if not has_settled(leader) or not math.isfinite(self.seconds):
+            return False
+        if any(r.values.get(RUNG) == RUNGS and acts_late(r, leader) for r in known):
+            return False  # It is being tried, or was not better.
+        best = sum(epoch["seconds"] for epoch in leader.epochs[: leader.best_epoch])
+        spent = sum(record.seconds for record in known) / self.workers
+        return self.seconds - spent >= best
 
     def leader(
         self, trainings: Sequence[TrialRecord], known: Sequence[TrialRecord]
@@ -264,10 +289,13 @@ class Plan:
         own = sum(record.seconds for record in lineage(leader, known))
         others = sum(record.seconds for record in known) - own
         source = leader if step.continued is None else by_id[step.continued]
-        begun = 0 if step.continued is None else len(source.epochs)
-        epochs = self.rung_epochs(source, known)[step.rung] - begun
-        cost = epochs * source.epochs[-1]["seconds"]
-        return others + cost > (self.workers - self.share) * self.seconds
+        time = (self.workers - self.share) * self.seconds
+        epochs = self.rung_epochs(source, known)[step.rung]
+        if step.continued is not None:
+            cost = (epochs - len(source.epochs)) * source.epochs[-1]["seconds"]
+            return others + cost > time
+        cost = sum(epoch["seconds"] for epoch in source.epochs[:epochs])
+        return others + cost > time or FEWEST_DRAWS * cost > time
 
 
 def tips(known: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -340,6 +368,28 @@ def vary(
         drawn.values[hp.name] = _another(hp, drawn.values[hp.name], width, random)
     active = [hp.name for hp in hyperparameters.space if drawn.is_active(hp)]
     return {name: drawn.values[name] for name in active}
+
+
+def regularize(
+    values: dict[str, Any], hyperparameters: keras_tuner.HyperParameters
+) -> dict[str, Any]:
+    """Returns values with more of what regularizes, half way to the most there may be.
+
+    They are the same where there is no more, or nothing that regularizes.
+    """
+    values = dict(values)
+    for hp in hyperparameters.space:
+        value = values.get(hp.name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not hp.name.endswith(REGULARIZERS) or not is_number:
+            continue
+        if isinstance(hp, keras_tuner.engine.hyperparameters.Choice):
+            more = sorted(other for other in hp.values if other > value)
+            values[hp.name] = more[len(more) // 2] if more else value
+        else:
+            place = (1 + hp.value_to_prob(value)) / 2
+            values[hp.name] = max(value, hp.prob_to_value(place))
+    return values
 
 
 def _another(hp, value, width, random):

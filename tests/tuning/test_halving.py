@@ -123,7 +123,6 @@ def test_names_tell_what_acts_late():
 def test_the_leader_has_its_share_of_the_time():
     leader = record(0, [3.0, 2.0, 1.0])
     timed = plan(seconds=100.0, epochs=1000)
-    assert timed.next_step([leader]) == halving.Step(0)
     at_first = {"values": {halving.RUNG: 0}}
     known = [leader, record(1, [9.0] * 3, seconds=9.0, **at_first)]
     assert timed.next_step(known) == halving.Step(halving.RUNGS, "0")
@@ -134,10 +133,66 @@ def test_the_leader_has_its_share_of_the_time():
     assert timed.next_step(known) == halving.Step(1, "0")  # to compare with others
 
 
+def test_the_first_trial_is_far_on_its_way_before_others_begin():
+    timed = plan(seconds=72.0, epochs=1000)
+    first = record(0, [9.0 - epoch for epoch in range(3)])
+    assert timed.rung_epochs(first, [first]) == [2, 6, 18, 54]
+    assert timed.next_step([first]) == halving.Step(2, "0")
+    first = record(0, [99.0 - epoch for epoch in range(18)])
+    assert timed.next_step([first]) == halving.Step(0)
+    running = record(0, [9.0, 8.0], status=records.RUNNING)
+    assert plan(seconds=72.0, workers=2).next_step([running]) == halving.Step(0)
+
+
+def test_time_for_a_few_draws_alone_is_the_leader_s():
+    first = record(0, [99.0 - epoch for epoch in range(18)])
+    assert plan(seconds=72.0, share=0.8).next_step([first]) == halving.Step(0)
+    first.epochs[0]["seconds"] = 2.5  # for the same epochs: what compiling costs
+    assert plan(seconds=72.0, share=0.8).next_step([first]) == halving.Step(
+        halving.RUNGS, "0"
+    )
+
+
+def test_a_leader_that_overfits_is_trained_with_more_of_what_regularizes():
+    values = {"dropout": 0.1}
+    leader = record(0, [3.0, 2.0, *[2.5] * 8], seconds=5.0, values=values)
+    assert halving.has_settled(leader)
+    whole = halving.Step(halving.RUNGS, regularized=True)
+    assert plan(seconds=60.0, epochs=1000).next_step([leader]) == whole
+    # No time for as many epochs as it took to the best.
+    assert plan(seconds=59.0, epochs=1000).next_step([leader]) == halving.Step(0)
+    assert plan(epochs=1000).next_step([leader]) == halving.Step(0)
+    tried = {"dropout": 0.2, halving.RUNG: halving.RUNGS}
+    worse = record(1, [9.0] * 9, values=tried)
+    timed = plan(seconds=1000.0, epochs=1000)
+    assert timed.next_step([leader, worse]) == halving.Step(0)
+    better = record(1, [3.0, 1.0, *[2.0] * 8], values=tried)
+    assert timed.leader([leader, better], [leader, better]) is better
+    assert timed.next_step([leader, better]) == whole  # of the new leader
+
+
+def test_what_regularizes_goes_half_way_to_the_most():
+    hp = keras_tuner.HyperParameters()
+    hp.Choice("dropout", [0.0, 0.1, 0.2, 0.3])
+    hp.Choice("label_smoothing", [0.0, 0.1])
+    hp.Float("weight_decay", 1e-6, 1e-2, sampling="log")
+    hp.Choice("attention_dropout", ["none", "some"])
+    hp.Int("units", 8, 64)
+    values = {"dropout": 0.0, "label_smoothing": 0.1, "weight_decay": 1e-4}
+    values |= {"attention_dropout": "none", "units": 8}
+    more = halving.regularize(values, hp)
+    assert more.pop("weight_decay") == pytest.approx(1e-3)
+    assert more == {
+        **{"dropout": 0.2, "label_smoothing": 0.1},
+        **{"attention_dropout": "none", "units": 8},
+    }
+    most = halving.regularize({"dropout": 0.3}, hp)
+    assert most == {"dropout": 0.3}
+
+
 def test_a_leader_that_gets_no_better_leaves_the_time_to_others():
     leader = record(0, [1.0] * 9, seconds=10.0)
-    assert halving.has_settled(leader)
-    timed = plan(seconds=100.0, epochs=1000)
+    timed = plan(seconds=95.0, epochs=1000)
     assert timed.next_step([leader]) == halving.Step(0)
     better = record(1, [0.5] * 9, seconds=9.0)
     assert timed.leader([leader, better], [leader, better]) is better

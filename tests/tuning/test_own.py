@@ -91,6 +91,27 @@ def test_a_training_that_was_paused_goes_on(tmp_path):
         assert row["epochs"] > table.loc[row["continued_from"], "epochs"], trial
 
 
+def test_a_model_that_overfits_gets_more_dropout(tmp_path):
+    """With labels that say nothing it begins to after an epoch or so."""
+
+    def overfitting(hp):
+        rate = hp.Choice("dropout", [0.0, 0.5])
+        layers = [keras.layers.Dense(64, "relu"), keras.layers.Dropout(rate)]
+        model = keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        return model
+
+    noise = rng.normal(size=(2, 48))
+    study = tune(
+        *(tmp_path, overfitting, (X, noise[0]), (X, noise[1])),
+        **{"max_trials": 2, "epochs": 40, "max_seconds": 600.0},
+    )
+    table = study.table()
+    assert list(table["dropout"]) == [0.0, 0.5]
+    assert list(table["status"]) == ["completed", "completed"]
+    assert (table["epochs"] >= 9).all()
+
+
 @pytest.mark.parametrize("algorithm", ["random", "hyperband", "halving"])
 def test_a_study_goes_on_as_if_it_had_never_stopped(tmp_path, algorithm, monkeypatch):
     """Interrupted in the middle of an epoch."""
