@@ -17,11 +17,13 @@ chosen their best epoch by. The systems:
     python -m benchmarks.tuning --data-dir DIRECTORY --pairs 3000 --minutes 20
     python -m benchmarks.tuning --corpus phrases --pairs 500 --minutes 1  # a try
 
-The systems run one after the other; with `--together` at the same time, each with its
-share of a machine that may be slower at one hour than at the next. `--picture FILE`
-draws the best score over time.
+The systems run one after the other, in each of `--rounds` with another seed; with
+`--together` at the same time, each with its share of a machine that may be slower at
+one hour than at the next. `--picture FILE` draws the best score over time, and a band
+from seed to seed.
 """
 
+import itertools
 import math
 import pathlib
 import sys
@@ -77,7 +79,7 @@ def parse():
     add("--minutes", type=float, default=60.0, help="for each system")
     add("--epochs", type=rounds.count, default=9, help="most of a trial of KerasTuner")
     add("--algorithm", default="halving", help="tuned: or hyperband, random, bayesian")
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="of the first round")
     add("--together", action="store_true", help="all systems at the same time")
     add("--picture", type=pathlib.Path, help="file for the picture")
     rounds.add_options(parser, default_rounds=1)
@@ -115,21 +117,46 @@ def report(measures):
 
 
 def draw(measures):
-    """Draws the best score over time, a line for each system."""
+    """Draws the best score over time: the seeds' median, and the band of all."""
+    import numpy as np
+
     figure, panel = pictures.begin()
-    for row in measures:
-        points = [(seconds / 60, score) for seconds, score in row["curve"]]
-        points.append((row["seconds"] / 60, points[-1][1])) if points else None
-        panel.step(
-            *zip(*points, strict=True) if points else ([], []),
-            where="post",
-            color=COLOURS[row["system"]],
-            label=f"{row['system']}: BLEU {row['bleu']:.1f}",
+    for system in dict.fromkeys(row["system"] for row in measures):
+        rows = [row for row in measures if row["system"] == system and row["curve"]]
+        if not rows:
+            continue
+        minutes = np.linspace(0, max(row["seconds"] for row in rows) / 60, 400)
+        curves = [best_at(minutes, row["curve"]) for row in rows]
+        bleu = np.median([row["bleu"] for row in rows])
+        panel.plot(
+            minutes,
+            np.median(curves, axis=0),
+            drawstyle="steps-post",
+            color=COLOURS[system],
+            label=f"{system}: BLEU {bleu:.1f}",
+        )
+        panel.fill_between(
+            minutes,
+            np.min(curves, axis=0),
+            np.max(curves, axis=0),
+            step="post",
+            color=COLOURS[system],
+            alpha=0.15,
+            linewidth=0,
         )
     panel.set_xlabel("minutes")
     panel.set_ylabel("best validation cross-entropy (nats per token)")
     panel.legend(frameon=False)
     return figure
+
+
+def best_at(minutes, curve):
+    """Returns the best score at each of the minutes, NaN before the first."""
+    import numpy as np
+
+    seconds, scores = zip(*curve, strict=True)
+    begun = np.searchsorted(seconds, 60 * minutes, side="right")
+    return np.array([math.nan, *np.minimum.accumulate(scores)])[begun]
 
 
 def work(arguments):
@@ -139,13 +166,14 @@ def work(arguments):
     from keras_seqattn import training
 
     training.keep_freed_memory()
-    keras.utils.set_random_seed(arguments.seed)
-    task = Task(arguments)
+    task, seeds = Task(arguments), itertools.count(arguments.seed)
     run = dict.fromkeys(SYSTEMS, run_keras_tuner)
     run |= {"default": run_default, "tuned": run_tuned, "optuna": run_optuna}
 
     def answer(seconds):
         begin = time.monotonic()
+        task.seed = next(seeds)
+        keras.utils.set_random_seed(task.seed)
         with tempfile.TemporaryDirectory() as folder:
             model, curve, trials, chosen = run[arguments.system](task, seconds, folder)
             spent = time.monotonic() - begin
@@ -283,7 +311,7 @@ def run_tuned(task, seconds, folder):
         max_seconds=seconds,
         directory=folder,
         verbose=False,
-        seed=arguments.seed,
+        seed=task.seed,
         space=tuning.TranslationSpace.around(
             recipe, vocabulary_size=recipe.vocabulary_size
         ),
@@ -342,7 +370,7 @@ def run_keras_tuner(task, seconds, folder):
         dict(validation_data=validation, epochs=arguments.epochs, shuffle=False),
         seconds,
         folder,
-        arguments.seed,
+        task.seed,
     )
 
 
@@ -453,7 +481,7 @@ def run_optuna(task, seconds, folder):
         return min(scores)
 
     study = optuna.create_study(
-        sampler=optuna.samplers.TPESampler(seed=task.arguments.seed),
+        sampler=optuna.samplers.TPESampler(seed=task.seed),
         pruner=optuna.pruners.SuccessiveHalvingPruner(),
     )
     study.optimize(objective, timeout=seconds)
