@@ -126,7 +126,7 @@ def draw(measures):
         if not rows:
             continue
         minutes = np.linspace(0, max(row["seconds"] for row in rows) / 60, 400)
-        curves = [best_at(minutes, row["curve"]) for row in rows]
+        curves = [score_at(minutes, row["curve"]) for row in rows]
         bleu = np.median([row["bleu"] for row in rows])
         panel.plot(
             minutes,
@@ -150,13 +150,13 @@ def draw(measures):
     return figure
 
 
-def best_at(minutes, curve):
-    """Returns the best score at each of the minutes, NaN before the first."""
+def score_at(minutes, curve):
+    """Returns the score of a curve at each of the minutes, NaN before its first."""
     import numpy as np
 
     seconds, scores = zip(*curve, strict=True)
     begun = np.searchsorted(seconds, 60 * minutes, side="right")
-    return np.array([math.nan, *np.minimum.accumulate(scores)])[begun]
+    return np.array([math.nan, *scores])[begun]
 
 
 def work(arguments):
