@@ -53,8 +53,9 @@ class BeamSearch(Search):
     score = log-probability / penalty(length) + coverage, where the length counts the
     end token, penalty(n) is n^a ("length") or ((5 + n) / 6)^a ("gnmt"), and coverage is
     b * sum over the source of log(min(attention received, 1)), with the mean attention
-    of all layers and heads. With a repetition penalty hypotheses are ranked by the
-    penalized log-probabilities; the scores given are of the model's own. The tokens of
+    of all layers and heads. With a repetition penalty or `biased_ids` hypotheses are
+    ranked by the log-probabilities so changed; the scores given are of the model's own,
+    and may stand in another order. The tokens of
     a forced prefix are certain: neither their log-probability nor their number counts
     in a score, though `max_length` and `min_length` count them.
 
@@ -344,7 +345,7 @@ class BeamSearch(Search):
         return state, live.parents
 
     def _find_finished(self, state: BeamState, index: Tensor, forced: Tensor) -> Tensor:
-        """Computes where no live beginning can still become one of the hypotheses."""
+        """Computes where no live beam can still become one of the hypotheses."""
         worst = state.ended_ranking[:, -1]
         over = index + 1 >= state.limits
         if self.patience is not None:
@@ -354,9 +355,16 @@ class BeamSearch(Search):
             return ops.logical_or(over, is_allowed(worst))
         # A beam's log-probability can only fall, and coverage is at most 0: divided by
         # the penalty of the longest output, it bounds what the beam can reach.
-        longest = self._penalty_without(forced, state.limits)[:, 0]
-        possible = ops.max(state.ranking, axis=1) / longest
-        return ops.logical_or(over, worst >= possible)
+        penalty = self._penalty_without(forced, state.limits)[:, 0]
+        possible = ops.max(state.ranking, axis=1)
+        most = max((bias for _, bias in self.biased_ids), default=0.0)
+        if most > 0:
+            # It may rise so much a step; above 0 the shortest output bounds it.
+            left = ops.cast(state.limits - index - 1, "float32")
+            possible += most * left
+            shortest = self._penalty_without(forced, index + 2)[:, 0]
+            penalty = ops.where(possible > 0, shortest, penalty)
+        return ops.logical_or(over, worst >= possible / penalty)
 
     def _penalty_without(self, forced: Tensor, length: Tensor) -> Tensor:
         """Computes the penalty `(B, 1)` of a length without its forced tokens."""

@@ -144,6 +144,31 @@ def test_a_width_that_covers_the_tree_is_brute_force(score):
     check_brute_force(run(table, search, max_length=3), table, [3] * 8, search)
 
 
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 3.0])
+def test_a_bias_that_lets_rankings_rise_does_not_end_the_search_early(length_penalty):
+    """Hypotheses are the best by what is ranked, of all that can be said."""
+    search = decoding.BeamSearch(
+        12, length_penalty, num_hypotheses=2, biased_ids={WORDS[0]: 2.5, END: 4.0}
+    )
+    table = tables(seed=1, batch_size=8)
+    found = run(table, search, max_length=3)
+    biases = dict(search.biased_ids)
+    for b in range(8):
+        every = brute_force(table[b], 3, dataclasses.replace(search, length_penalty=0))
+        ranked = sorted(
+            (total + sum(biases.get(token, 0.0) for token in sentence))
+            / penalty(search, len(sentence))
+            for total, sentence in every
+        )
+        said = [words for words, _ in found.ranked(b)]
+        assert len(said) == 2
+        for n, words in enumerate(said):
+            whole = (*words, END) if len(words) < 3 else tuple(words)
+            ranking = log_prob(table[b], whole) + sum(biases.get(t, 0.0) for t in whole)
+            ranking /= penalty(search, len(whole))
+            np.testing.assert_allclose(ranking, ranked[-1 - n], rtol=1e-4)
+
+
 LIMITED = {
     "length": decoding.BeamSearch(24, 1.0, num_hypotheses=6),
     "gnmt": decoding.BeamSearch(24, 0.6, "gnmt", num_hypotheses=3),
