@@ -26,6 +26,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from operator import lt
 from random import Random
 from typing import Any
 
@@ -49,8 +50,9 @@ MOST_GUESSES = 20  # of a value that is another one
 # the others' share must have the time.
 FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
 # Epochs without a better one after which a training is as good as it gets; or half of
-# those up to the best one, if that is more.
-PATIENCE = 8
+# those up to the best one, if that is more. So many of them, each worse than the one
+# before, are enough.
+PATIENCE, WORSE_IN_A_ROW = 8, 5
 # How the names of hyperparameters end of which more acts late, and less does.
 REGULARIZERS = ("dropout", "smoothing", "decay")
 LATE_IF_MORE, LATE_IF_LESS = (*REGULARIZERS, "layers", "warmup_steps"), ("rate",)
@@ -309,9 +311,12 @@ def tips(known: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def has_settled(record: TrialRecord) -> bool:
-    """Returns whether a training's best epoch was too long ago."""
+    """Returns whether a training's best epoch is long past, or it gets ever worse."""
     best = record.best_epoch or 0
-    return len(record.epochs) - best >= max(PATIENCE, best / 2)
+    since = [epoch["score"] for epoch in record.epochs[max(best - 1, 0) :]]
+    worse = [abs(score - since[0]) for score in since[1:]][-WORSE_IN_A_ROW:]
+    falls = len(worse) == WORSE_IN_A_ROW and all(map(lt, worse, worse[1:]))
+    return falls or len(record.epochs) - best >= max(PATIENCE, best / 2)
 
 
 def lineage(record: TrialRecord, known: Sequence[TrialRecord]) -> Iterator[TrialRecord]:

@@ -280,3 +280,15 @@ def test_a_long_training_has_more_patience():
     assert not halving.has_settled(record(0, [*scores, *[9.0] * 14]))
     assert halving.has_settled(record(0, [*scores, *[9.0] * 15]))
     assert halving.has_settled(record(0, [*scores[:10], *[9.0] * 8]))
+
+
+def test_a_training_that_gets_ever_worse_has_settled_sooner():
+    better = [9.0 - epoch / 10 for epoch in range(20)]
+    worse = [8.0 + epoch / 10 for epoch in range(5)]
+    assert halving.has_settled(record(0, [*better, *worse]))
+    assert not halving.has_settled(record(0, [*better, *worse[:4]]))
+    assert not halving.has_settled(record(0, [*better, *worse[:4], worse[2]]))
+    accuracies = TrialRecord("0")
+    for epoch, score in enumerate([*better, *worse]):
+        accuracies.note_epoch(epoch, {}, -score, "max", 1.0)
+    assert halving.has_settled(accuracies)
