@@ -1,8 +1,8 @@
 """What does a search find on Multi30k en-de in the time that one training would take?
 
-Every system has the same wall-clock on the same machine, compilation included, and the same
-text and tokenizer. All choose trials and epochs by the BLEU of the validation lines,
-translated greedily after each epoch, and are judged by that of 4 beams. The systems:
+Every system has the same wall-clock on the same machine, compilation included, and the
+same text and tokenizer. All choose trials and epochs by the BLEU of the validation
+lines, translated greedily after each epoch, and are judged by that of 4 beams:
 
 - default: the hand-picked recipe `multi30k`, trained for the whole time.
 - tuned: `tuning.tune_translation` around that recipe: it is the first trial.
