@@ -49,9 +49,9 @@ UNCHECKED = {
     "decoding.Sample.choose": LOOP,
     "models.EncoderModel.configure": "the constructor calls it, with what it checked",
     "training.MaskedAccuracy.token_values": HOOK,
-    "training.MaskedAccuracy.known_values": HOOK,
+    "training.MaskedAccuracy.recorded_values": HOOK,
     "training.TokenCrossentropy.token_values": HOOK,
-    "training.TokenCrossentropy.known_values": HOOK,
+    "training.TokenCrossentropy.recorded_values": HOOK,
 }
 
 

@@ -3,6 +3,8 @@
 Shapes: N tokens, D model_dim, V vocabulary, R rows of a block.
 """
 
+from typing import NamedTuple
+
 import keras
 from keras import ops
 
@@ -130,7 +132,8 @@ def projected_crossentropy(
     and `consistency` times the weighted divergence of pairs, if any are given. Tokens
     of weight 0 are passed over; the others are taken a block of rows at a time, and the
     gradient is computed beside the loss, while a block's logits are at hand. So memory
-    is O((N + V) D), and padding costs nothing.
+    is O((N + V) D), and padding costs nothing. The price: the loss alone takes as long
+    as with its gradient, and on TensorFlow and JAX it has no second derivative.
 
     Shapes: hidden `(..., D)`, N vectors; kernel `(D, V)`, of the same dtype; labels and
     weights `(N,)`. No token of a pair has weight 0.
@@ -159,7 +162,7 @@ def _blockwise(
     hidden, kernel, labels, weights, label_smoothing, pairs=None, consistency=0.0
 ):
     """Does what `projected_crossentropy` does, for the rows of one device."""
-    blocks = _Blocks(
+    blocks = _TokenBlocks(
         labels, weights, kernel.shape[-1], label_smoothing, pairs, consistency
     )
     hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
@@ -167,22 +170,25 @@ def _blockwise(
     @autodiff.custom_gradient
     def crossentropy(hidden, kernel):
         transposed = ops.transpose(kernel)  # (V, D)
-        mean = ops.mean(ops.cast(kernel, "float32"), axis=-1, keepdims=True)  # (D, 1)
+        kernel_mean = ops.mean(ops.cast(kernel, "float32"), axis=-1, keepdims=True)
+        separate_target = blocks.separates_target(kernel)
 
-        def body(start, loss, each, d_hidden, d_kernel):
-            block = blocks.loss(start, hidden, kernel, mean)
-            vectors, added, each_added, d_logits, scale = block
-            each = ops.slice_update(each, (start,), each_added)
-            d_logits = ops.cast(d_logits, kernel.dtype)  # (R, V)
-            inner = ops.matmul(d_logits, transposed) * scale
-            d_hidden = ops.slice_update(d_hidden, (start, 0), inner)
-            outer = ops.matmul(ops.transpose(vectors * scale), d_logits)  # (D, V)
-            d_kernel = d_kernel + ops.cast(outer, "float32")
-            return start + blocks.rows, loss + added, each, d_hidden, d_kernel
+        def add_block(start, loss, crossentropies, d_hidden, d_kernel):
+            block = blocks.compute(start, hidden, kernel, kernel_mean, separate_target)
+            crossentropies = ops.slice_update(
+                crossentropies, (start,), block.crossentropies
+            )
+            d_logits = ops.cast(block.d_logits, kernel.dtype)  # (R, V)
+            d_vectors = ops.matmul(d_logits, transposed) * block.scale
+            d_hidden = ops.slice_update(d_hidden, (start, 0), d_vectors)
+            scaled = ops.transpose(block.vectors * block.scale)  # (D, R)
+            d_kernel = d_kernel + ops.cast(ops.matmul(scaled, d_logits), "float32")
+            loss = loss + block.loss
+            return start + blocks.rows, loss, crossentropies, d_hidden, d_kernel
 
-        _, loss, each, d_hidden, d_kernel = ops.while_loop(
-            blocks.has_begun,
-            body,
+        _, loss, crossentropies, d_hidden, d_kernel = ops.while_loop(
+            blocks.has_more,
+            add_block,
             (
                 ops.zeros((), "int32"),
                 ops.zeros((), "float32"),
@@ -191,11 +197,13 @@ def _blockwise(
                 ops.zeros(kernel.shape, "float32"),
             ),
         )
-        each = ops.take(each, blocks.place, axis=0)
+        crossentropies = ops.take(crossentropies, blocks.place, axis=0)
         d_hidden = ops.take(d_hidden, blocks.place, axis=0)
-        if blocks.are_factored(kernel):
-            inner, outer = blocks.target_gradients(hidden, transposed, mean)
-            d_hidden, d_kernel = d_hidden - inner, d_kernel - outer
+        if separate_target:
+            hidden_part, kernel_part = blocks.target_gradients(
+                hidden, transposed, kernel_mean
+            )
+            d_hidden, d_kernel = d_hidden - hidden_part, d_kernel - kernel_part
 
         def gradient(upstream):
             return tuple(
@@ -204,14 +212,34 @@ def _blockwise(
             )
 
         # One tensor: torch's functions of a gradient of their own give one.
-        return ops.concatenate([loss[None], each]), gradient
+        return ops.concatenate([loss[None], crossentropies]), gradient
 
-    both = crossentropy(hidden, kernel)
-    return both[0], ops.stop_gradient(both[1:])
+    loss_and_crossentropies = crossentropy(hidden, kernel)
+    return loss_and_crossentropies[0], ops.stop_gradient(loss_and_crossentropies[1:])
 
 
-class _Blocks:
-    """The tokens of weight not 0, in blocks of rows.
+class _Block(NamedTuple):
+    """What a block of R rows adds to the loss and to its gradient.
+
+    Attributes:
+        vectors: The rows of `hidden`, `(R, D)`.
+        loss: Sum of the weighted losses, and of divergences, a scalar.
+        crossentropies: Each row's own, without weight and smoothing, `(R,)`.
+        d_logits: `(R, V)`. Times `scale` it is the gradient of the loss for the logits,
+            `w (softmax - target)`, or `w softmax` where the target is left to
+            `target_gradients`.
+        scale: `(R, 1)`, or `(1, 1)` for all rows.
+    """
+
+    vectors: Tensor
+    loss: Tensor
+    crossentropies: Tensor
+    d_logits: Tensor
+    scale: Tensor
+
+
+class _TokenBlocks:
+    """The tokens of weight not 0, here the real ones, in blocks of rows.
 
     Attributes:
         rows: Number of rows R of a block.
@@ -231,62 +259,64 @@ class _Blocks:
         # By sums, not by a sort: in one XLA program with a sort, dropout takes many
         # times as long on a CPU.
         real = weights != 0
-        before = ops.cumsum(ops.cast(real, "int32"))
-        self._count = before[-1]
+        so_far = ops.cumsum(ops.cast(real, "int32"))  # Each counts itself.
+        self._count = so_far[-1]
         length = ops.shape(labels)[0]
         index = ops.arange(length, dtype="int32")
-        self.place = ops.where(real, before - 1, self._count + index - before)
+        self.place = ops.where(real, so_far - 1, self._count + index - so_far)
         if pairs is not None:
             paired = pairs.weights != 0
             alone = ops.logical_and(real, ops.logical_not(paired))
-            before = ops.cumsum(ops.cast(alone, "int32"))
-            self.place = ops.where(alone, pairs.count + before - 1, self.place)
+            so_far = ops.cumsum(ops.cast(alone, "int32"))
+            self.place = ops.where(alone, pairs.count + so_far - 1, self.place)
             self.place = ops.where(paired, pairs.place, self.place)
         self.size = length + -length % self.rows
         self._order = ops.scatter(self.place[:, None], index, (self.size,))
 
-    def has_begun(self, start, *_):
-        """Whether a real token stands at `start` or behind it."""
+    def has_more(self, start, *_):
+        """Whether a real token stands at `start` or after it."""
         return start < self._count
 
-    def are_factored(self, kernel):
-        """Whether `loss` leaves the gradient in factors, without the target's part.
+    def separates_target(self, kernel):
+        """Whether the target's part of `w (softmax - target)` is computed by itself.
 
-        That saves passes over the logits, of which XLA has none to save. Where the
-        target's part takes most of it away again, half a precision has no digits left.
+        For all tokens at once, by `target_gradients`: that saves passes over a block's
+        logits. XLA makes one in any case. In half precision the two parts, each rounded
+        by itself, would cancel to few digits; and the divergence of pairs needs the
+        whole gradient of the logits.
         """
-        dtype = keras.backend.standardize_dtype(kernel.dtype)
-        plain = dtype == "float32" and self._pairs is None
-        return plain and not tracing.is_compiled_by_xla(kernel)
+        if keras.backend.standardize_dtype(kernel.dtype) != "float32":
+            return False
+        return self._pairs is None and not tracing.is_compiled_by_xla(kernel)
 
-    def loss(self, start, hidden, kernel, mean):
-        """Computes a block of rows.
-
-        Returns its vectors `(R, D)`, its loss, each token's plain crossentropy `(R,)`,
-        and `(R, V)` and `(R, 1)` whose product is the gradient of the loss for the
-        logits; except for what `target_gradients` returns, where they `are_factored`.
-        """
+    def compute(self, start, hidden, kernel, kernel_mean, separate_target):
+        """Computes the `_Block` of the rows from `start` on."""
         tokens = ops.slice(self._order, (start,), (self.rows,))
         labels, weights, in_range = (
             ops.take(x, tokens, axis=0)
             for x in (self._labels, self._weights, self._in_range)
         )
-        last = start + ops.arange(self.rows, dtype="int32") >= self._count
-        weights = ops.where(last, 0.0, weights)  # (R,)
+        is_filler = start + ops.arange(self.rows, dtype="int32") >= self._count
+        weights = ops.where(is_filler, 0.0, weights)  # (R,)
         vectors = ops.take(hidden, tokens, axis=0)  # (R, D)
         logits = ops.cast(ops.matmul(vectors, kernel), "float32")  # (R, V)
-        each, chosen, exponentials, total, largest = _compute_losses(labels, logits)
-        losses = each
-        if self._label_smoothing:
-            means = ops.matmul(ops.cast(vectors, "float32"), mean)  # (R, 1)
-            losses = each + self._label_smoothing * (chosen - ops.squeeze(means, -1))
-        losses, each = (
-            ops.where(weights != 0, ops.where(in_range, x, float("nan")), 0.0)
-            for x in (losses * weights, each)
+        crossentropies, chosen, exponentials, total, largest = _compute_losses(
+            labels, logits
         )
-        weights, loss = ops.where(in_range, weights, 0.0), ops.sum(losses)
-        if self.are_factored(kernel):
-            return vectors, loss, each, exponentials, weights[:, None] / total
+        losses = crossentropies
+        if self._label_smoothing:
+            mean_logits = ops.matmul(ops.cast(vectors, "float32"), kernel_mean)
+            mean_logits = ops.squeeze(mean_logits, -1)  # (R,)
+            losses = losses + self._label_smoothing * (chosen - mean_logits)
+        losses, crossentropies = (
+            ops.where(weights != 0, ops.where(in_range, x, float("nan")), 0.0)
+            for x in (losses * weights, crossentropies)
+        )
+        loss = ops.sum(losses)
+        weights = ops.where(in_range, weights, 0.0)  # A wrong label has no gradient.
+        if separate_target:
+            scale = weights[:, None] / total
+            return _Block(vectors, loss, crossentropies, exponentials, scale)
         d_logits = _logits_gradient(
             labels, exponentials, total, weights, self._label_smoothing
         )
@@ -296,19 +326,20 @@ class _Blocks:
             probs = exponentials / total
             apart, d_apart = divergence(log_probs, probs, weights)
             loss, d_logits = loss + apart, d_logits + d_apart
-        return vectors, loss, each, d_logits, ops.ones((1, 1), kernel.dtype)
+        scale = ops.ones((1, 1), kernel.dtype)
+        return _Block(vectors, loss, crossentropies, d_logits, scale)
 
-    def target_gradients(self, hidden, transposed, mean):
-        """Computes both factors' gradients of the logits' mean under the target.
+    def target_gradients(self, hidden, transposed, kernel_mean):
+        """Computes the target's part of both gradients, `(N, D)` and `(D, V)`.
 
-        Returns tensors `(N, D)` and `(D, V)`.
+        It is the gradient of the logits' mean under the target, times the weights.
         """
         vocabulary_size = transposed.shape[0]
         weights = ops.where(self._in_range, self._weights, 0.0)[:, None]  # (N, 1)
-        chosen = (1 - self._label_smoothing) * weights
+        on_label = (1 - self._label_smoothing) * weights
         spread = self._label_smoothing * weights
-        inner = chosen * ops.take(transposed, self._labels, axis=0)
-        inner = inner + spread * ops.transpose(mean)
-        outer = ops.segment_sum(chosen * hidden, self._labels, vocabulary_size)
+        hidden_part = on_label * ops.take(transposed, self._labels, axis=0)
+        hidden_part = hidden_part + spread * ops.transpose(kernel_mean)
+        kernel_part = ops.segment_sum(on_label * hidden, self._labels, vocabulary_size)
         everywhere = ops.sum(spread * hidden, axis=0) / vocabulary_size  # (D,)
-        return inner, ops.transpose(outer) + everywhere[:, None]
+        return hidden_part, ops.transpose(kernel_part) + everywhere[:, None]

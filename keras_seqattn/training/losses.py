@@ -50,10 +50,11 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     On TensorFlow and JAX, logits that `layers.TokenLogits` or
     `layers.PositionalEmbedding` computed while training are not used: the loss is
-    computed from their factors, over real tokens alone, and a compiled program that
-    needs the logits for nothing else leaves them out. Computed so it has no second
-    derivatives: JAX and TensorFlow raise an error of theirs. The loss of plain logits
-    has them.
+    computed from their factors, over real tokens alone, and a compiled program leaves
+    the logits out. It keeps them where something else needs them: `MaskedAccuracy`,
+    and, where there are sample weights, the other metrics too. Computed so it has no
+    second derivatives: JAX and TensorFlow raise an error of theirs. The loss of plain
+    logits has them.
 
     Shapes: B batch, T target length, V vocabulary.
 
@@ -85,7 +86,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         ValueError: If an argument is out of its range, shapes do not fit, or, where
             the values can be read (outside a compiled program), a label is neither
             `pad_id` nor an integer in [0, V). Inside a compiled program a label out
-            of range makes the loss NaN, and adds nothing to the gradients.
+            of range makes the loss NaN, whatever its weight, and adds nothing to the
+            gradients.
 
     Example:
         >>> import numpy as np
@@ -133,20 +135,24 @@ class MaskedCrossentropy(keras.losses.Loss):
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
         )
-        factors, pairs = factors_of(y_pred), None
+        pairs = None
         if self.consistency:
             self._check_pieces(logits.shape[-1])
             pairs = find_pairs(labels, weights, ops.shape(y_true)[1], self._pieces)
+        factors = factors_of(y_pred)
         if factors is not None:
-            loss, each = self._projected(factors, labels, weights, pairs)
+            loss, crossentropies = self._projected(factors, labels, weights, pairs)
             if sample_weight is None:
-                keep_crossentropies(y_pred, y_true, self.pad_id, each)
+                # Of a token of weight 0 there is none, where a metric may count it.
+                keep_crossentropies(y_pred, y_true, self.pad_id, crossentropies)
         else:
             loss = super().__call__(labels, logits, weights)
             if pairs is not None:
                 loss = loss + self._divergence(logits, weights, pairs)
         if self.normalize_by is not None:
             return loss / self.normalize_by
+        # Keras has divided this replica's mean by the number of replicas, whose losses
+        # are summed. Each mean counts by its share of the tokens.
         return mean_among_replicas(loss, ops.sum(weights))
 
     def _check_pieces(self, vocabulary_size):
@@ -158,7 +164,7 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     def _projected(self, factors, labels, weights, pairs):
         """Returns the loss, of the logits' factors, and each token's crossentropy."""
-        total, each = projected_crossentropy(
+        total, crossentropies = projected_crossentropy(
             factors.hidden,
             factors.kernel,
             labels,
@@ -167,7 +173,8 @@ class MaskedCrossentropy(keras.losses.Loss):
             pairs,
             self.consistency,
         )
-        return self._reduced(total, weights), each
+        total = total + _nan_if_wrong(labels, factors.kernel.shape[-1], self.pad_id)
+        return self._reduced(total, weights), crossentropies
 
     def _divergence(self, logits, weights, pairs):
         """Returns what the pairs add to the loss of logits."""
@@ -178,8 +185,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         """Makes a weighted sum the loss that Keras's reduction would."""
         if self.normalize_by is None:
             total = ops.divide_no_nan(total, ops.sum(weights))
-        # Keras's reduction, of one value, for what it does under replicas.
-        return _Given(self.reduction)(ops.zeros((1,)), ops.reshape(total, (1,)))
+        return _Reduction(self.reduction)(ops.zeros((1,)), ops.reshape(total, (1,)))
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns each token's loss `(N,)` for labels `(N,)`, logits `(N, V)`."""
@@ -212,7 +218,8 @@ def linear_crossentropy(
 
     It is `MaskedCrossentropy` of the logits `hidden . kernel`, over the real tokens
     alone: a block of tokens at a time, the gradient beside the loss, while the block's
-    logits are at hand. So memory is O((B T + V) D), not O(B T V).
+    logits are at hand. So memory is O((B T + V) D), not O(B T V), and the loss alone
+    takes as long as with its gradient.
     Shapes: B batch, T target length, D model_dim, V vocabulary.
 
     Args:
@@ -264,6 +271,7 @@ def linear_crossentropy(
     if 0 in hidden.shape[:2]:
         return ops.cast(ops.sum(hidden), "float32")
     total, _ = projected_crossentropy(hidden, kernel, labels, weights, smoothing)
+    total = total + _nan_if_wrong(labels, kernel.shape[-1], pad_id)
     return ops.divide_no_nan(total, ops.sum(weights))
 
 
@@ -271,12 +279,15 @@ def _piece(name, value):
     return arguments.text(name, value) or arguments.refuse(name, value, "not empty")
 
 
-class _Given(keras.losses.Loss):
-    """Reduces losses that are computed already."""
+class _Reduction(keras.losses.Loss):
+    """Keras's reduction, of one loss that is already computed.
+
+    A mean it also divides by the number of replicas, by a function that is private.
+    """
 
     def __init__(self, reduction):
         # A name of its own: TensorFlow takes none that begins as the class's does.
-        super().__init__(name="given", reduction=reduction, dtype="float32")
+        super().__init__(name="reduction", reduction=reduction, dtype="float32")
 
     def call(self, y_true, y_pred):
         """Returns `y_pred`."""
@@ -343,6 +354,7 @@ def _has_unknown_rank(x):
 def _check_labels(name, labels, vocabulary_size, pad_id):
     """Raises if a label is out of range, where labels can be read."""
     try:
+        # `tracing.known_values` would read those of torch on a GPU too, and wait.
         labels = np.asarray(labels)
     except (NotImplementedError, TypeError, RuntimeError):
         return  # Being traced, or on another device: of a wrong label the loss is NaN.
@@ -354,6 +366,13 @@ def _check_labels(name, labels, vocabulary_size, pad_id):
             f"`{name}` must hold token ids in [0, {vocabulary_size}), the logits' "
             f"vocabulary, or `pad_id`={pad_id}. Received: {name} with {wrong[0]}."
         )
+
+
+def _nan_if_wrong(labels, vocabulary_size, pad_id):
+    """Returns NaN if a label is out of range, where it may have weight 0, else 0."""
+    wrong = ops.logical_or(labels < 0, labels >= vocabulary_size)
+    wrong = ops.logical_and(wrong, labels != pad_id)
+    return ops.where(ops.any(wrong), float("nan"), 0.0)
 
 
 def _fits(shape, expected):

@@ -35,12 +35,12 @@ class TokenMean(keras.metrics.Mean):
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
         )
-        values = self.known_values(y_true, y_pred)
+        values = self.recorded_values(y_true, y_pred)
         if values is None:
             values = self.token_values(labels, logits)
         super().update_state(values, weights)
 
-    def known_values(self, y_true: Tensor, y_pred: Tensor) -> Tensor | None:
+    def recorded_values(self, y_true: Tensor, y_pred: Tensor) -> Tensor | None:
         """Returns the tensor `(N,)` that the loss has computed already, or None."""
         return None
 
@@ -100,7 +100,7 @@ class TokenCrossentropy(TokenMean):
         """Returns the crossentropy `(N,)` of each token."""
         return token_crossentropy(labels, logits, self.pad_id)
 
-    def known_values(self, y_true: Tensor, y_pred: Tensor) -> Tensor | None:
+    def recorded_values(self, y_true: Tensor, y_pred: Tensor) -> Tensor | None:
         """Returns what `MaskedCrossentropy` recorded with the logits."""
         return crossentropies_of(y_pred, y_true, self.pad_id)
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seqattn.backend.compile import CompiledFunction
 from keras_seqattn.layers import PositionalEmbedding, TokenLogits
 from keras_seqattn.layers.embedding.logits import factors_of, keep_factors
 from keras_seqattn.training import (
@@ -92,6 +93,25 @@ def test_a_label_out_of_range_is_nan_without_gradient():
     assert not gradient[1, 3].any()
     assert not gradient[2, 4].any()
     assert gradient[1, 2].all()
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
+def test_a_label_out_of_range_is_nan_even_of_weight_zero():
+    """In a compiled program, by factors as by logits."""
+    wrong, weights = LABELS.copy(), np.ones(SHAPE, "float32")
+    wrong[1, 3], weights[1, 3] = V, 0.0
+
+    def losses(labels):
+        hidden, kernel = map(ops.convert_to_tensor, (HIDDEN, KERNEL))
+        loss, logits = MaskedCrossentropy(0.1), ops.matmul(hidden, kernel)
+        plain = loss(labels, logits, weights)
+        factored = loss(labels, keep_factors(logits, hidden, kernel), weights)
+        linear = linear_crossentropy(hidden, kernel, labels, sample_weight=weights)
+        return ops.stack([plain, factored, linear])
+
+    program = CompiledFunction(losses)
+    assert np.isfinite(program(LABELS)).all()
+    assert np.isnan(program(wrong)).all()
 
 
 def test_nothing_but_padding_is_zero():

@@ -1,12 +1,18 @@
 """Logits over a vocabulary, and what they carry: the vectors and kernel they are of.
 
-A loss over a large vocabulary needs the factors of the logits, not the logits: computed
-from them, over the real tokens alone, a training step takes a half to two thirds of the
-time it takes otherwise (`benchmarks/paths.py`, row "factors"). But `fit` calls the
-model as `model(x, training=True)`, which returns logits, and hands the loss and the
-metrics these and nothing else, on all three trainers. So the layers that make logits
-keep the factors with them, as Keras keeps masks with tensors. This is the only such
-record here.
+While training, `TokenLogits.call` and `PositionalEmbedding.call` record with the logits
+their factors, hidden vectors and kernel (`keep_factors`). `MaskedCrossentropy` reads
+these (`factors_of`), and records with the same logits each token's crossentropy
+(`keep_crossentropies`), which `TokenCrossentropy` and `Perplexity` read
+(`crossentropies_of`). A record lasts as long as its tensor. Any operation on the logits
+makes another tensor, without factors: the loss is then computed from that one, with the
+same numbers, and all logits are held. No other tensors here carry records.
+
+Why: a loss over a large vocabulary needs the factors of the logits, not the logits.
+Computed from them, over the real tokens alone, a training step takes a half to two
+thirds of the time it takes otherwise (`benchmarks/paths.py`, row "factors"). But `fit`
+calls the model as `model(x, training=True)`, which returns logits, and hands the loss
+and the metrics these and nothing else, on all three trainers.
 
 Tried in its place: `Model.compute_loss`, which is given `x` too, computes the vectors
 again. What `fit` computed before is then unused, and a compiled program leaves most of
@@ -33,20 +39,27 @@ from keras_seqattn.backend import tracing
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent
 
-_NAME = "_keras_seqattn_factors"
-_OF_JAX = {}  # by the id of a tensor, where tensors take no attributes
+# Records are attributes of a tensor. Tracers of JAX take none: theirs lie here, each by
+# the tracer's id and the record's name, behind a weak reference to the tracer.
+_FACTORS, _CROSSENTROPIES = "_keras_seqattn_factors", "_keras_seqattn_crossentropies"
+_OF_TRACERS = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-    """Holds what logits are the product of, `(..., D)` and `(D, V)`.
-
-    `losses` is what a loss has computed from them: see `keep_crossentropies`.
-    """
+    """Holds what logits are the product of, `(..., D)` and `(D, V)`."""
 
     hidden: Any
     kernel: Any
-    losses: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossentropies:
+    """Holds each token's crossentropy, and which labels and padding it is of."""
+
+    labels: Any
+    pad_id: int
+    values: Any
 
 
 def keep_factors(logits: Any, hidden: Any, kernel: Any) -> Any:
@@ -56,62 +69,61 @@ def keep_factors(logits: Any, hidden: Any, kernel: Any) -> Any:
     compiled program leaves out their product. On torch, which has computed it by then,
     nothing is recorded.
     """
-    symbolic = isinstance(logits, keras.KerasTensor)
+    is_symbolic = isinstance(logits, keras.KerasTensor)
     is_empty = 0 in logits.shape  # What is computed a block at a time needs a token.
-    if not symbolic and not is_empty and tracing.leaves_out_unused():
-        factors = Factors(hidden, kernel)
-        _write(logits, factors)
-        outside = _outside_of_gradient(logits)
-        if outside is not logits:  # where the factors do not exist
-            _write(outside, Factors(None, None, factors.losses))
+    if not is_symbolic and not is_empty and tracing.leaves_out_unused():
+        _write(logits, _FACTORS, Factors(hidden, kernel))
     return logits
 
 
 def factors_of(logits: Any) -> Factors | None:
     """Returns what `keep_factors` recorded of logits, or None."""
-    factors = _read(logits)
-    return None if factors is None or factors.hidden is None else factors
+    return _read(logits, _FACTORS)
 
 
 def keep_crossentropies(logits: Any, labels: Any, pad_id: int, values: Any) -> None:
-    """Records each token's crossentropy with the factors, for metrics after the loss.
+    """Records each token's crossentropy with the logits, for metrics after the loss.
 
     The logits are `(B, T, V)`, the labels `(B, T)`, the values float32 `(B * T,)`; the
     label `pad_id` does not count.
     """
-    factors = _read(logits)
-    if factors is not None:
-        # A gradient ends here, so on JAX the values are known outside of it too.
-        factors.losses.update(
-            labels=labels, pad_id=pad_id, values=ops.stop_gradient(values)
-        )
+    # On JAX the loss is computed within `jax.grad`, and metrics outside of it. There
+    # the logits are their primal, and values that no gradient goes through are known.
+    record = Crossentropies(labels, pad_id, ops.stop_gradient(values))
+    for tensor in (logits, _primal(logits)):
+        _write(tensor, _CROSSENTROPIES, record)
 
 
 def crossentropies_of(logits: Any, labels: Any, pad_id: int) -> Any:
     """Returns what `keep_crossentropies` recorded for the very same labels, or None."""
-    factors = _read(logits)
-    if factors is None or factors.losses.get("labels") is not labels:
+    record = _read(logits, _CROSSENTROPIES)
+    if record is None or record.labels is not labels or record.pad_id != pad_id:
         return None
-    return factors.losses["values"] if factors.losses["pad_id"] == pad_id else None
+    return record.values
 
 
-def _write(tensor, factors):
+def _write(tensor, name, record):
+    """Keeps a record of a tensor for as long as the tensor lives."""
     try:
-        # Even factors that refer to the tensor's own graph are freed with it.
-        setattr(tensor, _NAME, factors)
-    except AttributeError:  # JAX's arrays and tracers take none.
-        key = id(tensor)
-        reference = weakref.ref(tensor, lambda _: _OF_JAX.pop(key, None))
-        _OF_JAX[key] = reference, factors
+        # Even a record that refers to the tensor's own graph is freed with it.
+        setattr(tensor, name, record)
+    except AttributeError:
+        key = id(tensor), name
+        reference = weakref.ref(tensor, lambda _: _OF_TRACERS.pop(key, None))
+        _OF_TRACERS[key] = reference, record
 
 
-def _read(tensor):
-    reference, factors = _OF_JAX.get(id(tensor), (lambda: None, None))
-    return factors if reference() is tensor else getattr(tensor, _NAME, None)
+def _read(tensor, name):
+    """Returns the record of this name that `_write` kept of a tensor, or None."""
+    reference, record = _OF_TRACERS.get((id(tensor), name), (None, None))
+    # The id may once have been that of another tensor.
+    if reference is not None and reference() is tensor:
+        return record
+    return getattr(tensor, name, None)
 
 
-def _outside_of_gradient(tensor):
-    """Returns what a function that JAX differentiates returns for this tensor.
+def _primal(tensor):
+    """Returns the tensor that this one is outside `jax.grad`: its primal, or itself.
 
     JAX has no way to hand on what a gradient computes beside its function's results:
     https://github.com/jax-ml/jax/issues/5131

@@ -14,8 +14,8 @@ from keras_seqattn.layers.attention.kernels.chunked.blocks import map_blocks
 from keras_seqattn.layers.attention.kernels.chunked.pairs import BlockPairs
 
 
-class PairBias:
-    """A bias with a number for each pair: rank 4, broadcasts to `(B, H, T, S)`."""
+class BlockTensorBias:
+    """A bias that is a tensor of rank 4, which broadcasts to `(B, H, T, S)`."""
 
     def __init__(self, pairs: BlockPairs, values: Tensor) -> None:
         self._pairs, self._values = pairs, values
@@ -32,24 +32,27 @@ class PairBias:
 
         `ds` computes a block `(B, G, s, R, t)` of the scores' gradient from i, j and
         the blocks i of `q_blocks`, which have the query blocks on the first axis. The
-        result is in float32.
+        result is in float32. Each pair has its place in it, so all are visited: of
+        those that do not see each other ds is 0.
         """
-        shared = [axis for axis in range(5) if self._keys_first.shape[axis] == 1]
-        numbers = ops.arange(self._pairs.kv.count, dtype="int32")
-        zeros = ops.zeros_like(self.block(0, 0), dtype="float32")
-        row = ops.zeros((self._pairs.kv.count, *ops.shape(zeros)), "float32")
+        count = self._pairs.kv.count
+        kv_numbers = ops.arange(count, dtype="int32")
+        broadcast = [axis for axis in range(5) if self._keys_first.shape[axis] == 1]
+        like_block = ops.zeros_like(self.block(0, 0), dtype="float32")
+        like_row = ops.zeros((count, *ops.shape(like_block)), "float32")
 
         def of_q_block(i, *q_block):
             def of_pair(j, _):
-                return (ops.sum(ds(i, j, *q_block), axis=shared, keepdims=True),)
+                return (ops.sum(ds(i, j, *q_block), axis=broadcast, keepdims=True),)
 
-            return map_blocks(of_pair, (numbers,), (zeros,))
+            return map_blocks(of_pair, (kv_numbers,), (like_block,))
 
-        (x,) = map_blocks(of_q_block, q_blocks, (row,))  # (N, M, B, G, s, R, t)
+        (x,) = map_blocks(of_q_block, q_blocks, (like_row,))  # (N, M, B, G, s, R, t)
         _, _, target, source = ops.shape(self._values)
-        # A number that serves all queries, or all keys, is in each of their blocks.
-        blocks = [axis for axis in (0, 1) if self._values.shape[axis + 2] == 1]
-        x = ops.sum(x, axis=blocks, keepdims=True) if blocks else x
+        # Where one value serves all queries, or all keys, each block has a part of its
+        # gradient.
+        in_parts = [axis for axis in (0, 1) if self._values.shape[axis + 2] == 1]
+        x = ops.sum(x, axis=in_parts, keepdims=True) if in_parts else x
         x = ops.transpose(x, (2, 3, 5, 0, 6, 1, 4))  # (B, G, R, N, t, M, s)
         batch, groups, repeats, n, t, m, s = ops.shape(x)
         x = ops.reshape(x, (batch, groups * repeats, n * t, m * s))
@@ -57,48 +60,50 @@ class PairBias:
 
 
 class BlockDistanceBias:
-    """A bias `(H or 1, T + S - 1)`, a number for each distance: see `DistanceBias`."""
+    """A bias `(H or 1, T + S - 1)`, a value for each distance: see `DistanceBias`."""
 
     def __init__(self, pairs: BlockPairs, values: Tensor) -> None:
         self._pairs, self._distances = pairs, ops.shape(values)[1]
         is_shared = values.shape[0] == 1
         self._heads = (1, 1) if is_shared else (pairs.groups, pairs.repeats)
         self._shared = (0, 1, 3) if is_shared else (0,)
-        # From the farthest key back, with the distances of the padding of both.
+        # A block has its keys first, so that `relative_shift` wants the value of query
+        # i and key j at i - j + S - 1, and not at j - i + T - 1. The distances of the
+        # padding are added: S and T are those of all blocks.
         padding = ((0, 0), (pairs.kv.padding, pairs.q.padding))
-        self._values = ops.pad(ops.flip(values, 1), padding)
+        self._flipped = ops.pad(ops.flip(values, 1), padding)
 
     def block(self, i: int | Tensor, j: int | Tensor) -> Tensor:
         """Returns a block `(1, G, s, R, t)`, or `(1, 1, s, 1, t)`."""
-        x = relative_shift(self._slice(self._values, i, j), self._pairs.kv.length)
+        x = relative_shift(self._slice(self._flipped, i, j), self._pairs.kv.length)
         x = ops.reshape(x, (1, *self._heads, *ops.shape(x)[1:]))  # (1, G, R, s, t)
         return ops.swapaxes(x, 2, 3)
 
     def gradient(
         self, ds: Callable[..., Tensor], q_blocks: tuple[Tensor, ...]
     ) -> Tensor:
-        """Sums the ds of each distance, in float32: see `PairBias.gradient`."""
-        heads = self._values.shape[0]
+        """Sums the ds of each distance, in float32: see `BlockTensorBias`."""
+        heads = self._flipped.shape[0]
 
-        def add_q_block(i, total):
+        def add_q_block(i, d_flipped):
             q_block = [x[i] for x in q_blocks]
 
-            def add_pair(j, total):
+            def add_pair(j, d_flipped):
                 x = ops.sum(ds(i, j, *q_block), axis=self._shared, keepdims=True)
                 x = ops.swapaxes(x, 2, 3)  # (1, G, R, s, t)
                 x = relative_unshift(ops.reshape(x, (heads, *ops.shape(x)[3:])))
-                start = 0, self._start(i, j)
-                return ops.slice_update(total, start, self._slice(total, i, j) + x)
+                x = self._slice(d_flipped, i, j) + x
+                return ops.slice_update(d_flipped, (0, self._start(i, j)), x)
 
-            return ops.fori_loop(*self._pairs.kv_range(i), add_pair, total)
+            return ops.fori_loop(*self._pairs.kv_range(i), add_pair, d_flipped)
 
-        total = ops.zeros_like(self._values, dtype="float32")
-        total = ops.fori_loop(0, self._pairs.q.count, add_q_block, total)
+        zeros = ops.zeros_like(self._flipped, dtype="float32")
+        d_flipped = ops.fori_loop(0, self._pairs.q.count, add_q_block, zeros)
         padding = self._pairs.kv.padding
-        return ops.flip(total[:, padding : padding + self._distances], 1)
+        return ops.flip(d_flipped[:, padding : padding + self._distances], 1)
 
     def _start(self, i, j):
-        """Returns where the distances of a block begin among all."""
+        """Returns where a block's distances begin among all, flipped."""
         kv = self._pairs.kv
         return (kv.count - 1 - j) * kv.length + i * self._pairs.q.length
 

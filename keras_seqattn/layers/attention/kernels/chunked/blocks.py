@@ -28,8 +28,8 @@ class Blocks(NamedTuple):
 
     @classmethod
     def of(cls, total: int | Tensor, longest: int) -> "Blocks":
-        """Divides a sequence evenly into as few blocks as `longest` allows."""
-        if not isinstance(total, int):
+        """Returns as few blocks as `longest` allows, and as short as these can be."""
+        if not isinstance(total, int):  # How short is not known: `length` is no tensor.
             return cls(total, longest, -(-total // longest))
         count = max(1, -(-total // longest))
         return cls(total, max(1, -(-total // count)), count)
@@ -50,7 +50,8 @@ class Blocks(NamedTuple):
     def split(self, x: Tensor, groups: int) -> Tensor:
         """Cuts `(B, L, H, K)` into `(count, B, G, R * length, K)`.
 
-        The heads of a group lie below each other: one product reads their keys.
+        The R heads of a group are stacked as rows, so that one product with the keys
+        they share serves all of them.
         """
         batch, _, heads, width = ops.shape(x)
         repeats = heads // groups
@@ -72,14 +73,17 @@ class Blocks(NamedTuple):
     def blocks_between(
         self, low: int | Tensor | None, high: int | Tensor | None
     ) -> tuple[int | Tensor, int | Tensor]:
-        """Returns the range of blocks that hold `low` to `high`; None is an end."""
+        """Returns the first block that positions `low` to `high` lie in, and the end.
 
-        def number(position):
+        Both positions are included; None is the sequence's own start or end.
+        """
+
+        def block_of(position):
             block = ops.convert_to_tensor(position // self.length, "int32")
             return ops.clip(block, 0, self.count)
 
-        first = 0 if low is None else number(low)
-        return first, self.count if high is None else number(high + self.length)
+        first = 0 if low is None else block_of(low)
+        return first, self.count if high is None else block_of(high + self.length)
 
 
 def map_blocks(
@@ -117,7 +121,8 @@ def scan_blocks(
     """
     results = len(like)
 
-    # Keras stacks only what has the shape and dtype of the carry.
+    # On TensorFlow `ops.scan` stacks only what has the shapes and dtypes of the carry.
+    # So what it carries begins with `like`, and what it stacks with the results.
     def step(carried, block):
         carry, result = function(carried[results:], *block)
         return (*like, *carry), (*result, *carry)
@@ -126,10 +131,10 @@ def scan_blocks(
         return step(carried, (number, *(x[number] for x in blocks)))
 
     numbers = ops.arange(ops.shape(blocks[0])[0], dtype="int32")
-    like_all = (*like, *carry)
+    start = (*like, *carry)
     if blocks[0].shape[0] is None:
         # On TensorFlow `ops.scan` takes several tensors of a known length alone.
-        carried, stacked = ops.scan(step_of_number, like_all, numbers)
+        carried, stacked = ops.scan(step_of_number, start, numbers)
     else:
-        carried, stacked = ops.scan(step, like_all, (numbers, *blocks))
+        carried, stacked = ops.scan(step, start, (numbers, *blocks))
     return carried[results:], stacked[:results]

@@ -1,7 +1,7 @@
 """Attention block by block: O(T + S) memory, for sequences of any length.
 
-    forward: FlashAttention-2, algorithm 1, with the keys first in each block s,
-    so that no product of matrices wants it transposed
+    forward: FlashAttention-2, algorithm 1, with the keys first in a block of scores s,
+    so that no product needs it transposed
         for each query block i:
             row_max, row_sum, acc = -1e30, 0, 0
             for each key/value block j that i sees:
@@ -10,20 +10,25 @@
                 p = exp(s - row_max)
                 row_sum = rescale * row_sum + sum(p)
                 acc = rescale * acc + v[j]^T (p * dropout[i, j])
-            o[i], logsumexp[i] = acc / row_sum, row_max + log(row_sum)
+            o[i], logsumexp[i] = (acc / row_sum)^T, row_max + log(row_sum)
+
+    kept for the backward pass: q, k, v, o, logsumexp and the dropout's seed; the scores
+    s and the dropout are computed again
 
     backward: FlashAttention-2, algorithm 2, from do, the gradient of o
         delta = sum(o * do)
-        for each query block i and key/value block j that i sees:
-            p = exp(s - logsumexp[i]), where s and dropout are computed again
+        for each pair of a query block i and a key/value block j that i sees, in the
+        order of `_backward_once` or `_backward_twice`:
+            p = exp(s - logsumexp[i])
             ds = p * (v[j] do[i]^T * dropout[i, j] - delta[i])
-            dq[i] += ds^T k[j]
+            dq[i]^T += k[j]^T ds
             dk[j] += ds q[i]
             dv[j] += (p * dropout[i, j]) do[i]
-        where the bias is learned, for each such pair once more:
-            dbias[i, j] += ds, computed again
+        where the bias is learned, for each pair, with ds computed once more:
+            dbias[i, j] += ds
 
-`pairs.py` says which blocks see each other, their masks and their dropout; `biases.py`
+`causal` and `window` alone say which blocks see each other: a mask hides keys within a
+block, and skips none. `pairs.py` has these, the masks and the dropout; `biases.py`
 makes bias[i, j] and dbias; `blocks.py` cuts sequences into blocks and loops over them.
 
 Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
@@ -33,12 +38,12 @@ keys. q and do are `(N, B, G, R * t, K or V)`, k and v `(M, B, G, s, K or V)`.
 Reference:
     Milakov & Gimelshein 2018, algorithm 3 (the softmax, block by block); Rabe & Staats
     2021 (attention with it); Dao et al. 2022, algorithm 4 (FlashAttention's backward
-    pass); Dao 2023 (FlashAttention-2: logsumexp). Differs: blocks are cut for a CPU's
-    cache; within a window, the backward pass goes over the blocks twice.
+    pass); Dao 2023 (FlashAttention-2: logsumexp). Differs: each head's scores of a
+    block fit the cache of a CPU's core; within a window, the backward pass goes over
+    the blocks twice.
 """
 
 import functools
-from typing import Any
 
 import keras
 from keras import ops
@@ -48,7 +53,7 @@ from keras_seqattn.backend import autodiff
 from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.kernels.chunked.biases import (
     BlockDistanceBias,
-    PairBias,
+    BlockTensorBias,
 )
 from keras_seqattn.layers.attention.kernels.chunked.blocks import (
     map_blocks,
@@ -68,25 +73,31 @@ def chunked_attention(
     *,
     mask: Tensor | None = None,
     bias: DistanceBias | Tensor | None = None,
-    **options: Any,
+    causal: bool = False,
+    window: int | None = None,
+    offset: int | Tensor = 0,
+    dropout: float = 0.0,
+    seed: int | keras.random.SeedGenerator | None = None,
+    block_length: int | None = None,
 ) -> Tensor:
     """Computes `dot_product_attention` of a scaled query, block by block.
 
     A block of scores that `causal` or `window` hides is not computed. Lengths need not
     be multiples of a block, and may be unknown in a functional model. The mask, of rank
-    4, is not broadcast as a whole, and of a `DistanceBias` not all pairs are made. The
-    options are `causal`, `window`, `offset`, `dropout`, `seed` and
-    the `block_length` of `BlockPairs`.
+    4, and a `DistanceBias` are expanded one block at a time. For `block_length` see
+    `BlockPairs`.
     """
-    pairs = BlockPairs(query, key, mask, **options)
+    pairs = BlockPairs(
+        query, key, mask, causal, window, offset, dropout, seed, block_length
+    )
     key, value = (ops.cast(x, query.dtype) for x in (key, value))
-    make_bias, learned, constant = _bias_of_blocks(pairs, bias)
+    make_bias, learned = _bias_of_blocks(pairs, bias)
 
     @autodiff.custom_gradient
     def attend(query, key, value, *learned):
         q = pairs.q.split(query, pairs.groups)
         k, v = (pairs.kv.split(x, pairs.groups) for x in (key, value))
-        block_bias = make_bias(*learned, *constant)
+        block_bias = make_bias(*learned)
         scores = functools.partial(_scores, pairs, block_bias, k)
         o, logsumexp = _forward(pairs, scores, q, v)
 
@@ -95,18 +106,13 @@ def chunked_attention(
             delta = ops.sum(o * ops.cast(do, "float32"), axis=-1)[..., None, :]
             q_blocks = q, do, logsumexp, delta
             differentiate = functools.partial(_differentiate, pairs, scores, v)
-            backward = _backward_twice if pairs.is_windowed else _backward_once
-            dq, dk, dv = backward(pairs, differentiate, q_blocks, k, v)
-            dq = pairs.q.join(ops.swapaxes(dq, -1, -2))  # (B, T, H, K)
-            gradients = [dq, pairs.kv.join(dk), pairs.kv.join(dv)]
-            if learned:
-
-                def ds(i, j, *q_block):
-                    return pairs.split_heads(differentiate(i, j, *q_block)[1])
-
-                gradients.append(block_bias.gradient(ds, q_blocks))
-            inputs = zip(gradients, (query, key, value, *learned), strict=True)
-            return tuple(ops.cast(x, given.dtype) for x, given in inputs)
+            gradients = _backward(
+                pairs, differentiate, q_blocks, k, v, block_bias if learned else None
+            )
+            inputs = query, key, value, *learned
+            return tuple(
+                ops.cast(dx, x.dtype) for dx, x in zip(gradients, inputs, strict=True)
+            )
 
         return ops.cast(pairs.q.join(o), query.dtype), gradient
 
@@ -114,17 +120,19 @@ def chunked_attention(
 
 
 def _bias_of_blocks(pairs, bias):
-    """Returns a function that makes bias[i, j], and its tensors, learned and constant.
+    """Returns what makes the bias of blocks of its learned tensors, and these tensors.
 
-    Learned tensors are arguments of the function with a gradient of its own.
+    `attend` takes them as arguments, since only arguments get a gradient; a constant
+    tensor is closed over.
     """
     if bias is None:
-        return lambda: None, (), ()
+        return lambda: None, ()
     if not isinstance(bias, DistanceBias):
         values = pairs.broadcast(ops.convert_to_tensor(bias))
-        return functools.partial(PairBias, pairs), (values,), ()
-    make_bias, values = functools.partial(BlockDistanceBias, pairs), (bias.values,)
-    return (make_bias, values, ()) if bias.learned else (make_bias, (), values)
+        return functools.partial(BlockTensorBias, pairs), (values,)
+    if bias.learned:
+        return functools.partial(BlockDistanceBias, pairs), (bias.values,)
+    return functools.partial(BlockDistanceBias, pairs, bias.values), ()
 
 
 def _forward(pairs, scores, q, v):
@@ -142,47 +150,65 @@ def _forward(pairs, scores, q, v):
             new_max = ops.maximum(row_max, largest)
             p, rescale = ops.exp(s - new_max), ops.exp(row_max - new_max)
             row_sum = row_sum * rescale + ops.sum(p, axis=-2, keepdims=True)
-            p = p * pairs.dropout(i, j, p)
-            # p is not yet divided by its sum: products of float16 could overflow.
+            dropped = p * pairs.dropout(i, j, p)
+            # Widened, since the weights are not yet divided by their sum, and their
+            # products with values could overflow float16.
             v_j = ops.swapaxes(widen(v[j]), -1, -2)  # (B, G, V, s)
-            return new_max, row_sum, acc * rescale + _matmul(v_j, p)
+            return new_max, row_sum, acc * rescale + _matmul(v_j, dropped)
 
-        # A hidden pair in a block before the first visible one weighs exp(0) = 1, which
-        # `rescale` makes 0 as soon as one is visible.
+        # While a row has seen only hidden keys, row_max is MASKED_SCORE and each of
+        # them weighs exp(0) = 1. The first visible key makes `rescale` 0, which erases
+        # them.
         start = zero_row + MASKED_SCORE, zero_row, zero_acc
         row_max, row_sum, acc = ops.fori_loop(*pairs.kv_range(i), add_kv_block, start)
-        is_seen = row_max > MASKED_SCORE
-        row_sum = ops.where(is_seen, row_sum, 1.0)
-        logsumexp = ops.where(is_seen, row_max + ops.log(row_sum), EMPTY_ROW)
-        return ops.where(is_seen, acc / row_sum, 0.0), logsumexp
+        sees_any = row_max > MASKED_SCORE
+        row_sum = ops.where(sees_any, row_sum, 1.0)
+        logsumexp = ops.where(sees_any, row_max + ops.log(row_sum), EMPTY_ROW)
+        return ops.where(sees_any, acc / row_sum, 0.0), logsumexp
 
     o, logsumexp = map_blocks(of_q_block, (q,), (zero_acc, zero_row))
     return ops.swapaxes(o, -1, -2), logsumexp
 
 
+def _backward(pairs, differentiate, q_blocks, k, v, learned_bias):
+    """Computes the gradients of query, key and value, and of a bias that is learned."""
+    backward = _backward_twice if pairs.is_windowed else _backward_once
+    dq, dk, dv = backward(pairs, differentiate, q_blocks, k, v)
+    dq = ops.swapaxes(dq, -1, -2)  # (N, B, G, R * t, K)
+    gradients = pairs.q.join(dq), pairs.kv.join(dk), pairs.kv.join(dv)
+    if learned_bias is None:
+        return gradients
+
+    def ds(i, j, *q_block):
+        return pairs.split_heads(differentiate(i, j, *q_block)[1])
+
+    return *gradients, learned_bias.gradient(ds, q_blocks)
+
+
 def _backward_once(pairs, differentiate, q_blocks, k, v):
     """Computes dq `(N, B, G, K, R * t)`, dk and dv, with each pair of blocks once.
 
-    Each key/value block goes over all query blocks; those that do not see it stay as
-    they are.
+    Each key/value block goes over all query blocks; for those that do not see it,
+    nothing is added. Not for a window.
     """
 
-    def add_kv_block(j, totals):
-        dq, dk, dv = totals
-        first, end = pairs.q_range(j)
+    def add_kv_block(j, gradients):
+        dq, dk, dv = gradients
+        first, _ = pairs.q_range(j)  # There is no window: all later ones see j too.
 
         def add_q_block(dkv_j, i, dq_i, *q_block):
             def add():
-                p, ds = differentiate(i, j, *q_block)
-                return dq_i + _dq(k[j], ds), *_add_dkv(dkv_j, p, ds, *q_block)
+                dropped, ds = differentiate(i, j, *q_block)
+                return dq_i + _dq(k[j], ds), *_add_dkv(dkv_j, dropped, ds, *q_block)
 
             if pairs.sees_all:
                 dq_i, *dkv_j = add()
             else:
-                is_seen = ops.logical_and(first <= i, i < end)
-                dq_i, *dkv_j = ops.cond(is_seen, add, lambda: (dq_i, *dkv_j))
+                dq_i, *dkv_j = ops.cond(first <= i, add, lambda: (dq_i, *dkv_j))
             return tuple(dkv_j), (dq_i,)
 
+        # dq goes in a block at a time, and comes out stacked. Carried as a whole, it
+        # would be copied in each step where the backend does not update it in place.
         zeros = _zeros(k[0]), _zeros(v[0])
         dkv_j, (dq,) = scan_blocks(add_q_block, zeros, (dq, *q_blocks), (dq[0],))
         dk, dv = (
@@ -198,7 +224,8 @@ def _backward_once(pairs, differentiate, q_blocks, k, v):
 def _backward_twice(pairs, differentiate, q_blocks, k, v):
     """Computes what `_backward_once` does, dq first, then dk and dv.
 
-    Within a window each block sees few others, and meets no more than those.
+    For a window, within which a block sees few others. Here it meets those alone, each
+    pair twice; `_backward_once` takes a step for every pair, seen or not.
     """
     zero_dq = _zeros(ops.swapaxes(q_blocks[0][0], -1, -2))
     zero_dkv = _zeros(k[0]), _zeros(v[0])
@@ -209,7 +236,7 @@ def _backward_twice(pairs, differentiate, q_blocks, k, v):
 
         return (ops.fori_loop(*pairs.kv_range(i), add_kv_block, zero_dq),)
 
-    def of_kv_block(j, *_):
+    def of_kv_block(j, _):
         def add_q_block(i, dkv_j):
             q_block = [x[i] for x in q_blocks]
             return _add_dkv(dkv_j, *differentiate(i, j, *q_block), *q_block)
@@ -217,11 +244,12 @@ def _backward_twice(pairs, differentiate, q_blocks, k, v):
         return ops.fori_loop(*pairs.q_range(j), add_q_block, zero_dkv)
 
     (dq,) = map_blocks(of_q_block, q_blocks, (zero_dq,))
-    return dq, *map_blocks(of_kv_block, (k, v), zero_dkv)
+    # `differentiate` has k and v: here k says no more than how many blocks there are.
+    return dq, *map_blocks(of_kv_block, (k,), zero_dkv)
 
 
 def _differentiate(pairs, scores, v, i, j, q_i, do_i, logsumexp_i, delta_i):
-    """Computes p after dropout, and ds: of one pair of blocks, `(B, G, s, R * t)`."""
+    """Computes p * dropout, and ds, of one pair of blocks, `(B, G, s, R * t)`."""
     p = ops.exp(scores(i, j, q_i) - logsumexp_i)
     dropout = pairs.dropout(i, j, p)
     dp = _matmul(v[j], ops.swapaxes(do_i, -1, -2)) * dropout
@@ -233,10 +261,10 @@ def _dq(k_j, ds):
     return _matmul(ops.swapaxes(k_j, -1, -2), ds)
 
 
-def _add_dkv(dkv_j, p, ds, q_i, do_i, *_):
+def _add_dkv(dkv_j, dropped, ds, q_i, do_i, *_):
     """Adds what a pair of blocks does to dk[j] and dv[j], `(B, G, s, K or V)`."""
     dk_j, dv_j = dkv_j
-    return dk_j + _matmul(ds, q_i), dv_j + _matmul(p, do_i)
+    return dk_j + _matmul(ds, q_i), dv_j + _matmul(dropped, do_i)
 
 
 def _scores(pairs, bias, k, i, j, q_i):
@@ -255,7 +283,7 @@ def _scores(pairs, bias, k, i, j, q_i):
 
 
 def _matmul(left, right):
-    """Multiplies in the dtype of the inputs, to which p and ds are cast, to float32."""
+    """Casts both to the narrower of their dtypes, multiplies, and returns float32."""
     is_wide = keras.backend.standardize_dtype(left.dtype) == "float32"
     dtype = right.dtype if is_wide else left.dtype
     return ops.cast(

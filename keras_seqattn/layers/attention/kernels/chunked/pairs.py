@@ -1,6 +1,6 @@
-"""What a query block and a key/value block are to each other, whatever their numbers.
+"""Pairs of a query block and a key/value block: which see each other, masks, dropout.
 
-Which blocks see each other, what of a block is masked, and its dropout.
+In this package a pair is one of blocks, not of a query and a key.
 
 Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
 R = H / G, K key_dim; query blocks of t queries, key/value blocks of s keys. Scores are
@@ -17,8 +17,8 @@ from keras_seqattn.backend.random import computed_uniform
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks
 
-# Most queries and keys of a block. With more, its scores leave the cache; with fewer,
-# a loop has too little to do at once.
+# The largest number of queries and of keys in a block. With more, a head's scores of a
+# block do not fit a core's cache; with fewer, a step of a loop has too little to do.
 Q_BLOCK, KV_BLOCK = 1024, 512
 # A window is cut into blocks of about its own length, but not into splinters.
 SHORTEST_BLOCK = 128
@@ -61,7 +61,8 @@ class BlockPairs:
         self.groups: int = key.shape[2]
         self.repeats: int = query.shape[2] // key.shape[2]
         self._offset = offset
-        # A query at position p sees key j where nearest <= p - j <= farthest.
+        # A query at position p sees key j where nearest <= p - j <= farthest. `nearest`
+        # is negative in a window that is not causal: later keys are seen too.
         self._farthest = None if window is None else window - 1
         self._nearest = 0 if causal else None if window is None else 1 - window
         self._mask = None if mask is None else self.put_keys_first(self.broadcast(mask))
@@ -71,12 +72,12 @@ class BlockPairs:
 
     @property
     def is_windowed(self) -> bool:
-        """Whether a block sees few others, on both sides."""
+        """Whether a block, of queries or of keys, sees only those near it."""
         return self._farthest is not None
 
     @property
     def sees_all(self) -> bool:
-        """Whether each query block sees each key/value block."""
+        """Whether all blocks see each other; a mask changes nothing of that."""
         return self._nearest is None
 
     def kv_range(self, i: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
@@ -84,18 +85,16 @@ class BlockPairs:
         first = i * self.q.length + self._offset
         last = first + self.q.length - 1
         low = None if self._farthest is None else first - self._farthest
-        return self.kv.blocks_between(
-            low, None if self._nearest is None else last - self._nearest
-        )
+        high = None if self._nearest is None else last - self._nearest
+        return self.kv.blocks_between(low, high)
 
     def q_range(self, j: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
         """Returns the first query block that sees key/value block `j`, and the end."""
         first = j * self.kv.length - self._offset
         last = first + self.kv.length - 1
         low = None if self._nearest is None else first + self._nearest
-        return self.q.blocks_between(
-            low, None if self._farthest is None else last + self._farthest
-        )
+        high = None if self._farthest is None else last + self._farthest
+        return self.q.blocks_between(low, high)
 
     def visible(self, i: int | Tensor, j: int | Tensor) -> Tensor | None:
         """Returns what is not masked, bool `(B, G, s, R, t)`, or None for all."""
@@ -116,7 +115,8 @@ class BlockPairs:
         """Draws the factors of a block: 0, or 1 / (1 - dropout).
 
         They have the shape and dtype of `like`, and are the same in the forward and
-        the backward pass: the block's number is part of the seed.
+        the backward pass: of their seed, one half is this call's, and the other the
+        number of the pair.
         """
         if self._dropout == 0.0:
             return 1.0
@@ -125,10 +125,10 @@ class BlockPairs:
         return ops.where(draws >= self._dropout, 1.0 / (1.0 - self._dropout), 0.0)
 
     def broadcast(self, x: Tensor) -> Tensor:
-        """Expands a mask or bias to rank 4, and axes of unknown length to their own.
+        """Expands a mask or bias to rank 4, and axes of unknown length to the full one.
 
-        Only an axis that is known to be 1 may be taken for one that is the same for
-        all.
+        Static shapes alone say whether an axis has length 1, and so serves all. One of
+        unknown length might turn out to be that.
         """
         for _ in range(4 - len(x.shape)):
             x = ops.expand_dims(x, 0)
