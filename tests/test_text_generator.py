@@ -101,10 +101,10 @@ def test_a_stream_makes_two_programs_whatever_its_length(generator):
 @torch
 def test_a_stream_comes_token_by_token(generator, monkeypatch):
     steps = []
-    advance = ks.decoding.loop.advance
+    take_step = ks.decoding.loop.take_step
     monkeypatch.setattr(
-        "keras_seqattn.decoding.loop.advance",
-        lambda *given, **more: steps.append(1) or advance(*given, **more),
+        "keras_seqattn.decoding.loop.take_step",
+        lambda *given, **more: steps.append(1) or take_step(*given, **more),
     )
     prompt = np.array([[1, 7]], "int32")
     search = ks.decoding.Greedy(min_length=12)

@@ -68,10 +68,10 @@ class BeamSearch(Search):
         penalty: "length" or "gnmt".
         num_hypotheses: Number of hypotheses N returned, at most `width`.
         coverage_penalty: Factor b, at least 0; needs a model whose `initial_state`
-            takes `coverage`.
+            takes `coverage`, or, in `search`, a state that counts it.
         patience: Number above 0, of which W times as many hypotheses end the search of
-            a sentence, as in most engines at 1; None searches on while any live
-            beginning can still win.
+            a sentence, as in most engines at 1; None searches on while any live beam
+            can still win.
         min_length: Number of tokens before the end token may come.
         repetition_penalty: Factor of the log-probability of what was said already;
             1 for none.
@@ -158,7 +158,7 @@ class BeamSearch(Search):
         capacity: int,
         tokens: SpecialTokens,
     ) -> BeamState:
-        """Makes the state before the first step: one live beginning, no more.
+        """Makes the state before the first step, with a single live beam.
 
         Args:
             limits: Int32 tensor `(B,)`, each sentence's most tokens, at most L; 0 for a
@@ -173,7 +173,7 @@ class BeamSearch(Search):
             return join([group] * self.num_groups)
         batch_size, width, kept = limits.shape[0], self.width, self.num_hypotheses
         first = ops.where(ops.arange(width) == 0, 0.0, FORBIDDEN)
-        none = ops.broadcast_to(ops.cast(first, "float32"), (batch_size, width))
+        only_first = ops.broadcast_to(ops.cast(first, "float32"), (batch_size, width))
         pad = tokens.pad_id
         return BeamState(
             limits=limits,
@@ -181,8 +181,8 @@ class BeamSearch(Search):
             finished=limits <= 0,
             token=ops.full((batch_size, width), tokens.start_id, "int32"),
             token_ids=ops.full((batch_size, width, capacity), pad, "int32"),
-            ranking=none,
-            log_probs=none,
+            ranking=only_first,
+            log_probs=only_first,
             num_ended=ops.zeros((batch_size, 1), "int32"),
             ended_ids=ops.full((batch_size, kept, capacity), pad, "int32"),
             ended_ranking=ops.full((batch_size, kept), FORBIDDEN, "float32"),
@@ -211,10 +211,10 @@ class BeamSearch(Search):
         Returns:
             The state after, and the beams `(B, W)` that the new ones go on from.
         """
-        log_probs, allowed = self.process(
+        log_probs, choice_log_probs = self.process(
             log_probs, state.token_ids, index, tokens, state.prefix
         )
-        given = (state, log_probs, allowed, index, tokens, coverage)
+        given = (state, log_probs, choice_log_probs, index, tokens, coverage)
         if self.num_groups == 1:
             new, parents = self.advance_beams(*given)
         else:
@@ -230,7 +230,7 @@ class BeamSearch(Search):
         self,
         state: BeamState,
         log_probs: Tensor,
-        allowed: Tensor,
+        choice_log_probs: Tensor,
         index: Tensor,
         tokens: SpecialTokens,
         coverage: Tensor | None,
@@ -241,7 +241,7 @@ class BeamSearch(Search):
         Args:
             state: The state before.
             log_probs: Float32 tensor `(B, W, V)`, the model's own.
-            allowed: Float32 tensor `(B, W, V)`, what to choose by.
+            choice_log_probs: Float32 tensor `(B, W, V)`, what to choose by.
             index: The position.
             tokens: The `SpecialTokens`.
             coverage: Float tensor `(B, W)` or None.
@@ -253,9 +253,10 @@ class BeamSearch(Search):
         """
         forced = _count_forced(state.prefix, tokens)
         if avoided is not None:
-            allowed = allowed - avoided[:, None]
-        candidates = self._candidates(state, log_probs, allowed, index, tokens)
+            choice_log_probs = choice_log_probs - avoided[:, None]
+        candidates = self._candidates(state, log_probs, choice_log_probs, index, tokens)
         if avoided is not None:
+            # It decided what is chosen; what was chosen is ranked without it.
             added = ops.take_along_axis(avoided, candidates.token, axis=1)
             candidates = candidates._replace(ranking=candidates.ranking + added)
         ends = ops.equal(candidates.token, tokens.end_id)  # (B, C)
@@ -267,13 +268,14 @@ class BeamSearch(Search):
         self,
         state: BeamState,
         log_probs: Tensor,
-        allowed: Tensor,
+        choice_log_probs: Tensor,
         index: Tensor,
         tokens: SpecialTokens,
     ) -> Candidates:
-        """Finds the best continuations, as many as may end and W that do not."""
+        """Finds the best continuations, so many that W of them do not end."""
         batch_size, _, vocabulary_size = log_probs.shape
-        ranking = state.ranking[..., None] + allowed  # (B, W, V)
+        ranking = state.ranking[..., None] + choice_log_probs  # (B, W, V)
+        # The beams may end in (1 + len(stop_ids)) W ways, so that W more do not end.
         count = min(2 + len(self.stop_ids), vocabulary_size) * self.width
         ranking, indices = best_of_all(ranking, count)  # (B, C)
         parents, token = indices // vocabulary_size, indices % vocabulary_size
@@ -294,16 +296,16 @@ class BeamSearch(Search):
         forced: Tensor,
         coverage: Tensor | None,
     ) -> BeamState:
-        """Merges what ends, or is cut, of the first W candidates into the hypotheses.
+        """Merges those of the first W candidates that end into the hypotheses.
 
-        `ends` `(B, C)` marks what ends, `forced` `(B, 1)` counts the forced tokens, and
-        `coverage` is `(B, W)`.
+        At the length limit all end. `ends` `(B, C)` marks the end token, `forced`
+        `(B, 1)` counts the forced tokens, and `coverage` is `(B, W)`.
         """
         first = keras.tree.map_structure(lambda x: x[:, : self.width], candidates)
-        cut = ops.reshape(index + 1 >= state.limits, (-1, 1))
-        ends = ops.logical_or(ends[:, : self.width], cut)
+        at_limit = ops.reshape(index + 1 >= state.limits, (-1, 1))
+        ends = ops.logical_or(ends[:, : self.width], at_limit)
         new = ops.logical_and(ends, is_allowed(first.ranking))
-        penalty = self._penalty_without(forced, index + 1)
+        penalty = self._penalty_of_unforced(index + 1, forced)
         ranking, scores = first.ranking / penalty, first.log_probs / penalty
         if coverage is not None:
             covered = self.coverage_penalty * gather(coverage, first.parents)
@@ -314,7 +316,7 @@ class BeamSearch(Search):
         ranking = ops.concatenate([state.ended_ranking, ranking], axis=1)
         scores = ops.concatenate([state.ended_scores, scores], axis=1)
         token_ids = ops.concatenate([state.ended_ids, token_ids], axis=1)
-        # Of equal values the first are taken: what is missing stays so.
+        # Ties go to those kept before, so that an empty place keeps its score of -inf.
         ranking, best = largest(ranking, self.num_hypotheses)
         num_new = ops.sum(ops.cast(new, "int32"), axis=1, keepdims=True)
         return state._replace(
@@ -328,8 +330,10 @@ class BeamSearch(Search):
         self, state: BeamState, candidates: Candidates, ends: Tensor, index: Tensor
     ) -> tuple[BeamState, Tensor]:
         """Makes the first W candidates that do not end live; returns their parents."""
+        # By place, not by ranking: where tokens are avoided, the two orders differ.
         places = ops.arange(ends.shape[1], dtype="float32")
         _, chosen = largest(ops.where(ends, NO_CANDIDATE, -places), self.width)
+        # Where fewer than W do not end, some that end are chosen: they are not live.
         ranking = ops.where(ends, NO_CANDIDATE, candidates.ranking)
         candidates = candidates._replace(ranking=ranking)
         live = keras.tree.map_structure(lambda x: gather(x, chosen), candidates)
@@ -355,19 +359,19 @@ class BeamSearch(Search):
             return ops.logical_or(over, is_allowed(worst))
         # A beam's log-probability can only fall, and coverage is at most 0: divided by
         # the penalty of the longest output, it bounds what the beam can reach.
-        penalty = self._penalty_without(forced, state.limits)[:, 0]
+        penalty = self._penalty_of_unforced(state.limits, forced)[:, 0]
         possible = ops.max(state.ranking, axis=1)
         most = max((bias for _, bias in self.biased_ids), default=0.0)
         if most > 0:
             # It may rise so much a step; above 0 the shortest output bounds it.
             left = ops.cast(state.limits - index - 1, "float32")
             possible += most * left
-            shortest = self._penalty_without(forced, index + 2)[:, 0]
+            shortest = self._penalty_of_unforced(index + 2, forced)[:, 0]
             penalty = ops.where(possible > 0, shortest, penalty)
         return ops.logical_or(over, worst >= possible / penalty)
 
-    def _penalty_without(self, forced: Tensor, length: Tensor) -> Tensor:
-        """Computes the penalty `(B, 1)` of a length without its forced tokens."""
+    def _penalty_of_unforced(self, length: Tensor, forced: Tensor) -> Tensor:
+        """Computes the penalty `(B, 1)` of a length less its forced tokens."""
         length = ops.cast(ops.reshape(length, (-1, 1)), "float32") - forced
         return self.penalty_of(ops.maximum(length, 1.0))
 
@@ -394,7 +398,8 @@ class BeamSearch(Search):
         Returns:
             Token ids `(B, N, L)`, ends included, and scores `(B, N)`.
         """
-        if self.num_groups == 1:  # They were found so.
+        if self.num_groups == 1:
+            # `_add_ended` has kept them in this order.
             return state.ended_ids, state.ended_scores
         order = np.argsort(-state.ended_ranking, axis=1, kind="stable")
         order = order[:, : self.num_hypotheses]

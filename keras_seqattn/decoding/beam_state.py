@@ -13,7 +13,8 @@ from keras import ops
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.constraints import Constraints
 
-# What of a state each group has for itself.
+# The fields of which each group of beams has a part, along the second axis. The others
+# are the sentence's.
 OF_GROUPS = (
     "token",
     "token_ids",
@@ -41,7 +42,7 @@ class BeamState(NamedTuple):
     token_ids: Tensor  # int32 (B, W, L): what each beam has said, padded
     ranking: Tensor  # float32 (B, W)
     log_probs: Tensor  # float32 (B, W): sums of the model's own log-probabilities
-    num_ended: Tensor  # int32 (B, G): number of hypotheses so far, those not kept too
+    num_ended: Tensor  # int32 (B, G): hypotheses found so far, kept or not
     ended_ids: Tensor  # int32 (B, N, L): the best hypotheses, ends included
     ended_ranking: Tensor  # float32 (B, N): ranking over the length penalty
     ended_scores: Tensor  # float32 (B, N): log-probability over the length penalty

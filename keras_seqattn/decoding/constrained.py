@@ -61,14 +61,14 @@ class ConstrainedBeamSearch(BeamSearch):
         self,
         state: BeamState,
         log_probs: Tensor,
-        allowed: Tensor,
+        choice_log_probs: Tensor,
         index: Tensor,
         tokens: SpecialTokens,
     ) -> Candidates:
         """Finds continuations that can meet the constraints, in order of choice."""
         batch_size, width, size = log_probs.shape
         token, value, progress = self._continuations(
-            state, log_probs, allowed, index, tokens
+            state, log_probs, choice_log_probs, index, tokens
         )  # (B, W, M / W), and (B, W, M / W, K, A)
         missing = _count_missing(state.constraints, progress)
         ranking = state.ranking[..., None] + value
@@ -99,7 +99,7 @@ class ConstrainedBeamSearch(BeamSearch):
         self,
         state: BeamState,
         log_probs: Tensor,
-        allowed: Tensor,
+        choice_log_probs: Tensor,
         index: Tensor,
         tokens: SpecialTokens,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -108,9 +108,9 @@ class ConstrainedBeamSearch(BeamSearch):
         Returns tokens and what to choose them by, `(B, W, M / W)`, and the progress of
         each phrase after them, `(B, W, M / W, K, A)`.
         """
-        batch_size, width, size = allowed.shape
+        batch_size, width, size = choice_log_probs.shape
         count = min(width + 1 + len(self.stop_ids), size)
-        rows = ops.reshape(allowed, (batch_size * width, 1, size))
+        rows = ops.reshape(choice_log_probs, (batch_size * width, 1, size))
         value, token = (
             ops.reshape(x, (batch_size, width, count)) for x in best_of_all(rows, count)
         )
@@ -125,7 +125,7 @@ class ConstrainedBeamSearch(BeamSearch):
         fewer = ops.logical_and(fewer, own != tokens.pad_id)
         useful = ops.where(is_end, before == 0, fewer)
         # What the search was told to avoid does not keep it from saying a phrase.
-        next_value = _gather_tokens(allowed, next_token)
+        next_value = _gather_tokens(choice_log_probs, next_token)
         as_told = ops.logical_or(is_allowed(next_value), is_end)
         unasked = _gather_tokens(log_probs, next_token)
         next_value = ops.where(as_told, next_value, unasked)

@@ -13,7 +13,8 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import DecodingModel, State, Tensor, TokenIds
 from keras_seqattn.decoding.ids import checked_model
-from keras_seqattn.decoding.protocol import abilities, most_generated
+from keras_seqattn.decoding.processors import log_softmax
+from keras_seqattn.decoding.protocol import abilities, most_generated, state_options
 
 # What must be the same in all models that have it.
 SHARED = (
@@ -133,7 +134,7 @@ class Ensemble(keras.Model):
             A dict of the parts of the models' states, "beam", "sentence" and "shared",
             each a dict of those that the models have by their numbers.
         """
-        options = {"coverage": True} if coverage else {}
+        options = state_options(coverage)
         states = [
             model.initial_state(memory[str(i)], max_length, width=width, **options)
             for i, model in enumerate(self.models)
@@ -223,10 +224,7 @@ class Ensemble(keras.Model):
                 "`models` must have logits of one vocabulary. "
                 f"Received: models with logits of {sizes} tokens."
             )
-        logits = [ops.cast(x, "float32") for x in logits]
-        # Not `log_softmax`: see `loop.advance`.
-        log_probs = [x - ops.logsumexp(x, axis=-1, keepdims=True) for x in logits]
-        total = ops.logsumexp(ops.stack(log_probs), axis=0)
+        total = ops.logsumexp(ops.stack([log_softmax(x) for x in logits]), axis=0)
         return total - math.log(len(logits))
 
     def get_config(self) -> dict[str, Any]:

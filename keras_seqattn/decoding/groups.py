@@ -18,15 +18,15 @@ def advance_groups(
     search: Any,
     state: BeamState,
     log_probs: Tensor,
-    allowed: Tensor,
+    choice_log_probs: Tensor,
     index: Tensor,
     tokens: SpecialTokens,
     coverage: Tensor | None,
 ) -> tuple[BeamState, Tensor]:
     """Takes one step of each group, which avoids what those before it chose.
 
-    `allowed` `(B, W, V)` is what to choose by. Returns the state after, and the beams
-    `(B, W)` that the new ones go on from.
+    `choice_log_probs` `(B, W, V)` are what to choose by. Returns the state after, and
+    the beams `(B, W)` that the new ones go on from.
     """
     group, count = search.group, search.num_groups
     batch_size, _, size = log_probs.shape
@@ -39,7 +39,7 @@ def advance_groups(
         new, from_beams = group.advance_beams(
             part,
             log_probs[:, here],
-            allowed[:, here],
+            choice_log_probs[:, here],
             index,
             tokens,
             None if coverage is None else coverage[:, here],

@@ -1,13 +1,14 @@
 """The loop of a search, in `keras.ops` that compile, for any model with the protocol.
 
     while sentences are unfinished:                                        # run
-        logits, model_state = step(token, model_state, index)              # advance
+        logits, model_state = step(token, model_state, num_steps)          # take_step
         search_state, parents = method.advance(search_state, log_softmax(logits))
         model_state["beam"] = gather(model_state["beam"], parents)
 
 The method (`methods`, `sampling`, `beam`) chooses tokens and beams; the loop reorders
 the model's state and counts the steps. Sentences can be taken out of a running search
-(`take_sentences`), and begin at steps of their own (`start`).
+(`take_sentences`), and begin at steps of their own (`start`): a model is told the steps
+of the loop, `num_steps`, a method the position in each sentence, `num_steps - start`.
 Shapes: B sentences, W beams, S source length, L capacity in generated tokens.
 """
 
@@ -30,28 +31,28 @@ from keras_seqattn.decoding.methods import (
     checked_search,
     sequence_seeds,
 )
-from keras_seqattn.decoding.processors import gather
+from keras_seqattn.decoding.processors import gather, log_softmax
 from keras_seqattn.decoding.protocol import check_step
 
 
 class LoopState(NamedTuple):
     """A search between two steps."""
 
-    index: Tensor  # int32 scalar: number of steps taken
+    num_steps: Tensor  # int32 scalar: number of steps taken
     # The model's: {"beam": tensors (B, W, ...), reordered; "sentence": (B, ...)}, and
     # under "shared", if it is there, tensors of no sentence.
     model_state: dict[str, Any]
     search_state: GreedyState | BeamState
 
 
-def begin(
+def first_loop_state(
     model_state: dict[str, Any], search_state: GreedyState | BeamState
 ) -> LoopState:
     """Makes the state before the first step."""
     return LoopState(ops.convert_to_tensor(0, "int32"), model_state, search_state)
 
 
-def advance(
+def take_step(
     method: Search,
     step: Callable[..., tuple[Tensor, dict[str, Any]]],
     state: LoopState,
@@ -59,15 +60,19 @@ def advance(
     start: Tensor | None = None,
 ) -> LoopState:
     """Takes one step of a search; `start` `(B,)` is where sentences began, else 0."""
-    index, model_state, search_state = state
-    position, began = index, {}  # in a sentence
-    if start is not None:
-        position, began = index - start, {"start": start}
-    logits, model_state = step(search_state.token, model_state, index, **began)
-    log_probs = ops.cast(logits, "float32")  # (B, W, V)
+    num_steps, model_state, search_state = state
+    if start is None:
+        position = num_steps
+        logits, model_state = step(search_state.token, model_state, num_steps)
+    else:
+        position = num_steps - start  # (B,)
+        logits, model_state = step(
+            search_state.token, model_state, num_steps, start=start
+        )
     if method.needs_log_probs:
-        # Not `log_softmax`, which writes down the logits once more before it sums.
-        log_probs = log_probs - ops.logsumexp(log_probs, axis=-1, keepdims=True)
+        log_probs = log_softmax(logits)  # (B, W, V)
+    else:
+        log_probs = ops.cast(logits, "float32")  # The logits have the same order.
     coverage = _coverage(model_state) if method.needs_coverage else None
     search_state, parents = method.advance(
         search_state, log_probs, position, tokens, coverage
@@ -77,7 +82,7 @@ def advance(
             lambda x: gather(x, parents), model_state["beam"]
         )
         model_state = {**model_state, "beam": beam}
-    return LoopState(index + 1, model_state, search_state)
+    return LoopState(num_steps + 1, model_state, search_state)
 
 
 def run(
@@ -100,10 +105,10 @@ def run(
         many = count_unfinished(state.search_state) > stop_at
         if capacity is None:
             return many
-        return ops.logical_and(many, state.index < capacity)
+        return ops.logical_and(many, state.num_steps < capacity)
 
     def body(state: LoopState) -> tuple[LoopState]:
-        return (advance(method, step, state, tokens, start),)
+        return (take_step(method, step, state, tokens, start),)
 
     return ops.while_loop(goes_on, body, (state,))[0]
 
@@ -123,7 +128,7 @@ def take_sentences(state: LoopState, rows: Tensor) -> LoopState:
         part: tensors if part == "shared" else take(tensors)
         for part, tensors in state.model_state.items()
     }
-    return LoopState(state.index, model_state, take(state.search_state))
+    return LoopState(state.num_steps, model_state, take(state.search_state))
 
 
 def _coverage(model_state: dict[str, Any]) -> Tensor:
@@ -157,6 +162,9 @@ def search(
         state: Structure of arrays with static shapes: `{"beam": arrays (B, W, ...),
             reordered when beams change places, "sentence": arrays (B, ...)}`, with
             W the method's `width`; under "shared" there may be arrays of no sentence.
+            For a `coverage_penalty` there must be `["beam"]["coverage"]`, float32
+            `(B, W, S)`, the attention that each source position has got, which `step`
+            adds to, and `["sentence"]["mask"]`, bool `(B, S)`, True = a real token.
         batch_size: Number of sentences B.
         max_length: Number of generated tokens at most, end included.
         start_id: The token every sentence starts with; never generated, unless it is
@@ -206,10 +214,11 @@ def search(
     def program(state: Any, seeds: Tensor, prefix: Tensor) -> Any:
         limits = ops.convert_to_tensor(np.full((batch_size,), max_length, "int32"))
         first = method.begin(limits, seeds, prefix, max_length, tokens)
-        return run(method, step, begin(state, first), tokens).search_state
+        begun = first_loop_state(state, first)
+        return run(method, step, begun, tokens).search_state
 
     state = keras.tree.map_structure(np.asarray, state)
-    check_step(step, state, batch_size, method.width)
+    check_step(step, state, batch_size, method.width, method.needs_coverage)
     seeds = sequence_seeds(np.arange(batch_size), method)
     found = compile.CompiledFunction(program)(state, seeds, prefix)
     return hypotheses(*method.results(found), tokens)

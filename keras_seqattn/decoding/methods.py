@@ -3,7 +3,8 @@
 A method is a frozen configuration. `begin` makes the state before the first step,
 `advance` takes one step from the model's log-probabilities, and `results` returns the
 hypotheses at the end. The state is a NamedTuple whose tensors all have the sentence as
-their first axis, so that sentences can be taken out of a running search.
+their first axis, so that sentences can be taken out of a running search. `index` is the
+position in the sentence: how many tokens it has already.
 Shapes: B sentences, W beams, V vocabulary, L capacity in generated tokens, P prefix.
 """
 
@@ -47,6 +48,13 @@ class Search:
     )
     stop_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
 
+    # Of these a subclass makes a field or a property where it has more to say.
+    num_hypotheses = 1
+    # Whether the state is to sum the attention that the source gets.
+    needs_coverage = False
+    # Whether each step is to compute log-probabilities, or logits will do.
+    needs_log_probs = True
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuses an argument that the search does not know."""
         names = [field.name for field in dataclasses.fields(cls)]
@@ -59,7 +67,6 @@ class Search:
             object.__setattr__(self, name, _ids(name, getattr(self, name)))
         object.__setattr__(self, "biased_ids", _biases(self.biased_ids))
         arguments.integer("min_length", self.min_length, 0)
-        arguments.boolean("scored", getattr(self, "scored", True))
         arguments.integer("no_repeat_ngram", self.no_repeat_ngram, 0)
         arguments.number("repetition_penalty", self.repetition_penalty, above=0.0)
 
@@ -67,12 +74,6 @@ class Search:
     def width(self) -> int:
         """Number of beams W a sentence."""
         return self.num_hypotheses
-
-    num_hypotheses = 1
-    # Whether the state is to sum the attention that the source gets.
-    needs_coverage = False
-    # Whether each step is to compute log-probabilities, or logits will do.
-    needs_log_probs = True
 
     def draw_seed(self) -> int:
         """Returns the seed of one search: an integer that only `Sample` uses."""
@@ -161,6 +162,11 @@ class Greedy(Search):
 
     scored: bool = dataclasses.field(default=True, kw_only=True)
 
+    def __post_init__(self) -> None:
+        """Checks the arguments."""
+        super().__post_init__()
+        arguments.boolean("scored", self.scored)
+
     @property
     def needs_log_probs(self) -> bool:
         """Whether each step is to compute log-probabilities, or logits will do."""
@@ -219,10 +225,10 @@ class Greedy(Search):
             The state after, and the beams `(B, W)` that the new ones go on from, or
             None where each goes on from itself.
         """
-        log_probs, allowed = self.process(
+        log_probs, choice_log_probs = self.process(
             log_probs, state.token_ids, index, tokens, state.prefix
         )
-        best, token = self.choose(allowed, state, index)
+        best, token = self.choose(choice_log_probs, state, index)
         # Where all is forbidden nothing is left but to end.
         token = ops.where(processors.is_allowed(best), token, tokens.end_id)
         frozen = ops.logical_or(state.ended, state.finished[:, None])

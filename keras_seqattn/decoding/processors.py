@@ -13,14 +13,25 @@ from keras import ops
 
 from keras_seqattn.annotations import Tensor
 
-# Far below any sum of log-probabilities, and finite: its differences are no NaN.
+# The log-probability of what must not be chosen: far below any sum of others, and
+# finite, so that a difference of two is no NaN.
 FORBIDDEN = -1e9
-# Lower still, so that what is forbidden is chosen before it: what is no candidate, then
-# what was chosen already. No value is lower than the last.
-NO_CANDIDATE, CHOSEN_BEFORE, LOWEST = 2 * FORBIDDEN, 4 * FORBIDDEN, 8 * FORBIDDEN
+# Of what cannot be chosen at all: what is forbidden comes before it.
+NO_CANDIDATE = 2 * FORBIDDEN
+# Of what `largest` has found: all that is left comes before it.
+CHOSEN_BEFORE = 4 * FORBIDDEN
+# No value is lower than this.
+LOWEST = 8 * FORBIDDEN
 # A vocabulary is searched for its best tokens in blocks, of a size that divides it
 # where one does.
 BLOCK_SIZES = range(128, 63, -1)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Returns the log-probabilities of logits `(..., V)`, in float32."""
+    logits = ops.cast(logits, "float32")
+    # Not `ops.log_softmax`, which writes down the logits once more before it sums.
+    return logits - ops.logsumexp(logits, axis=-1, keepdims=True)
 
 
 def forbid(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
@@ -195,9 +206,9 @@ def beam_seeds(seeds: Tensor, width: int) -> Tensor:
 def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Returns the largest of each sentence's W V values, and their indices, `(B, C)`.
 
-    The largest come first. The `count` largest of a beam lie in the `count` blocks of
-    its vocabulary with the largest maxima: so one pass over all and a sort of few find
-    them.
+    The largest come first. The vocabulary of each beam is cut into blocks; of all W
+    beams' blocks, the `count` with the largest maxima hold the `count` largest values.
+    So one pass over all and a search among few find them.
     """
     batch_size, width, size = ops.shape(values)
     block = next((n for n in BLOCK_SIZES if size % n == 0), BLOCK_SIZES[0])

@@ -24,9 +24,9 @@ _CHECKING = threading.Lock()
 def abilities(model: DecodingModel) -> frozenset[str]:
     """Returns which optional parts of the protocol a model has.
 
-    "grow" is a method `grow_state`; "start" that argument of `step`, by which a
-    sentence begins while others go on; "coverage" that argument of `initial_state`. A
-    model's own `abilities` come before these.
+    "grow" is a method `grow_state`; "start" that argument of `step`: with both a
+    sentence can begin while others go on. "coverage" is that argument of
+    `initial_state`. A model's own `abilities` come before these.
     """
     if hasattr(model, "abilities"):
         return frozenset(model.abilities)
@@ -46,6 +46,19 @@ def most_generated(model: DecodingModel, source_length: int) -> int | None:
     if hasattr(model, "most_generated"):
         return model.most_generated(source_length)
     return getattr(model, "max_length", None)
+
+
+def usual_limit(source_length: int) -> int:
+    """Returns how many tokens are generated at most where nobody sets a limit."""
+    return 2 * source_length + 10
+
+
+def state_options(coverage: bool) -> dict[str, bool]:
+    """Returns further arguments of `initial_state`.
+
+    Only a search with a coverage penalty finds out whether a model takes `coverage`.
+    """
+    return {"coverage": True} if coverage else {}
 
 
 def check_model(
@@ -76,19 +89,25 @@ def check_model(
         if key not in checked:
             _trace(first_step, keras.KerasTensor(source_shape, "int32"), shape)
             if "given" in seen:
-                _check_state("`model.initial_state` must return", seen["given"], shape)
+                coverage = options.get("coverage", False)
+                must = "`model.initial_state` must return"
+                _check_state(must, seen["given"], shape, coverage)
             if "returned" in seen:
                 _check_returned("model.step", **seen, shape=shape)
             checked.add(key)
 
 
 def check_step(
-    step: Callable[..., Any], state: State, batch_size: int, width: int
+    step: Callable[..., Any],
+    state: State,
+    batch_size: int,
+    width: int,
+    coverage: bool = False,
 ) -> None:
-    """Checks what a step function returns, as `check_model` does."""
+    """Checks a state and what a step function returns, as `check_model` does."""
     shape, seen = (batch_size, width), {}
     given = _describe(tree.map_structure(ops.convert_to_tensor, state))
-    _check_state("`state` must have", given, shape)
+    _check_state("`state` must have", given, shape, coverage)
 
     def first_step(state, token_ids, index):
         seen["returned"] = _describe(step(token_ids, state, index))
@@ -129,7 +148,7 @@ def _describe(tensors):
     return tree.map_structure(one, tensors)
 
 
-def _check_state(must, state, shape):
+def _check_state(must, state, shape, coverage):
     """Checks the parts of a state, and the first axes of their tensors."""
     if not isinstance(state, dict) or (shape[1] > 1 and "beam" not in state):
         raise ValueError(f"{must} a dict with the key 'beam'. Received: {state!r}.")
@@ -143,6 +162,24 @@ def _check_state(must, state, shape):
                     f"under {part!r}. "
                     f"Received: state{_brackets((part, *path))}.shape={x.shape}."
                 )
+    if coverage:
+        _check_coverage(must, state, shape)
+
+
+def _check_coverage(must, state, shape):
+    """Checks what a coverage penalty is computed of."""
+    leaves = _leaves(state)
+    paths = ("beam", "coverage"), ("sentence", "mask")
+    shapes = [getattr(leaves.get(path), "shape", None) for path in paths]
+    coverage, mask = shapes
+    has_both = None not in shapes and len(coverage) == 3
+    if not has_both or not _agree(mask, (shape[0], coverage[2])):
+        names = [f"state{_brackets(path)}" for path in paths]
+        received = [f"{name}.shape={x}" for name, x in zip(names, shapes, strict=True)]
+        raise ValueError(
+            f"{must} {names[0]} of shape (B, W, S) and {names[1]} of shape (B, S) for "
+            f"a search with a `coverage_penalty`. Received: {' and '.join(received)}."
+        )
 
 
 def _check_returned(name, given, returned, shape):

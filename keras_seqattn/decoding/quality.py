@@ -23,8 +23,7 @@ def sentence_utility(utility: Any) -> Callable[[str, str], float]:
     """
     if callable(utility):
         return utility
-    if not isinstance(utility, str) or utility not in METRICS:
-        arguments.refuse("utility", utility, f"one of {METRICS} or a function")
+    _check_name("utility", utility)
     import sacrebleu
 
     # What has fewer than four words has no four-grams to count.
@@ -40,9 +39,13 @@ def corpus_metric(metric: Any) -> Callable[[list[str], list[str]], float]:
     """
     if callable(metric):
         return metric
-    if not isinstance(metric, str) or metric not in METRICS:
-        arguments.refuse("metric", metric, f"one of {METRICS} or a function")
+    _check_name("metric", metric)
     import sacrebleu
 
     score = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}[metric]
     return lambda texts, references: score(texts, [references]).score
+
+
+def _check_name(argument: str, metric: Any) -> None:
+    if not isinstance(metric, str) or metric not in METRICS:
+        arguments.refuse(argument, metric, f"one of {METRICS} or a function")

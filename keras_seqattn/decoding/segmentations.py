@@ -3,7 +3,7 @@
 The segmentations of a sentence lie in one row, token by token in turn: the first token
 of each, the second of each, and so on. So padding stays at the end of each, however far
 the row is padded.
-Shapes: B sentences, S source length, N segmentations.
+Shapes: B sentences, S source length, M segmentations.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from keras_seqattn.annotations import DecodingModel, Tensor
 from keras_seqattn.decoding.ensemble import Ensemble
 from keras_seqattn.decoding.hypotheses import pad_lists
-from keras_seqattn.decoding.protocol import most_generated
+from keras_seqattn.decoding.protocol import most_generated, usual_limit
 
 
 class SegmentationEnsemble(Ensemble):
-    """Averages a model's probabilities over N segmentations of each source."""
+    """Averages a model's probabilities over M segmentations of each source."""
 
     def __init__(self, model: DecodingModel, count: int) -> None:
         super().__init__([model] * count)
@@ -30,11 +30,11 @@ class SegmentationEnsemble(Ensemble):
     def most_generated(self, source_length: int) -> int | None:
         """Returns how many tokens may follow a row of all segmentations.
 
-        Twice their mean length and 10, or the model's limit if less.
+        The usual number for their mean length, or the model's limit if less.
         """
         length = -(-source_length // len(self.models))
-        limit, wanted = most_generated(self.models[0], length), 2 * length + 10
-        return wanted if limit is None else min(wanted, limit)
+        limit, usual = most_generated(self.models[0], length), usual_limit(length)
+        return usual if limit is None else min(usual, limit)
 
     def _sources(self, source_ids: Tensor) -> list[Tensor]:
         count = len(self.models)

@@ -2,7 +2,8 @@
 
 The penalty decides which of the hypotheses is best, and when the search may end; which
 beams live does not depend on it. So one pass finds what each of the searches finds.
-Shapes: B sentences, W beams, L capacity in generated tokens, N penalties.
+Shapes: B sentences, W beams, L capacity in generated tokens, N penalties and
+hypotheses, one each.
 """
 
 import dataclasses

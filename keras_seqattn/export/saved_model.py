@@ -18,7 +18,7 @@ from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding import BeamSearch, Greedy, loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 from keras_seqattn.decoding.methods import Search
-from keras_seqattn.scheduling.static import Sentences, begin
+from keras_seqattn.scheduling.static import Sentences, begin_search
 from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class _Graphs:
         capacity = int(min(2 * source_ids.shape[1] + 10, model.max_length or np.inf))
         prefix = ops.zeros((source_ids.shape[0], 0), "int32")
         sentences = Sentences(source_ids, limits, seeds, prefix)
-        state = begin(model, search, tokens, sentences, capacity, capacity)
+        state = begin_search(model, search, tokens, sentences, capacity, capacity)
         state = loop.run(search, model.step, state, tokens)
         return ordered_results(search, state.search_state)
 

@@ -1,6 +1,7 @@
 """The encoder-decoder Transformer for translation.
 
-Shapes: B batch, W beams, S source length, T target length, D model_dim, V vocabulary.
+Shapes: B batch, W beams, S source length, T target length, L places of a cache, D
+model_dim, V vocabulary.
 """
 
 import dataclasses
@@ -254,26 +255,29 @@ class _Stacks(TranslationStacks):
 
     def step(self, token_ids, state, index, start=None):
         beam, sentence = dict(state["beam"]), state["sentence"]
-        position, mask = index, None
+        # An embedding needs the position in the sentence. Attention counts distances
+        # alone, so there the step will do.
+        position, own_places = index, None
         if start is not None:
             position = index - start  # (B,)
-            held = held_positions(beam["ancestry"].shape[2], index)
-            mask = held >= start[:, None]  # (B, L)
+            # The other places hold an earlier sentence of the row.
+            length = beam["ancestry"].shape[2]  # L
+            own_places = held_positions(length, index) >= start[:, None]  # (B, L)
         beam["ancestry"] = mark_ancestry(beam["ancestry"], index)
-        # Embeddings need the position in the sentence. Attention needs distances alone,
-        # so the step will do; `mask` hides the row's earlier sentence.
-        x, caches, *scores = self.decoder.step(
+        has_coverage = "coverage" in beam
+        outputs = self.decoder.step(
             self.target_embedding.step(token_ids, position),
             sentence["caches"],
             index,
             sentence["memory"],
             sentence["mask"],
-            mask=mask,
+            mask=own_places,
             ancestry=beam["ancestry"],
-            return_attention_scores="coverage" in beam,
+            return_attention_scores=has_coverage,
         )
-        if scores:
-            beam["coverage"] = beam["coverage"] + attention_given(*scores)
+        x, caches = outputs[:2]
+        if has_coverage:
+            beam["coverage"] = beam["coverage"] + attention_given(outputs[2])
         logits = self.logits(x, state["shared"])
         sentence = {**sentence, "caches": caches}
         state = {**state, "beam": beam, "sentence": sentence}

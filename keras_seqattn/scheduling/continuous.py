@@ -1,23 +1,27 @@
 """Continuous batching: a row whose sentence has ended takes the next one that waits.
 
-    begin the first N sentences, one in each row         # `_search_in_rows`
+    begin the first R sentences, one in each row         # `_search_in_rows`
     while sentences wait or many are unfinished:
-        for each free row: save its result, begin the next sentence there   # _load
+        for each free row: save its result, begin the next sentence there   # `_load`
         take one step of the search in all rows
         a row whose capacity is used up is free too: its sentence overflows
-    search what overflowed again, with the whole capacity   # `search_continuously`
+    the last few go on in a smaller program              # `static.finish`
+    search what overflowed again, from its beginning     # `_search_with_all_capacity`
 
 So the rows of a program stay full, where a static batch would take as long as its
 longest sentence. All rows are at the same step, each in a sentence that began at a step
-of its own (`start`); the model's caches are ring buffers of the rows' capacity.
-`schedule` searches short sentences before long ones; those not over when no more of a
-length wait, and those that overflow, wait once more, with the longer ones.
-Shapes: Q sentences, N rows, S source length, P prefix length.
+of its own (`start`); the model's caches are rings of the rows' capacity. The model has
+`grow_state`, and its `step` takes `start`. Where a program takes no more sentences than
+it has rows, none would wait: `generation` makes it a static batch.
+
+`schedule` searches short sentences before long ones. What a program of short ones
+leaves unfinished, its last few and what overflowed, is searched again with longer ones.
+Shapes: Q sentences, R rows, S source length, P prefix length.
 """
 
 import collections
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -30,7 +34,7 @@ from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.beam_state import BeamState
 from keras_seqattn.decoding.hypotheses import Hypotheses
 from keras_seqattn.decoding.methods import GreedyState
-from keras_seqattn.scheduling.programs import program
+from keras_seqattn.scheduling.programs import compiled
 from keras_seqattn.scheduling.static import (
     ProgramOptions,
     Sentences,
@@ -40,12 +44,13 @@ from keras_seqattn.scheduling.static import (
     in_batches,
     is_far,
     put_rows,
+    search_batches,
     to_arrays,
 )
-from keras_seqattn.scheduling.threads import in_threads, run_together
+from keras_seqattn.scheduling.threads import run_together
 
-# Sources that wait are encoded by so many tokens at once, and are at most so many
-# blocks of them: this bounds their memory.
+# The sources of a program are encoded in blocks of so many tokens, and are at most so
+# many blocks: this bounds their memory.
 BLOCK_TOKENS = 512
 MOST_BLOCKS = 16
 # A program stops when no more than this share of its rows is unfinished and those will
@@ -60,12 +65,16 @@ MIN_PADDING_SAVED = 40
 class ContinuousState(NamedTuple):
     """A continuous batch between two steps."""
 
-    rows: loop.LoopState  # the search of the N rows
-    start: Tensor  # int32 (N,): the step at which each row's sentence began
-    number: Tensor  # int32 (N,): which of the Q sentences is in each row
-    overflow: Tensor  # bool (N,): the capacity is used up, the sentence is not over
+    # The search in the R rows. What it calls finished is a row that is free: its
+    # sentence has ended, or `overflow` is true.
+    running: loop.LoopState
+    start: Tensor  # int32 (R,): the step at which each row's sentence began
+    number: Tensor  # int32 (R,): which of the Q sentences is in each row
+    overflow: Tensor  # bool (R,): the capacity is used up, the sentence is not over
     next: Tensor  # int32 scalar: number of the sentence that begins next
-    results: GreedyState | BeamState  # of all Q sentences
+    # The search's state of each of the Q sentences: of one that waits that before its
+    # first step, of one that has left its row that at its end.
+    results: GreedyState | BeamState
 
 
 def most_waiting(length: int) -> int:
@@ -80,34 +89,52 @@ def search_continuously(
     num_waiting: int,
     to_the_end: bool = True,
 ) -> GreedyState | BeamState:
-    """Searches sentences in the rows of one program.
+    """Searches sentences in the rows of one program, which takes `num_waiting`, Q.
 
-    The model's `step` takes `start`. The program takes `num_waiting` sentences, Q.
-    Unless `to_the_end`, those are left unfinished that overflow or are the last few.
-    Returns the method's state, of NumPy arrays `(B, ...)`.
+    Unless `to_the_end`, what the program leaves unfinished stays so. Returns the
+    method's state, of NumPy arrays `(B, ...)`.
     """
-    count, rows = len(sentences.limits), sentences.fill(num_waiting)
     stop_at = options.tail if to_the_end else int(HANDOFF_SHARE * options.size)
-    state = program(model, _search_in_rows, options)(
-        rows, np.int32(count), np.int32(stop_at)
-    )
+    state = _run_rows(model, options, sentences, num_waiting, stop_at)
     overflow, number = map(ops.convert_to_numpy, (state.overflow, state.number))
     results = to_arrays(state.results)
-    found = to_arrays(state.rows.search_state)
+    found = to_arrays(state.running.search_state)
     if to_the_end:
-        found = finish(model, options, state.rows, state.start)
+        found = finish(model, options, state.running, state.start)
     found.finished[overflow] = False
     put_rows(results, number, found)
-    results = keras.tree.map_structure(lambda x: x[:count], results)
-    if to_the_end:
-        # In batches of `tail` at most: their program ends before its first step, and
-        # `finish` searches them with the whole capacity.
-        left = np.flatnonzero(~results.finished)
-        for again in in_batches(left, options.tail or options.size):
-            some = sentences.take(again)
-            found = search_continuously(model, options, some, num_waiting)
-            put_rows(results, again, found)
+    results = keras.tree.map_structure(lambda x: x[: len(sentences.limits)], results)
+    if to_the_end and options.tail:  # without a tail nothing overflows
+        for left in in_batches(np.flatnonzero(~results.finished), options.tail):
+            some = sentences.take(left)
+            found = _search_with_all_capacity(model, options, some, num_waiting)
+            put_rows(results, left, found)
     return results
+
+
+def _run_rows(
+    model: Any,
+    options: ProgramOptions,
+    sentences: Sentences,
+    num_waiting: int,
+    stop_at: int,
+) -> ContinuousState:
+    """Runs the program until none waits and at most `stop_at` are unfinished."""
+    filled, count = sentences.fill(num_waiting), len(sentences.limits)
+    run = compiled(model, _search_in_rows, options)
+    return run(filled, np.int32(count), np.int32(stop_at))
+
+
+def _search_with_all_capacity(
+    model: Any, options: ProgramOptions, sentences: Sentences, num_waiting: int
+) -> GreedyState | BeamState:
+    """Searches at most `options.tail` sentences with the whole capacity at each step.
+
+    Both programs are compiled already. The first begins the sentences and takes no
+    step, since so few are left.
+    """
+    state = _run_rows(model, options, sentences, num_waiting, options.tail)
+    return finish(model, options, state.running, state.start)
 
 
 def _search_in_rows(
@@ -119,34 +146,34 @@ def _search_in_rows(
 ) -> ContinuousState:
     """Searches until none waits and at most `stop_at` are unfinished.
 
-    Of the Q sentences `count` are real.
+    Of the Q sentences the first `count` are real.
     """
     method, tokens, size = options.method, options.tokens, options.size
     waiting, shared = _encode_waiting(model, options, sentences.source_ids, count)
 
     def goes_on(state: ContinuousState) -> Tensor:
-        many = loop.count_unfinished(state.rows.search_state) > stop_at
+        many = loop.count_unfinished(state.running.search_state) > stop_at
         return ops.logical_or(many, state.next < count)
 
     def can_load(state: ContinuousState) -> Tensor:
-        is_free = ops.any(state.rows.search_state.finished)
+        is_free = ops.any(state.running.search_state.finished)
         return ops.logical_and(is_free, state.next < count)
 
     def load(state: ContinuousState) -> tuple[ContinuousState]:
-        new = model.grow_state(row_of(waiting, state.next), options.first_capacity, 0)
-        return (_load(state, new),)
+        new = {**row_of(waiting, state.next), **shared}
+        return (_load(state, model.grow_state(new, options.first_capacity, 0)),)
 
     def body(state: ContinuousState) -> tuple[ContinuousState]:
         state = ops.while_loop(can_load, load, (state,))[0]
-        rows = loop.advance(method, model.step, state.rows, tokens, state.start)
-        is_full = rows.index - state.start >= options.first_capacity
-        return (_mark_overflow(state._replace(rows=rows), is_full),)
+        running = loop.take_step(method, model.step, state.running, tokens, state.start)
+        is_full = running.num_steps - state.start >= options.first_capacity
+        return (_mark_overflow(state._replace(running=running), is_full),)
 
     results = first_state(method, tokens, sentences, options.capacity)
     first, begun = keras.tree.map_structure(lambda x: x[:size], (waiting, results))
-    model_state = {**model.grow_state(first, options.first_capacity, 0), **shared}
+    model_state = model.grow_state({**first, **shared}, options.first_capacity, 0)
     state = ContinuousState(
-        rows=loop.begin(model_state, begun),
+        running=loop.first_loop_state(model_state, begun),
         start=ops.zeros((size,), "int32"),
         number=ops.arange(size, dtype="int32"),
         overflow=ops.zeros((size,), "bool"),
@@ -156,28 +183,29 @@ def _search_in_rows(
     state = ops.while_loop(goes_on, body, (state,))[0]
     if options.tail:
         return state
-    return state._replace(rows=state.rows._replace(model_state={}))
+    # Without a tail nothing is left that needs the model's state.
+    return state._replace(running=state.running._replace(model_state={}))
 
 
-def _load(state: ContinuousState, model_state: dict[str, Any]) -> ContinuousState:
+def _load(state: ContinuousState, new: dict[str, Any]) -> ContinuousState:
     """Saves the result of the first free row, and begins the next sentence there.
 
-    `model_state` is that of the next sentence, `(1, ...)`, without what is shared.
+    `new` is the model's state of the next sentence, `(1, ...)`.
     """
-    index, rows, found = state.rows
+    num_steps, model_state, found = state.running
     row = ops.cast(ops.argmax(found.finished), "int32")
     ended = row_of(found, row)
     is_over = ops.logical_not(state.overflow[row][None])
     ended = ended._replace(finished=ops.logical_and(ended.finished, is_over))
     results = put(state.results, state.number[row], ended)
-    # What is shared stays.
-    rows = rows | {
-        part: put(rows[part], row, model_state[part]) for part in model_state
+    model_state = {
+        part: tensors if part == "shared" else put(tensors, row, new[part])
+        for part, tensors in model_state.items()
     }
     found = put(found, row, row_of(results, state.next))
     return ContinuousState(
-        rows=loop.LoopState(index, rows, found),
-        start=put(state.start, row, index[None]),
+        running=loop.LoopState(num_steps, model_state, found),
+        start=put(state.start, row, num_steps[None]),
         number=put(state.number, row, state.next[None]),
         overflow=put(state.overflow, row, ops.zeros((1,), "bool")),
         next=state.next + 1,
@@ -186,12 +214,12 @@ def _load(state: ContinuousState, model_state: dict[str, Any]) -> ContinuousStat
 
 
 def _mark_overflow(state: ContinuousState, is_full: Tensor) -> ContinuousState:
-    """Ends the rows whose capacity is used up and whose sentence is not over."""
-    found = state.rows.search_state
+    """Frees the rows whose capacity is used up and whose sentence is not over."""
+    found = state.running.search_state
     overflow = ops.logical_and(is_full, ops.logical_not(found.finished))
     found = found._replace(finished=ops.logical_or(found.finished, overflow))
     return state._replace(
-        rows=state.rows._replace(search_state=found),
+        running=state.running._replace(search_state=found),
         overflow=ops.logical_or(state.overflow, overflow),
     )
 
@@ -225,7 +253,7 @@ def _encode_waiting(
 
 
 def row_of(tensors: Any, row: Tensor) -> Any:
-    """Takes one row of each of nested tensors, `(N, ...)` to `(1, ...)`."""
+    """Takes one row of each of nested tensors, `(R, ...)` to `(1, ...)`."""
 
     def take(x: Tensor) -> Tensor:
         return ops.slice(x, _starts_at(x, row), (1, *x.shape[1:]))
@@ -233,13 +261,13 @@ def row_of(tensors: Any, row: Tensor) -> Any:
     return keras.tree.map_structure(take, tensors)
 
 
-def put(tensors: Any, row: Tensor, rows: Any) -> Any:
-    """Replaces rows of nested tensors `(N, ...)`, from one on, by others `(n, ...)`."""
+def put(tensors: Any, row: Tensor, new: Any) -> Any:
+    """Replaces a part of nested tensors `(R, ...)`, from a row on, by others."""
 
-    def update(x: Tensor, new: Tensor) -> Tensor:
-        return ops.slice_update(x, _starts_at(x, row), new)
+    def update(x: Tensor, values: Tensor) -> Tensor:
+        return ops.slice_update(x, _starts_at(x, row), values)
 
-    return keras.tree.map_structure(update, tensors, rows)
+    return keras.tree.map_structure(update, tensors, new)
 
 
 def _starts_at(x: Tensor, row: Tensor) -> tuple:
@@ -253,10 +281,11 @@ def schedule(
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Searches many sentences, the short ones first, in several programs at once.
 
-    `search` is a function of indices, their padded length, and whether to search all of
-    them to the end; it returns the indices of what was searched to the end, the
-    `Hypotheses` there, and the indices left. `size_of` returns the number of rows for a
-    padded length. `lengths` are padded lengths by index, the longest first.
+    `search` is a function of indices, their padded length, and `to_the_end`, by default
+    True: else what the program leaves unfinished stays so. It returns the indices of
+    what was searched to the end, the `Hypotheses` there, and the indices left.
+    `size_of` returns the number of rows for a padded length. `lengths` are padded
+    lengths by index, the longest first. Yields indices, and the `Hypotheses` there.
     """
     groups = collections.defaultdict(list)
     for index, length in lengths.items():
@@ -264,24 +293,17 @@ def schedule(
     longest = max(groups)
     last, threads = groups.pop(longest), compile.num_threads()
     left = [[] for _ in range(threads)]
-    yield from run_together(
-        _short_to_long(
-            search,
-            size_of,
-            {length: some[k::threads] for length, some in groups.items()},
-            longest,
-            left[k],
-        )
-        for k in range(threads)
-    )
-    last = sum(left, last)
+
+    def search_short(k: int) -> Iterator[tuple[list[int], Hypotheses]]:
+        own = {length: some[k::threads] for length, some in groups.items()}
+        left[k] = yield from _short_to_long(search, size_of, own, longest)
+
+    yield from run_together(search_short(k) for k in range(threads))
+    last = [*last, *itertools.chain.from_iterable(left)]
     # A few: for a program that has the processor to itself.
     is_few = len(last) <= size_of(longest)
     parts = [last] if is_few else deal_out(last, size_of(longest), longest)
-    for indices, found, _ in in_threads(
-        lambda part: search(part, longest), parts, min(threads, len(parts))
-    ):
-        yield indices, found
+    yield from search_batches(search, [(part, longest) for part in parts])
 
 
 def _short_to_long(
@@ -289,27 +311,29 @@ def _short_to_long(
     size_of: Callable[[int], int],
     groups: dict[int, list[int]],
     longest: int,
-    left: list[int],
-) -> Iterator[tuple[list[int], Hypotheses]]:
+) -> Generator[tuple[list[int], Hypotheses], None, list[int]]:
     """Searches the sentences of one thread, one padded length after another.
 
-    `groups` are their indices by padded length, all below `longest`; `left` gets the
-    indices of what was not searched to the end. The rest is as of `schedule`.
+    `groups` are their indices by padded length, all below `longest`. Yields as
+    `schedule` does, and returns the indices of what was not searched to the end.
     """
     length_of = {index: length for length, some in groups.items() for index in some}
+    waiting = []
     for length, longer in itertools.pairwise([*sorted(groups), longest]):
-        waiting = left + groups[length]
-        left.clear()
+        waiting = waiting + groups[length]
         saved = sum(longer - length_of[index] for index in waiting)
         if saved < size_of(length) * MIN_PADDING_SAVED:
-            left += waiting
             continue
         batch_size = max(size_of(length), most_waiting(length))
-        for batch in in_batches(waiting, batch_size):
-            indices, found, others = search(batch, length, is_far(length, longer))
-            left += others
+        batches, waiting = in_batches(waiting, batch_size), []
+        for batch in batches:
+            indices, found, left = search(
+                batch, length, to_the_end=is_far(length, longer)
+            )
+            waiting += left
             if indices:
                 yield indices, found
+    return waiting
 
 
 def deal_out(items: Any, size: int, length: int) -> list[Any]:

@@ -1,9 +1,11 @@
 """`generate`: a model's own search of many sentences, in few compiled programs.
 
-`make_plan` says how many sentences a program searches at once, and by which policy: in
-static batches (`static`), or by continuous batching (`continuous`): on several cores,
-where more sentences wait than the rows of all threads, and the model can begin a
-sentence while others go on.
+There are two policies. In static batches (`static`) sentences begin together. In
+continuous batching (`continuous`) a sentence begins when another has ended. `make_plan`
+chooses the second where a model can begin a sentence late, several threads search, and
+there are more sentences than their rows. It also says how many sentences a program
+searches at once. `_num_waiting` corrects the choice for a single program: it is static
+where no more sentences fit into it than it has rows.
 Shapes: B sentences, S source length, L capacity in generated tokens, P prefix length.
 """
 
@@ -16,6 +18,7 @@ from keras_seqattn import arguments
 from keras_seqattn.backend import compile
 from keras_seqattn.decoding.constrained import with_constraints
 from keras_seqattn.decoding.constraints import (
+    Constraints,
     Row,
     check_lengths,
     checked_constraints,
@@ -40,7 +43,13 @@ from keras_seqattn.decoding.methods import (
     sequence_seeds,
     without_seed,
 )
-from keras_seqattn.decoding.protocol import abilities, check_model, most_generated
+from keras_seqattn.decoding.protocol import (
+    abilities,
+    check_model,
+    most_generated,
+    state_options,
+    usual_limit,
+)
 from keras_seqattn.scheduling import continuous, static
 from keras_seqattn.scheduling.static import (
     BATCH_SIZES,
@@ -52,8 +61,8 @@ from keras_seqattn.scheduling.static import (
 )
 from keras_seqattn.scheduling.threads import in_threads
 
-# Sentences of each of several programs at once: the least that one is begun for, and
-# the most.
+# Sentences of each of several programs that run at once: the fewest that one is begun
+# for, and the most.
 SHARES = (16, 32)
 # By how much the first capacity is longer than the source: most translations fit.
 SPARE = 8
@@ -73,35 +82,39 @@ class Plan(NamedTuple):
     width: int = 1  # number of beams a sentence
 
     def size_of(self, length: int, generated: int | None = None) -> int:
-        """Returns the number of rows for sources of a padded length, no more than fit.
+        """Returns the number of rows for sources of a padded length.
 
-        It is `size` or one of `BATCH_SIZES`; 1 where even two hold more than
-        `MOST_POSITIONS`. `generated` tokens are twice the length and 10 by default.
+        It is `size` if so many rows fit in `MOST_POSITIONS`, else the largest of
+        `BATCH_SIZES` that does, and at least 1.
 
         Example:
             >>> [Plan(64, False, width=4).size_of(2**k) for k in (7, 8, 11, 17)]
             [64, 32, 4, 1]
         """
-        generated = 2 * length + 10 if generated is None else generated
+        generated = usual_limit(length) if generated is None else generated
         most_rows = MOST_POSITIONS // (self.width * (length + generated))
         if most_rows >= self.size:
             return self.size
         return max((size for size in BATCH_SIZES if size <= most_rows), default=1)
 
 
-def make_plan(count: int, width: int = 1, is_able: bool = False) -> Plan:
+def make_plan(count: int, width: int = 1, can_begin_late: bool = False) -> Plan:
     """Plans the fastest search of `count` sentences.
 
-    The size is one of `BATCH_SIZES`, or 2. `is_able` says whether the model can begin a
-    sentence while others go on.
+    The size is one of `BATCH_SIZES`, or 2. `can_begin_late` says whether the model can
+    begin a sentence while others go on.
     """
     threads = compile.num_threads()
-    least, most = SHARES if threads > 1 else BATCH_SIZES[-1:] * 2
-    share = min(max(-(-count // threads), least), most)
+    if threads > 1:
+        fewest, most = SHARES
+    else:
+        fewest = most = BATCH_SIZES[-1]
+    share = min(max(-(-count // threads), fewest), most)
     size = next(size for size in BATCH_SIZES if size >= min(count, share))
     if size * width < compile.fewest_rows():
         size = compile.fewest_rows()
-    return Plan(size, is_able and 1 < threads and threads * most < count, width)
+    some_would_wait = count > threads * most
+    return Plan(size, can_begin_late and threads > 1 and some_would_wait, width)
 
 
 def generate(
@@ -117,9 +130,9 @@ def generate(
     `model` has `encode(source_ids) -> memory`, `initial_state(memory, max_length,
     width) -> state` and `step(token_ids, state, index) -> (logits, state)`. If it has
     `grow_state(state, max_length, index) -> state` too, a large batch begins with less
-    memory; if its `step` also takes `start`, many sentences are batched continuously.
-    Batches and lengths are padded to few sizes, so few programs are compiled, each once
-    a model and search; `compile_report(model)` counts them.
+    memory; if besides that its `step` takes `start`, many sentences are batched
+    continuously. Batches and lengths are padded to few sizes, so few programs are
+    compiled, each once a model and search; `compile_report(model)` counts them.
 
     Args:
         model: The model. Its attributes `start_id`, `end_id` and `pad_id` are used.
@@ -191,14 +204,12 @@ def decode(
     """
     method = checked_search("search", search)
     count, length = source_ids.shape
-    plan = plan or make_plan(count, method.width, _can_batch_continuously(model))
+    plan = plan or make_plan(count, method.width, _can_begin_late(model))
     length = padded_length(model, length, plan.continuous)
     size = plan.size_of(length, _capacity(model, length, max_length))
     seeds = sequence_seeds(np.arange(count), method)
-    sentences = _sentences(model, source_ids, length, seeds, max_length, prefix)
-    if constraints is not None:
-        made = make_constraints(constraints, model.pad_id)
-        sentences = sentences._replace(constraints=made)
+    tables = () if constraints is None else make_constraints(constraints, model.pad_id)
+    sentences = _sentences(model, source_ids, length, seeds, max_length, prefix, tables)
     options = _program_options(model, method, size, sentences, max_length)
     cut = continuous.deal_out if plan.continuous else _cut
     parts = cut(np.arange(count), size, length)
@@ -234,7 +245,7 @@ def decode_lists(
     method = checked_search("search", search)
     chosen = range(len(lists)) if chosen is None else chosen
     seeds = sequence_seeds(first + np.arange(len(lists)), method)
-    plan = make_plan(len(chosen), method.width, _can_batch_continuously(model))
+    plan = make_plan(len(chosen), method.width, _can_begin_late(model))
     if constraints is not None:
         counts = [len(ids) - list(ids).count(model.pad_id) for ids in lists]
         limits = [_token_limit(model, count, max_length) for count in counts]
@@ -252,17 +263,16 @@ def decode_lists(
     def search_lists(
         batch: list[int], length: int, to_the_end: bool = True
     ) -> tuple[list[int], Hypotheses, list[int]]:
-        source_ids = pad_lists([lists[index] for index in batch], model.pad_id)
-        prefix = None
+        prefix, tables = None, ()
         if prefixes is not None:
             prefix = pad_lists([prefixes[index] for index in batch], model.pad_id)
-        sentences = _sentences(
-            model, source_ids, length, seeds[batch], max_length, prefix
-        )
         if constraints is not None:
             rows = [constraints[index] for index in batch]
-            made = make_constraints(rows, model.pad_id, table)
-            sentences = sentences._replace(constraints=made)
+            tables = make_constraints(rows, model.pad_id, table)
+        source_ids = pad_lists([lists[index] for index in batch], model.pad_id)
+        sentences = _sentences(
+            model, source_ids, length, seeds[batch], max_length, prefix, tables
+        )
         options = _program_options(
             model, method, size_of(length), sentences, max_length
         )
@@ -282,19 +292,28 @@ def _search(
     sentences: Sentences,
     to_the_end: bool = True,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Searches sentences in one program, by the plan's policy.
+    """Searches sentences in one program.
 
-    Returns token ids `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
+    Unless `to_the_end`, what the program leaves unfinished stays so. Returns token ids
+    `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
     """
-    length = sentences.source_ids.shape[1]
-    num_waiting = continuous.most_waiting(length) if plan.continuous else 0
-    if num_waiting > options.size:
+    num_waiting = _num_waiting(plan, options, sentences)
+    if num_waiting:
         state = continuous.search_continuously(
             model, options, sentences, num_waiting, to_the_end
         )
     else:
         state = static.search_batch(model, options, sentences, to_the_end)
     return *options.method.results(state), state.finished
+
+
+def _num_waiting(plan: Plan, options: ProgramOptions, sentences: Sentences) -> int:
+    """Returns how many sentences a program takes, or 0 where it is a static batch.
+
+    It is one also where the plan is to batch continuously, if its rows take as many.
+    """
+    most = continuous.most_waiting(sentences.source_ids.shape[1])
+    return most if plan.continuous and most > options.size else 0
 
 
 def _cut(items: np.ndarray, size: int, length: int) -> list[np.ndarray]:
@@ -323,6 +342,7 @@ def _sentences(
     seeds: np.ndarray,
     max_length: int | None = None,
     prefix: np.ndarray | None = None,
+    constraints: Constraints | tuple[()] = (),
 ) -> Sentences:
     """Makes the `Sentences` of source ids `(B, S)` that are padded to a length."""
     if prefix is None or (prefix == model.pad_id).all():
@@ -335,6 +355,7 @@ def _sentences(
         limits=_limits(model, source_ids, max_length),
         seeds=seeds,
         prefix=prefix,
+        constraints=constraints,
     )
 
 
@@ -351,10 +372,11 @@ def _program_options(
     capacity = max(int(sentences.limits.max()), _capacity(model, length, max_length))
     first = capacity
     can_grow = max_length is None and "grow" in abilities(model)
-    if can_grow and size in static.TAILS:
+    stops_early = size in static.TAILS  # for others to go on with the whole capacity
+    if can_grow and stops_early:
         first = min(capacity, length + SPARE)
-    options = {"coverage": True} if method.needs_coverage else {}
-    check_model(model, (size, length), first, method.width, **options)
+    asked = state_options(method.needs_coverage)
+    check_model(model, (size, length), first, method.width, **asked)
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
     return ProgramOptions(without_seed(method), tokens, size, first, capacity)
 
@@ -384,7 +406,7 @@ def _limits(model: Any, source_ids: np.ndarray, max_length: int | None) -> np.nd
 
 def _token_limit(model: Any, source_length: int, max_length: int | None = None) -> int:
     """Returns the number of tokens that the caller and the model allow."""
-    limit = 2 * source_length + 10 if max_length is None else max_length
+    limit = usual_limit(source_length) if max_length is None else max_length
     own_limit = most_generated(model, source_length)
     return limit if own_limit is None else min(limit, own_limit)
 
@@ -394,7 +416,7 @@ def source_limit(model: Any) -> int:
     return getattr(model, "max_length", None) or MOST_TOKENS
 
 
-def _can_batch_continuously(model: Any) -> bool:
+def _can_begin_late(model: Any) -> bool:
     """Returns whether a model can begin a sentence while others go on."""
     return {"start", "grow"} <= abilities(model)
 

@@ -38,10 +38,10 @@ def compile_report(model: Any) -> CompileReport:
         >>> compile_report(object.__new__(type("Model", (), {})))
         CompileReport(num_programs=0, seconds=0)
     """
-    made = programs(model)
+    functions = programs(model)
     return CompileReport(
-        sum(program.num_programs for program in made),
-        sum(program.compile_seconds for program in made),
+        sum(function.num_programs for function in functions),
+        sum(function.compile_seconds for function in functions),
     )
 
 
@@ -59,28 +59,29 @@ def programs(model: Any) -> list[compile.CompiledFunction]:
         []
     """
     arguments.offers("model", model, ("__dict__",), "a model")
-    made = list(_PROGRAMS.get(model, {}).values())
-    return [program for program in made if program.num_programs]
+    made = list(_COMPILED.get(model, {}).values())
+    return [function for function in made if function.num_programs]
 
 
-# By model, then by function, options and variables.
-_PROGRAMS = weakref.WeakKeyDictionary()
+# By model, then by function, options and variables: a `CompiledFunction`, which holds a
+# program for each signature of its arguments, their shapes and dtypes.
+_COMPILED = weakref.WeakKeyDictionary()
 _MAKING = threading.Lock()
 
 
-def program(
+def compiled(
     model: Any, function: Callable[..., Any], *options: Hashable, to_numpy: bool = False
 ) -> compile.CompiledFunction:
     """Returns `function(model, *options, *tensors)` compiled; made at the first call.
 
-    It is a function of the tensors, compiled for the options and the tensors' shapes.
+    It is a function of the tensors, and compiles a program for each of their shapes.
     Unless `to_numpy`, results stay where they are, for another program to go on with.
     """
     # `quantize` and `enable_lora` replace variables, which takes new programs.
     variables = list(model.variables)
     key = (function, options, *map(id, variables))
     with _MAKING:
-        made = _PROGRAMS.setdefault(model, {})
+        made = _COMPILED.setdefault(model, {})
         if key not in made:
             reference = weakref.ref(model)  # the dict must not keep its own key alive
             made[key] = compile.CompiledFunction(

@@ -12,7 +12,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.ids import checked_ids
-from keras_seqattn.scheduling.programs import program
+from keras_seqattn.scheduling.programs import compiled
 from keras_seqattn.scheduling.static import (
     BATCH_SIZES,
     fill_batch,
@@ -93,7 +93,7 @@ def _score(model: Any, sequences: tuple[np.ndarray, ...]) -> np.ndarray:
     size = max(1, min(BATCH_SIZES[-1], POSITIONS // longest))
     scores = []
     for batch in zip(*(in_batches(side, size) for side in sides), strict=True):
-        run = program(model, _log_prob, to_numpy=True)
+        run = compiled(model, _log_prob, to_numpy=True)
         found = run(*(fill_batch(side, size) for side in batch))
         scores.append(found[: len(batch[0])])
     return np.concatenate(scores)

@@ -1,13 +1,15 @@
 """Static batches: sentences that a program begins and searches together.
 
-    state = _start_search(rows)                # encode, then steps until few are left
-    while some are left:                       # `finish`
-        state of those = _resume_search(some)  # in a smaller batch, with all capacity
+    state = _start_search(batch)                 # steps until few sentences are left
+    for each part of those that are left:        # `finish`
+        _resume_search(state of that part)       # with the whole capacity
 
-Of a full batch only the last sentences go on for long. So it begins with little
-capacity for generated tokens, which makes each step cheaper; when a quarter of the
-sentences is left, or the capacity is used up, they go on in a smaller program that has
-it all.
+The last few sentences of a batch take many more steps than the others. So a batch of a
+size in `TAILS` begins with little capacity for generated tokens, which makes each step
+cheaper. It stops when only its tail, a quarter of the sentences, is left, or when that
+capacity is used up. What is left goes on in batches of the tail's size, with the whole
+capacity. A batch of another size has the whole capacity from the beginning, and stops
+when all have ended.
 
 Batches and lengths are padded to few sizes, for which few programs are compiled.
 Shapes: B sentences, S source length, P prefix length, N hypotheses, L capacity.
@@ -26,18 +28,21 @@ from keras_seqattn.decoding.beam_state import BeamState
 from keras_seqattn.decoding.constraints import Constraints
 from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens
 from keras_seqattn.decoding.methods import GreedyState, Search
-from keras_seqattn.scheduling.programs import program
+from keras_seqattn.decoding.protocol import state_options
+from keras_seqattn.scheduling.programs import compiled
 from keras_seqattn.scheduling.threads import in_threads
 
-# What a program is compiled for: every batch is padded to one of these sizes, and every
-# source to a power of 2 of tokens, from the shortest on. The largest size fills what
-# computes it, and is small enough that sentences of about one length meet: a batch
-# takes as long as its longest sentence.
+# Numbers of sentences that programs are compiled for: a batch is padded to one of them.
+# The largest keeps a processor busy, and is small enough that sentences of about one
+# length meet in it: a batch takes as long as its longest sentence.
 BATCH_SIZES = (1, 4, 8, 16, 32, 64)
+# The shortest length that programs are compiled for: sources are padded to this times a
+# power of 2.
 SHORTEST = 16
-# The size in which the last sentences of a batch go on.
+# By the size of a batch, that in which its last sentences go on.
 TAILS = {32: 8, 64: 16}
-# Sentences of a quarter of the length are not searched beside longer ones than this.
+# In a batch of up to this padded length, sentences may be of any length; in a longer
+# one all are longer than a quarter of it.
 LONG = 128
 
 
@@ -62,7 +67,11 @@ class Sentences(NamedTuple):
 
 
 class ProgramOptions(NamedTuple):
-    """What programs of a search are compiled for."""
+    """What programs of a search are compiled for.
+
+    Without a tail the first capacity is the whole one: a program then leaves nothing
+    unfinished, for there is none that could go on with it.
+    """
 
     method: Search  # without its seed
     tokens: SpecialTokens
@@ -72,9 +81,9 @@ class ProgramOptions(NamedTuple):
 
     @property
     def tail(self) -> int:
-        """Number of sentences left with which a batch stops, to go on in as many rows.
+        """Number of sentences left with which a program stops, or 0.
 
-        0 where it does not stop before all are finished.
+        They go on in as many rows.
         """
         return TAILS.get(self.size, 0)
 
@@ -84,11 +93,11 @@ def search_batch(
 ) -> GreedyState | BeamState:
     """Searches at most `options.size` sentences, all begun at once.
 
-    Unless `to_the_end`, those stay unfinished that the first program leaves. Returns
-    the method's state, of NumPy arrays `(B, ...)`.
+    Unless `to_the_end`, what the program leaves unfinished stays so. Returns the
+    method's state, of NumPy arrays `(B, ...)`.
     """
-    rows = sentences.fill(options.size)
-    state = program(model, _start_search, options)(rows)
+    filled = sentences.fill(options.size)
+    state = compiled(model, _start_search, options)(filled)
     if to_the_end:
         found = finish(model, options, state)
     else:
@@ -99,7 +108,7 @@ def search_batch(
 def finish(
     model: Any, options: ProgramOptions, state: loop.LoopState, *start: Tensor
 ) -> GreedyState | BeamState:
-    """Brings the sentences that a program left unfinished to their end.
+    """Searches the sentences that a program left unfinished to their end.
 
     `start` `(B,)` are the steps at which they began, if at different ones. Returns the
     method's state, of NumPy arrays `(B, ...)`.
@@ -110,12 +119,12 @@ def finish(
     for left in in_batches(np.flatnonzero(~found.finished), size):
         rows = np.full(size, filler, "int32")
         rows[: len(left)] = left
-        ended = program(model, _resume_search, options)(state, rows, *start)
+        ended = compiled(model, _resume_search, options)(state, rows, *start)
         put_rows(found, left, to_arrays(ended))
     return found
 
 
-def begin(
+def begin_search(
     model: Any,
     method: Search,
     tokens: SpecialTokens,
@@ -123,12 +132,13 @@ def begin(
     first_capacity: int,
     capacity: int,
 ) -> loop.LoopState:
-    """Encodes sentences and begins their search.
+    """Encodes sentences; returns the state before the first step.
 
     The model's state has space for `first_capacity` steps, the method's for `capacity`.
     """
     model_state = encode(model, method, sentences.source_ids, first_capacity)
-    return loop.begin(model_state, first_state(method, tokens, sentences, capacity))
+    search_state = first_state(method, tokens, sentences, capacity)
+    return loop.first_loop_state(model_state, search_state)
 
 
 def first_state(
@@ -144,8 +154,7 @@ def encode(
     model: Any, method: Search, source_ids: Tensor, capacity: int
 ) -> dict[str, Any]:
     """Encodes sources; returns the model's state before the first step."""
-    # Only a search that asks for it finds out whether a model can.
-    options = {"coverage": True} if method.needs_coverage else {}
+    options = state_options(method.needs_coverage)
     memory = model.encode(source_ids)
     return model.initial_state(memory, capacity, width=method.width, **options)
 
@@ -155,8 +164,9 @@ def _start_search(
 ) -> loop.LoopState:
     """Searches until few sentences are left, or the first capacity is used up."""
     method, tokens, _, first_capacity, capacity = options
-    state = begin(model, method, tokens, sentences, first_capacity, capacity)
+    state = begin_search(model, method, tokens, sentences, first_capacity, capacity)
     state = loop.run(method, model.step, state, tokens, options.tail, first_capacity)
+    # Without a tail nothing is left that needs the model's state.
     return state if options.tail else state._replace(model_state={})
 
 
@@ -170,7 +180,7 @@ def _resume_search(
     """Searches some rows of a state to their end, with the whole capacity."""
     state = loop.take_sentences(state, rows)
     if options.first_capacity < options.capacity:
-        grown = model.grow_state(state.model_state, options.capacity, state.index)
+        grown = model.grow_state(state.model_state, options.capacity, state.num_steps)
         state = state._replace(model_state=grown)
     if start is not None:
         start = keras.ops.take(start, rows, axis=0)
@@ -201,22 +211,32 @@ def schedule(
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Searches sentences in static batches, those of about one length together.
 
-    `search` is a function of the indices of one batch and its padded length; it returns
-    the indices, the `Hypotheses` there, and none that are left. `size_of` returns the
-    most sentences of a batch for a padded length. `lengths` are padded lengths by
-    index, the longest first: else threads end at different times, and the batch that is
-    not full is the most expensive one.
+    `search` and what is yielded are as in `search_batches`. `size_of` returns the most
+    sentences of a batch for a padded length. `lengths` are padded lengths by index, the
+    longest first: else threads end at different times, and the batch that is not full
+    is the most expensive one.
     """
     batches, waiting = [], list(lengths)
     while waiting:
         longest = lengths[waiting[0]]
         batch = waiting[: size_of(longest)]
-        batches.append([k for k in batch if not is_far(lengths[k], longest)])
-        waiting = waiting[len(batches[-1]) :]
+        batch = [index for index in batch if not is_far(lengths[index], longest)]
+        batches.append((batch, longest))
+        waiting = waiting[len(batch) :]
+    yield from search_batches(search, batches)
+
+
+def search_batches(
+    search: Callable[[list[int], int], tuple[list[int], Hypotheses, list[int]]],
+    batches: list[tuple[list[int], int]],
+) -> Iterator[tuple[list[int], Hypotheses]]:
+    """Searches batches, each given as its indices and its padded length, in threads.
+
+    `search` is a function of these two; it returns the indices, the `Hypotheses` there,
+    and those left, here none. Yields indices, and the `Hypotheses` there.
+    """
     threads = min(compile.num_threads(), len(batches))
-    for indices, found, _ in in_threads(
-        lambda batch: search(batch, lengths[batch[0]]), batches, threads
-    ):
+    for indices, found, _ in in_threads(lambda one: search(*one), batches, threads):
         yield indices, found
 
 

@@ -13,8 +13,8 @@ from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.methods import Search
 from keras_seqattn.scheduling.generation import prepare_one
-from keras_seqattn.scheduling.programs import program
-from keras_seqattn.scheduling.static import ProgramOptions, Sentences, begin
+from keras_seqattn.scheduling.programs import compiled
+from keras_seqattn.scheduling.static import ProgramOptions, Sentences, begin_search
 
 
 def stream_tokens(
@@ -26,10 +26,10 @@ def stream_tokens(
     `Sample` of one hypothesis.
     """
     sentences, options = prepare_one(model, source_ids, search, max_length)
-    state = program(model, _begin, options)(sentences)
+    state = compiled(model, _read_prompt, options)(sentences)
     is_finished = False
     while not is_finished:
-        state = program(model, _advance, options)(state)
+        state = compiled(model, _take_step, options)(state)
         token = int(_first(state.search_state.token)[0])
         if token in (model.end_id, model.pad_id):
             return
@@ -37,15 +37,17 @@ def stream_tokens(
         is_finished = bool(_first(state.search_state.finished))
 
 
-def _begin(model: Any, options: ProgramOptions, sentences: Sentences) -> loop.LoopState:
+def _read_prompt(
+    model: Any, options: ProgramOptions, sentences: Sentences
+) -> loop.LoopState:
     method, tokens, _, _, capacity = options
-    return begin(model, method, tokens, sentences, capacity, capacity)
+    return begin_search(model, method, tokens, sentences, capacity, capacity)
 
 
-def _advance(
+def _take_step(
     model: Any, options: ProgramOptions, state: loop.LoopState
 ) -> loop.LoopState:
-    return loop.advance(options.method, model.step, state, options.tokens)
+    return loop.take_step(options.method, model.step, state, options.tokens)
 
 
 def _first(x: Tensor) -> np.ndarray:

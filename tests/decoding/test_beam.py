@@ -103,7 +103,8 @@ def run_limits(table, search, limits, prefix=None):
 
     def searched(state, limits, prefix):
         begun = search.begin(limits, ops.zeros_like(limits), prefix, 4, tokens)
-        return loop.run(search, step, loop.begin(state, begun), tokens).search_state
+        first = loop.first_loop_state(state, begun)
+        return loop.run(search, step, first, tokens).search_state
 
     if prefix is None:
         prefix = np.zeros((len(limits), 0), "int32")
@@ -135,7 +136,7 @@ def tables(seed, batch_size=2):
     on_tensorflow=["length"],
 )
 def test_a_width_that_covers_the_tree_is_brute_force(score):
-    """Of 2 words and an end, 3 steps: at most 4 live beginnings, 12 continuations."""
+    """Of 2 words and an end, 3 steps: at most 4 live beams, 12 continuations."""
     length_penalty, penalty_kind = score
     search = decoding.BeamSearch(
         width=12, length_penalty=length_penalty, penalty=penalty_kind, num_hypotheses=4

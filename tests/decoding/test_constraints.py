@@ -34,7 +34,8 @@ def search_with(table, search, rows, limits, prefix=None):
 
     def searched(state, limits, prefix, constraints):
         first = search.begin(limits, ops.zeros_like(limits), prefix, LENGTH, tokens)
-        begun = loop.begin(state, search.constrain(first, constraints))
+        constrained = search.constrain(first, constraints)
+        begun = loop.first_loop_state(state, constrained)
         return loop.run(search, step, begun, tokens).search_state
 
     limits = np.asarray(limits, "int32")

@@ -134,6 +134,39 @@ def test_a_wrong_state_is_told_what_is_wrong(name):
         protocol.check_model(model, (2, 4), max_length=4, width=3)
 
 
+COVERED = {
+    "nothing": ({}, {}, r"\['coverage'\].shape=None and .*\['mask'\].shape=None"),
+    "no mask": (
+        {"coverage": np.zeros((2, 3, 4))},
+        {},
+        r"\['coverage'\].shape=\(2, 3, 4\) and .*\['mask'\].shape=None",
+    ),
+    "another length": (
+        {"coverage": np.zeros((2, 3, 4))},
+        {"mask": np.ones((2, 5), bool)},
+        r"\['coverage'\].shape=\(2, 3, 4\) and .*\['mask'\].shape=\(2, 5\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_coverage_needs_a_state_that_counts_it(name):
+    beam, sentence, received = COVERED[name]
+    state = {"beam": beam, "sentence": sentence}
+    method = decoding.BeamSearch(width=3, coverage_penalty=0.1)
+    message = (
+        r" state\['beam'\]\['coverage'\] of shape \(B, W, S\) and "
+        r"state\['sentence'\]\['mask'\] of shape \(B, S\) for a search with a "
+        rf"`coverage_penalty`. Received: state\['beam'\]{received}"
+    )
+    with pytest.raises(ValueError, match="`state` must have" + message):
+        decoding.search(Model().step, state, batch_size=2, max_length=4, method=method)
+    model = Model()
+    model.initial_state = lambda memory, max_length, width, coverage: state
+    with pytest.raises(ValueError, match="`model.initial_state` must return" + message):
+        protocol.check_model(model, (2, 4), max_length=4, width=3, coverage=True)
+
+
 @pytest.mark.parametrize("name", ["encode", "initial_state", "step"])
 def test_a_method_must_be_there(name):
     model = Model()

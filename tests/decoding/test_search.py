@@ -172,7 +172,7 @@ def test_it_stops_when_every_sentence_has_ended():
         capacity=50,
         tokens=SpecialTokens(),
     )
-    first = loop.begin(state, first)
+    first = loop.first_loop_state(state, first)
     loop.run(decoding.Greedy(), counting, first, SpecialTokens())
     assert len(calls) == 2
 

@@ -161,6 +161,19 @@ def test_sentences_compete_by_score_at_limits_of_their_own(rng, monkeypatch):
     assert cut.any() and not cut.all()
 
 
+def test_a_state_grows_with_what_is_shared(rng):
+    """As it is of one sentence too, and in a static batch."""
+
+    class Shared(models.TranslationTransformer):
+        def grow_state(self, state, max_length, index):
+            seen.append("shared" in state)
+            return super().grow_state(state, max_length, index)
+
+    seen, model = [], Shared(V, model_dim=D, num_heads=2, intermediate_dim=12)
+    both_ways(model, sources(rng), decoding.Greedy(min_length=3))
+    assert len(seen) > 2 and all(seen)
+
+
 def mixed_lists(rng, count):
     """Sources of up to 16 tokens, and ten of up to 60."""
     rows = sources(rng, count, most=60)
@@ -228,7 +241,7 @@ def test_what_waits_once_more_is_found_once(rng, monkeypatch, worthwhile):
 
 def test_few_sentences_wait_with_longer_ones():
     """The last two of each length are not searched to the end."""
-    searched, left = [], []
+    searched = []
 
     def search(batch, length, to_the_end):
         searched.append((length, batch))
@@ -236,16 +249,22 @@ def test_few_sentences_wait_with_longer_ones():
 
     short, few, long = list(range(200)), list(range(200, 210)), list(range(210, 400))
     groups = {32: long, 16: short, 24: few}
-    short_to_long = continuous._short_to_long
-    found = short_to_long(search, lambda length: 32, groups, 48, left)
-    assert [batch for batch, _ in found] == [short[:-2], short[-2:] + few + long[:-2]]
+
+    def short_to_long(groups, longest):
+        """What was searched to the end, and what was left."""
+        left, given = [], (search, lambda length: 32, groups, longest)
+
+        def run():
+            left.extend((yield from continuous._short_to_long(*given)))
+
+        return [batch for batch, _ in run()], left
+
+    found, left = short_to_long(groups, 48)
+    assert found == [short[:-2], short[-2:] + few + long[:-2]]
     assert searched == [(16, short), (32, short[-2:] + few + long)]
     assert left == long[-2:]
     # None waits for far longer ones.
-    left.clear()
-    found = short_to_long(search, lambda length: 32, {16: short}, 1024, left)
-    assert [batch for batch, _ in found] == [short]
-    assert left == []
+    assert short_to_long({16: short}, 1024) == ([short], [])
 
 
 def test_a_single_row_is_two_on_tensorflow():
@@ -257,10 +276,10 @@ def test_a_single_row_is_two_on_tensorflow():
 
 def test_those_that_wait_are_dealt_out_to_all_threads(monkeypatch):
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
-    assert generation.make_plan(100, is_able=True) == generation.Plan(32, True)
+    assert generation.make_plan(100, can_begin_late=True) == generation.Plan(32, True)
     parts = continuous.deal_out(list(range(100)), 32, 16)
     assert [len(part) for part in parts] == [50, 50]
     assert sorted(sum(parts, [])) == list(range(100))
-    assert generation.make_plan(64, is_able=True).continuous is False
+    assert generation.make_plan(64, can_begin_late=True).continuous is False
     assert generation.make_plan(64).size == 32
-    assert generation.make_plan(100, is_able=False).continuous is False
+    assert generation.make_plan(100, can_begin_late=False).continuous is False

@@ -1,7 +1,14 @@
 """The keys and values that multi-head attention keeps from step to step.
 
-Shapes: B batch, W beams, L positions, N = L W slots, S source length, G key and value
-heads, K key_dim, V value_dim.
+A cache is a ring of L places with W slots each, one a beam:
+
+    slot (p % L) * W + w    # what beam w wrote at position p
+
+A ring, since in continuous batching the index counts all steps of a program and passes
+L, while no sentence in it is longer than L.
+
+Shapes: B batch, W beams, L places, S source length, G key and value heads, K key_dim,
+V value_dim.
 """
 
 from typing import Any, NamedTuple, Self
@@ -15,19 +22,19 @@ from keras_seqattn.layers.shapes import check_rank
 
 
 class KVCache(NamedTuple):
-    """Keys and values of N slots, each of one position and one beam.
+    """Keys and values of slots: L W of a ring, or S of a projected memory.
 
-    A ring: a position beyond its room is written over the oldest, so it has no end. It
-    is never reordered when beams are: what each slot wrote stays where it is, and
-    `ancestry`, a small table that is reordered, says which beam wrote each position of
-    a beam's history. The tensors have the shapes in which attention multiplies them,
-    with position and beam on one axis: a compiler transposes or copies any other at
-    every step. Immutable: each method returns another cache.
+    Position p is written over position p - L. The slots are not reordered when beams
+    are: what is written stays where it is, and `ancestry`, a small table that is
+    reordered, says which beam wrote each position of a beam's history. The tensors have
+    the shapes in which attention multiplies them, with position and beam on one axis: a
+    compiler transposes or copies any other at every step. Immutable: each method
+    returns another cache.
 
     Args:
-        key: Float tensor `(B, G, K, N)`, as they are attended to: normed, and rotated
-            by rotary positions.
-        value: Float tensor `(B, G, N, V)`.
+        key: Float tensor `(B, G, K, slots)`, as they are attended to: normed, and
+            rotated by rotary positions.
+        value: Float tensor `(B, G, slots, V)`.
     """
 
     key: Any
@@ -35,17 +42,18 @@ class KVCache(NamedTuple):
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> Self:
-        """Keeps keys `(B, S, G, K)` and values `(B, S, G, V)`, a slot a position."""
+        """Keeps keys `(B, S, G, K)` and values `(B, S, G, V)`, a slot each."""
         keys = ops.transpose(keys, (0, 2, 3, 1))
         return cls(keys, ops.transpose(values, (0, 2, 1, 3)))
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Returns the keys `(B, N, G, K)` and values `(B, N, G, V)`."""
+        """Returns the keys `(B, slots, G, K)` and values `(B, slots, G, V)`."""
+        # As every kernel takes them, which transposes them back: XLA drops both.
         keys = ops.transpose(self.key, (0, 3, 1, 2))
         return keys, ops.transpose(self.value, (0, 2, 1, 3))
 
     def repeat(self, width: int) -> "KVCache":
-        """Returns a cache with `width` slots a position, of the same key and value."""
+        """Returns a cache with each slot `width` times, once for each beam."""
         key = ops.repeat(self.key, width, axis=3)
         return KVCache(key, ops.repeat(self.value, width, axis=2))
 
@@ -55,35 +63,36 @@ class KVCache(NamedTuple):
         value = ops.slice_update(self.value, (0, 0, slot, 0), entries.value)
         return KVCache(key, value)
 
-    def grow(self, length: int, index: int | Tensor, width: int = 1) -> "KVCache":
-        """Makes room for `length` positions, as `grow_axis` does."""
+    def grow(self, length: int, num_steps: int | Tensor, width: int = 1) -> "KVCache":
+        """Makes the ring one of `length` places, as `grow_axis` does."""
         return KVCache(
-            grow_axis(self.key, 3, length, index, width),
-            grow_axis(self.value, 2, length, index, width),
+            grow_axis(self.key, 3, length, num_steps, width),
+            grow_axis(self.value, 2, length, num_steps, width),
         )
 
 
 def grow_axis(
-    x: Tensor, axis: int, length: int, index: int | Tensor, width: int = 1
+    x: Tensor, axis: int, length: int, num_steps: int | Tensor, width: int = 1
 ) -> Tensor:
-    """Adds slots to a ring, on one axis; the positions that it holds move to theirs.
+    """Adds places to a ring that lies on one axis, `width` slots each.
 
-    `length` is the number of positions it gets room for, no fewer than it has, `index`
-    the number of steps taken, and `width` the number of slots of a position. What
-    stands where no position was held has no meaning.
+    It gets `length` places, no fewer than it has, after `num_steps` steps. What it
+    holds moves to its new place; what the other places hold has no meaning. A ring that
+    has wrapped round has lost positions for which the longer one has places: a sentence
+    that goes on must have begun after them.
 
     Example:
-        >>> ring = ops.array([3, 4, 2])  # after five steps
-        >>> [int(x) for x in grow_axis(ring, 0, 5, 5)]
-        [3, 4, 2, 3, 4]
+        >>> ring = ops.array([3, 4, 2])  # after 5 steps: the last 3 of positions 0 to 4
+        >>> [int(x) for x in grow_axis(ring, 0, length=5, num_steps=5)[2:]]
+        [2, 3, 4]
     """
     before, after = x.shape[:axis], x.shape[axis + 1 :]
-    if isinstance(index, int) and index == 0:  # nothing has to move
+    if isinstance(num_steps, int) and num_steps == 0:  # nothing has to move
         return ops.zeros((*before, length * width, *after), x.dtype)
-    old = x.shape[axis] // width
-    places = held_positions(length, index - 1) % old
-    slots = ops.reshape(x, (*before, old, width, *after))
-    moved = ops.take(slots, places, axis=axis)
+    old_length = x.shape[axis] // width
+    old_places = held_positions(length, num_steps - 1) % old_length
+    places = ops.reshape(x, (*before, old_length, width, *after))
+    moved = ops.take(places, old_places, axis=axis)
     return ops.reshape(moved, (*before, length * width, *after))
 
 
@@ -97,9 +106,9 @@ def visible_slots(
 ) -> Tensor:
     """Returns the slots that beams may attend to at a step: `(B or 1, 1, W or 1, L W)`.
 
-    `mask` `(B, L)` is over the positions as the cache holds them; `ancestry`
-    `(B, W, L)` is what `mark_ancestry` returns, None for a single beam. A window hides
-    positions j with index - j >= window.
+    `index` is the position that was written last. `mask` `(B, L)` is over the places of
+    the cache; `ancestry` `(B, W, L)` is what `mark_ancestry` returns, None for a single
+    beam. A window hides positions j with index - j >= window.
 
     Example:
         >>> visible_slots(1, 4, index=2, window=2)[0, 0, 0].tolist()
@@ -112,24 +121,25 @@ def visible_slots(
     seen = masks.combine_masks(seen, mask)
     if width == 1:
         return seen[:, None, None, :]
-    slots = ops.arange(width, dtype="int32")
-    inherited = ops.equal(ancestry[..., None], slots)  # (B, W, L, W)
+    beams = ops.arange(width, dtype="int32")
+    # [b, w, l, v]: beam v wrote what is at place l of the history of beam w. `seen`
+    # hides the places not yet written, where `ancestry` has no meaning.
+    inherited = ops.equal(ancestry[..., None], beams)  # (B, W, L, W)
     inherited = ops.logical_and(inherited, seen[:, None, :, None])
     return ops.reshape(inherited, (-1, 1, width, length * width))
 
 
 def held_positions(length: int, index: int | Tensor) -> Tensor:
-    """Returns the positions that slots hold once `index` is written: int32 `(L,)`.
+    """Returns the position at each place once `index` is written: int32 `(L,)`.
 
-    A cache is a ring: a position is written over the one that stands L before it. What
-    is negative has not been written.
+    They are index - L + 1 to index. A place with a negative one is not yet written.
 
     Example:
         >>> [int(x) for x in held_positions(3, 4)]
         [3, 4, 2]
     """
-    slots = ops.arange(length, dtype="int32")
-    return index - (index - slots) % length
+    places = ops.arange(length, dtype="int32")
+    return index - (index - places) % length
 
 
 def initial_ancestry(batch_size: int | Tensor, width: int, max_length: int) -> Tensor:
@@ -152,8 +162,8 @@ def initial_ancestry(batch_size: int | Tensor, width: int, max_length: int) -> T
         [1, 1, 1]
     """
     check_cache_sizes(batch_size, width, max_length)
-    slots = ops.arange(width, dtype="int32")[None, :, None]
-    return ops.broadcast_to(slots, (batch_size, width, max_length))
+    beams = ops.arange(width, dtype="int32")[None, :, None]
+    return ops.broadcast_to(beams, (batch_size, width, max_length))
 
 
 def mark_ancestry(ancestry: Tensor, index: int | Tensor) -> Tensor:

@@ -423,9 +423,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         output = self.project_output(query, fold.output(output, queries))
         return output, fold.scores(scores, queries, keys) if return_scores else None
 
-    def _rotate(self, heads, start):
-        """Rotates heads `(B, L, H, K)` that stand at `start`, `start + 1`, ..."""
-        return heads if self.positions is None else self.positions.rotate(heads, start)
+    def _rotate(self, heads, first):
+        """Rotates heads `(B, L, H, K)` that stand at `first`, `first + 1`, ..."""
+        return heads if self.positions is None else self.positions.rotate(heads, first)
 
     def _bias(self, target_length, source_length, offset):
         """Computes the bias of the positions: of all pairs, by distance, or None."""
@@ -502,8 +502,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             max_length: Number of steps L the cache has room for.
 
         Returns:
-            A `KVCache` of L W slots: "key" `(B, G, K, L W)` and "value"
-            `(B, G, L W, V)`, zeros.
+            A `KVCache`: "key" `(B, G, K, L W)` and "value" `(B, G, L W, V)`, zeros.
         """
         check_cache_sizes(batch_size, width, max_length)
         heads, slots = (batch_size, self.num_key_value_heads), max_length * width
@@ -522,7 +521,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         Args:
             value: Float tensor `(B, T, D)`, the vectors at `index`, `index + 1`, ...
             cache: What `initial_cache` or another call gave.
-            index: Position of the first vector, an integer or a scalar int32 tensor.
+            index: Position of the first vector, an integer or a scalar int32 tensor;
+                `index + T` is at most L.
             width: Number of beams W a sentence.
 
         Returns:
@@ -551,10 +551,11 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         Args:
             query: Float tensor `(B, W, D)`, the vector at `index` of each beam.
             cache: What `initial_cache` or the step before gave.
-            index: The position, an integer or a scalar int32 tensor.
-            mask: Bool tensor `(B, L)` over the positions of the cache, as it holds them
-                (`held_positions`), True = may attend; False hides the padding before a
-                short prompt, or another sentence.
+            index: The position, an integer or a scalar int32 tensor; where sentences
+                began at steps of their own, the step: distances alone count.
+            mask: Bool tensor `(B, L)` over the places of the cache (position p is at
+                p % L), True = may attend; False hides the padding before a short
+                prompt, or an earlier sentence of the row.
             ancestry: Int32 tensor `(B, W, L)`, the beam that wrote each position of a
                 beam's history, as `mark_ancestry` returns it for `index`; None for a
                 single beam.
@@ -579,11 +580,11 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
                 "pass `layers.mark_ancestry(ancestry, index)`. "
                 f"Received: ancestry=None with {width} beams."
             )
+        length = cache.key.shape[3] // width
+        mask = checked_mask("mask", mask, length)
         keys = self._rotate_beams(self.project_key(query), index)
         entries = KVCache.of(keys, self.project_value(query))
-        length = cache.key.shape[3] // width
         cache = cache.write(entries, index % length * width)
-        mask = checked_mask("mask", mask, length)
         heads, _ = self._attend_beams(
             query,
             cache,
@@ -598,9 +599,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         bias = self._bias(1, length, length - 1)
         if bias is None:
             return None
-        # That of a query at L - 1: a slot at distance d takes column L - 1 - d.
+        # That of a query at L - 1: a place at distance d takes column L - 1 - d.
         column = held_positions(length, index) - index + length - 1
-        bias = ops.take(of_pairs(bias), ops.maximum(column, 0), axis=-1)
+        bias = ops.take(of_pairs(bias), column, axis=-1)
         return ops.repeat(bias, width, axis=-1)
 
     def project_memory(
@@ -661,7 +662,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         checks.check_index(self, index)
         length = memory.key.shape[3]
         mask = checked_mask("mask", mask, length)
-        mask = masks.input_masks(None, mask, None, None)  # (B, 1, S)
+        if mask is not None:
+            mask = mask[:, None]  # (B, 1, S)
         if self.sliding_window is not None:
             near = masks.window_mask(1, length, self.sliding_window, index)
             mask = masks.combine_masks(mask, near)
@@ -682,7 +684,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         # mask and bias carry the positions.
         return self._attend(
             self._rotate_beams(self.project_query(query), index),
-            *kept.read(),  # (B, N, G, K), (B, N, G, V)
+            *kept.read(),  # (B, slots, G, K), (B, slots, G, V)
             mask=mask,
             bias=bias,
             window=None,

@@ -359,7 +359,8 @@ class DecoderBlock(Block):
         Args:
             target: Float tensor `(B, W, D)`, the vector at `index` of each beam.
             cache: What `initial_cache` or the step before gave.
-            index: The position, an integer or a scalar int32 tensor.
+            index: The position, an integer or a scalar int32 tensor: see
+                `MultiHeadAttention.step`.
             memory: What `project_memory` gave, or None without a source.
             source_mask: Bool tensor `(B, S)`.
             mask: Bool tensor `(B, L)`, True = a position of the cache that may be
@@ -384,6 +385,7 @@ class DecoderBlock(Block):
         source_mask = self._checked_source_mask(source_mask, memory)
         residual = self.attention_residual
         given = {"mask": mask, "ancestry": ancestry}
+        # An attention of the user's own need not take what is not used.
         given = {name: value for name, value in given.items() if value is not None}
         attended, cache = residual.sublayer.step(
             residual.enter(target), cache, index, **given

@@ -226,7 +226,8 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         Args:
             x: Float tensor `(B, W, D)`, the vector at `index` of each beam.
             caches: What `initial_cache` or the step before returned.
-            index: The position, an integer or a scalar int32 tensor.
+            index: The position, an integer or a scalar int32 tensor: see
+                `MultiHeadAttention.step`.
             memory: What `project_memory` returned, or None.
             memory_mask: Bool tensor `(B, S)`.
             mask: Bool tensor `(B, L)`: see `DecoderBlock.step`.
@@ -239,10 +240,11 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
             block.
         """
         check_built(self)
-        distinct = [id(block) for block in self._distinct()]
+        # Depths that share a block share what it made of the memory.
+        numbers = {id(block): i for i, block in enumerate(self._distinct())}
         kept, scores = [], []
         for block, cache in zip(self.blocks, caches, strict=True):
-            projected = None if memory is None else memory[distinct.index(id(block))]
+            projected = None if memory is None else memory[numbers[id(block)]]
             options = {"mask": mask, "ancestry": ancestry}
             if return_attention_scores:
                 options["return_attention_scores"] = True
