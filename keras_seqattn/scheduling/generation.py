@@ -130,7 +130,7 @@ def generate(
     `model` has `encode(source_ids) -> memory`, `initial_state(memory, max_length,
     width) -> state` and `step(token_ids, state, index) -> (logits, state)`. If it has
     `grow_state(state, max_length, index) -> state` too, a large batch begins with less
-    memory; if besides that its `step` takes `start`, many sentences are batched
+    memory; if its `step` also takes `start`, many sentences are batched
     continuously. Batches and lengths are padded to few sizes, so few programs are
     compiled, each once a model and search; `compile_report(model)` counts them.
 

@@ -31,7 +31,10 @@ class Corpus:
         self._validation_options = validation_options
         self.tokenizer = functools.cache(self._tokenizer)
         self.count_tokens = functools.cache(self._count_tokens)
-        self.validation_tokens = functools.cache(self._validation_tokens)
+        # With their ends, which a mean of tokens has too.
+        self.validation_tokens = functools.cache(
+            lambda size: self._count_tokens(size, validation) + len(validation[1])
+        )
         # Always the same, unlike those of training, which know their epoch.
         self._validation_batches = functools.cache(
             lambda size: self._batches(
@@ -46,15 +49,10 @@ class Corpus:
         lines = [*self.train[0], *self.train[1]]
         return SentencePieceTokenizer.train(lines, vocabulary_size)
 
-    def _count_tokens(self, vocabulary_size):
-        """Counts the target tokens of an epoch, without their ends."""
-        ids = self.tokenizer(vocabulary_size).tokenize(self.train[1])
-        return sum(len(line) for line in ids)
-
-    def _validation_tokens(self, vocabulary_size):
-        """Counts the target tokens of the validation, with their ends."""
-        ids = self.tokenizer(vocabulary_size).tokenize(self.validation[1])
-        return sum(len(line) + 1 for line in ids)
+    def _count_tokens(self, vocabulary_size, pairs=None):
+        """Counts the target tokens, of training by default, without their ends."""
+        _, targets = pairs or self.train
+        return sum(map(len, self.tokenizer(vocabulary_size).tokenize(targets)))
 
     def _batches(self, lines, vocabulary_size, options):
         from keras_seqattn.text import translation_batches
