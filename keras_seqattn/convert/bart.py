@@ -11,6 +11,7 @@ from keras_seqattn.convert.blocks import (
     activation_of,
     fill_attention,
     fill_dense,
+    fill_kernel,
     fill_norm,
 )
 from keras_seqattn.convert.checkpoint import Checkpoint, refuse
@@ -131,8 +132,7 @@ def _fill_embeddings(checkpoint, model):
             target_names += source_names
     for side, (name, names) in sides.items():
         embedding = model.get_layer(name)
-        table = checkpoint.take(names, embedding.embeddings.shape)
-        embedding.embeddings.assign(table)
+        checkpoint.fill(embedding.embeddings, names)
         if config.positions == "learned":
             _fill_positions(checkpoint, side, embedding.positions)
         if embedding.norm_layer is not None:
@@ -140,8 +140,7 @@ def _fill_embeddings(checkpoint, model):
             fill_norm(checkpoint, name, embedding.norm_layer)
     if not config.tie_embeddings:
         output = model.get_layer("output")
-        shape = output.kernel.shape[::-1]
-        output.kernel.assign(checkpoint.take(OUTPUT, shape).T)
+        fill_kernel(checkpoint, OUTPUT, output.kernel)
     if config.logits_bias:
         bias = output.bias_layer.bias if config.tie_embeddings else output.bias
         values = checkpoint.take(BIAS, (1, model.target_vocabulary_size))

@@ -1,10 +1,9 @@
 """Weights of Hugging Face's layers in the layers of this library.
 
 Theirs are matrices `(out, in)`; ours `(in, out)`, with heads on axes of their own.
-
-Shapes: D model_dim, H heads, K key_dim, F intermediate_dim.
 """
 
+import math
 from typing import Any
 
 import keras
@@ -34,18 +33,30 @@ def activation_of(name: str) -> Any:
 def fill_norm(checkpoint: Checkpoint, name: str, norm: Any) -> None:
     """Fills a layer norm, or an RMS norm, which has a scale alone."""
     if isinstance(norm, keras.layers.RMSNormalization):
-        norm.scale.assign(checkpoint.take(f"{name}.weight", norm.scale.shape))
+        checkpoint.fill(norm.scale, f"{name}.weight")
         return
-    norm.gamma.assign(checkpoint.take(f"{name}.weight", norm.gamma.shape))
-    norm.beta.assign(checkpoint.take(f"{name}.bias", norm.beta.shape))
+    checkpoint.fill(norm.gamma, f"{name}.weight")
+    checkpoint.fill(norm.beta, f"{name}.bias")
 
 
-def fill_dense(checkpoint: Checkpoint, name: str, dense: Any) -> None:
-    """Fills a dense layer `(in, out)`."""
-    kernel = checkpoint.take(f"{name}.weight", dense.kernel.shape[::-1])
-    dense.kernel.assign(kernel.T)
+def fill_dense(
+    checkpoint: Checkpoint, name: str, dense: Any, input_axes: int = 1
+) -> None:
+    """Fills a dense layer, whose kernel begins with `input_axes` axes of inputs."""
+    fill_kernel(checkpoint, f"{name}.weight", dense.kernel, input_axes)
     if dense.bias is not None:
-        dense.bias.assign(checkpoint.take(f"{name}.bias", dense.bias.shape))
+        size = math.prod(dense.bias.shape)
+        bias = checkpoint.take(f"{name}.bias", (size,))
+        dense.bias.assign(bias.reshape(dense.bias.shape))
+
+
+def fill_kernel(
+    checkpoint: Checkpoint, name: str, kernel: Any, input_axes: int = 1
+) -> None:
+    """Fills a kernel, which begins with `input_axes` axes of inputs, by a matrix."""
+    inputs, outputs = kernel.shape[:input_axes], kernel.shape[input_axes:]
+    matrix = checkpoint.take(name, (math.prod(outputs), math.prod(inputs)))
+    kernel.assign(matrix.T.reshape(kernel.shape))
 
 
 def fill_attention(
@@ -58,16 +69,5 @@ def fill_attention(
     *into, out = projections
     denses = (attention.query_dense, attention.key_dense, attention.value_dense)
     for part, dense in zip(into, denses, strict=True):
-        model_dim, heads, width = dense.kernel.shape
-        shape = (heads * width, model_dim)
-        kernel = checkpoint.take(f"{name}.{part}.weight", shape)
-        dense.kernel.assign(kernel.T.reshape(model_dim, heads, width))
-        if dense.bias is not None:
-            bias = checkpoint.take(f"{name}.{part}.bias", shape[:1])
-            dense.bias.assign(bias.reshape(heads, width))
-    dense = attention.output_dense
-    heads, width, model_dim = dense.kernel.shape
-    kernel = checkpoint.take(f"{name}.{out}.weight", (model_dim, heads * width))
-    dense.kernel.assign(kernel.T.reshape(heads, width, model_dim))
-    if dense.bias is not None:
-        dense.bias.assign(checkpoint.take(f"{name}.{out}.bias", (model_dim,)))
+        fill_dense(checkpoint, f"{name}.{part}", dense)
+    fill_dense(checkpoint, f"{name}.{out}", attention.output_dense, input_axes=2)

@@ -80,6 +80,10 @@ class Checkpoint:
             )
         return np.asarray(array, "float32")
 
+    def fill(self, weight: Any, names: str | Sequence[str]) -> None:
+        """Fills a weight with the tensor that has one of these names and its shape."""
+        weight.assign(self.take(names, weight.shape))
+
     def has(self, name: str) -> bool:
         """Whether there is a tensor of this name."""
         return name in self._tensors

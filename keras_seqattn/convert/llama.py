@@ -6,6 +6,7 @@ from keras_seqattn.convert.blocks import (
     activation_of,
     fill_attention,
     fill_dense,
+    fill_kernel,
     fill_norm,
 )
 from keras_seqattn.convert.checkpoint import Checkpoint, refuse
@@ -73,12 +74,10 @@ def _rotary(checkpoint):
 def fill(checkpoint: Checkpoint, model: LanguageModel) -> None:
     """Fills a model with the tensors of a checkpoint."""
     config = model.config
-    table = model.get_layer("embedding").embeddings
     names = [TABLE, OUTPUT] if config.tie_embeddings else [TABLE]
-    table.assign(checkpoint.take(names, table.shape))
+    checkpoint.fill(model.get_layer("embedding").embeddings, names)
     if not config.tie_embeddings:
-        kernel = model.get_layer("output").kernel
-        kernel.assign(checkpoint.take(OUTPUT, kernel.shape[::-1]).T)
+        fill_kernel(checkpoint, OUTPUT, model.get_layer("output").kernel)
     for depth in range(config.num_layers):
         name, block = f"model.layers.{depth}", model.get_layer(f"decoder_{depth}")
         residual, forward = block.attention_residual, block.feed_forward_residual

@@ -11,6 +11,7 @@ from keras_seqattn.convert.blocks import (
     activation_of,
     fill_attention,
     fill_dense,
+    fill_kernel,
     fill_norm,
 )
 from keras_seqattn.convert.checkpoint import Checkpoint, refuse
@@ -96,18 +97,15 @@ def fill(checkpoint: Checkpoint, model: TranslationTransformer) -> None:
     # Where the output has a table of its own, so have source and target with us.
     sides = ("source",) if config.tie_embeddings else ("source", "target")
     for name in (f"{side}_embedding" for side in sides):
-        table = model.get_layer(name).embeddings
-        table.assign(checkpoint.take(names, table.shape))
+        checkpoint.fill(model.get_layer(name).embeddings, names)
     if not config.tie_embeddings:
-        kernel = model.get_layer("output").kernel
-        kernel.assign(checkpoint.take(OUTPUT, kernel.shape[::-1]).T)
+        fill_kernel(checkpoint, OUTPUT, model.get_layer("output").kernel)
     for side in ("encoder", "decoder"):
         for depth in range(getattr(config, f"{side}_layers")):
             block = model.get_layer(f"{side}_{depth}")
             _fill_block(checkpoint, f"{side}.block.{depth}", block)
         positions = model.get_layer(f"{side}_0").attention_residual.sublayer.positions
-        table = checkpoint.take(f"{side}.block.0.{BIAS}", positions.table.shape)
-        positions.table.assign(table)
+        checkpoint.fill(positions.table, f"{side}.block.0.{BIAS}")
         norm = model.get_layer(f"{side}_norm")
         fill_norm(checkpoint, f"{side}.final_layer_norm", norm)
     was_tied = checkpoint.option("tie_word_embeddings", default=True)
@@ -126,11 +124,11 @@ def _fill_block(checkpoint, name, block):
         fill_attention(checkpoint, f"{layer}.{part}", residual.sublayer, PROJECTIONS)
         fill_norm(checkpoint, f"{layer}.layer_norm", residual.norm_layer)
     residual, layer = block.feed_forward_residual, f"{name}.layer.{len(residuals)}"
-    forward, part = residual.sublayer, f"{layer}.DenseReluDense"
-    names = {"wi_0" if forward.gated else "wi": forward.hidden_dense}
+    forward = residual.sublayer
+    denses = {"wi_0" if forward.gated else "wi": forward.hidden_dense}
     if forward.gated:
-        names["wi_1"] = forward.gate_dense
-    names["wo"] = forward.output_dense
-    for own, dense in names.items():
-        fill_dense(checkpoint, f"{part}.{own}", dense)
+        denses["wi_1"] = forward.gate_dense
+    denses["wo"] = forward.output_dense
+    for part, dense in denses.items():
+        fill_dense(checkpoint, f"{layer}.DenseReluDense.{part}", dense)
     fill_norm(checkpoint, f"{layer}.layer_norm", residual.norm_layer)
