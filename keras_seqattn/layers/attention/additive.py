@@ -78,20 +78,20 @@ def additive_attention(
     Reference:
         Bahdanau et al. 2015, appendix A.1.2. Differs: empty rows are zero.
     """
-    query, key, value = check_inputs(query, key, value)
-    arguments.fraction("dropout", dropout)
-    arguments.seed("seed", seed)
-    scores = additive_scores(
+    output, _ = attend(
         query,
         key,
+        value,
         vector,
         mask=mask,
         bias=bias,
         causal=causal,
         window=window,
         offset=offset,
+        dropout=dropout,
+        seed=seed,
     )
-    return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed)
+    return output
 
 
 def additive_scores(
@@ -158,17 +158,17 @@ def attend(
     value: Tensor,
     vector: Tensor,
     *,
-    return_scores: bool,
+    dropout: float = 0.0,
+    seed: Seed = None,
     **options: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """Computes `additive_attention`, and the weights `(B, H, T, S)` where asked for.
+) -> tuple[Tensor, Tensor]:
+    """Computes `additive_attention`, and the weights `(B, H, T, S)` before dropout.
 
-    The weights are those before dropout, None if not asked for. The options are those
-    of `additive_attention`.
+    The options are those of `additive_scores`.
     """
-    if not return_scores:
-        return additive_attention(query, key, value, vector, **options), None
-    dropout, seed = options.pop("dropout", 0.0), options.pop("seed", None)
+    query, key, value = check_inputs(query, key, value)
+    arguments.fraction("dropout", dropout)
+    arguments.seed("seed", seed)
     scores = additive_scores(query, key, vector, **options)
     return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed), scores
 
@@ -341,7 +341,8 @@ class AdditiveAttention(AttentionLayer):
         dense.build(input_shape)
         return dense
 
-    def _attend(self, query, key, value, **options):
+    def _attend(self, query, key, value, *, return_scores, **options):
+        """Returns the weights in any case: they are computed in any case."""
         vector = ops.broadcast_to(self.vector, (query.shape[2], self.units))
         projected = self.query_dense(query), self.key_dense(key)
         return attend(*projected, value, vector, **options)

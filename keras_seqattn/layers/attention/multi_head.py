@@ -443,8 +443,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     def _attend(
         self, query, key, value, *, return_scores=False, implementation=None, **options
     ):
-        """Attends by the layer's score; returns the output, and weights or None."""
-        options["return_scores"] = return_scores
+        """Attends by the layer's score; returns the output, and weights if wanted."""
         if self.score == "additive":
             vector = ops.cast(self.score_vector, query.dtype)
             return additive.attend(query, key, value, vector, **options)
@@ -453,6 +452,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             key,
             value,
             scale=1.0 if self.score == "dot" else self.scale,
+            return_scores=return_scores,
             implementation=implementation or self._implementation(),
             **options,
         )

@@ -19,7 +19,7 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
 
     A subclass scores: it defines
     `_attend(query, key, value, *, return_scores, **options)` for tensors
-    `(B, L, H, K)`, which returns what `functional.attend` does.
+    `(B, L, H, K)`, which returns the output and the weights, or None if not wanted.
     """
 
     def __init__(self, dropout: float = 0.0, seed: Seed = None, **kwargs: Any) -> None:

@@ -150,25 +150,15 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         for i, recurrence in enumerate(self.recurrences):
             hidden, _ = recurrence(hidden, first[:, 0, i], mask=target_mask)
             hidden = self.dropout_layer(hidden)
-        output, scores = self._attend(
-            hidden,
-            self.project_memory(source),
-            input_masks(target_mask, source_mask, None, None),
-            return_attention_scores,
-        )
+        mask = input_masks(target_mask, source_mask, None, None)
+        output, scores = self._attend(hidden, self.project_memory(source), mask)
         return (output, scores) if return_attention_scores else output
 
-    def _attend(self, hidden, memory, mask, return_scores=False):
-        """Returns the output `(B, T, U)` and the weights, or None."""
+    def _attend(self, hidden, memory, mask):
+        """Returns the output `(B, T, U)` and the weights `(B, 1, T, S)`."""
         query = ops.expand_dims(self.query_dense(hidden), 2)  # (B, T, 1, A)
-        context, scores = additive.attend(
-            query,
-            memory.key,
-            memory.value,
-            ops.cast(self.vector, query.dtype),
-            mask=mask,
-            return_scores=return_scores,
-        )
+        vector = ops.cast(self.vector, query.dtype)
+        context, scores = additive.attend(query, *memory, vector, mask=mask)
         context = ops.squeeze(context, axis=2)  # (B, T, E)
         output = self.output_dense(ops.concatenate([context, hidden], axis=-1))
         return self.dropout_layer(output), scores
@@ -242,7 +232,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         cache = ops.reshape(ops.stack(states, axis=1), (-1, *cache.shape[1:]))
         source_mask = checked_mask("source_mask", source_mask, memory.key.shape[1])
         mask = input_masks(None, source_mask, None, None)
-        output, scores = self._attend(hidden, memory, mask, return_attention_scores)
+        output, scores = self._attend(hidden, memory, mask)
         return (output, cache, scores) if return_attention_scores else (output, cache)
 
     def compute_mask(self, target: Tensor, mask: Tensor | None = None) -> Tensor | None:
