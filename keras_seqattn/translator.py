@@ -283,16 +283,13 @@ class Translator:
         """
         forced = self._forced(lines, prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
-        progress = (
-            keras.utils.Progbar(len(filled), unit_name="line") if verbose else None
-        )
+        progress = keras.utils.Progbar(len(filled), verbose=verbose, unit_name="line")
         results = {}
         options = {"prefixes": forced, "first": first}
         for batch, found in self._decode(model, sources, search, filled, rows, options):
             for row, index in enumerate(batch):
                 results[index] = found.ranked(row)
-            if progress:
-                progress.add(len(batch))
+            progress.add(len(batch))
         # All at once: a call of the tokenizer costs as much as a hundred lines.
         sequences = [ids for pairs in results.values() for ids, _ in pairs]
         texts = iter(self.target_tokenizer.detokenize(sequences))
@@ -359,7 +356,7 @@ class Translator:
         return self._stream(iter(lines), search, verbose, terms)
 
     def _stream(self, lines, search, verbose, terms):
-        progress = keras.utils.Progbar(None, unit_name="line") if verbose else None
+        progress = keras.utils.Progbar(None, verbose=verbose, unit_name="line")
         first = 0
         while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
             block = _checked_lines("lines", block, first=first)
@@ -368,8 +365,7 @@ class Translator:
             found = self._translate(
                 self.model, sources, block, search, None, False, first, rows
             )
-            if progress:
-                progress.add(len(block))
+            progress.add(len(block))
             yield from (best[0][0] for best in found)
             first += len(block)
 
@@ -400,9 +396,7 @@ class Translator:
             zip(source_ids, self._tokenize_with_end("targets", targets), strict=True)
         )
         order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
-        progress = (
-            keras.utils.Progbar(len(pairs), unit_name="pair") if verbose else None
-        )
+        progress = keras.utils.Progbar(len(pairs), verbose=verbose, unit_name="pair")
         scores, pad_id = np.zeros(len(pairs), "float32"), self.model.pad_id
         for batch in in_batches(order):
             source_ids, target_ids = (
@@ -410,8 +404,7 @@ class Translator:
                 for side in (0, 1)
             )
             scores[batch] = decoding.scored(self.model, source_ids, target_ids)
-            if progress:
-                progress.add(len(batch))
+            progress.add(len(batch))
         return scores
 
     def minimum_bayes_risk(

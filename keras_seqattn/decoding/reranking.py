@@ -63,14 +63,13 @@ def minimum_bayes_risk(
     lines = _checked_candidates(candidates)
     utility = sentence_utility(utility)
     arguments.boolean("verbose", verbose)
-    progress = _progress(len(lines), "line", verbose)
+    progress = keras.utils.Progbar(len(lines), verbose=verbose, unit_name="line")
     found = []
     for pairs in lines:
         counts = Counter(text for text, _ in pairs)
         risks = [_expected_utility(text, counts, utility) for text in counts]
         found.append(_best_first(list(counts), risks))
-        if progress:
-            progress.add(1)
+        progress.add(1)
     return found
 
 
@@ -140,14 +139,14 @@ def rerank(
             "`candidates` must have scores. Received: candidates with scores that are "
             "NaN, as of a search that is not `scored`."
         )
-    progress = _progress(len(texts) * len(scorers), "score", verbose)
+    count = len(texts) * len(scorers)
+    progress = keras.utils.Progbar(count, verbose=verbose, unit_name="score")
     for number, (scorer, weight) in enumerate(zip(scorers, weights[1:], strict=True)):
         for begin in range(0, len(texts), CANDIDATES_IN_A_BLOCK):
             block = slice(begin, begin + CANDIDATES_IN_A_BLOCK)
             scores = _scores(number, scorer, asked[block], texts[block])
             totals[block] += weight * scores
-            if progress:
-                progress.add(len(scores))
+            progress.add(len(scores))
     each = iter(totals.tolist())
     return [_best_first(list(own), [next(each) for _ in own]) for own in lines]
 
@@ -239,8 +238,3 @@ def _checked_weights(weights: Any, count: int) -> list[float]:
     if len(weights) != count + 1:
         arguments.refuse("weights", weights, wanted)
     return list(weights)
-
-
-def _progress(count: int, unit: str, verbose: bool) -> keras.utils.Progbar | None:
-    """Returns a progress bar, or None."""
-    return keras.utils.Progbar(count, unit_name=unit) if verbose else None

@@ -123,7 +123,7 @@ def synthesize(
         if path is not None:
             journal = stack.enter_context(Journal(path, job.describe()))
         count = len(lines) if hasattr(lines, "__len__") else None
-        bar = keras.utils.Progbar(count, unit_name="line") if verbose else None
+        bar = keras.utils.Progbar(count, verbose=verbose, unit_name="line")
         for row in _rows(job, lines, journal, bar):
             filters.add(row)
     return filters.corpus(keep)
@@ -136,16 +136,14 @@ def _rows(job, lines, journal, bar):
     if journal is not None:
         yield from _read_rows(journal, lines, job.line_side)
         first += journal.lines
-        if bar:
-            bar.add(journal.lines)
+        bar.add(journal.lines)
     while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
         rows = job.translate(block, first)
         if journal is not None:
             journal.append(b"".join(map(_json_line, rows)), len(block))
         yield from rows
         first += len(block)
-        if bar:
-            bar.add(len(block))
+        bar.add(len(block))
 
 
 def _read_rows(journal, lines, side):
