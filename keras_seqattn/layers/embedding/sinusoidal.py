@@ -150,9 +150,8 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
-        config = super().get_config()
         return {
-            **config,
+            **super().get_config(),
             "base": self.base,
             "cosine_exponent": self.cosine_exponent,
             "layout": self.layout,

@@ -109,17 +109,8 @@ class RecurrentEncoder(RecurrentStack):
 
     def compute_output_shape(self, x_shape: Shape) -> tuple[Shape, Shape]:
         """Returns the shapes of the hidden states and of the final ones."""
+        check_rank("x", x_shape, "(batch, length, width)")
         return (*x_shape[:-1], self.width), (x_shape[0], self.width)
-
-    def compute_output_spec(
-        self, x: Tensor, mask: Tensor | None = None, training: bool | None = None
-    ) -> Any:
-        """Returns the symbolic hidden states and final states."""
-        check_rank("x", x, "(batch, length, width)")
-        return tuple(
-            keras.KerasTensor(shape, self.compute_dtype)
-            for shape in self.compute_output_shape(x.shape)
-        )
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
