@@ -23,6 +23,7 @@ from keras_seqattn.decoding.beam import with_beams, with_hypotheses
 from keras_seqattn.decoding.constrained import with_constraints
 from keras_seqattn.decoding.hypotheses import pad_lists
 from keras_seqattn.decoding.methods import Search, checked_search, without_scores
+from keras_seqattn.decoding.protocol import usual_limit
 from keras_seqattn.decoding.quality import (
     CorpusMetric,
     Utility,
@@ -652,7 +653,7 @@ class Translator:
         tokenizer = self.source_tokenizer if is_source else self.target_tokenizer
         what = f"max_source_length={limit}"
         if not is_source:
-            limit = own_limit or 2 * limit + 10
+            limit = own_limit or usual_limit(limit)
             what = f"{limit} tokens of a translation at most, for {what}"
         if limit == own_limit:
             what = f"the model's max_length={limit}"

@@ -9,6 +9,7 @@ from keras_seqattn import arguments
 from keras_seqattn.export.artifact import needed_package
 from keras_seqattn.export.transformer_spec import refuse, transformer_spec
 from keras_seqattn.models import TranslationTransformer
+from keras_seqattn.scheduling.generation import source_limit
 from keras_seqattn.text import (
     ByteTokenizer,
     MappedSentencePieceTokenizer,
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 QUANTIZATIONS = (None, "float32", "int8", "int8_float32", "int16", "float16")
 WITH_MODELS = (SentencePieceTokenizer, MappedSentencePieceTokenizer)
-# Positions of a model that sets no limit itself.
-MAX_LENGTH = 1024
 
 
 def prepare(
@@ -87,10 +86,9 @@ def prepare(
 
 
 def _number_of_positions(model, max_length):
-    limit = model.max_length
     if max_length is None:
-        return limit or MAX_LENGTH
-    return arguments.integer("max_length", max_length, least=1, most=limit)
+        return source_limit(model)
+    return arguments.integer("max_length", max_length, least=1, most=model.max_length)
 
 
 def _fill_config(config, model, pieces, unknown_id):

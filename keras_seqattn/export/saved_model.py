@@ -18,6 +18,8 @@ from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding import BeamSearch, Greedy, loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 from keras_seqattn.decoding.methods import Search
+from keras_seqattn.decoding.protocol import usual_limit
+from keras_seqattn.scheduling.generation import source_limit
 from keras_seqattn.scheduling.static import Sentences, begin_search
 from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
 
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
 # The shortest length that sources are padded to; the others are its doubles.
 SHORTEST = 16
-# The number of tokens at which sources are cut where the model sets no limit.
-MAX_LENGTH = 1024
 # What `str.strip` takes for space, which is more than TensorFlow's `strip` does.
 ONLY_SPACE = r"[\t-\r\x1c-\x1f\x{85}\p{Z}]*"
 
@@ -70,8 +70,10 @@ def prepare(
     """
     batch_size = arguments.positive_integer("batch_size", batch_size)
     jit_compile = arguments.boolean("jit_compile", jit_compile)
-    limit = translator.model.max_length
-    arguments.integer("max_length", max_length, least=2, most=limit, optional=True)
+    model = translator.model
+    arguments.integer(
+        "max_length", max_length, least=2, most=model.max_length, optional=True
+    )
     backend = keras.backend.backend()
     if backend != "tensorflow":
         raise ValueError(
@@ -89,10 +91,10 @@ def prepare(
             )
     import tensorflow as tf
 
-    max_length = max_length or limit or MAX_LENGTH
+    max_length = max_length or source_limit(model)
     graphs = _Graphs(translator, batch_size, max_length, jit_compile)
     archive = keras.export.ExportArchive()
-    archive.track(translator.model)
+    archive.track(model)
     signature = [tf.TensorSpec((None,), tf.string, name="lines")]
     archive.add_endpoint("serving_default", graphs.best, input_signature=signature)
     if graphs.search.num_hypotheses > 1:
@@ -180,7 +182,8 @@ class _Graphs:
         real, rows = rows >= 0, tf.maximum(rows, 0)
         lengths = tf.gather(lengths, rows)
         source_ids = tf.gather(source_ids, rows)
-        limits = tf.minimum(2 * lengths + 10, self.model.max_length or tf.int32.max)
+        most = self.model.max_length or tf.int32.max
+        limits = tf.minimum(usual_limit(lengths), most)
         limits = tf.where(real, limits, 0)
         seeds = tf.gather(numbers, rows) * 2654435761 + seed
         given = limits, tf.cast(seeds, tf.int32)
@@ -209,7 +212,8 @@ class _Graphs:
         """Returns token ids `(B, N, L)`, ends included, and scores `(B, N)`."""
         model, search = self.model, self.search
         tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
-        capacity = int(min(2 * source_ids.shape[1] + 10, model.max_length or np.inf))
+        usual = usual_limit(source_ids.shape[1])
+        capacity = int(min(usual, model.max_length or np.inf))
         prefix = ops.zeros((source_ids.shape[0], 0), "int32")
         sentences = Sentences(source_ids, limits, seeds, prefix)
         state = begin_search(model, search, tokens, sentences, capacity, capacity)

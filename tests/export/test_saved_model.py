@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import keras_seqattn as ks
-from keras_seqattn.export import export_translator, saved_model
+from keras_seqattn.export import export_translator
 from keras_seqattn.export.saved_model import ordered_results
+from keras_seqattn.scheduling import generation
 from tests.export.translators import LINES, make_sentencepiece, make_translator
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
@@ -212,7 +213,7 @@ def test_wrong_options_are_refused(tmp_path, options, message):
 
 @tensorflow_only
 def test_a_model_without_a_limit_gets_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_model, "MAX_LENGTH", 20)
+    monkeypatch.setattr(generation, "MOST_TOKENS", 20)
     translator = make_translator(max_length=None, decoder_layers=1)
     found = served(translator, ["abc", "x" * 30], tmp_path, batch_size=2)
     texts = decoded(found["serving_default"]["translations"])
