@@ -1,12 +1,11 @@
 """`TextGenerator`: prompts in, continuations out, whole or piece by piece."""
 
 from collections.abc import Iterator
-from typing import Self
 
 import numpy as np
 
 from keras_seqattn import arguments, translator_file
-from keras_seqattn.annotations import DecodingModel, Lines, Path, TokenizerLike
+from keras_seqattn.annotations import DecodingModel, Lines, TokenizerLike
 from keras_seqattn.decoding.beam import with_hypotheses
 from keras_seqattn.decoding.hypotheses import pad_lists
 from keras_seqattn.decoding.methods import (
@@ -19,13 +18,14 @@ from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.scoring import score_texts
 from keras_seqattn.scheduling.static import in_batches
 from keras_seqattn.scheduling.streaming import stream_tokens
+from keras_seqattn.text_model import TextModel, checked_lines, ranked_texts
 
 # What the end of an unfinished text may be read as: U+FFFD are the first bytes of a
 # character, U+0010 the first half of what SentencePiece writes for U+2581 and itself.
 UNSETTLED = "\ufffd\x10"
 
 
-class TextGenerator:
+class TextGenerator(TextModel):
     """Continues strings with a language model, its tokenizer and a search.
 
     A prompt is tokenised, begun with `model.start_id`, batched with prompts of about
@@ -56,6 +56,8 @@ class TextGenerator:
     >>> "".join(generator.stream("Hello", max_length=4)) == text
     True
     """
+
+    _file = translator_file.TextGeneratorFile
 
     def __init__(
         self,
@@ -129,25 +131,15 @@ class TextGenerator:
                 `num_hypotheses` or `max_length` is no positive integer, or `search` is
                 none.
         """
-        prompts = _checked_lines("prompts", prompts)
+        prompts = checked_lines("prompts", prompts)
         arguments.positive_integer("num_hypotheses", num_hypotheses)
         arguments.positive_integer("max_length", max_length, optional=True)
         search = with_hypotheses(self._checked_search(search), num_hypotheses)
         if not prompts:
             return []
-        lists, results = self._tokenize_with_start("prompts", prompts), {}
-        for batch, found in decode_lists(
-            self.model, lists, search, max_length=max_length
-        ):
-            for row, index in enumerate(batch):
-                results[index] = found.ranked(row)
-        # All at once: a call of the tokenizer costs as much as a hundred prompts.
-        sequences = [ids for pairs in results.values() for ids, _ in pairs]
-        texts = iter(self.tokenizer.detokenize(sequences))
-        continued = {
-            index: [(next(texts), score) for _, score in pairs]
-            for index, pairs in results.items()
-        }
+        lists = self._tokenize_with_start("prompts", prompts)
+        decoded = decode_lists(self.model, lists, search, max_length=max_length)
+        continued = ranked_texts(decoded, self.tokenizer, len(prompts))
         return [continued[index] for index in range(len(prompts))]
 
     def stream(
@@ -202,7 +194,7 @@ class TextGenerator:
         Raises:
             ValueError: If `lines` is not a list of strings, or one is too long.
         """
-        lines = _checked_lines("lines", lines)
+        lines = checked_lines("lines", lines)
         texts = [
             [*ids[1:], self.model.end_id]
             for ids in self._tokenize_with_start("lines", lines)
@@ -214,40 +206,6 @@ class TextGenerator:
             token_ids = pad_lists(chosen, self.model.pad_id)
             scores[batch] = score_texts(self.model, token_ids)
         return scores
-
-    def save(self, path: Path) -> None:
-        """Writes model, tokenizer and search to one file.
-
-        The optimizer is left out. A kill leaves the file that was there.
-
-        Args:
-            path: Path of the file, that ends in ".keras".
-
-        Raises:
-            ValueError: If `path` does not end in ".keras".
-        """
-        arguments.path("path", path)
-        translator_file.write(self, path, translator_file.TextGeneratorFile)
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Reads a text generator that `save` wrote.
-
-        Args:
-            path: Path of the file.
-
-        Returns:
-            A `TextGenerator`.
-
-        Raises:
-            ValueError: If there is no such file, it holds something else, or is
-                damaged.
-        """
-        return translator_file.read(cls, path, translator_file.TextGeneratorFile)
-
-    def _checked_search(self, search):
-        """Returns the search of a call, the generator's own for None."""
-        return checked_search("search", self.search if search is None else search)
 
     def _tokenize_with_start(self, name, lines):
         """Tokenizes lines as they are trained with, the start before each."""
@@ -261,12 +219,6 @@ class TextGenerator:
                     f"Received: {where} of {len(ids) - 1} tokens."
                 )
         return lists
-
-
-def _checked_lines(name, lines):
-    """Returns a list of strings."""
-    lines = arguments.sequence(name, lines, "a list of strings; pass one as [line]")
-    return list(arguments.strings(name, lines))
 
 
 def _pieces(tokenizer, ids):

@@ -4,7 +4,7 @@ import functools
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -35,6 +35,7 @@ from keras_seqattn.decoding.segmentations import SegmentationEnsemble, interleav
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.static import in_batches
 from keras_seqattn.terminology import Terms, continuing_ids
+from keras_seqattn.text_model import TextModel, checked_lines, ranked_texts
 
 # Lines that `stream` holds at once: enough that lines of about one length meet.
 LINES_IN_A_BLOCK = 4096
@@ -71,7 +72,7 @@ class AttentionWeights(NamedTuple):
         return [(row, int(column)) for row, column in enumerate(mean.argmax(axis=1))]
 
 
-class Translator:
+class Translator(TextModel):
     """Translates strings with a model, its tokenizers and a search.
 
     A line is tokenised, ended with `model.end_id`, batched with lines of about its
@@ -114,6 +115,8 @@ class Translator:
     >>> len(translator(["Hello", ""]))
     2
     """
+
+    _file = translator_file.TranslatorFile
 
     def __init__(
         self,
@@ -284,20 +287,10 @@ class Translator:
         """
         forced = self._forced(lines, prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
-        progress = keras.utils.Progbar(len(filled), verbose=verbose, unit_name="line")
-        results = {}
         options = {"prefixes": forced, "first": first}
-        for batch, found in self._decode(model, sources, search, filled, rows, options):
-            for row, index in enumerate(batch):
-                results[index] = found.ranked(row)
-            progress.add(len(batch))
-        # All at once: a call of the tokenizer costs as much as a hundred lines.
-        sequences = [ids for pairs in results.values() for ids, _ in pairs]
-        texts = iter(self.target_tokenizer.detokenize(sequences))
-        translations = [[("", 0.0)] for _ in lines]
-        for index, pairs in results.items():
-            translations[index] = [(next(texts), score) for _, score in pairs]
-        return translations
+        decoded = self._decode(model, sources, search, filled, rows, options)
+        texts = ranked_texts(decoded, self.target_tokenizer, len(filled), verbose)
+        return [texts.get(index, [("", 0.0)]) for index in range(len(lines))]
 
     def _decode(self, model, sources, search, filled, rows, options):
         """Decodes the lines without constraints, then those that have some."""
@@ -591,41 +584,6 @@ class Translator:
 
         export_translator(self, path, format, **options)
 
-    def save(self, path: Path) -> None:
-        """Writes model, tokenizers and search to one file.
-
-        The optimizer stays behind: its state would make the file three times as large.
-        A kill leaves the file that was there.
-
-        Args:
-            path: Path of the file, that ends in ".keras".
-
-        Raises:
-            ValueError: If `path` does not end in ".keras".
-        """
-        arguments.path("path", path)
-        translator_file.write(self, path, translator_file.TranslatorFile)
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Reads a translator that `save` wrote.
-
-        Args:
-            path: Path of the file.
-
-        Returns:
-            A `Translator`.
-
-        Raises:
-            ValueError: If there is no such file, it holds something else, or is
-                damaged.
-        """
-        return translator_file.read(cls, path, translator_file.TranslatorFile)
-
-    def _checked_search(self, search):
-        """Returns the search of a call, the translator's own for None."""
-        return checked_search("search", self.search if search is None else search)
-
     def _forced(self, lines, prefix):
         """Returns the ids that each translation is to begin with, or None.
 
@@ -677,14 +635,14 @@ def _checked_lines(name, given, first=0, **partner):
     `first` is the number of the first line in all that the caller passed. `partner` is
     a list of as many lines, by the name of its argument, or nothing.
     """
-    lines = arguments.sequence(name, given, "a list of strings; pass one as [line]")
+    lines = checked_lines(name, given, first)
     for other, its in partner.items():
         if len(lines) != len(its):
             raise ValueError(
                 f"`{name}` must have as many lines as `{other}`, {len(its)}. "
                 f"Received: {name} of {len(lines)} lines."
             )
-    return [line.rstrip("\r\n") for line in arguments.strings(name, lines, first)]
+    return [line.rstrip("\r\n") for line in lines]
 
 
 def _distinct(pairs):

@@ -1,0 +1,85 @@
+"""What `Translator` and `TextGenerator` share: lines, a search, texts, and one file."""
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import keras
+
+from keras_seqattn import arguments, translator_file
+from keras_seqattn.annotations import DecodingModel, Path, TokenizerLike
+from keras_seqattn.decoding.hypotheses import Hypotheses
+from keras_seqattn.decoding.methods import Search, checked_search
+
+
+class TextModel:
+    """A model with its tokenizers and a search, which one file holds."""
+
+    _file: type  # the class of that file
+    model: DecodingModel
+    search: Search | None
+
+    def save(self, path: Path) -> None:
+        """Writes model, tokenizers and search to one file.
+
+        The optimizer stays behind: its state would make the file three times as large.
+        A kill leaves the file that was there.
+
+        Args:
+            path: Path of the file, that ends in ".keras".
+
+        Raises:
+            ValueError: If `path` does not end in ".keras".
+        """
+        arguments.path("path", path)
+        translator_file.write(self, path, self._file)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Reads what `save` wrote.
+
+        Args:
+            path: Path of the file.
+
+        Returns:
+            An instance of this class.
+
+        Raises:
+            ValueError: If there is no such file, it holds something else, or is
+                damaged.
+        """
+        return translator_file.read(cls, path, cls._file)
+
+    def _checked_search(self, search: Search | None) -> Search:
+        """Returns the search of a call, the object's own for None."""
+        return checked_search("search", self.search if search is None else search)
+
+
+def checked_lines(name: str, given: Any, first: int = 0) -> list[str]:
+    """Returns a list of strings, of which the first is line number `first`."""
+    lines = arguments.sequence(name, given, "a list of strings; pass one as [line]")
+    return list(arguments.strings(name, lines, first))
+
+
+def ranked_texts(
+    decoded: Iterable[tuple[list[int], Hypotheses]],
+    tokenizer: TokenizerLike,
+    count: int,
+    verbose: bool = False,
+) -> dict[int, list[tuple[str, float]]]:
+    """Returns the pairs `(text, score)` of each line, best first, by its number.
+
+    `decoded` is what `decode_lists` yields for `count` lines.
+    """
+    progress = keras.utils.Progbar(count, verbose=verbose, unit_name="line")
+    ranked = {}
+    for numbers, found in decoded:
+        for row, number in enumerate(numbers):
+            ranked[number] = found.ranked(row)
+        progress.add(len(numbers))
+    # All at once: a call of the tokenizer costs as much as a hundred lines.
+    sequences = [ids for pairs in ranked.values() for ids, _ in pairs]
+    texts = iter(tokenizer.detokenize(sequences))
+    return {
+        number: [(next(texts), score) for _, score in pairs]
+        for number, pairs in ranked.items()
+    }
