@@ -62,8 +62,8 @@ class Crossentropies:
     values: Any
 
 
-def keep_factors(logits: Any, hidden: Any, kernel: Any) -> Any:
-    """Records that logits `(..., V)` are `hidden . kernel`, and returns them.
+def keep_factors(logits: Any, hidden: Any, kernel: Any, bias: Any = None) -> Any:
+    """Records that logits `(..., V)` are `hidden . kernel + bias`, and returns them.
 
     A loss that is given these factors (`factors_of`) leaves the logits unused, and a
     compiled program leaves out their product. On torch, which has computed it by then,
@@ -72,7 +72,8 @@ def keep_factors(logits: Any, hidden: Any, kernel: Any) -> Any:
     is_symbolic = isinstance(logits, keras.KerasTensor)
     is_empty = 0 in logits.shape  # What is computed a block at a time needs a token.
     if not is_symbolic and not is_empty and tracing.leaves_out_unused():
-        _write(logits, _FACTORS, Factors(hidden, kernel))
+        factors = (hidden, kernel) if bias is None else _join(hidden, kernel, bias)
+        _write(logits, _FACTORS, Factors(*factors))
     return logits
 
 
@@ -131,7 +132,7 @@ def _primal(tensor):
     return getattr(tensor, "primal", tensor)
 
 
-def with_bias(hidden: Any, kernel: Any, bias: Any) -> tuple[Any, Any]:
+def _join(hidden, kernel, bias):
     """Returns factors `(..., D + 1)` and `(D + 1, V)` of `hidden . kernel + bias`."""
     hidden = ops.concatenate([hidden, ops.ones_like(hidden[..., :1])], axis=-1)
     row = ops.cast(ops.convert_to_tensor(bias), kernel.dtype)[None]
@@ -200,10 +201,7 @@ class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.
         logits = super().call(inputs, training=training)
         if training and self.activation is keras.activations.linear:
             kernel = ops.cast(ops.convert_to_tensor(self.kernel), inputs.dtype)
-            factors = (inputs, kernel)
-            if self.use_bias:
-                factors = with_bias(*factors, self.bias)
-            keep_factors(logits, *factors)
+            keep_factors(logits, inputs, kernel, self.bias)
         return logits
 
     def get_config(self) -> dict[str, Any]:

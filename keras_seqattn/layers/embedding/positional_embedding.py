@@ -14,7 +14,7 @@ from keras_seqattn.annotations import Norm, Shape, Tensor
 from keras_seqattn.backend import tracing
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.embedding.learned import LearnedPositions
-from keras_seqattn.layers.embedding.logits import LogitsBias, keep_factors, with_bias
+from keras_seqattn.layers.embedding.logits import LogitsBias, keep_factors
 from keras_seqattn.layers.embedding.sinusoidal import SinusoidalPositions
 from keras_seqattn.layers.shapes import check_rank, check_tensor, check_width
 from keras_seqattn.layers.transformer.residual import EPSILON, NORMS, make_norm
@@ -172,10 +172,8 @@ class PositionalEmbedding(
         output = self._biased(output)
         kernel = self.logits_kernel() if training else None
         if kernel is not None:
-            factors = inputs, kernel
-            if self.bias_layer is not None:
-                factors = with_bias(*factors, self.bias_layer.bias)
-            keep_factors(output, *factors)
+            bias = None if self.bias_layer is None else self.bias_layer.bias
+            keep_factors(output, inputs, kernel, bias)
         return output
 
     def _biased(self, logits):
