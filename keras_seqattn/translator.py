@@ -30,7 +30,7 @@ from keras_seqattn.decoding.quality import (
     corpus_metric,
     sentence_utility,
 )
-from keras_seqattn.decoding.reranking import minimum_bayes_risk
+from keras_seqattn.decoding.reranking import distinct_texts, minimum_bayes_risk
 from keras_seqattn.decoding.segmentations import SegmentationEnsemble, interleave
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.static import in_batches
@@ -248,7 +248,8 @@ class Translator(TextModel):
             model, sources, lines, search, prefix, verbose, rows=rows
         )
         if distinct:
-            found = [_distinct(pairs)[:num_hypotheses] for pairs in found]
+            found = [list(distinct_texts(pairs).items()) for pairs in found]
+            found = [pairs[:num_hypotheses] for pairs in found]
         return found
 
     def _rows(self, lines, search, constraints, glossary):
@@ -643,12 +644,6 @@ def _checked_lines(name, given, first=0, **partner):
                 f"Received: {name} of {len(lines)} lines."
             )
     return [line.rstrip("\r\n") for line in lines]
-
-
-def _distinct(pairs):
-    """Returns the best pair `(text, score)` of each text, best first."""
-    texts = [text for text, _ in pairs]
-    return [pair for n, pair in enumerate(pairs) if texts.index(pair[0]) == n]
 
 
 def _pieces(tokenizer, ids):

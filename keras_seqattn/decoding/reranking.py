@@ -130,7 +130,7 @@ def rerank(
     scorers = _checked_scorers(scorers)
     weights = _checked_weights(weights, len(scorers))
     arguments.boolean("verbose", verbose)
-    lines = [_distinct(pairs) for pairs in lines]
+    lines = [distinct_texts(pairs) for pairs in lines]
     asked = [source for source, own in zip(sources, lines, strict=True) for _ in own]
     texts = [text for own in lines for text in own]
     totals = weights[0] * np.array([x for own in lines for x in own.values()])
@@ -151,7 +151,7 @@ def rerank(
     return [_best_first(list(own), [next(each) for _ in own]) for own in lines]
 
 
-def _distinct(pairs: list[tuple[str, float]]) -> dict[str, float]:
+def distinct_texts(pairs: list[tuple[str, float]]) -> dict[str, float]:
     """Returns the score of each text, the first where it comes several times."""
     scores = {}
     for text, score in pairs:
