@@ -99,7 +99,7 @@ def _marian(folder, model, source, target):
             arguments.choice("target", target, tuple(tags))
             prefix = [pieces.index(f">>{target}<<")]
         special = [i for i, x in enumerate(pieces) if _is_tag(x)]
-        spm = _bytes(folder / f"{side}.spm")
+        spm, _ = _sentencepiece(folder / f"{side}.spm")
         sides.append(_tokenizer(spm, pieces, model, special, prefix, side=side))
     return sides
 
@@ -108,7 +108,7 @@ def _m2m(folder, model, source, target):
     """Returns the tokenizers of M2M-100, with a vocabulary in JSON, or of NLLB."""
     if not (folder / "vocab.json").is_file():
         return _fairseq(folder, model, source, target)
-    spm = _bytes(_shared_model(folder))
+    spm, _ = _sentencepiece(_shared_model(folder))
     pieces = _in_order(folder / "vocab.json")
     tags = {code: len(pieces) + i for i, code in enumerate(M2M_LANGUAGES)}
     pieces += [f"__{code}__" for code in M2M_LANGUAGES]
@@ -119,8 +119,7 @@ def _fairseq(folder, model, source, target):
     """Returns the tokenizers of NLLB or mBART-50: ids of pieces, then of languages."""
     if read_json(folder / "config.json").get("model_type") == "mbart":
         _check_mbart(folder)
-    spm = _bytes(_shared_model(folder))
-    processor = _processor(spm, "sentencepiece.bpe.model")
+    spm, processor = _sentencepiece(_shared_model(folder))
     size = processor.vocab_size()
     pieces = FAIRSEQ + [processor.id_to_piece(i) for i in range(3, size)]
     languages = _languages(folder)
@@ -149,8 +148,7 @@ def _check_mbart(folder):
 def _t5(folder, model, source, target):
     """Returns the tokenizers of one SentencePiece model, with its own ids."""
     _check_no_language("source", source, "T5; `target` is the text before each line")
-    spm = _bytes(_shared_model(folder))
-    processor = _processor(spm, "spiece.model")
+    spm, processor = _sentencepiece(_shared_model(folder))
     pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]
     own = _tokenizer(spm, pieces, model, [], text_prefix=target or "")
     return own, (_tokenizer(spm, pieces, model, []) if target else None)
@@ -245,21 +243,17 @@ def _shared_model(folder):
     )
 
 
-def _bytes(path):
+def _sentencepiece(path):
+    """Returns the bytes of a SentencePiece model, and its processor."""
+    from sentencepiece import SentencePieceProcessor
+
     if not path.is_file():
         refuse(f"hold {path.name!r}", f"source={str(path.parent)!r} without it")
     content = path.read_bytes()
-    _processor(content, path.name)
-    return content
-
-
-def _processor(content, name):
-    from sentencepiece import SentencePieceProcessor
-
     try:
-        return SentencePieceProcessor(model_proto=content)
+        return content, SentencePieceProcessor(model_proto=content)
     except RuntimeError:
-        refuse(f"hold {name!r} as a SentencePiece model", "a file that is none")
+        refuse(f"hold {path.name!r} as a SentencePiece model", "a file that is none")
 
 
 TOKENIZERS: dict[str, Callable[..., Any]] = {
