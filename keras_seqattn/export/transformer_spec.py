@@ -48,31 +48,25 @@ def transformer_spec(model: TranslationTransformer, max_length: int) -> Any:
 
     config = model.config
     stacks = {side: _blocks(model, side) for side in ("encoder", "decoder")}
-    parts = {
-        "encoder": specs.TransformerEncoderSpec,
-        "decoder": specs.TransformerDecoderSpec,
-    }
-    made = {
-        side: parts[side](
+    kinds = specs.TransformerEncoderSpec, specs.TransformerDecoderSpec
+    made = [
+        kind(
             len(blocks),
             **_stack_options(blocks, side),
             layernorm_embedding=config.embedding_norm,
         )
-        for side, blocks in stacks.items()
-    }
-    spec = specs.TransformerSpec(made["encoder"], made["decoder"])
+        for kind, (side, blocks) in zip(kinds, stacks.items(), strict=True)
+    ]
+    spec = specs.TransformerSpec(*made)
     source = model.get_layer("source_embedding")
     shared = config.target_vocabulary_size is None and config.tie_embeddings
     target = source if shared else model.get_layer("target_embedding")
-    for stack, blocks, embedding in (
-        (spec.encoder, stacks["encoder"], source),
-        (spec.decoder, stacks["decoder"], target),
-    ):
-        _fill_embedding(stack, blocks[0], embedding, max_length)
     spec.encoder.embeddings[0].weight = _table(source)
     spec.decoder.embeddings.weight = _table(target)
+    embeddings = {"encoder": source, "decoder": target}
     for side, blocks in stacks.items():
         stack = getattr(spec, side)
+        _fill_embedding(stack, blocks[0], embeddings[side], max_length)
         for layer, block in zip(stack.layer, blocks, strict=True):
             _fill_block(layer, block)
         if blocks[0].normalize_first:
