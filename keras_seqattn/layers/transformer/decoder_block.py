@@ -128,26 +128,9 @@ class DecoderBlock(Block):
         use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            num_heads,
-            intermediate_dim,
-            key_dim=key_dim,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            activation=activation,
-            gated=gated,
-            norm=norm,
-            normalize_first=normalize_first,
-            attention=attention,
-            activation_dropout=activation_dropout,
-            stochastic_depth=stochastic_depth,
-            gradient_checkpointing=gradient_checkpointing,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            epsilon=epsilon,
-            use_bias=use_bias,
-            **kwargs,
-        )
+        given = locals()
+        options = {name: given[name] for name in arguments.names_of(Block)}
+        super().__init__(**options, **kwargs)
         self.cross_attention = checked_attention("cross_attention", cross_attention)
 
     def build(self, target_shape: Shape, source_shape: Shape | None = None) -> None:
