@@ -167,10 +167,8 @@ class PositionalEmbedding(
         """Embeds `inputs`, or gives their logits."""
         self._check_inputs(inputs, reverse)
         output = super().call(inputs, reverse=reverse)
-        if not reverse:
-            return self._finish(output, inputs, start, positions)
-        output = self._biased(output)
-        kernel = self.logits_kernel() if training else None
+        output = self._finish(output, inputs, start, reverse, positions)
+        kernel = self.logits_kernel() if reverse and training else None
         if kernel is not None:
             bias = None if self.bias_layer is None else self.bias_layer.bias
             keep_factors(output, inputs, kernel, bias)
@@ -190,9 +188,7 @@ class PositionalEmbedding(
         """Does what `call` does, on the quantized table."""
         self._check_inputs(inputs, reverse)
         output = super().quantized_call(inputs, reverse=reverse)
-        if reverse:
-            return self._biased(output)
-        return self._finish(output, inputs, start, positions)
+        return self._finish(output, inputs, start, reverse, positions)
 
     def _check_inputs(self, inputs, reverse):
         if reverse:
@@ -234,11 +230,14 @@ class PositionalEmbedding(
         x = self(ops.reshape(token_ids, (-1, 1)), **place)
         return ops.reshape(x, (-1, width, self.model_dim))
 
-    def _finish(self, x, token_ids, start, positions):
+    def _finish(self, x, inputs, start, reverse, positions):
+        """Makes what a call returns of what Keras's layer makes of `inputs`."""
+        if reverse:
+            return self._biased(x)
         scale = self.embedding_scale or self.model_dim**0.5
         x = x * ops.cast(scale, x.dtype)
         if self.zero_id is not None:
-            is_zero = ops.equal(token_ids, self.zero_id)
+            is_zero = ops.equal(inputs, self.zero_id)
             x = ops.where(is_zero[..., None], ops.zeros_like(x), x)
         if self.positions is not None:
             # A layer of the user's own need not take `positions`.
