@@ -24,6 +24,7 @@ from keras_seqattn.training.callback_states import (
 )
 from keras_seqattn.training.snapshot import array_of, read_snapshot, write_snapshot
 
+_LAST, _BEFORE = "state.npz", "before.npz"  # the last save, and the one before
 # What the file holds, and what to do where it does not: see `files.reading`.
 _SAVED = (
     *("training", "seed", "epoch", "batch"),
@@ -147,12 +148,12 @@ class Resume(keras.callbacks.Callback):
     @property
     def path(self) -> pathlib.Path:
         """Path of the file in the directory."""
-        return self.directory / "state.npz"
+        return self.directory / _LAST
 
     @property
     def _before(self):
         """Path of the save before the last."""
-        return self.directory / "before.npz"
+        return self.directory / _BEFORE
 
     @property
     def _lock(self):
@@ -378,6 +379,32 @@ class Resume(keras.callbacks.Callback):
         for _, logs in self._records:
             for name, value in logs.items():
                 history.history.setdefault(name, []).append(value)
+
+
+def adapt(directory: Path, before: keras.Model, after: keras.Model) -> None:
+    """Lets a training that `Resume` saved go on with another model of the same weights.
+
+    Such as one with another rate of dropout. Weights and the optimizer's state stay;
+    the seeds are those of `after`. Both models are built and compiled. Raises a
+    `ValueError` if their weights differ in shape or number.
+    """
+    path = pathlib.Path(directory) / _LAST
+    saved = read_snapshot(path, _SAVED)
+    shapes = [[tuple(w.shape) for w in model.weights] for model in (before, after)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            "`after` must have weights of the shapes of those of `before`. Received: "
+            f"shapes {shapes[1]}, where `before` has {shapes[0]}."
+        )
+    values = dict(zip(map(id, before.variables), saved["values"][0], strict=True))
+    known = {
+        id(new): values[id(old)]
+        for old, new in zip(before.weights, after.weights, strict=True)
+    }
+    saved["values"][0] = [known.get(id(v), array_of(v)) for v in after.variables]
+    saved["training"] = _training(after)
+    write_snapshot(path, saved)
+    (path.parent / _BEFORE).unlink(missing_ok=True)
 
 
 def _variables(model):

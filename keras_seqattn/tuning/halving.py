@@ -13,13 +13,15 @@ than it is on a low rung, and what acts early, less of these or a higher rate, l
 better. So a rung promotes by groups: trainings that act later or earlier than the first
 trial compete with their like alone. One that acts later leads as soon as it is ahead
 nevertheless; one that acts earlier does not lead before the first trial has come to its
-end. Where the leader gets no better and there is time for as long a training, it
-overfits: the next draw has more of what regularizes, and trains to its end at once.
+end. Where the loss of the leader's validation rises, it overfits: its training goes on
+with more of what regularizes, from the weights and the optimizer it has.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
     Differs: the leader's share of the time, the groups, and that a paused training is
     never repeated.
+    Jaderberg et al. 2017, "Population Based Training of Neural Networks": a training
+    that goes on with other hyperparameters. Differs: only with more that regularizes.
 """
 
 import dataclasses
@@ -53,6 +55,8 @@ FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
 # those up to the best one, if that is more. So many of them, each worse than the one
 # before, are enough.
 PATIENCE, WORSE_IN_A_ROW = 8, 5
+# Epochs since the validation's loss was lowest after which a training overfits.
+RISING = 4
 # How the names of hyperparameters end of which more acts late, and less does.
 REGULARIZERS = ("dropout", "smoothing", "decay")
 LATE_IF_MORE, LATE_IF_LESS = (*REGULARIZERS, "layers", "warmup_steps"), ("rate",)
@@ -62,8 +66,8 @@ LATE_IF_MORE, LATE_IF_LESS = (*REGULARIZERS, "layers", "warmup_steps"), ("rate",
 class Step:
     """What is to be done next: a training that pauses at a rung, counted from 0.
 
-    `continued` is the id of the trial whose training goes on, None for a new one. A new
-    one with `regularized` has more than the leader of what keeps it from overfitting.
+    `continued` is the id of the trial whose training goes on, None for a new one; with
+    `regularized` it goes on with more of what keeps it from overfitting.
     """
 
     rung: int
@@ -83,6 +87,8 @@ class Plan:
         epochs: Most epochs of a trial.
         trials: Most new trials, infinity without a limit.
         workers: Number of processes that train at a time.
+        regularize: Returns hyperparameters with more of what keeps a model from
+            overfitting; the same where there is no more.
     """
 
     direction: str
@@ -92,6 +98,7 @@ class Plan:
     epochs: int
     trials: float = math.inf
     workers: int = 1
+    regularize: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
     def rung_epochs(
         self, record: TrialRecord, known: Sequence[TrialRecord]
@@ -102,7 +109,8 @@ class Plan:
         compared for what it becomes in the time, and not by what it learns from a
         token. The last is then the leader's share of them, or what the longest training
         needed that got no better; and none is shorter than what a first step costs,
-        which compiles. None while the first trial has not shown its speed.
+        which compiles, or than three epochs of the first trial. None while that has not
+        shown its speed.
         """
         timed = [r for r in known if r.epochs[TIMED]]
         is_timed = math.isfinite(self.seconds)
@@ -112,8 +120,9 @@ class Plan:
         last, least = self.epochs * epoch, 0.0
         if is_timed:
             last = min(last, self.share * self.seconds)
-            compiled = timed[0].epochs[0]["seconds"]
-            least = compiled - self._epoch_cost(timed[0], timed)
+            first = self._epoch_cost(timed[0], timed)
+            compiling = timed[0].epochs[0]["seconds"] - first
+            least = max(compiling, records.FEW_EPOCHS * first)
         ended = [
             len(r.epochs) * self._epoch_cost(r, timed) for r in known if has_settled(r)
         ]
@@ -158,10 +167,13 @@ class Plan:
                 else other
                 for other in others
             ]
-            if not self.has_reached(record, rung, known):
+            leader = self.leader(tips(known), known)
+            leads = leader is not None and leader.trial_id == record.trial_id
+            overfits = leads and self._overfits(leader, known)
+            if not (overfits or self.has_reached(record, rung, known)):
                 return False
             step = self.next_step(known)
-            if step is None or step.continued != record.trial_id:
+            if step is None or step.continued != record.trial_id or step.regularized:
                 return True
             record.values[RUNG] = rung = step.rung
             return False
@@ -197,27 +209,33 @@ class Plan:
             return Step(0) if may_draw else None
         is_running = leader.status in records.UNFINISHED
         goes_on = not is_running and not self._has_ended(leader)
+        if goes_on and self._overfits(leader, known):
+            rung = leader.values.get(RUNG, RUNGS)
+            return Step(rung, leader.trial_id, regularized=True)
         alone = len(trainings) == 1 and math.isfinite(self.seconds)
         if goes_on and alone and self.score(leader, FIRST_RUNG, known) is None:
             return Step(FIRST_RUNG, leader.trial_id)
         step = self._promotion(trainings, known)
         if step is None and may_draw:
             step = Step(0)
-            if self._overfits(leader, known):
-                step = Step(RUNGS, regularized=True)
         if goes_on and (step is None or self._is_spent(step, leader, known)):
             return Step(RUNGS, leader.trial_id)
         return step
 
-    def _overfits(self, leader, known):
-        """Returns whether the leader is worth a longer training with more dropout."""
-        if not has_settled(leader) or not math.isfinite(self.seconds):
+    def _overfits(self, record, known):
+        """Returns whether a training is to go on with more of what regularizes."""
+        if not math.isfinite(self.seconds) or has_settled(record):
             return False
-        if any(r.values.get(RUNG) == RUNGS and acts_late(r, leader) for r in known):
-            return False  # It is being tried, or was not better.
-        best = sum(epoch["seconds"] for epoch in leader.epochs[: leader.best_epoch])
-        spent = sum(record.seconds for record in known) / self.workers
-        return self.seconds - spent >= best
+        own = record.epochs[record.inherited_epochs :]
+        losses = [epoch["val_loss"] for epoch in own if "val_loss" in epoch]
+        if not losses or len(losses) - losses.index(min(losses)) <= RISING:
+            return False
+        spent = sum(other.seconds for other in known) / self.workers
+        begin, *_, last = (epoch["seconds"] for epoch in record.epochs)
+        if self.seconds - spent < begin + PATIENCE * last:
+            return False  # It would compile and be of no use.
+        values = records.own_values(record.values)
+        return self.regularize(values) != values
 
     def leader(
         self, trainings: Sequence[TrialRecord], known: Sequence[TrialRecord]

@@ -234,14 +234,10 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
             return {"status": trials.TrialStatus.STOPPED, "values": None}
         if step.continued is not None:
             by_id = {record.trial_id: record for record in known}
-            values = by_id[step.continued].values | {"tuner/trial_id": step.continued}
-            return self._to_run(values, step.rung)
-        if step.regularized:
-            leader = self._plan.leader(halving.tips(known), known)
-            values = own_values(leader.values)
-            values = halving.regularize(values, self.hyperparameters)
-            if values not in self._tried() and self._admits(values):
-                return self._to_run(values, step.rung)
+            values = own_values(by_id[step.continued].values)
+            if step.regularized:
+                values = self._plan.regularize(values)
+            return self._to_run(values | {"tuner/trial_id": step.continued}, step.rung)
         for _ in range(MOST_REJECTED):
             values = self._draw(known, drawn)
             if self._admits(values):
@@ -282,15 +278,12 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         elif not drawn + failures:
             return halving.vary(center, self.hyperparameters, 0, None)
         random = Random(f"{self.seed} {drawn} {len(self.rejected)} {failures}")
-        tried = self._tried()
+        tried = [own_values(t.hyperparameters.values) for t in self.trials.values()]
         for _ in range(MOST_REPEATED):
             values = halving.vary(center, self.hyperparameters, failures, random)
             if values not in tried:
                 break
         return values
-
-    def _tried(self):
-        return [own_values(t.hyperparameters.values) for t in self.trials.values()]
 
 
 ORACLES = {

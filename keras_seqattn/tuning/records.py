@@ -32,6 +32,8 @@ SCORED = (COMPLETED, PRUNED, PAUSED)
 # Those of trials that have not come to their end, and go on where the study does.
 UNFINISHED = (RUNNING, STOPPED)
 COUNTED = (*SCORED, *UNFINISHED)
+# Epochs below which the scores of trials say who begins fast, not who ends well.
+FEW_EPOCHS = 3
 BEST = {"min": min, "max": max}  # of scores, by the direction of the objective
 
 
@@ -183,7 +185,6 @@ class TrialRecord:
         self.inherited_seconds = other.seconds + other.inherited_seconds
         self.best_epoch, self.score = other.best_epoch, other.score
         self.best_seconds = other.best_seconds
-        self.save()
 
     def best_until(self, num_epochs: int, direction: str) -> float | None:
         """Returns the best score of the first epochs; None if it has fewer epochs."""

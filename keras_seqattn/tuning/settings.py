@@ -12,7 +12,7 @@ from keras_seqattn import arguments
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
-from keras_seqattn.tuning.halving import Plan
+from keras_seqattn.tuning.halving import Plan, regularize
 from keras_seqattn.tuning.oracles import ORACLES
 from keras_seqattn.tuning.progress import Progress
 from keras_seqattn.tuning.tasks import Task
@@ -102,6 +102,7 @@ class Settings(Config):
             epochs=self.epochs,
             trials=(self.max_trials or math.inf) if budgeted else DEFAULT_TRIALS,
             workers=self.workers,
+            regularize=lambda values: regularize(values, self.task.hyperparameters),
         )
 
     @property

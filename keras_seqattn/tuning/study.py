@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 TREES, REPETITIONS = 100, 5  # of the forest that says what mattered
 # Trials, trained for equally many epochs, below which chance decides what mattered.
 COMPARABLE = 15
-# Epochs below which the scores of trials say who begins fast, not who ends well.
-FEW_EPOCHS = 3
 
 
 class Study:
@@ -252,11 +250,11 @@ class Study:
         """
         longest = max((len(record.epochs) for record in self._records), default=0)
         doubts = []
-        if longest < FEW_EPOCHS:
+        if longest < records.FEW_EPOCHS:
             doubts.append(
-                f"No trial got {FEW_EPOCHS} epochs, the longest had {longest}: its "
-                "model is hardly trained. Give the study more seconds, less text or "
-                "smaller models."
+                f"No trial got {records.FEW_EPOCHS} epochs, the longest had {longest}: "
+                "its model is hardly trained. Give the study more seconds, less text "
+                "or smaller models."
             )
         if not self._comparable():
             doubts.append(

@@ -85,6 +85,14 @@ class Task(Config):
     def configuration(self, hp: keras_tuner.HyperParameters) -> Configuration | None:
         """Returns what hyperparameters stand for; None where only a model tells."""
 
+    @functools.cached_property
+    def hyperparameters(self) -> keras_tuner.HyperParameters:
+        """All that is chosen, with the defaults."""
+        hp = keras_tuner.HyperParameters()
+        if self.configuration(hp) is None:  # which has declared the space
+            self.hypermodel.build(hp)
+        return hp
+
     def epoch_tokens(self, record: TrialRecord) -> float:
         """Returns how long an epoch of a trial is, in units that all trials share."""
         return 1.0
@@ -195,7 +203,7 @@ class Translation(Task):
         score = score_of(name, logs)
         if self.space.vocabulary_size is None or name not in OF_TOKENS:
             return score
-        first = self.configuration(keras_tuner.HyperParameters()).vocabulary_size
+        first = self.configuration(self.hyperparameters).vocabulary_size
         tokens = self.corpus.validation_tokens
         share = tokens(record.configuration.vocabulary_size) / tokens(first)
         return score**share if name == "val_perplexity" else score * share
@@ -246,9 +254,7 @@ class Own(Task):
     @property
     def identity(self) -> dict[str, Any]:
         """What makes it another task, as JSON keeps it."""
-        hp = keras_tuner.HyperParameters()
-        self.hypermodel.build(hp)
-        return {"task": OWN, "space": repr(hp.get_config()["space"])}
+        return {"task": OWN, "space": repr(self.hyperparameters.get_config()["space"])}
 
     @functools.cached_property
     def hypermodel(self) -> keras_tuner.HyperModel:

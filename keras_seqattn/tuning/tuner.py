@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import keras_tuner
 
+from keras_seqattn.training.resume import adapt
 from keras_seqattn.tuning import halving, records, trials, warm
 from keras_seqattn.tuning.latency import decode_latency
 from keras_seqattn.tuning.settings import MOST_EPOCHS, Settings
@@ -125,9 +126,9 @@ class Tuner(keras_tuner.Tuner):
         if record.configuration is not None:
             record.parameters = record.configuration.count_parameters()
         parent = hp.values.get("tuner/trial_id")
-        if parent is not None:
-            self._promote(record, parent)
         model = self.hypermodel.build(hp)
+        if parent is not None:
+            self._promote(record, parent, model)
         self._check_size(model, record)
         self._check_latency(model, record)
         if settings.warm_start and parent is None and not record.epochs:
@@ -211,14 +212,23 @@ class Tuner(keras_tuner.Tuner):
         record.owner = self._owner
         record.save()
 
-    def _promote(self, record, parent):
-        """Lets a trial go on from the last epoch of another, its parent."""
+    def _promote(self, record, parent, model):
+        """Lets a trial go on from the last epoch of another, its parent.
+
+        Hyperparameters that leave the weights as they are may have changed.
+        """
         path = records.folder_of(self._settings.directory, parent)
         before = records.TrialRecord.load(path)
         if before.status not in records.SCORED:
             raise trials.TrialEnded(before.status, f"as trial {parent} ended before it")
-        if record.continued_from is None:
-            record.inherit(before)
+        if record.continued_from is not None:
+            return
+        record.inherit(before)
+        if records.own_values(before.values) != records.own_values(record.values):
+            hp = keras_tuner.HyperParameters()
+            hp.values = dict(before.values)
+            adapt(record.state, self.hypermodel.build(hp), model)
+        record.save()
 
     def _check_size(self, model, record):
         """Counts the weights of a model of which nothing told them before."""

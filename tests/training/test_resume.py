@@ -40,7 +40,7 @@ class Interrupt(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-def make_model(width=4, learning_rate=0.01):
+def make_model(width=4, learning_rate=0.01, dropout=0.5):
     """A model with all that a training may change: dropout, slots, an average."""
     keras.utils.set_random_seed(1)
     inputs = {
@@ -48,7 +48,7 @@ def make_model(width=4, learning_rate=0.01):
         for name in ("source_ids", "target_ids")
     }
     x = keras.layers.Embedding(260, width)(inputs["target_ids"])
-    x = keras.layers.Dropout(0.5)(x)
+    x = keras.layers.Dropout(dropout)(x)
     x = keras.layers.BatchNormalization()(x)
     model = keras.Model(inputs, keras.layers.Dense(260)(x))
     model.compile(
@@ -453,6 +453,32 @@ def test_the_file_is_that_of_one_training(tmp_path):
         (tmp_path / name).write_bytes(b"something")
     with pytest.raises(ValueError, match=f"Received: path='.*{FILE}'"):
         train(make_model())
+
+
+@pytest.mark.backends("torch")
+def test_a_training_goes_on_with_another_dropout(tmp_path):
+    """A layer that drops nothing has no seed, so there are more variables."""
+    x = {name: np.ones((4, 2), "int32") for name in ("source_ids", "target_ids")}
+
+    def train(model, epochs):
+        given = {"callbacks": [Resume(tmp_path)], "epochs": epochs, "verbose": 0}
+        return model.fit(x, x["target_ids"], **given)
+
+    before, after = make_model(dropout=0.0), make_model()
+    train(before, epochs=2)
+    with pytest.raises(ValueError, match="other model and variables"):
+        train(after, epochs=2)
+    with pytest.raises(ValueError, match="`after` must have weights of the shapes"):
+        resume.adapt(tmp_path, before, make_model(width=3))
+    resume.adapt(tmp_path, before, after)
+    history = train(after, epochs=2)  # It trains no more.
+    assert history.epoch == [0, 1]
+    assert_same(before.get_weights(), after.get_weights())
+    for left, right in zip(
+        before.optimizer.variables, after.optimizer.variables, strict=True
+    ):
+        assert_same([ops.convert_to_numpy(left)], [ops.convert_to_numpy(right)])
+    assert train(after, epochs=3).epoch == [0, 1, 2]
 
 
 @pytest.mark.backends("torch")

@@ -34,20 +34,20 @@ def test_rungs_come_from_the_most_epochs_or_from_the_time():
     assert plan().rung_epochs(one, [one]) == [1, 3, 9, 27]
     timed = plan(seconds=72.0, epochs=1000)
     assert timed.rung_epochs(one, [one]) is None  # the first epoch compiles
-    assert timed.rung_epochs(two, [two]) == [2, 6, 18, 54]
+    assert timed.rung_epochs(two, [two]) == [3, 6, 18, 54]  # 54 / 27 epochs are too few
     slow = record(0, [3.0, 2.0, 2.0])
     slow.epochs[0]["seconds"] = 8.0
     assert timed.rung_epochs(slow, [slow]) == [7, 7, 18, 54]  # what compiling costs
     settled = record(1, [1.0] * 9)
-    assert timed.rung_epochs(two, [two, settled]) == [1, 1, 3, 9]
+    assert timed.rung_epochs(two, [two, settled]) == [3, 3, 3, 9]
 
 
 def test_with_a_limit_of_seconds_a_slower_model_has_fewer_epochs():
     first = record(0, [3.0, 2.0, 2.0])
     slow = record(1, [3.0, 2.0], seconds=2.0)
-    timed = plan(seconds=72.0, epochs=1000)
-    assert timed.rung_epochs(first, [first, slow]) == [2, 6, 18, 54]
-    assert timed.rung_epochs(slow, [first, slow]) == [1, 3, 9, 27]
+    timed = plan(seconds=216.0, epochs=1000)
+    assert timed.rung_epochs(first, [first, slow]) == [6, 18, 54, 162]
+    assert timed.rung_epochs(slow, [first, slow]) == [3, 9, 27, 81]
     assert plan().rung_epochs(slow, [first, slow]) == [1, 3, 9, 27]
 
 
@@ -56,7 +56,7 @@ def test_who_is_slow_is_promoted_rung_by_rung(score):
     """In seconds it may be past a further rung: it does not lead for that."""
     timed = plan(seconds=72.0, epochs=1000, workers=100)
     sent = {"values": {halving.RUNG: 0}}
-    known = [record(0, [3.0, 2.0, 2.0], **sent), record(1, [3.5, 3.0], **sent)]
+    known = [record(0, [3.0, 2.0, 2.0], **sent), record(1, [3.5, 3.0, 3.0], **sent)]
     known.append(record(2, [score, score], seconds=20.0, **sent))
     assert timed.rung_epochs(known[2], known) == [1, 1, 1, 3]
     best = "2" if score < 2 else "0"
@@ -70,10 +70,10 @@ def test_a_larger_vocabulary_has_fewer_tokens_and_more_epochs():
     one, other = record(0, [3.0]), record(1, [3.0])
     assert of_size.rung_epochs(one, [one])[-1] == 9
     assert of_size.rung_epochs(other, [one])[-1] == 9
-    timed = plan(tokens=of_size.tokens, epochs=100, seconds=36.0)
+    timed = plan(tokens=of_size.tokens, epochs=1000, seconds=108.0)
     first = record(0, [3.0, 3.0])
-    assert timed.rung_epochs(first, [first]) == [1, 3, 9, 27]
-    assert timed.rung_epochs(other, [first]) == [2, 6, 18, 54]
+    assert timed.rung_epochs(first, [first]) == [3, 9, 27, 81]
+    assert timed.rung_epochs(other, [first]) == [6, 18, 54, 162]
 
 
 def test_the_best_third_of_a_rung_goes_on():
@@ -136,7 +136,7 @@ def test_the_leader_has_its_share_of_the_time():
 def test_the_first_trial_is_far_on_its_way_before_others_begin():
     timed = plan(seconds=72.0, epochs=1000)
     first = record(0, [9.0 - epoch for epoch in range(3)])
-    assert timed.rung_epochs(first, [first]) == [2, 6, 18, 54]
+    assert timed.rung_epochs(first, [first]) == [3, 6, 18, 54]
     assert timed.next_step([first]) == halving.Step(2, "0")
     first = record(0, [99.0 - epoch for epoch in range(18)])
     assert timed.next_step([first]) == halving.Step(0)
@@ -146,29 +146,60 @@ def test_the_first_trial_is_far_on_its_way_before_others_begin():
 
 def test_time_for_a_few_draws_alone_is_the_leader_s():
     first = record(0, [99.0 - epoch for epoch in range(18)])
-    assert plan(seconds=72.0, share=0.8).next_step([first]) == halving.Step(0)
+    assert plan(seconds=72.0).next_step([first]) == halving.Step(0)
     first.epochs[0]["seconds"] = 2.5  # for the same epochs: what compiling costs
-    assert plan(seconds=72.0, share=0.8).next_step([first]) == halving.Step(
-        halving.RUNGS, "0"
+    whole = halving.Step(halving.RUNGS, "0")
+    assert plan(seconds=72.0).next_step([first]) == whole
+
+
+def test_a_leader_that_overfits_goes_on_with_more_of_what_regularizes():
+    def more(values):
+        return values | {"dropout": min(0.3, values["dropout"] + 0.1)}
+
+    def rising(dropout, **fields):
+        made = record(0, [3.0 - 0.1 * epoch for epoch in range(8)], **fields)
+        losses = [3.0, 2.5, 2.0, 2.1, 2.1, 2.2, 2.2, 2.1]
+        for epoch, loss in zip(made.epochs, losses, strict=True):
+            epoch["val_loss"] = loss
+        made.values = {"dropout": dropout, halving.RUNG: 3}
+        return made
+
+    leader = rising(dropout=0.1)
+    timed = plan(seconds=1000.0, epochs=1000, regularize=more)
+    again = halving.Step(3, "0", regularized=True)
+    assert timed.next_step([leader]) == again
+    # Not where there is no more, or too little time to be of use.
+    assert timed.next_step([rising(dropout=0.3)]) == halving.Step(2, "0")
+    short = plan(seconds=16.9, epochs=1000, regularize=more)
+    assert not short.next_step([leader]).regularized
+    # The epochs of the training before do not count.
+    inherited = rising(dropout=0.1, inherited_epochs=4)
+    assert not timed.next_step([inherited]).regularized
+    # One whose score has settled has ended.
+    settled = record(0, [1.0] * 9, values={"dropout": 0.1})
+    for epoch, entry in enumerate(settled.epochs):
+        entry["val_loss"] = 1.0 + epoch
+    assert timed.next_step([settled]) == halving.Step(0)
+
+
+def test_only_the_leader_pauses_to_be_regularized(tmp_path):
+    timed = plan(
+        seconds=1000.0, epochs=1000, regularize=lambda values: {"dropout": 0.3}
     )
 
+    def keep(number, score):
+        made = record(number, [score] * 6, status=records.RUNNING)
+        for epoch, entry in enumerate(made.epochs):
+            entry["val_loss"] = 1.0 + epoch
+        made.values = {"dropout": 0.1, halving.RUNG: 3}
+        made.configuration = None
+        made.path = records.folder_of(tmp_path, made.trial_id)
+        made.save()
+        return made
 
-def test_a_leader_that_overfits_is_trained_with_more_of_what_regularizes():
-    values = {"dropout": 0.1}
-    leader = record(0, [3.0, 2.0, *[2.5] * 8], seconds=5.0, values=values)
-    assert halving.has_settled(leader)
-    whole = halving.Step(halving.RUNGS, regularized=True)
-    assert plan(seconds=60.0, epochs=1000).next_step([leader]) == whole
-    # No time for as many epochs as it took to the best.
-    assert plan(seconds=59.0, epochs=1000).next_step([leader]) == halving.Step(0)
-    assert plan(epochs=1000).next_step([leader]) == halving.Step(0)
-    tried = {"dropout": 0.2, halving.RUNG: halving.RUNGS}
-    worse = record(1, [9.0] * 9, values=tried)
-    timed = plan(seconds=1000.0, epochs=1000)
-    assert timed.next_step([leader, worse]) == halving.Step(0)
-    better = record(1, [3.0, 1.0, *[2.0] * 8], values=tried)
-    assert timed.leader([leader, better], [leader, better]) is better
-    assert timed.next_step([leader, better]) == whole  # of the new leader
+    leader, other = keep(0, 1.0), keep(1, 2.0)
+    assert timed.pauses(3, tmp_path)(leader)
+    assert not timed.pauses(3, tmp_path)(other)
 
 
 def test_what_regularizes_goes_half_way_to_the_most():
