@@ -31,8 +31,7 @@ def _dtype(name: str, value: Any) -> Any:
 
 
 def _lengths(name: str, value: Any) -> tuple[int, ...]:
-    wanted, check = "increasing positive integers", arguments.positive_integer
-    return tuple(arguments.sequence(name, value, wanted, check))
+    return tuple(arguments.increasing(name, value))
 
 
 def _widths(name: str, value: Any) -> tuple[int, ...] | None:

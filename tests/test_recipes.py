@@ -43,6 +43,12 @@ def test_a_recipe_is_read_from_json_and_as_early_versions_wrote_it(name):
     assert Recipe.from_dict(early.get(name, written)) == recipe
 
 
+@pytest.mark.parametrize("lengths", [(), (8, 4), (8, 8), [8, 0]])
+def test_lengths_increase(lengths):
+    with pytest.raises(ValueError, match="must be increasing positive integers. Rec"):
+        dataclasses.replace(RECIPES["smoke"], bucket_lengths=lengths)
+
+
 AVERAGES = {
     "muon": {"optimizer": "muon"},
     "schedule_free": {"optimizer": "schedule_free", "ema_momentum": None},

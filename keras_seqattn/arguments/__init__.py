@@ -16,6 +16,7 @@ from keras_seqattn.arguments.errors import (
 from keras_seqattn.arguments.objects import (
     choice,
     function,
+    increasing,
     instance,
     interpreted,
     keras_object,
@@ -45,6 +46,7 @@ __all__ = [
     "choice",
     "fraction",
     "function",
+    "increasing",
     "index",
     "instance",
     "integer",

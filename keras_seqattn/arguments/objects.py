@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_seqattn.arguments.errors import refuse
+from keras_seqattn.arguments.scalars import positive_integer
 
 
 def choice(
@@ -62,6 +63,15 @@ def sequence(
     except ValueError:
         refuse(name, value, wanted, optional)
     return tuple(items) if isinstance(value, tuple) else items
+
+
+def increasing(name: str, value: Any) -> Any:
+    """Returns `value` if it is a list or a tuple of increasing positive integers."""
+    wanted = "increasing positive integers"
+    sizes = sequence(name, value, wanted, positive_integer)
+    if not sizes or list(sizes) != sorted(set(sizes)):
+        refuse(name, value, wanted)
+    return sizes
 
 
 def ordered(name: str, value: Any, wanted: str) -> Any:

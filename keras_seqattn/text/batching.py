@@ -185,12 +185,7 @@ def plan_epochs(
         arguments.refuse("sampling", copies.sampling, "0 with a `cache`")
     _check_tokenizers(source_tokenizer, target_tokenizer, copies.cutoff)
     arguments.positive_integer("batch_tokens", batch_tokens)
-    arguments.sequence(
-        "bucket_lengths",
-        bucket_lengths,
-        "increasing positive integers",
-        arguments.positive_integer,
-    )
+    arguments.increasing("bucket_lengths", bucket_lengths)
     arguments.boolean("shuffle", shuffle)
     arguments.integer("seed", seed, 0)
     arguments.positive_integer("rows_multiple", rows_multiple)
@@ -200,7 +195,7 @@ def plan_epochs(
             "bidirectional_epochs", bidirectional_epochs, "0 with two tokenizers"
         )
     group = copies.number * rows_multiple  # rows that a batch has at least
-    _check_lengths(batch_tokens, bucket_lengths, group)
+    _check_budget(batch_tokens, bucket_lengths[-1], group)
     if cache is None:
         lines, sizes = _read(corpora)
         plain = tokenize_sides(tokenizers, lines)
@@ -261,16 +256,10 @@ def _check_tokenizers(source_tokenizer, target_tokenizer, cutoff):
         arguments.offers(name, tokenizer, needed, "a tokenizer", optional)
 
 
-def _check_lengths(batch_tokens, bucket_lengths, group):
-    lengths = list(bucket_lengths)
-    if not lengths or lengths != sorted(set(lengths)):
-        raise ValueError(
-            "`bucket_lengths` must be increasing positive integers. "
-            f"Received: bucket_lengths={bucket_lengths!r}."
-        )
-    if batch_tokens < lengths[-1] * group:
+def _check_budget(batch_tokens, longest, group):
+    if batch_tokens < longest * group:
         rows = "a pair" if group == 1 else f"{group} rows"
         raise ValueError(
-            f"`batch_tokens` must be at least {lengths[-1] * group}, to hold {rows} of "
+            f"`batch_tokens` must be at least {longest * group}, to hold {rows} of "
             f"the longest bucket. Received: batch_tokens={batch_tokens!r}."
         )
