@@ -1,0 +1,247 @@
+"""What does each choice of the best recipe bring on Multi30k en-de?
+
+    python -m benchmarks.ablations --data-dir DIRECTORY --folder FOLDER
+    python -m benchmarks.ablations --data-dir DIRECTORY --folder FOLDER --rows heads-1
+    python -m benchmarks.ablations --folder FOLDER --pairs 300 --epochs 1  # a try
+
+A row is the recipe `multi30k-best`, without its teachers, with one choice changed, and
+trained for a quarter of the epochs that it was chosen with. Judged by the BLEU of the
+validation lines: of greedy search after the last epoch, and of 5 beams. The last column
+is the p-value of sacrebleu's paired bootstrap against the row named before it.
+
+Each row has a folder of its own in `--folder`: the same command goes on where it was
+stopped, and passes over rows that are done. Rows can be trained by several processes at
+a time, with other `--rows` each; without `--rows` all are told, the done ones at once.
+`--picture FILE` draws the learning curves.
+"""
+
+import csv
+import dataclasses
+import json
+import pathlib
+import time
+
+from benchmarks import pictures, rounds
+from benchmarks.tuning import add_corpus_options
+
+MODULE = "benchmarks.ablations"
+EPOCHS, BEAMS, LENGTH_PENALTY = 25, 5, 1.2
+AVERAGED = "averaging"  # the recipe as it is, with which most rows are compared
+TWO_COPIES = {"repeat_batch": 2, "consistency": 3.0}
+# Of each row: what it changes of the recipe, of the model's arguments, and the row that
+# it is compared with.
+ROWS = {
+    "last-weights": ({"ema_momentum": None, "ema_warmup": False}, {}, None),
+    AVERAGED: ({}, {}, "last-weights"),
+    "mean-of-epochs": (
+        {"ema_momentum": None, "ema_warmup": False, "average_epochs": 5},
+        {},
+        "last-weights",
+    ),
+    "r-drop": ({**TWO_COPIES, "consistency": 5.0}, {"dropout": 0.3}, AVERAGED),
+    "cutoff": ({**TWO_COPIES, "cutoff": 0.05}, {}, AVERAGED),
+    "views": (
+        {**TWO_COPIES, "views": ("plain", "sampled"), "sampling": 0.1},
+        {},
+        AVERAGED,
+    ),
+    "bidirectional": ({"bidirectional_epochs": EPOCHS // 3}, {}, AVERAGED),
+    "dropout-0.1": ({}, {"dropout": 0.1}, AVERAGED),
+    "dropout-0.3": ({}, {"dropout": 0.3}, AVERAGED),
+    "no-smoothing": ({"label_smoothing": 0.0}, {}, AVERAGED),
+    "vocabulary-10000": ({}, {"source_vocabulary_size": 10_000}, AVERAGED),
+    "layers-6-2": ({}, {"encoder_layers": 6, "decoder_layers": 2}, AVERAGED),
+    "layers-2-6": ({}, {"encoder_layers": 2, "decoder_layers": 6}, AVERAGED),
+    "learned": ({}, {"positions": "learned", "max_length": 64}, AVERAGED),
+    "rotary": ({}, {"positions": "rotary"}, AVERAGED),
+    "relative": ({}, {"positions": "relative"}, AVERAGED),
+    "heads-1": ({}, {"num_heads": 1}, AVERAGED),
+    "heads-2": ({}, {"num_heads": 2}, AVERAGED),
+    "heads-8": ({}, {"num_heads": 8}, AVERAGED),
+}
+
+
+def main():
+    arguments = parse()
+    train, validation = load(arguments, "train"), load(arguments, "val")
+    for name in arguments.rows:
+        folder = arguments.folder / name
+        if not (folder / "scores.json").exists():
+            rounds.note(f"{name}: {folder}")
+            run(recipe_of(name, arguments.epochs), train, validation, folder)
+        rounds.show({"row": name, **read(folder)}, arguments)
+    done = {name: read(arguments.folder / name) for name in ROWS}
+    done = {name: scores for name, scores in done.items() if scores}
+    measures = [{"row": name, **scores} for name, scores in done.items()]
+    if arguments.picture:
+        draw(arguments.folder, done).savefig(arguments.picture, dpi=150)
+    sections = [report(arguments.folder, done, validation[1])]
+    rounds.publish(MODULE, measures, sections, arguments)
+
+
+def parse():
+    parser = rounds.make_parser(MODULE, __doc__)
+    add = parser.add_argument
+    add_corpus_options(parser)
+    add("--folder", type=pathlib.Path, required=True, help="of all rows, kept")
+    add(
+        "--rows", nargs="+", choices=ROWS, default=[*ROWS], help="to train; default all"
+    )
+    add("--epochs", type=rounds.count, default=EPOCHS)
+    add("--picture", type=pathlib.Path, help="file for the learning curves, as PNG")
+    rounds.add_output_options(parser)
+    return parser.parse_args()
+
+
+def recipe_of(name, epochs):
+    """Returns the recipe of a row."""
+    from keras_seqattn.recipes import RECIPES
+
+    recipe, (changes, model, _) = RECIPES["multi30k-best"], ROWS[name]
+    same = {"epochs": epochs, "teacher_epochs": 0}
+    model = {**recipe.model.options(), **model}
+    return dataclasses.replace(recipe, model=model, **same | changes)
+
+
+def load(arguments, split):
+    """Loads the lines of both languages."""
+    from keras_seqattn.text import load_parallel
+
+    lines = load_parallel(
+        arguments.corpus,
+        arguments.source,
+        arguments.target,
+        split=split,
+        data_dir=arguments.data_dir,
+    )
+    return tuple(side[: arguments.pairs] for side in lines)
+
+
+def run(recipe, train, validation, folder):
+    """Trains a row, from where it was stopped, and writes its scores down."""
+    import keras
+    import sacrebleu
+
+    from keras_seqattn import Translator, decoding, training
+    from keras_seqattn.text import SentencePieceTokenizer, translation_batches
+
+    training.keep_freed_memory()
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
+    tokenizer = SentencePieceTokenizer.train(
+        [*train[0], *train[1]], recipe.vocabulary_size
+    )
+    batches = translation_batches(*train, tokenizer, seed=0, **recipe.batch_options())
+    options = recipe.batch_options(training=False)
+    scored = translation_batches(*validation, tokenizer, shuffle=False, **options)
+    model = recipe.make_model(
+        tokenizer.vocabulary_size, pieces=tokenizer.pieces if recipe.views else None
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    history = folder / "history.csv"
+
+    class Seconds(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.begin = time.monotonic()
+
+        def on_epoch_end(self, epoch, logs=None):
+            logs["seconds"] = time.monotonic() - self.begin
+
+    model.fit(
+        batches,
+        validation_data=scored,
+        epochs=recipe.epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            *recipe.average_callbacks(),
+            Seconds(),
+            keras.callbacks.CSVLogger(history, append=True),
+            training.Resume(folder / "backup", batches),
+        ],
+    )
+    translator, (sources, references) = Translator(model, tokenizer), validation
+    search = decoding.BeamSearch(BEAMS, length_penalty=LENGTH_PENALTY)
+    greedy, beams = translator(sources), translator(sources, search)
+    (folder / "translations.txt").write_text("\n".join(beams), encoding="utf-8")
+    epochs = read_history(folder)
+    scores = {
+        "bleu": round(sacrebleu.corpus_bleu(beams, [references]).score, 2),
+        "greedy": round(sacrebleu.corpus_bleu(greedy, [references]).score, 2),
+        "chrf": round(sacrebleu.corpus_chrf(beams, [references]).score, 2),
+        "val_perplexity": round(float(epochs[-1]["val_perplexity"]), 3),
+        "parameters": model.count_params(),
+        "epochs": len(epochs),
+        "minutes": round(sum(float(epoch["seconds"]) for epoch in epochs) / 60, 1),
+    }
+    (folder / "scores.json").write_text(json.dumps(scores))
+
+
+def read(folder):
+    """Returns the scores of a row that is done; of another one an empty dict."""
+    path = folder / "scores.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def read_history(folder):
+    """Returns the logs of a row's epochs, dicts of strings."""
+    with (folder / "history.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def report(folder, done, references):
+    """Formats the table: a row for each that is done."""
+    rows = []
+    for name, scores in done.items():
+        other = ROWS[name][2]
+        compared = (
+            [other, p_value(folder, name, other, references)] if other in done else []
+        )
+        rows.append(
+            [
+                name,
+                f"{scores['bleu']:.2f}",
+                f"{scores['greedy']:.2f}",
+                f"{scores['val_perplexity']:.2f}",
+                scores["epochs"],
+                f"{scores['minutes']:.0f}",
+                f"{scores['parameters'] / 1e6:.2f}",
+                *(compared or ["", ""]),
+            ]
+        )
+    header = ["Row", "val BLEU, 5 beams", "greedy", "perplexity", "epochs", "minutes"]
+    return rounds.table([*header, "million weights", "against", "p"], rows)
+
+
+def p_value(folder, name, other, references):
+    """Computes how probable a difference as large is between equals, as text."""
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.significance import PairedTest
+
+    systems = [
+        (row, (folder / row / "translations.txt").read_text("utf-8").split("\n"))
+        for row in (other, name)
+    ]
+    test = PairedTest(systems, {"BLEU": BLEU()}, [list(references)], "bs", 1000)
+    _, scores = test()
+    return f"{scores['BLEU'][1].p_value:.3f}"
+
+
+def draw(folder, done):
+    """Draws the perplexity of the validation, a line for each row."""
+    figure, panel = pictures.begin()
+    for name, scores in done.items():
+        values = [
+            float(epoch["val_perplexity"]) for epoch in read_history(folder / name)
+        ]
+        label = f"{name}: BLEU {scores['bleu']:.1f}"
+        panel.plot(range(1, 1 + len(values)), values, linewidth=1, label=label)
+    panel.set_yscale("log")
+    panel.set_xlabel("epochs")
+    panel.set_ylabel("perplexity of the validation")
+    panel.legend(frameon=False, fontsize=7, ncols=2)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
