@@ -25,6 +25,7 @@ Reference:
 """
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +78,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The rungs of a study, and what its time is for.
+    """What the time of a study is for.
 
     Attributes:
         direction: "min" or "max", of the score.
@@ -100,9 +101,50 @@ class Plan:
     workers: int = 1
     regularize: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
-    def rung_epochs(
-        self, record: TrialRecord, known: Sequence[TrialRecord]
-    ) -> list[int] | None:
+    def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
+        """Returns a function of a training's record: whether it pauses at its rung.
+
+        It goes on in place where that is what is to be done next.
+        """
+
+        def pauses(record):
+            nonlocal rung
+            known = [
+                dataclasses.replace(record, status=records.PAUSED)
+                if other.trial_id == record.trial_id
+                else other
+                for other in records.load_records(directory)
+            ]
+            standing = Standing(self, known)
+            if not standing.is_due(record, rung):
+                return False
+            step = standing.next_step()
+            if step is None or step.continued != record.trial_id or step.regularized:
+                return True
+            record.values[RUNG] = rung = step.rung
+            return False
+
+        return pauses
+
+
+class Standing:
+    """How far the trainings of a study are, and what is to be done next.
+
+    Of `known`, the records of all trials, those that are unfinished are being run.
+    """
+
+    def __init__(self, plan: Plan, known: Sequence[TrialRecord]) -> None:
+        self._plan, self._known, self._trainings = plan, known, tips(known)
+        self._is_timed = math.isfinite(plan.seconds)
+        # Those that have shown their speed, the first trial before others.
+        self._timed = [record for record in known if record.epochs[TIMED]]
+        ended = [record for record in known if has_settled(record)]
+        self._longest = max(
+            (len(record.epochs) * self._epoch_cost(record) for record in ended),
+            default=math.inf,
+        )
+
+    def rung_epochs(self, record: TrialRecord) -> list[int] | None:
         """Returns the number of epochs after which a training has reached each rung.
 
         Rungs are tokens; with a limit of seconds they are seconds, so that a model is
@@ -112,205 +154,176 @@ class Plan:
         which compiles, or than three epochs of the first trial. None while that has not
         shown its speed.
         """
-        timed = [r for r in known if r.epochs[TIMED]]
-        is_timed = math.isfinite(self.seconds)
-        if is_timed and not timed:
+        plan, least = self._plan, 0.0
+        if self._is_timed and not self._timed:
             return None
-        epoch = self._epoch_cost(record, timed)
-        last, least = self.epochs * epoch, 0.0
-        if is_timed:
-            last = min(last, self.share * self.seconds)
-            first = self._epoch_cost(timed[0], timed)
-            compiling = timed[0].epochs[0]["seconds"] - first
+        epoch = self._epoch_cost(record)
+        last = min(plan.epochs * epoch, self._longest)
+        if self._is_timed:
+            last = min(last, plan.share * plan.seconds)
+            first = self._epoch_cost(self._timed[0])
+            compiling = self._timed[0].epochs[0]["seconds"] - first
             least = max(compiling, records.FEW_EPOCHS * first)
-        ended = [
-            len(r.epochs) * self._epoch_cost(r, timed) for r in known if has_settled(r)
-        ]
-        if ended:
-            last = min(last, max(ended))
         rungs = [max(last / REDUCTION**i, least) for i in reversed(range(RUNGS))]
         return [max(1, math.ceil(round(rung / epoch, 6))) for rung in rungs]
 
-    def _epoch_cost(self, record, timed):
+    def _epoch_cost(self, record):
         """Returns the seconds of an epoch where they are limited, else its tokens.
 
         Those of a training that has not shown its speed are guessed by the first's.
         """
-        if not math.isfinite(self.seconds):
-            return self.tokens(record)
-        like = record if record.epochs[TIMED] else timed[0]
+        tokens = self._plan.tokens
+        if not self._is_timed:
+            return tokens(record)
+        like = record if record.epochs[TIMED] else self._timed[0]
         seconds = statistics.median(epoch["seconds"] for epoch in like.epochs[TIMED])
-        return seconds * self.tokens(record) / self.tokens(like)
+        return seconds * tokens(record) / tokens(like)
 
-    def has_reached(
-        self, record: TrialRecord, rung: int, known: Sequence[TrialRecord]
-    ) -> bool:
-        """Returns whether a training is at the end of a rung, or gets no better."""
-        epochs = self.rung_epochs(record, known)
+    def is_due(self, record: TrialRecord, rung: int) -> bool:
+        """Returns whether a training is to ask what is next: at a rung, or at its end.
+
+        A leader that overfits asks, too.
+        """
+        epochs = self.rung_epochs(record)
         if epochs is None:
             return False
-        limit = epochs[rung] if rung < RUNGS else self.epochs
-        return len(record.epochs) >= min(limit, self.epochs) or has_settled(record)
+        limit = min(epochs[rung] if rung < RUNGS else math.inf, self._plan.epochs)
+        if len(record.epochs) >= limit or has_settled(record):
+            return True
+        leader = self.leader
+        leads = leader is not None and leader.trial_id == record.trial_id
+        return leads and self._overfits(record)
 
-    def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
-        """Returns a function of a training's record: whether it pauses at its rung.
-
-        It goes on in place where that is what is to be done next.
-        """
-
-        def pauses(record):
-            nonlocal rung
-            others = records.load_records(directory)
-            known = [
-                dataclasses.replace(record, status=records.PAUSED)
-                if other.trial_id == record.trial_id
-                else other
-                for other in others
-            ]
-            leader = self.leader(tips(known), known)
-            leads = leader is not None and leader.trial_id == record.trial_id
-            overfits = leads and self._overfits(leader, known)
-            if not (overfits or self.has_reached(record, rung, known)):
-                return False
-            step = self.next_step(known)
-            if step is None or step.continued != record.trial_id or step.regularized:
-                return True
-            record.values[RUNG] = rung = step.rung
-            return False
-
-        return pauses
-
-    def score(
-        self, record: TrialRecord, rung: int, known: Sequence[TrialRecord]
-    ) -> float | None:
+    def score(self, record: TrialRecord, rung: int) -> float | None:
         """Returns the best score up to a rung; None of a training not there yet."""
-        epochs = self.rung_epochs(record, known)
+        epochs = self.rung_epochs(record)
         if epochs is None or not record.epochs:
             return None
         limit = epochs[rung]
         if has_settled(record):
             limit = min(limit, len(record.epochs))
-        return record.best_until(limit, self.direction)
+        return record.best_until(limit, self._plan.direction)
 
-    def next_step(
-        self, known: Sequence[TrialRecord], drawn: int | None = None
-    ) -> Step | None:
+    def next_step(self, drawn: int | None = None) -> Step | None:
         """Returns what is to be done next; None where nothing is left.
 
-        Of `known`, all records, those that are unfinished are being run. `drawn` is the
-        number of trials that were drawn; None: those of the records.
+        `drawn` is the number of trials that were drawn; None: those of the records.
         """
         if drawn is None:
-            drawn = sum(record.continued_from is None for record in known)
-        may_draw = drawn < self.trials
-        trainings = tips(known)
-        leader = self.leader(trainings, known)
+            drawn = sum(record.continued_from is None for record in self._known)
+        new = Step(0) if drawn < self._plan.trials else None
+        leader = self.leader
         if leader is None:
-            return Step(0) if may_draw else None
+            return new
         is_running = leader.status in records.UNFINISHED
         goes_on = not is_running and not self._has_ended(leader)
-        if goes_on and self._overfits(leader, known):
+        if goes_on and self._overfits(leader):
             rung = leader.values.get(RUNG, RUNGS)
             return Step(rung, leader.trial_id, regularized=True)
-        alone = len(trainings) == 1 and math.isfinite(self.seconds)
-        if goes_on and alone and self.score(leader, FIRST_RUNG, known) is None:
+        alone = len(self._trainings) == 1 and self._is_timed
+        if goes_on and alone and self.score(leader, FIRST_RUNG) is None:
             return Step(FIRST_RUNG, leader.trial_id)
-        step = self._promotion(trainings, known)
-        if step is None and may_draw:
-            step = Step(0)
-        if goes_on and (step is None or self._is_spent(step, leader, known)):
+        step = self._promotion() or new
+        if goes_on and (step is None or self._is_spent(step)):
             return Step(RUNGS, leader.trial_id)
         return step
 
-    def _overfits(self, record, known):
+    @functools.cached_property
+    def leader(self) -> TrialRecord | None:
+        """The best training at the highest rung that any has reached.
+
+        Those that act earlier than the first trial count when that has come to its end.
+        """
+        able, known = self._trainings, self._known
+        first = [r for r in able if known[0] in lineage(r, known)]
+        if first and not self._has_ended(first[0]):
+            able = [r for r in able if not acts_early(r, known[0])]
+        for rung in reversed(range(RUNGS)):
+            found = self._ranked(able, rung)
+            if found:
+                return found[0]
+        return records.best_of(able, self._plan.direction)
+
+    def _has_ended(self, record):
+        return has_settled(record) or len(record.epochs) >= self._plan.epochs
+
+    def _overfits(self, record):
         """Returns whether a training is to go on with more of what regularizes."""
-        if not math.isfinite(self.seconds) or has_settled(record):
+        if not self._is_timed or has_settled(record):
             return False
         own = record.epochs[record.inherited_epochs :]
         losses = [epoch["val_loss"] for epoch in own if "val_loss" in epoch]
         if not losses or len(losses) - losses.index(min(losses)) <= RISING:
             return False
-        spent = sum(other.seconds for other in known) / self.workers
+        plan = self._plan
+        spent = sum(other.seconds for other in self._known) / plan.workers
         begin, *_, last = (epoch["seconds"] for epoch in record.epochs)
-        if self.seconds - spent < begin + PATIENCE * last:
+        if plan.seconds - spent < begin + PATIENCE * last:
             return False  # It would compile and be of no use.
         values = records.own_values(record.values)
-        return self.regularize(values) != values
+        return plan.regularize(values) != values
 
-    def leader(
-        self, trainings: Sequence[TrialRecord], known: Sequence[TrialRecord]
-    ) -> TrialRecord | None:
-        """Returns the best training at the highest rung that any has reached.
-
-        Those that act earlier than the first trial count when that has come to its end.
-        """
-        first = [r for r in trainings if known[0] in lineage(r, known)]
-        if first and not self._has_ended(first[0]):
-            trainings = [r for r in trainings if not acts_early(r, known[0])]
-        for rung in reversed(range(RUNGS)):
-            found = self._ranked(trainings, rung, known)
-            if found:
-                return found[0]
-        return records.best_of(trainings, self.direction)
-
-    def _has_ended(self, record):
-        return has_settled(record) or len(record.epochs) >= self.epochs
-
-    def _ranked(self, trainings, rung, known):
+    def _ranked(self, trainings, rung):
         """Returns the trainings that a rung has seen, the best first.
 
         One that is slow may have come further than it was sent.
         """
-        scores = {r.trial_id: self.score(r, rung, known) for r in trainings}
+        scores = {r.trial_id: self.score(r, rung) for r in trainings}
         seen = [
             r
             for r in trainings
             if scores[r.trial_id] is not None
-            and (has_settled(r) or self._sent_to(r, known) >= rung)
+            and (has_settled(r) or self._sent_to(r) >= rung)
         ]
-        reverse = self.direction == "max"
+        reverse = self._plan.direction == "max"
         return sorted(seen, key=lambda r: scores[r.trial_id], reverse=reverse)
 
-    def _promotion(self, trainings, known):
+    def _promotion(self):
         """Returns the step that promotes a paused training, the highest rung first."""
-        first = known[0]
+        first = self._known[0]
         for rung in reversed(range(RUNGS - 1)):
             groups = {}
-            for record in self._ranked(trainings, rung, known):
+            for record in self._ranked(self._trainings, rung):
                 kind = acts_late(record, first), acts_early(record, first)
                 groups.setdefault(kind, []).append(record)
             for group in groups.values():
                 for record in group[: len(group) // REDUCTION]:
-                    if self._is_paused_at(record, rung, known):
+                    if self._is_paused_at(record, rung):
                         return Step(rung + 1, record.trial_id)
         return None
 
-    def _is_paused_at(self, record, rung, known):
+    def _is_paused_at(self, record, rung):
         if record.status in records.UNFINISHED or has_settled(record):
             return False
-        if self.score(record, rung + 1, known) is None:
+        if self.score(record, rung + 1) is None:
             return True
-        return self._sent_to(record, known) == rung
+        return self._sent_to(record) == rung
 
-    def _sent_to(self, record, known):
+    def _sent_to(self, record):
         """Returns the rung at which a training pauses, the last of those that are one.
 
         Rungs are one where they are after the same epoch of the first trial.
         """
         rung = min(record.values.get(RUNG, RUNGS), RUNGS - 1)
-        epochs = self.rung_epochs(known[0], known)
+        epochs = self._rungs_of_first
         return max(r for r in range(RUNGS) if epochs[r] == epochs[rung])
 
-    def _is_spent(self, step, leader, known):
+    @functools.cached_property
+    def _rungs_of_first(self):
+        return self.rung_epochs(self._known[0])
+
+    def _is_spent(self, step):
         """Returns whether a step takes more time than the leader's share leaves."""
-        if not math.isfinite(self.seconds) or step.continued == leader.trial_id:
+        leader, plan = self.leader, self._plan
+        if not self._is_timed or step.continued == leader.trial_id:
             return False
-        by_id = {record.trial_id: record for record in known}
-        own = sum(record.seconds for record in lineage(leader, known))
-        others = sum(record.seconds for record in known) - own
-        source = leader if step.continued is None else by_id[step.continued]
-        time = (self.workers - self.share) * self.seconds
-        epochs = self.rung_epochs(source, known)[step.rung]
+        own = sum(record.seconds for record in lineage(leader, self._known))
+        others = sum(record.seconds for record in self._known) - own
+        time = (plan.workers - plan.share) * plan.seconds
+        source = leader
+        if step.continued is not None:
+            source = next(r for r in self._known if r.trial_id == step.continued)
+        epochs = self.rung_epochs(source)[step.rung]
         if step.continued is not None:
             cost = (epochs - len(source.epochs)) * source.epochs[-1]["seconds"]
             return others + cost > time

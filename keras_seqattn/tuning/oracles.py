@@ -229,7 +229,8 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
     def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Returns the values of the next trial: new ones, or those of one to go on."""
         known, drawn = self._known()
-        step = self._plan.next_step(known, drawn)
+        standing = halving.Standing(self._plan, known)
+        step = standing.next_step(drawn)
         if step is None:
             return {"status": trials.TrialStatus.STOPPED, "values": None}
         if step.continued is not None:
@@ -239,7 +240,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
                 values = self._plan.regularize(values)
             return self._to_run(values | {"tuner/trial_id": step.continued}, step.rung)
         for _ in range(MOST_REJECTED):
-            values = self._draw(known, drawn)
+            values = self._draw(standing.leader, known, drawn)
             if self._admits(values):
                 self._refused = 0
                 return self._to_run(values, 0)
@@ -268,9 +269,8 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         values = [trial.hyperparameters.values for trial in self.trials.values()]
         return known, sum("tuner/trial_id" not in each for each in values)
 
-    def _draw(self, known, drawn):
-        """Returns the center's values first, then others near the best so far."""
-        leader = self._plan.leader(halving.tips(known), known)
+    def _draw(self, leader, known, drawn):
+        """Returns the center's values first, then others near the leader's."""
         center = {} if leader is None else own_values(leader.values)
         failures = self._refused
         if leader is not None:

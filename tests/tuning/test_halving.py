@@ -10,6 +10,7 @@ import pytest
 from keras_seqattn import tuning
 from keras_seqattn.recipes import RECIPES
 from keras_seqattn.tuning import halving, records
+from keras_seqattn.tuning.halving import RUNGS, Standing, Step
 from keras_seqattn.tuning.records import TrialRecord
 
 pytestmark = pytest.mark.backends("jax")  # nothing is computed
@@ -31,24 +32,26 @@ def plan(**options):
 
 def test_rungs_come_from_the_most_epochs_or_from_the_time():
     one, two = record(0, [3.0]), record(0, [3.0, 2.0, 2.0])
-    assert plan().rung_epochs(one, [one]) == [1, 3, 9, 27]
+    assert Standing(plan(), [one]).rung_epochs(one) == [1, 3, 9, 27]
     timed = plan(seconds=72.0, epochs=1000)
-    assert timed.rung_epochs(one, [one]) is None  # the first epoch compiles
-    assert timed.rung_epochs(two, [two]) == [3, 6, 18, 54]  # 54 / 27 epochs are too few
+    assert Standing(timed, [one]).rung_epochs(one) is None  # the first epoch compiles
+    # 54 / 27 epochs are too few.
+    assert Standing(timed, [two]).rung_epochs(two) == [3, 6, 18, 54]
     slow = record(0, [3.0, 2.0, 2.0])
     slow.epochs[0]["seconds"] = 8.0
-    assert timed.rung_epochs(slow, [slow]) == [7, 7, 18, 54]  # what compiling costs
+    # What compiling costs.
+    assert Standing(timed, [slow]).rung_epochs(slow) == [7, 7, 18, 54]
     settled = record(1, [1.0] * 9)
-    assert timed.rung_epochs(two, [two, settled]) == [3, 3, 3, 9]
+    assert Standing(timed, [two, settled]).rung_epochs(two) == [3, 3, 3, 9]
 
 
 def test_with_a_limit_of_seconds_a_slower_model_has_fewer_epochs():
     first = record(0, [3.0, 2.0, 2.0])
     slow = record(1, [3.0, 2.0], seconds=2.0)
     timed = plan(seconds=216.0, epochs=1000)
-    assert timed.rung_epochs(first, [first, slow]) == [6, 18, 54, 162]
-    assert timed.rung_epochs(slow, [first, slow]) == [3, 9, 27, 81]
-    assert plan().rung_epochs(slow, [first, slow]) == [1, 3, 9, 27]
+    assert Standing(timed, [first, slow]).rung_epochs(first) == [6, 18, 54, 162]
+    assert Standing(timed, [first, slow]).rung_epochs(slow) == [3, 9, 27, 81]
+    assert Standing(plan(), [first, slow]).rung_epochs(slow) == [1, 3, 9, 27]
 
 
 @pytest.mark.parametrize("score", [9.0, 1.0])
@@ -58,31 +61,31 @@ def test_who_is_slow_is_promoted_rung_by_rung(score):
     sent = {"values": {halving.RUNG: 0}}
     known = [record(0, [3.0, 2.0, 2.0], **sent), record(1, [3.5, 3.0, 3.0], **sent)]
     known.append(record(2, [score, score], seconds=20.0, **sent))
-    assert timed.rung_epochs(known[2], known) == [1, 1, 1, 3]
+    assert Standing(timed, known).rung_epochs(known[2]) == [1, 1, 1, 3]
     best = "2" if score < 2 else "0"
-    assert timed.leader(halving.tips(known), known).trial_id == best
-    assert timed.next_step(known) == halving.Step(1, best)
+    assert Standing(timed, known).leader.trial_id == best
+    assert Standing(timed, known).next_step() == Step(1, best)
 
 
 def test_a_larger_vocabulary_has_fewer_tokens_and_more_epochs():
     tokens = {"0": 100, "1": 50}
     of_size = plan(tokens=lambda record: tokens[record.trial_id], epochs=9)
     one, other = record(0, [3.0]), record(1, [3.0])
-    assert of_size.rung_epochs(one, [one])[-1] == 9
-    assert of_size.rung_epochs(other, [one])[-1] == 9
+    assert Standing(of_size, [one]).rung_epochs(one)[-1] == 9
+    assert Standing(of_size, [one]).rung_epochs(other)[-1] == 9
     timed = plan(tokens=of_size.tokens, epochs=1000, seconds=108.0)
     first = record(0, [3.0, 3.0])
-    assert timed.rung_epochs(first, [first]) == [3, 9, 27, 81]
-    assert timed.rung_epochs(other, [first]) == [6, 18, 54, 162]
+    assert Standing(timed, [first]).rung_epochs(first) == [3, 9, 27, 81]
+    assert Standing(timed, [first]).rung_epochs(other) == [6, 18, 54, 162]
 
 
 def test_the_best_third_of_a_rung_goes_on():
     known = [record(0, [3.0]), record(1, [2.0])]
-    assert plan().next_step(known) == halving.Step(0)
+    assert Standing(plan(), known).next_step() == Step(0)
     known.append(record(2, [4.0]))
-    assert plan().next_step(known) == halving.Step(1, "1")
+    assert Standing(plan(), known).next_step() == Step(1, "1")
     known.append(record(3, [2.0, 1.5, 1.0], continued_from="1", inherited_epochs=1))
-    assert plan().next_step(known) == halving.Step(0)
+    assert Standing(plan(), known).next_step() == Step(0)
 
 
 def test_what_acts_late_competes_with_its_like():
@@ -90,7 +93,7 @@ def test_what_acts_late_competes_with_its_like():
     late = {"values": {"dropout": 0.3}}
     known = [record(number, [2.0 + number], **values) for number in range(2)]
     known += [record(number, [9.0 - number], **late) for number in range(2, 5)]
-    assert plan().next_step(known) == halving.Step(1, "4")
+    assert Standing(plan(), known).next_step() == Step(1, "4")
 
 
 def test_what_acts_early_leads_when_the_first_has_come_to_its_end():
@@ -99,14 +102,13 @@ def test_what_acts_early_leads_when_the_first_has_come_to_its_end():
     known.append(record(1, [1.0], values=first | {"learning_rate": 0.004}))
     known.append(record(2, [1.5], values=first | {"dropout": 0.3}))
     known.append(record(3, [1.2], values={"dropout": 0.3, "learning_rate": 0.004}))
-    tips = halving.tips(known)
-    assert plan().leader(tips, known) is known[2]  # late, and ahead nevertheless
+    assert Standing(plan(), known).leader is known[2]  # late, and ahead nevertheless
     known.append(record(4, [2.0] * 9, continued_from="0", values=first))
     assert [*halving.lineage(known[4], known)] == [known[4], known[0]]
     assert halving.has_settled(known[4])
-    assert plan().leader(halving.tips(known), known) is known[4]  # on a higher rung
+    assert Standing(plan(), known).leader is known[4]  # on a higher rung
     known.append(record(5, [1.0] * 9, continued_from="1", values=known[1].values))
-    assert plan().leader(halving.tips(known), known) is known[5]
+    assert Standing(plan(), known).leader is known[5]
 
 
 def test_names_tell_what_acts_late():
@@ -125,31 +127,32 @@ def test_the_leader_has_its_share_of_the_time():
     timed = plan(seconds=100.0, epochs=1000)
     at_first = {"values": {halving.RUNG: 0}}
     known = [leader, record(1, [9.0] * 3, seconds=9.0, **at_first)]
-    assert timed.next_step(known) == halving.Step(halving.RUNGS, "0")
-    assert plan(seconds=100.0, epochs=1000, workers=2).next_step(known) == halving.Step(
-        0
-    )
+    assert Standing(timed, known).next_step() == Step(RUNGS, "0")
+    two = plan(seconds=100.0, epochs=1000, workers=2)
+    assert Standing(two, known).next_step() == Step(0)
     known.append(record(2, [8.0] * 3, seconds=9.0, **at_first))
-    assert timed.next_step(known) == halving.Step(1, "0")  # to compare with others
+    # To compare it with others.
+    assert Standing(timed, known).next_step() == Step(1, "0")
 
 
 def test_the_first_trial_is_far_on_its_way_before_others_begin():
     timed = plan(seconds=72.0, epochs=1000)
     first = record(0, [9.0 - epoch for epoch in range(3)])
-    assert timed.rung_epochs(first, [first]) == [3, 6, 18, 54]
-    assert timed.next_step([first]) == halving.Step(2, "0")
+    assert Standing(timed, [first]).rung_epochs(first) == [3, 6, 18, 54]
+    assert Standing(timed, [first]).next_step() == Step(2, "0")
     first = record(0, [99.0 - epoch for epoch in range(18)])
-    assert timed.next_step([first]) == halving.Step(0)
+    assert Standing(timed, [first]).next_step() == Step(0)
     running = record(0, [9.0, 8.0], status=records.RUNNING)
-    assert plan(seconds=72.0, workers=2).next_step([running]) == halving.Step(0)
+    two = plan(seconds=72.0, workers=2)
+    assert Standing(two, [running]).next_step() == Step(0)
 
 
 def test_time_for_a_few_draws_alone_is_the_leader_s():
     first = record(0, [99.0 - epoch for epoch in range(18)])
-    assert plan(seconds=72.0).next_step([first]) == halving.Step(0)
+    assert Standing(plan(seconds=72.0), [first]).next_step() == Step(0)
     first.epochs[0]["seconds"] = 2.5  # for the same epochs: what compiling costs
-    whole = halving.Step(halving.RUNGS, "0")
-    assert plan(seconds=72.0).next_step([first]) == whole
+    whole = Step(RUNGS, "0")
+    assert Standing(plan(seconds=72.0), [first]).next_step() == whole
 
 
 def test_a_leader_that_overfits_goes_on_with_more_of_what_regularizes():
@@ -166,20 +169,20 @@ def test_a_leader_that_overfits_goes_on_with_more_of_what_regularizes():
 
     leader = rising(dropout=0.1)
     timed = plan(seconds=1000.0, epochs=1000, regularize=more)
-    again = halving.Step(3, "0", regularized=True)
-    assert timed.next_step([leader]) == again
+    again = Step(3, "0", regularized=True)
+    assert Standing(timed, [leader]).next_step() == again
     # Not where there is no more, or too little time to be of use.
-    assert timed.next_step([rising(dropout=0.3)]) == halving.Step(2, "0")
+    assert Standing(timed, [rising(dropout=0.3)]).next_step() == Step(2, "0")
     short = plan(seconds=16.9, epochs=1000, regularize=more)
-    assert not short.next_step([leader]).regularized
+    assert not Standing(short, [leader]).next_step().regularized
     # The epochs of the training before do not count.
     inherited = rising(dropout=0.1, inherited_epochs=4)
-    assert not timed.next_step([inherited]).regularized
+    assert not Standing(timed, [inherited]).next_step().regularized
     # One whose score has settled has ended.
     settled = record(0, [1.0] * 9, values={"dropout": 0.1})
     for epoch, entry in enumerate(settled.epochs):
         entry["val_loss"] = 1.0 + epoch
-    assert timed.next_step([settled]) == halving.Step(0)
+    assert Standing(timed, [settled]).next_step() == Step(0)
 
 
 def test_only_the_leader_pauses_to_be_regularized(tmp_path):
@@ -224,24 +227,24 @@ def test_what_regularizes_goes_half_way_to_the_most():
 def test_a_leader_that_gets_no_better_leaves_the_time_to_others():
     leader = record(0, [1.0] * 9, seconds=10.0)
     timed = plan(seconds=95.0, epochs=1000)
-    assert timed.next_step([leader]) == halving.Step(0)
+    assert Standing(timed, [leader]).next_step() == Step(0)
     better = record(1, [0.5] * 9, seconds=9.0)
-    assert timed.leader([leader, better], [leader, better]) is better
+    assert Standing(timed, [leader, better]).leader is better
 
 
 def test_a_search_ends_with_the_leader_at_its_last_epoch():
     known = [record(0, [2.0] * 9, best_epoch=9), record(1, [3.0])]
     last = plan(trials=2, epochs=27)
-    assert last.next_step(known) == halving.Step(halving.RUNGS, "0")
-    assert plan(trials=2, epochs=9).next_step(known) is None
+    assert Standing(last, known).next_step() == Step(RUNGS, "0")
+    assert Standing(plan(trials=2, epochs=9), known).next_step() is None
     running = [record(0, [2.0], status=records.RUNNING)]
-    assert plan(trials=1).next_step(running) is None
-    assert plan(trials=0).next_step([]) is None
+    assert Standing(plan(trials=1), running).next_step() is None
+    assert Standing(plan(trials=0), []).next_step() is None
 
 
 def test_what_failed_is_out():
     known = [record(0, [1.0], status=records.NAN), record(1, [3.0])]
-    assert plan().leader(halving.tips(known), known) is known[1]
+    assert Standing(plan(), known).leader is known[1]
 
 
 def test_draws_stand_near_and_widen():
