@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 
-from benchmarks import rounds
+from benchmarks import rounds, shapes
 from benchmarks.shapes import SHAPES, random_batches
 
 MODULE = "benchmarks.processes"
@@ -47,13 +47,7 @@ def main():
 
 def parse():
     parser = rounds.make_parser(MODULE, __doc__)
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument(
-        "--steps", type=rounds.count, default=10, help="steps in a measure"
-    )
-    rounds.add_options(parser)
-    rounds.add_worker_options(parser, SYSTEMS)
-    parser.add_argument("--shape", choices=SHAPES, help=argparse.SUPPRESS)
+    shapes.add_options(parser, SYSTEMS)
     parser.add_argument("--join", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -1,8 +1,11 @@
 """The models and batches that every system trains: sizes, data, and what they cost."""
 
+import argparse
 import dataclasses
 
 import numpy as np
+
+from benchmarks import rounds
 
 PAD_ID, START_ID, END_ID = 0, 1, 2
 
@@ -71,7 +74,7 @@ class Shape:
         return 3 * self.positions * position
 
     def check(self, system, parameters):
-        """Raises ValueError if a system's parameter count is another than this."""
+        """Raises ValueError if a system's parameter count differs from this."""
         if parameters != self.parameters:
             raise ValueError(
                 f"`{system}` must have {self.parameters} parameters in {self.name}. "
@@ -86,6 +89,17 @@ SHAPES = {
         Shape("T2", 8_000, 256, 1024, 8, 3, 3, batch_size=32, length=64, min_length=16),
     )
 }
+
+
+def add_options(parser, systems):
+    """Adds the options of a benchmark that trains shapes in rounds of some steps."""
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument(
+        "--steps", type=rounds.count, default=10, help="steps in a measure"
+    )
+    rounds.add_options(parser)
+    rounds.add_worker_options(parser, systems)
+    parser.add_argument("--shape", choices=SHAPES, help=argparse.SUPPRESS)
 
 
 def random_batches(shape, count=8, seed=0):

@@ -4,7 +4,7 @@ Every system trains the same encoder-decoder Transformer (`benchmarks/shapes.py`
 sizes, equal parameter count (checked), equal dropout, Adam, padded batches of random
 sentences. A measure is the wall time of `model.fit` (PyTorch: of the usual loop) over
 `--steps` steps, so it holds all that a user pays for a step. The first step, with its
-tracing and compilation, is told apart.
+tracing and compilation, is reported separately.
 
 Equal work, as far as the peers can: ours and PyTorch smooth the labels by 0.1; the
 Keras peers take `SparseCategoricalCrossentropy`, which cannot, since the one-hot labels
@@ -14,12 +14,11 @@ of `CategoricalCrossentropy` would cost them more.
     python -m benchmarks.training --systems ours-jax kerashub-jax --shapes T1 --steps 5
 """
 
-import argparse
 import dataclasses
 import os
 import statistics
 
-from benchmarks import rounds
+from benchmarks import rounds, shapes
 from benchmarks.shapes import SHAPES, random_batches
 
 MODULE = "benchmarks.training"
@@ -62,19 +61,13 @@ def main():
 
 def parse():
     parser = rounds.make_parser(MODULE, __doc__)
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument(
-        "--steps", type=rounds.count, default=10, help="steps in a measure"
-    )
+    shapes.add_options(parser, SYSTEMS)
     parser.add_argument(
         "--attention-dropout",
         type=float,
         default=0.1,
         help="rate on attention weights, 0.1 for all; KerasHub cannot leave 0.1",
     )
-    rounds.add_options(parser)
-    rounds.add_worker_options(parser, SYSTEMS)
-    parser.add_argument("--shape", choices=SHAPES, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
