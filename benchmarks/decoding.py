@@ -5,7 +5,7 @@ table for source, target and output): equal sizes, equal parameter count (checke
 random weights, float32 where its name says nothing else. Sources have 32 tokens, and
 every system generates exactly 32 tokens for each (checked), so the work does not depend
 on the weights. A measure is wall time from ids to ids, over the batches that fit into
-`--seconds`. The first call of each case, with its tracing and compilation, is told
+`--seconds`. The first call of each case, with its tracing and compilation, is given
 apart. Everyone has two threads.
 
 With `--data-dir`, a last part has real lengths: the first 1,000 lines of Multi30k's

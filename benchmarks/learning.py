@@ -38,7 +38,7 @@ def parse():
     parser = rounds.make_parser(MODULE, __doc__)
     add = parser.add_argument
     add("--data-dir", help="folder with Multi30k's files; else downloaded")
-    add("--until", type=float, default=25.0, help="BLEU with which training ends")
+    add("--until", type=float, default=25.0, help="BLEU at which training ends")
     add("--minutes", type=float, default=30.0, help="of training at most, each")
     add("--picture", type=pathlib.Path, help="file for the curves of BLEU, as PNG")
     rounds.add_output_options(parser)

@@ -1,4 +1,4 @@
-"""What does tuning find for a model of one's own, in ten minutes?
+"""What does tuning find for your own model in ten minutes?
 
     python -m benchmarks.own_model --minutes 10
     python -m benchmarks.own_model --minutes 0.5 --languages 4  # a try

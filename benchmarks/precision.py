@@ -1,9 +1,9 @@
-"""What does training in 16 bits lose and gain against float32?
+"""What does training in 16 bits lose and gain, compared with float32?
 
 One recipe is trained under each dtype policy, on the same batches in the same order,
-with another seed for weights and dropout in each round. float32 differs from itself
-from seed to seed: a policy whose losses lie within that noise loses nothing. Every
-system is a policy on a backend, and a process of its own for each seed.
+with a new seed for weights and dropout in each round. float32 itself differs from
+seed to seed: a policy whose losses lie within that noise loses nothing. Every system
+is a policy on a backend, and has its own process for each seed.
 
     python -m benchmarks.precision
     python -m benchmarks.precision --systems mixed_bfloat16-jax float32-jax --rounds 2
@@ -50,7 +50,7 @@ def parse():
 
 
 def measure(arguments):
-    """Trains each system with each seed; prints and returns one dict a training."""
+    """Trains each system with each seed; prints and returns a dict for each run."""
     measures = []
     for seed in range(arguments.rounds):
         options = "--preset", arguments.preset, "--seed", seed
@@ -66,9 +66,9 @@ def measure(arguments):
 def report(measures):
     """Formats the table of systems."""
     rows = []
-    for system, trainings in by_system(measures).items():
-        losses = [training["val_loss"] for training in trainings]
-        seconds = statistics.median(training["step_s"] for training in trainings)
+    for system, runs in by_system(measures).items():
+        losses = [run["val_loss"] for run in runs]
+        seconds = statistics.median(run["step_s"] for run in runs)
         rows.append(
             [
                 system,
@@ -84,10 +84,8 @@ def report(measures):
 def draw(measures):
     """Draws the loss of each system over the steps, a band from seed to seed."""
     figure, axes = pictures.begin()
-    for color, (system, trainings) in zip(
-        COLORS, by_system(measures).items(), strict=False
-    ):
-        points = list(zip(*(training["losses"] for training in trainings), strict=True))
+    for color, (system, runs) in zip(COLORS, by_system(measures).items(), strict=False):
+        points = list(zip(*(run["losses"] for run in runs), strict=True))
         steps = [POINT * (i + 1) for i in range(len(points))]
         means = [statistics.mean(point) for point in points]
         axes.plot(steps, means, color=color, label=system)
@@ -101,15 +99,15 @@ def draw(measures):
 
 
 def by_system(measures):
-    """Groups the trainings by system."""
+    """Groups the runs by system."""
     systems = {}
-    for training in measures:
-        systems.setdefault(training["system"], []).append(training)
+    for run in measures:
+        systems.setdefault(run["system"], []).append(run)
     return systems
 
 
 def work(arguments):
-    """Trains in this process as many points as a line of stdin asks."""
+    """Trains in this process for as many points as a line of stdin asks."""
     policy, _, backend = arguments.system.partition("-")
     os.environ["KERAS_BACKEND"] = backend
     import keras

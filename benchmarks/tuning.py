@@ -1,15 +1,15 @@
-"""What does a search find on Multi30k en-de in the time that one training would take?
+"""What does a search find on Multi30k en-de in the time of one training run?
 
-Every system has the same wall-clock on the same machine, compilation included, and the
-same text and tokenizer. All choose trials and epochs by the BLEU of the validation
+Every system has the same wall-clock time on the same machine, compilation included, and
+the same text and tokenizer. All choose trials and epochs by the BLEU of the validation
 lines, translated greedily after each epoch, and are judged by that of 4 beams:
 
 - default: the hand-picked recipe `multi30k`, trained for the whole time.
-- tuned: `tuning.tune_translation` around that recipe: it is the first trial.
+- tuned: `tuning.tune_translation` around that recipe, which is the first trial.
 - random-search, bayesian, hyperband: KerasTuner's searches over a plain `build(hp)`, as
-  its guide has it, of the same layers, with an Adam of constant rate. Trials have at
-  most as many epochs as `--epochs` says; one that the end of the time cuts off counts
-  for nothing, since KerasTuner gives no way to get at it.
+  in its guide, of the same layers, with an Adam of constant rate. A trial has at most
+  `--epochs` epochs; one that the end of the time cuts off does not count, since
+  KerasTuner offers no access to it.
 - optuna: Optuna's TPE over the same `build`, with its pruner of asynchronous successive
   halving.
 
@@ -17,9 +17,9 @@ lines, translated greedily after each epoch, and are judged by that of 4 beams:
     python -m benchmarks.tuning --data-dir DIRECTORY --pairs 3000 --minutes 20
     python -m benchmarks.tuning --corpus phrases --pairs 500 --minutes 1  # a try
 
-The systems run one after the other, in each of `--rounds` with another seed; with
-`--together` at the same time, each with its share of a machine that may be slower at
-one hour than at the next. `--picture FILE` draws the best score over time, and a band
+The systems run one after the other, with a new seed in each of `--rounds`; with
+`--together` they run at the same time, each with its share of a machine whose speed may
+vary from hour to hour. `--picture FILE` draws the best score over time, and a band
 from seed to seed.
 """
 
@@ -43,7 +43,7 @@ COLOURS = {
 }
 SYSTEMS = tuple(COLOURS)
 SCORE, DIRECTION = "val_bleu", "max"
-# What is told of the model that each system has chosen.
+# What is reported about the model that each system has chosen.
 TOLD = ("encoder_layers", "decoder_layers", "num_heads", "key_dim", "model_dim")
 TOLD += ("feed_forward_ratio", "intermediate_dim", "dropout", "positions")
 

@@ -1,16 +1,16 @@
-"""Fine-tunes a trained model of Hugging Face's format on lines of your own.
+"""Fine-tunes a trained model in Hugging Face's format on your own lines.
 
     python examples/fine_tune.py FOLDER --train train.tsv --val val.tsv
     python examples/fine_tune.py FOLDER --train train.tsv --val val.tsv --lora 16
 
-FOLDER is one of a Marian (opus-mt), M2M-100, NLLB, mBART-50 or T5 model, with
+FOLDER holds a Marian (opus-mt), M2M-100, NLLB, mBART-50 or T5 model, with
 `model.safetensors`. A TSV file has a source, a tab and its translation in each line;
 .gz is read too. M2M-100, NLLB and mBART-50 need `--source eng_Latn --target deu_Latn`.
-`--train "<de>=de.tsv" "<fr>=fr.tsv"`, and `--val` likewise, make one model of several
-languages: the tag and a space come before each source line, in training and in what you
-translate later.
+`--train "<de>=de.tsv" "<fr>=fr.tsv"`, and the same for `--val`, make one model of
+several languages: the tag and a space come before each source line, in training and in
+what you translate later.
 
-It scores the validation's lines before and after, and writes `translator.keras`, which
+It scores the validation lines before and after, and writes `translator.keras`, which
 `Translator.load` and `examples/translate_file.py` read. Stop it whenever you like, or
 kill it: the same command goes on from the last finished epoch. It needs
 `pip install ".[text,score]"`.
@@ -41,7 +41,7 @@ def main():
     if not saved.exists():
         translator = load(args)
         before = args.output / "before.json"
-        if not before.exists():  # A training that was stopped has been scored.
+        if not before.exists():  # A run that was stopped has been scored.
             before.write_text(json.dumps(score(translator, validation)))
         fit(args, translator, validation)
         translator.save(saved)

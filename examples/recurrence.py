@@ -5,7 +5,7 @@
     python examples/recurrence.py --corpus multi30k --minutes 20
 
 Both have about as many weights, the same tokens, loss, batches and seed, and as many
-minutes of `fit` after their first step, which compiles. Scores are those of greedy
+minutes of `fit` after the first step, which compiles. Scores are those of greedy
 translations of unseen lines. It needs
 `pip install ".[tensorflow,text,score,corpora,plot]"`.
 """
@@ -78,7 +78,7 @@ def load(args, split):
 
 
 class Run:
-    """One model: its batches, its training, and what came of it."""
+    """One model, with its batches, its training and its results."""
 
     def __init__(self, args, recipe, tokenizer):
         keras.utils.set_random_seed(args.seed)
@@ -134,9 +134,9 @@ class Run:
 
 
 class Deadline(keras.callbacks.Callback):
-    """Stops the training when its minutes are over, and takes the time of steps.
+    """Stops training when its minutes are over, and measures the time of steps.
 
-    The clock starts after the first step, in which all is traced and compiled.
+    The clock starts after the first step, in which everything is traced and compiled.
     """
 
     def __init__(self, minutes):
@@ -148,7 +148,7 @@ class Deadline(keras.callbacks.Callback):
         self.step_begin = time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
-        """Ends the epoch where the time is up."""
+        """Ends the epoch when the time is up."""
         now = time.monotonic()
         if self.begin is None:
             self.begin = now

@@ -65,12 +65,12 @@ def arguments():
     add("--header", action="store_true", help="a TSV's first line names the columns")
     add("--vocabulary-size", type=int, help="tokens; default: the preset's")
     add("--epochs", type=int, help="default: the preset's; more of a small file")
-    add("--minutes", type=float, default=float("inf"), help="most of a training")
+    add("--minutes", type=float, default=float("inf"), help="limit of training")
     add("--devices", type=int, default=1, help="that share each batch (JAX); 1")
     add("--seed", type=int, default=0)
     add("--evaluate", choices=("val", "test"), help="default: test; multi30k: val")
     args = parser.parse_args()
-    args.backward = False  # Whether the pairs are turned round: for a teacher.
+    args.backward = False  # Whether to swap sources and targets, for a teacher.
     check_files(parser, args)
     phrases = args.corpus == "phrases"
     corpus = "own" if args.train else args.corpus
@@ -86,7 +86,7 @@ def arguments():
 
 
 def check_files(parser, args):
-    """Ends the program where the files of one's own do not make a corpus."""
+    """Ends the program if the user's files do not make a corpus."""
     given = {split: getattr(args, split) for split in ("train", "val", "test")}
     for split, paths in given.items():
         if not 1 <= len(paths or [""]) <= 2:
@@ -101,7 +101,7 @@ def check_files(parser, args):
 
 
 def claim(args, recipe):
-    """Makes the output folder this run's own; that of another run is an error."""
+    """Claims the output folder for this run; exits if it is another run's."""
     run = {name: getattr(args, name) for name in ("corpus", "source", "target", "seed")}
     if args.train:
         contents = [pathlib.Path(path).read_bytes() for path in args.train + args.val]
@@ -155,7 +155,7 @@ def load(args, split):
 
 
 def read(paths, args, clean):
-    """Reads a TSV file, or two files; what is left out of it is told."""
+    """Reads a TSV file, or two files, and prints what is left out."""
     columns = {"columns": args.columns, "header": args.header}
     options = {"skip_empty": True, "skip_duplicates": clean, "skip_malformed": clean}
     try:
@@ -164,11 +164,11 @@ def read(paths, args, clean):
         else:
             pairs = ks.text.read_parallel(*paths, **options)
     except ValueError as error:
-        sys.exit(f"{error}\nOf a TSV with other than two columns choose --columns.")
+        sys.exit(f"{error}\nFor a TSV with more than two columns, choose --columns.")
     print(f"{' and '.join(paths)}: {pairs.report}")
     if len(paths) == 1 and not args.header:
         first = " -> ".join(repr(side[0])[:60] for side in pairs)
-        print(f"  The first pair is {first}; if it names the columns: --header.")
+        print(f"  The first pair is {first}; if it names the columns, add --header.")
     return pairs
 
 
@@ -203,9 +203,9 @@ def make_tokenizer(args, recipe, lines):
 
 
 def diversify(args, recipe, sources, targets):
-    """Adds what models of both directions make of the pairs (data diversification).
+    """Adds translations of the pairs, by models of both directions (diversification).
 
-    Each is trained as this one will be, for `teacher_epochs`, in a folder of its own.
+    Each is trained as this one will be, but for `teacher_epochs` and in its own folder.
     """
     teacher_recipe = dataclasses.replace(
         recipe, epochs=recipe.teacher_epochs, teacher_epochs=0
@@ -218,7 +218,7 @@ def diversify(args, recipe, sources, targets):
         print(f"First a teacher, {name}:")
         keras.utils.set_random_seed(teacher.seed)
         train(teacher, teacher_recipe)
-        print(f"It translates the {len(lines):,} lines of training:")
+        print(f"It translates the {len(lines):,} training lines:")
         pairs = ks.text.synthesize(
             ks.Translator.load(teacher.output / "translator.keras"),
             lines,
@@ -259,7 +259,7 @@ def fit(args, recipe, sources, targets, tokenizer):
     print(f"{len(sources):,} pairs, {model.count_params():,} weights -> {args.output}")
     epochs = recipe.epochs
     if args.preset == "own" and not args.epochs:
-        # The rate rises in the first of so many steps: a small file is read again.
+        # The rate takes many steps to rise, so a small file is read more often.
         steps = 5 * recipe.warmup_steps
         epochs = max(epochs, math.ceil(steps / len(training)))
     history = args.output / "history.csv"
@@ -278,7 +278,7 @@ def fit(args, recipe, sources, targets, tokenizer):
     )
     translator = ks.Translator(model, tokenizer)
     if recipe.beam_widths:
-        print("Choosing the beam search that translates the validation's lines best:")
+        print("Choosing the beam search that translates the validation lines best:")
         tuned = translator.tune_search(
             *load(args, "val"), widths=recipe.beam_widths, verbose=True
         )
@@ -287,9 +287,9 @@ def fit(args, recipe, sources, targets, tokenizer):
 
 
 class Stopwatch(keras.callbacks.Callback):
-    """Logs the minutes of training, those before a resume too, and keeps a limit.
+    """Logs the minutes of training, also those before a resume, and keeps a limit.
 
-    No epoch begins that would end past the limit, if it took as long as the last.
+    No epoch begins that would end past the limit if it took as long as the last.
     """
 
     def __init__(self, history, limit):
@@ -305,7 +305,7 @@ class Stopwatch(keras.callbacks.Callback):
         self.epoch_begin = time.monotonic()
 
     def on_epoch_end(self, epoch, logs=None):
-        """Adds the minutes to the logs, and stops where another epoch is too long."""
+        """Adds the minutes to the logs, and stops before an epoch that is too long."""
         now = time.monotonic()
         logs["minutes"] = (now - self.begin) / 60
         if logs["minutes"] + (now - self.epoch_begin) / 60 > self.limit:
@@ -318,7 +318,7 @@ def minutes_trained(history):
 
 
 def evaluate(args, translator):
-    """Translates the held-out part; prints, draws and writes what came out."""
+    """Translates the held-out part; prints, draws and writes the results."""
     sources, references = load(args, args.evaluate)
     print(f"Translating the {len(sources):,} lines of {args.evaluate}:")
     translations = translator(sources, verbose=True)

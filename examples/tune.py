@@ -95,7 +95,7 @@ def arguments():
 
 
 def check_files(parser, args):
-    """Ends the program where the files of one's own do not make a corpus."""
+    """Ends the program if the user's files do not make a corpus."""
     given = {split: getattr(args, split) for split in ("train", "val", "test")}
     for split, paths in given.items():
         if not 1 <= len(paths or [""]) <= 2:
@@ -108,7 +108,7 @@ def check_files(parser, args):
 
 
 def read(paths, args, clean):
-    """Reads a TSV file, or two files; what is left out of it is told."""
+    """Reads a TSV file, or two files, and prints what is left out."""
     options = {"skip_empty": True, "skip_duplicates": clean, "skip_malformed": clean}
     if len(paths) == 1:
         columns = {"columns": args.columns, "header": args.header}
@@ -118,7 +118,7 @@ def read(paths, args, clean):
     print(f"{' and '.join(paths)}: {pairs.report}")
     if len(paths) == 1 and not args.header:
         first = " -> ".join(repr(side[0])[:60] for side in pairs)
-        print(f"  The first pair is {first}; if it names the columns: --header.")
+        print(f"  The first pair is {first}; if it names the columns, add --header.")
     return pairs
 
 

@@ -89,7 +89,7 @@ def _is_alive(process):
 
 @contextlib.contextmanager
 def reading(path: Path, written: str, remedy: str) -> Iterator[None]:
-    """Makes one `ValueError` of all that can go wrong while a file is read.
+    """Turns all that can go wrong while a file is read into one `ValueError`.
 
     `written` says who wrote it, in words that follow "a file"; `remedy` what to do.
 
@@ -102,7 +102,7 @@ def reading(path: Path, written: str, remedy: str) -> Iterator[None]:
     """
     try:
         yield
-    # Readers of archives, JSON and weights raise whatever a damaged byte leads to.
+    # Damaged bytes make readers of archives, JSON and weights raise all kinds.
     except Exception as error:
         found = f"which cannot be read: {type(error).__name__}: {error}"
         if not pathlib.Path(path).exists():
@@ -127,9 +127,9 @@ def take_lock(path: Path) -> str | None:
     """Takes a lock and returns None, or returns who holds it.
 
     A holder is named by process, host, thread and since when. The operating system
-    keeps the lock, so that of a process that ended, however it ended, holds nobody up.
-    A thread takes anew what it holds. The lock's file stays. Where the file system
-    knows no locks, everyone gets it.
+    keeps the lock, so a process that ended, however it ended, blocks nobody. A thread
+    may take again what it holds. The lock's file stays. On a file system without locks
+    everyone gets it.
     """
     path, thread = pathlib.Path(path).resolve(), threading.current_thread()
     with _TAKING:

@@ -51,7 +51,7 @@ def _views(name: str, value: Any) -> tuple[str, ...] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Configuration(Config):
-    """The options of a model that translates, and those of its training.
+    """The options of a model that translates, and of how it is trained.
 
     Attributes:
         model: Dict of the model's arguments, `source_vocabulary_size` among them. It
@@ -59,23 +59,23 @@ class Configuration(Config):
         learning_rate: Peak of `InverseSquareRoot`.
         warmup_steps: Steps in which the rate rises to its peak.
         label_smoothing: Probability taken from the true token and spread over all.
-        ema_momentum: Share of the running average of the weights kept at a step; None
-            for no average.
+        ema_momentum: Share of the running average of the weights that a step keeps;
+            None for no average.
         architecture: Name of a model of `keras_seqattn.models` that translates.
         dtype: Dtype policy of the model; None for Keras's own.
         consistency: Factor of the divergence between two copies of a pair, as
             `MaskedCrossentropy` has it; 0 for none.
         optimizer: "adam" or, of Keras's own, "muon", which is Adam for all weights but
             the kernels of two axes, those of the feed-forward layers; or
-            "schedule_free", whose rate stays when it has risen to its peak.
+            "schedule_free", whose rate stays at its peak once it has risen.
         average_epochs: Number of the last epochs whose weights are averaged; None for
-            none. Of this, `ema_momentum` and "schedule_free" one gives the average.
+            none. Use at most one of this, `ema_momentum` and "schedule_free".
         ema_warmup: Whether the average's time grows with the steps, as `training.Adam`
             has it, so that it is worth validating from the first epoch.
 
     Raises:
         ValueError: If an argument is out of range, two averages are asked for, or the
-            model has a `base_dim` and the optimizer is another than Adam.
+            model has a `base_dim` and the optimizer is not Adam.
 
     Example:
         >>> chosen = Configuration({"source_vocabulary_size": 50}, 0.001, 100)
@@ -135,13 +135,13 @@ class Configuration(Config):
         return self.model.source_vocabulary_size
 
     def with_vocabulary(self, vocabulary_size: int) -> Self:
-        """Returns the same for a vocabulary of another size.
+        """Returns the same for a vocabulary of a different size.
 
         Args:
             vocabulary_size: Entries of the source's vocabulary.
 
         Returns:
-            A `Configuration`, or a `Recipe` of a `Recipe`.
+            A `Configuration`; for a `Recipe`, a `Recipe`.
 
         Example:
             >>> RECIPES["smoke"].with_vocabulary(290).vocabulary_size
@@ -164,8 +164,8 @@ class Configuration(Config):
             vocabulary_size: Entries that the tokenizer has; None for as many as
                 configured.
             weights: Path of a file of the model's weights, or None.
-            metrics: What is logged beside the loss, which is smoothed as in training;
-                None: `TokenCrossentropy` and `Perplexity`, which are not smoothed.
+            metrics: What is logged beside the loss, which is label-smoothed; None:
+                `TokenCrossentropy` and `Perplexity`, which are not.
             pieces: The tokenizer's `pieces`, where the copies of a pair may be
                 segmented differently; see `MaskedCrossentropy`. None: they are not.
 
@@ -243,7 +243,7 @@ class Configuration(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe(Configuration):
-    """A `Configuration` with all else that a training needs: its batches and epochs.
+    """A `Configuration` with all else that a training run needs: batches and epochs.
 
     Attributes:
         corpus: Name of the corpus that the numbers were chosen on.
@@ -256,12 +256,12 @@ class Recipe(Configuration):
         cutoff: Share of the tokens of a second copy that are cut off.
         sampling: Strength of subword sampling.
         views: Whether the subwords of each copy are "plain" or "sampled", or None.
-        bidirectional_epochs: Epochs, from the first, of both directions.
-        teacher_epochs: Epochs of a model of each direction, trained before as this one,
-            whose translations of the pairs are trained on as well (data
+        bidirectional_epochs: How many of the first epochs train both directions.
+        teacher_epochs: Epochs of two models, one for each direction, trained first in
+            the same way, whose translations of the pairs are trained on as well (data
             diversification, Nguyen et al. 2020); 0 for none.
-        beam_widths: Widths of beams among which `Translator.tune_search` chooses on the
-            validation's lines, when the training has ended; None for greedy search.
+        beam_widths: Beam widths among which `Translator.tune_search` chooses on the
+            validation lines when training has ended; None for greedy search.
 
     Example:
         >>> RECIPES["multi30k"].model.encoder_layers
@@ -391,7 +391,7 @@ RECIPES = {
         epochs=30,
     ),
 }
-# A longer training of the same shape. SimCut with a dropout of 0.3 and a consistency of
+# A longer run of the same shape. SimCut with a dropout of 0.3 and a consistency of
 # 6 learnt so slowly that after 74 epochs it was below what `multi30k` has after 19.
 RECIPES["multi30k-best"] = dataclasses.replace(
     RECIPES["multi30k"],
@@ -404,7 +404,7 @@ RECIPES["multi30k-best"] = dataclasses.replace(
     epochs=100,
     beam_widths=(5,),
 )
-# Lines of one's own: those of `default` are short.
+# For a user's own lines: those of `default` are short.
 RECIPES["own"] = dataclasses.replace(
     RECIPES["default"], corpus="own", bucket_lengths=(12, 16, 24, 32, 48, 64, 128)
 )

@@ -11,7 +11,7 @@ from keras_seqattn.decoding.sweep import BeamSweep
 
 
 class SearchScore(NamedTuple):
-    """How good the translations of one search are.
+    """How well one search translates.
 
     Attributes:
         width: Its number of beams.
@@ -62,7 +62,7 @@ def tune(
         sweep = BeamSweep(**options, length_penalties=tuple(length_penalties))
         found = translate(search=sweep)
         for number, penalty in enumerate(length_penalties):
-            # A line that is empty has one translation, whatever the penalty.
+            # An empty line has one translation under every penalty.
             texts = [pairs[min(number, len(pairs) - 1)][0] for pairs in found]
             score = metric(texts, references)
             arguments.number("metric(translations, references)", score)

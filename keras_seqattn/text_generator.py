@@ -30,9 +30,9 @@ class TextGenerator(TextModel):
 
     A prompt is tokenised, begun with `model.start_id`, batched with prompts of about
     its length, and continued; continuations come in the order of the prompts, without
-    them. An empty prompt is one too: the model begins a text. With its tokens, its
-    start and one token more a prompt must fit `model.max_length`, or 1,024 where the
-    model has none.
+    them. An empty prompt is allowed: the model begins a text. A prompt's
+    tokens, its start and one more must fit `model.max_length`, or 1,024 if the model
+    has no limit.
 
     Args:
         model: A `LanguageModel`.
@@ -40,8 +40,8 @@ class TextGenerator(TextModel):
         search: A search of `keras_seqattn.decoding`; None: `Greedy()`.
 
     Raises:
-        ValueError: If `model` is no language model, the vocabulary of `tokenizer` has
-            not the size of the model's, or `search` is none.
+        ValueError: If `model` is not a language model, `tokenizer` has a vocabulary of
+            another size than the model, or `search` is not a search.
 
     Example:
     >>> from keras_seqattn.models import LanguageModel
@@ -98,7 +98,7 @@ class TextGenerator(TextModel):
 
         Raises:
             ValueError: If `prompts` is not a list of strings or one is too long,
-                `max_length` is no positive integer, or `search` is none.
+                `max_length` is not a positive integer, or `search` is not a search.
         """
         search = without_scores(self._checked_search(search))
         return [best[0][0] for best in self.generate(prompts, search, 1, max_length)]
@@ -128,8 +128,8 @@ class TextGenerator(TextModel):
 
         Raises:
             ValueError: If `prompts` is not a list of strings or one is too long,
-                `num_hypotheses` or `max_length` is no positive integer, or `search` is
-                none.
+                `num_hypotheses` or `max_length` is not a positive integer, or `search`
+                is not a search.
         """
         prompts = checked_lines("prompts", prompts)
         arguments.positive_integer("num_hypotheses", num_hypotheses)
@@ -147,9 +147,9 @@ class TextGenerator(TextModel):
     ) -> Iterator[str]:
         """Continues a prompt, piece by piece.
 
-        A piece holds what no later token changes: the bytes of a character come
-        together, and with them what had to wait. Each token is one run of a program
-        that is compiled once a search and length.
+        A piece holds only what no later token changes, so the bytes of a character come
+        together. Each token is one run of a program that is compiled once for each
+        search and length.
 
         Args:
             prompt: String.
@@ -162,7 +162,7 @@ class TextGenerator(TextModel):
             `generator([prompt])[0]` is for the same search and seed.
 
         Raises:
-            ValueError: If `prompt` is not a string or too long, `max_length` is no
+            ValueError: If `prompt` is not a string or too long, `max_length` is not a
                 positive integer, or `search` keeps more than one hypothesis, as every
                 `BeamSearch` does: which of them is best, only the end shows.
         """

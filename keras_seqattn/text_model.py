@@ -21,11 +21,11 @@ class TextModel:
     def save(self, path: Path) -> None:
         """Writes model, tokenizers and search to one file.
 
-        The optimizer stays behind: its state would make the file three times as large.
-        A kill leaves the file that was there.
+        The optimizer is left out: its state would make the file three times as large.
+        A kill during the write leaves the old file.
 
         Args:
-            path: Path of the file, that ends in ".keras".
+            path: Path of the file, which must end in ".keras".
 
         Raises:
             ValueError: If `path` does not end in ".keras".

@@ -1,4 +1,4 @@
-"""`Translator`: strings in, strings out, and one file that holds all it takes."""
+"""`Translator`: strings in, strings out, and one file that holds all of it."""
 
 import functools
 import itertools
@@ -42,14 +42,14 @@ LINES_IN_A_BLOCK = 4096
 
 
 class AttentionWeights(NamedTuple):
-    """Where each token of one sentence looked.
+    """The attention of each token of one sentence.
 
     Attributes:
-        source_tokens: List of S strings that were looked at, the end of the sentence
-            last. In the decoder's own attention these are what each step has read,
-            the sign of the start first.
-        target_tokens: List of T strings that looked, likewise. In the decoder row t is
-            the step that predicted `target_tokens[t]`.
+        source_tokens: List of S strings that were attended to, the end of the sentence
+            last. In the decoder's self-attention these are what each step has read,
+            the start token first.
+        target_tokens: List of T strings that attended, the end last. In the decoder
+            row t is the step that predicted `target_tokens[t]`.
         weights: Float32 array `(layers, heads, T, S)`. A row sums to 1.
     """
 
@@ -58,7 +58,7 @@ class AttentionWeights(NamedTuple):
     weights: np.ndarray
 
     def alignment(self) -> list[tuple[int, int]]:
-        """Returns for each token the one that all heads together looked at most.
+        """Returns for each token the one with the most attention of all heads together.
 
         Returns:
             List of T pairs (target index, source index).
@@ -78,20 +78,20 @@ class Translator(TextModel):
     A line is tokenised, ended with `model.end_id`, batched with lines of about its
     length, searched, and detokenised; translations come in the order of the lines. A
     line that is empty or holds only whitespace translates to "", and the line break
-    at a line's end is no part of it. A line of more than `max_source_length` tokens is
-    cut there, with one warning that counts all such lines; of long lines fewer are
-    searched at once. So the memory that lines take is bounded, whatever they hold.
+    at the end of a line does not count. A line of more than `max_source_length` tokens
+    is cut there, with one warning that counts all such lines, and fewer long lines are
+    searched at once. So memory is bounded, whatever the lines hold.
 
     Args:
         model: A `keras.Model` with the decoding protocol (`encode`, `initial_state`,
             `step`), such as `TranslationTransformer`.
-        source_tokenizer: A tokenizer of `keras_seqattn.text`, that the model was
+        source_tokenizer: The tokenizer of `keras_seqattn.text` that the model was
             trained with.
         target_tokenizer: The target's tokenizer; None: the source's serves both.
         search: A search of `keras_seqattn.decoding`; None: `Greedy()`.
         max_source_length: Most tokens of a line, its end included, at least 2 and at
-            most `model.max_length`; None: that, or 1,024 where the model has none. A
-            translation has at most twice as many and 10.
+            most `model.max_length`; None: that, or 1,024 if the model has none. A
+            translation has at most twice as many plus 10.
 
     Attributes:
         model: The model, which `compile` and `fit` train further.
@@ -100,8 +100,8 @@ class Translator(TextModel):
         search: The search, or None for `Greedy()`; may be set.
 
     Raises:
-        ValueError: If a tokenizer's vocabulary has not the size of the model's,
-            `search` is none, or `max_source_length` is out of range.
+        ValueError: If a tokenizer's vocabulary differs in size from the model's,
+            `search` is not a search, or `max_source_length` is out of range.
 
     Example:
     >>> from keras_seqattn.models import TranslationTransformer
@@ -165,7 +165,7 @@ class Translator(TextModel):
             List of strings, one for each line.
 
         Raises:
-            ValueError: If `lines` is not a list of strings, or `search` is none.
+            ValueError: If `lines` is not a list of strings, or `search` not a search.
         """
         search = without_scores(self._checked_search(search))
         hypotheses = self.translate(lines, search=search, verbose=verbose)
@@ -195,24 +195,24 @@ class Translator(TextModel):
             prefix: List of strings that the translations are to begin with, one for
                 each line ("" leaves a line free), or None.
             verbose: Whether to show a progress bar.
-            segmentations: Number of segmentations of each line that the model reads,
-                of which it averages the probabilities at each step, as an `Ensemble`
-                of itself: the tokenizer's own, and others that are drawn. The search
+            segmentations: Number of segmentations of each line that the model reads:
+                the tokenizer's own, and others that are drawn. It averages their
+                probabilities at each step, as an `Ensemble` of itself, and the search
                 takes as many times as long.
             sampling: Strength of the subword sampling that draws them, as of the
                 tokenizer's `tokenize`.
             seed: Integer of at least 0 that the draws come from: the same for the same
                 lines in the same order.
             constraints: For each line a list of phrases that its translations must
-                hold, wherever they like, as whole words; a tuple of phrases stands for
+                contain, at any place, as whole words; a tuple of phrases stands for
                 any one of them. Or None. A greedy search becomes a `BeamSearch`.
             glossary: Dict of source phrases to target phrases, or to tuples of
                 alternative ones, or the path of a file with a tab between the two: the
                 translations of a line that has the source phrase, as whole words, must
-                hold the target phrase. Or None.
+                contain the target phrase. Or None.
             distinct: Whether the translations of a line are to be different texts,
-                where several sequences of tokens can make the same one. Twice as many
-                are searched for, of which a line may have too few different ones.
+                since several sequences of tokens can make the same one. Twice as many
+                are searched for; a line may still have too few different ones.
 
         Returns:
             For each line a list of pairs `(text, score)`, best first; the score is
@@ -220,8 +220,8 @@ class Translator(TextModel):
             search divided by its length penalty. An empty line gives `[("", 0.0)]`.
 
         Raises:
-            ValueError: If `lines` or `prefix` is not a list of strings, or of another
-                length than `lines`, or `search` or `num_hypotheses` is none, or the
+            ValueError: If `lines` or `prefix` is not a list of strings, or they differ
+                in length, `search` or `num_hypotheses` is not as above, or the
                 tokenizer cannot draw segmentations, or `constraints` or `glossary` are
                 not as above, do not fit the limit of a translation, or hold words that
                 the tokenizer does not know.
@@ -322,11 +322,11 @@ class Translator(TextModel):
     ) -> Iterator[str]:
         """Translates lines one after another, however many there are.
 
-        Holds a few thousand lines at a time, which it sorts by length; so the memory
-        it takes does not grow with their number.
+        It holds a few thousand lines at a time, which it sorts by length, so memory
+        does not grow with their number.
 
         Args:
-            lines: Iterable of strings in an order of its own, such as an open file.
+            lines: Iterable of strings that has an order, such as an open file.
             search: Search for this call alone; None: the translator's own.
             verbose: Whether to show the number of lines so far.
             glossary: As of `translate`.
@@ -337,8 +337,8 @@ class Translator(TextModel):
 
         Raises:
             ValueError: If `lines` is a string or has no order, or `search` or
-                `glossary` is none; from the iterator, if something in `lines` is no
-                string.
+                `glossary` is not as above; from the iterator, if something in `lines`
+                is not a string.
         """
         wanted = "a list of strings, an open file or a generator of them"
         arguments.ordered("lines", lines, wanted)
@@ -376,8 +376,8 @@ class Translator(TextModel):
 
         Returns:
             Float32 array `(len(sources),)`: the sum over the tokens of each target, its
-            end included, in nats. A source of more than `max_source_length` tokens is
-            cut there, a target of more than a translation can have likewise, with a
+            end included, in nats. A source of more than `max_source_length` tokens, or
+            a target of more than a translation can have, is cut there, with a
             warning.
 
         Raises:
@@ -447,9 +447,9 @@ class Translator(TextModel):
     ) -> search_tuning.TunedSearch:
         """Chooses the beam search that translates held-out lines best.
 
-        The lines are searched once for each width: which beams live does not depend on
-        the length penalty, so one search finds what those of all penalties find. The
-        translator's own search stays; set `translator.search` to keep the one found.
+        The lines are searched once for each width: the length penalty does not decide
+        which beams stay, so one search finds the results of all penalties. The
+        translator keeps its own search; set `translator.search` to use the one found.
 
         Args:
             sources: List of strings that the model was not trained on.
@@ -548,9 +548,9 @@ class Translator(TextModel):
     def export(
         self, path: Path, format: ExportFormat = "saved_model", **options: Any
     ) -> None:
-        """Writes the translator for an engine that serves it without this library.
+        """Writes the translator for an engine that runs it without this library.
 
-        How each is loaded, `keras_seqattn.export` says.
+        `keras_seqattn.export` describes how each is loaded.
 
         "saved_model", on the TensorFlow backend: model, tokenizers and search as one
         TensorFlow SavedModel, from strings to strings. Options: `batch_size` (16),

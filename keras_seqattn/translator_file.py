@@ -10,9 +10,9 @@ from keras_seqattn.files import reading, replacing
 
 
 def write(whole: Any, path: Path, kind: type) -> None:
-    """Writes a file of all parts; a kill leaves the file that was there.
+    """Writes a file of all parts; a kill leaves the old file.
 
-    The optimizer stays behind. `whole` is the `Translator` or `TextGenerator`, and
+    The optimizer is left out. `whole` is the `Translator` or `TextGenerator`, and
     `kind` the class of its file.
     """
     if not str(path).endswith(".keras"):

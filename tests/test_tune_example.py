@@ -120,7 +120,8 @@ def test_it_tunes_on_files_of_one_s_own(example, simulated, tmp_path, capsys):
     with pytest.raises(SystemExit, match="at most .*Choose another with --vocabulary"):
         example.run(*options, "--vocabulary-size", 9999)
     assert (
-        "The first pair is 'a b' -> 'A B'; if it names the columns: --header" in printed
+        "The first pair is 'a b' -> 'A B'; if it names the columns, add --header"
+        in printed
     )
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())
     assert (scores["split"], scores["bleu"]) == ("val", 100.0)

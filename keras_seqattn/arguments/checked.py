@@ -10,7 +10,7 @@ from keras_seqattn.arguments.errors import known, names_of, refuse
 from keras_seqattn.arguments.objects import tensor
 from keras_seqattn.arguments.scalars import index
 
-# Arguments of calls that are no tensors, by what they are.
+# Arguments of calls that are not tensors, by their kind.
 FLAGS = ("return_attention_scores", "use_causal_mask", "reverse", "training")
 PLACES = ("start", "offset", "index")
 # Tensors that may be lists of numbers; every mask may.

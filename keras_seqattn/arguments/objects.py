@@ -75,7 +75,7 @@ def increasing(name: str, value: Any) -> Any:
 
 
 def ordered(name: str, value: Any, wanted: str) -> Any:
-    """Returns `value` if its items have an order: it is no string, dict or set."""
+    """Returns `value` if its items have an order, unlike a string, dict or set."""
     whole = str | bytes | collections.abc.Mapping | collections.abc.Set
     try:
         iter(value)

@@ -50,16 +50,16 @@ def check_causality(
             `(B, L)`, floats `(B, L, ...)`. Best short: the passes in each mode are
             L - 1 times `num_draws` + 1.
         which: Name of the input to be checked: the key in a dict, the name in a
-            functional model, else the place, as "0"; or a list of names. Where there is
-            one input, it is the one.
+            functional model, else the place, as "0"; or a list of names. None if there
+            is one input.
         vocabulary_size: Number of token ids; None: that of the smallest `Embedding` of
             the model that holds the ids given.
         pad_id: The id of padding; None: the model's `pad_id`, or 0.
         training: True or False for one mode alone; None checks both.
         num_draws: Number of random replacements, a positive integer. More of them find
             a leak that few tokens show.
-        tolerance: Largest relative difference that is none; None: 1e-5, or 2 units in
-            the last place where a layer computes in 16 bits.
+        tolerance: Largest relative difference that counts as equal; None: 1e-5, or 2
+            units in the last place where a layer computes in 16 bits.
         select: Function from what the model gives to what is checked of it; None: all
             outputs whose second axis has the length L.
         seed: Integer seed of the replacements.
@@ -69,8 +69,8 @@ def check_causality(
 
     Raises:
         ValueError: If there is no such input, no vocabulary or no output of length L;
-            if L is 1; if equal passes differ, so that nothing can be told; or if the
-            outputs change with nothing, so that nothing can be seen.
+            if L is 1; if equal passes differ, so that nothing can be told; or if no
+            input changes the outputs, so that no leak could be seen.
 
     Example:
         >>> import keras
@@ -175,7 +175,7 @@ class _Probe:
     def report(self, cut):
         """Reports a leak over `cut`, the first that has one.
 
-        As there is none over the cut before, it ends in the position just before.
+        Since the cut before does not leak, it ends in the position just before.
         """
         later = range(cut, self.array.shape[1])
         sources = (j for j in later if self._changes(slice(j, j + 1), cut))

@@ -66,9 +66,9 @@ def check_padding_invariance(
             must hold padding, and its amount is not checked.
         training: True or False for one mode alone; None checks both.
         num_draws: Number of random contents.
-        tolerance: Largest relative difference that is none; None: 1e-5, or 2 units in
-            the last place where a layer computes in 16 bits. Ten times that is allowed
-            where the length changes.
+        tolerance: Largest relative difference that counts as equal; None: 1e-5, or 2
+            units in the last place where a layer computes in 16 bits. Ten times that is
+            allowed where the length changes.
         select: Function from what the model gives to what is checked of it; None: all.
         seed: Integer seed of the contents.
 

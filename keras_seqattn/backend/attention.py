@@ -30,9 +30,9 @@ def fused_attention(
 ) -> Tensor:
     """Computes attention `(B, T, H, V)` with the kernel of the program's device.
 
-    On JAX that is cuDNN's on a GPU, where JAX finds it: on a host with a GPU. Elsewhere
-    it is what XLA makes of the formula. On a TPU Keras's splash kernel is not taken: it
-    reads the first sequence's mask alone.
+    On JAX that is cuDNN's kernel on a GPU, if the host has one; elsewhere XLA compiles
+    the formula. On a TPU Keras's splash kernel is not used, since it reads only the
+    first sequence's mask.
 
     Shapes: `query` `(B, T, H, K)`, scaled already; `key` `(B, S, H, K)`; `value`
     `(B, S, H, V)`, on JAX with V = K; `bias` and the bool `mask` broadcast to

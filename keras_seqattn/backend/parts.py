@@ -1,4 +1,4 @@
-"""What a layer is made of, which Keras tells of models alone."""
+"""The parts of a layer, which Keras lists for models only."""
 
 import keras
 
@@ -6,8 +6,8 @@ import keras
 def layers_of(layer: keras.Layer) -> list[keras.Layer]:
     """Lists a layer and those it is made of: in its attributes, at any depth.
 
-    Each is there once, `layer` first. A `keras.Sequential` has the functional model
-    that Keras makes of it among its own.
+    Each is listed once, `layer` first. A `keras.Sequential` also contains the
+    functional model that Keras makes from it.
     """
     return [part for part in _parts(layer) if isinstance(part, keras.Layer)]
 

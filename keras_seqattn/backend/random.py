@@ -35,8 +35,8 @@ class _ComputedSeed(keras.random.SeedGenerator):
 def start_randomness(seed: int) -> None:
     """Starts the random numbers of Python, NumPy and the backend, except TensorFlow's.
 
-    Its own seeding makes TensorFlow prepare anew all that it has compiled, which took a
-    tenth of each epoch of a training. `seed` is in [0, 2^32).
+    TensorFlow's own seeding makes it prepare anew all that it has compiled, which took
+    a tenth of each epoch in a training run. `seed` is in [0, 2^32).
     """
     if keras.backend.backend() != "tensorflow":
         keras.utils.set_random_seed(seed)

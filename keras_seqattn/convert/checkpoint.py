@@ -14,7 +14,7 @@ _MISSING = object()
 
 
 def refuse(requirement: str, received: str) -> NoReturn:
-    """Raises the error of a model that is none of ours."""
+    """Raises the error of a source that cannot be converted."""
     raise ValueError(f"`source` must {requirement}. Received: {received}.")
 
 
@@ -124,5 +124,5 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        refuse(f"hold {path.name!r} as a JSON object", "a file that is none")
+        refuse(f"hold {path.name!r} as a JSON object", "a file that is not one")
     return found

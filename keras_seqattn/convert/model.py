@@ -29,10 +29,10 @@ FAMILIES = {
 
 
 def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
-    """Makes one of our models of a trained model of Hugging Face's format.
+    """Makes one of our models from a trained model in Hugging Face's format.
 
-    Token ids stay what they are, and so do the logits, up to rounding. What the
-    architecture lacks among ours is refused.
+    Token ids stay the same, and so do the logits, up to rounding. Architectures that
+    our models cannot represent are refused.
 
     Args:
         source: A folder with `config.json` and `model.safetensors` (or the parts of
@@ -48,15 +48,14 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
         given. Copying takes as much memory again as the model.
 
     Raises:
-        ValueError: If `source` is no such model, is of another architecture, holds no
+        ValueError: If `source` is not such a model, has a different architecture or no
             safetensors, or has tensors that are missing, of another shape, or have no
             place in our model.
 
     Example:
-        >>> import pathlib, tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp(), "bert")
-        >>> folder.mkdir()
-        >>> model_from_huggingface(folder)
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:  # holds no model
+        ...     model_from_huggingface(folder)
         Traceback (most recent call last):
         ...
         ValueError: `source` must be a model of transformers, ...

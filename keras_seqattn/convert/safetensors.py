@@ -69,7 +69,7 @@ def read_file(path: pathlib.Path) -> dict[str, np.ndarray]:
 def _array(path, begin, size, dtype: str, shape: list, data_offsets: list) -> Any:
     first, last = data_offsets
     if dtype not in DTYPES:
-        _refuse(path, f"with a tensor of dtype {dtype!r}, which is none of floats")
+        _refuse(path, f"with a tensor of dtype {dtype!r}, which is not a float type")
     count = math.prod(shape)
     if begin + last > size or last - first != count * DTYPES[dtype].itemsize:
         _refuse(path, "which is cut off")

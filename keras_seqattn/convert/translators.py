@@ -47,8 +47,8 @@ def translator_from_huggingface(
         `generation_config.json` names, greedy where that names none.
 
     Raises:
-        ValueError: If the folder is none of a model that translates, a file is missing
-            or damaged, the vocabulary has not the size of the model's or does not fit
+        ValueError: If the folder does not hold a translation model, a file is missing
+            or damaged, the vocabulary differs in size from the model's or does not fit
             the SentencePiece model, or a language is missing or unknown.
 
     Example:
@@ -253,7 +253,7 @@ def _sentencepiece(path):
     try:
         return content, SentencePieceProcessor(model_proto=content)
     except RuntimeError:
-        refuse(f"hold {path.name!r} as a SentencePiece model", "a file that is none")
+        refuse(f"hold {path.name!r} as a SentencePiece model", "a file that is not one")
 
 
 TOKENIZERS: dict[str, Callable[..., Any]] = {

@@ -44,9 +44,9 @@ class BeamSearch(Search):
 
     Each step continues W beams to the 2 W best of all continuations, W more for each
     further stop token. Of the first W of them, those that end are hypotheses; the best
-    W that do not end are the beams of the next step. So no hypothesis ends a search by
-    itself: it ends where no beam can still become better than the N-th hypothesis,
-    however it goes on; with `patience` p also after p W hypotheses, which takes fewer
+    W that do not end are the beams of the next step. So a hypothesis alone does not
+    end a search: it ends when no beam can still become better than the N-th hypothesis,
+    however it continues; with `patience` p also after p W hypotheses, which takes fewer
     steps but may miss the best. A hypothesis that has not ended at `max_length`
     competes by its score, that of the tokens it has, with those that ended before.
 
@@ -54,10 +54,10 @@ class BeamSearch(Search):
     end token, penalty(n) is n^a ("length") or ((5 + n) / 6)^a ("gnmt"), and coverage is
     b * sum over the source of log(min(attention received, 1)), with the mean attention
     of all layers and heads. With a repetition penalty or `biased_ids` hypotheses are
-    ranked by the log-probabilities so changed; the scores given are of the model's own,
-    and may stand in another order. The tokens of
-    a forced prefix are certain: neither their log-probability nor their number counts
-    in a score, though `max_length` and `min_length` count them.
+    ranked by the changed log-probabilities; the scores returned are the model's own,
+    and may be in another order. The tokens of a forced prefix are certain: neither
+    their log-probability nor their number counts in a score, though `max_length` and
+    `min_length` count them.
 
     With a width of 1 this is greedy search: its one beam ends the search when it ends.
 
@@ -69,21 +69,21 @@ class BeamSearch(Search):
         num_hypotheses: Number of hypotheses N returned, at most `width`.
         coverage_penalty: Factor b, at least 0; needs a model whose `initial_state`
             takes `coverage`, or, in `search`, a state that counts it.
-        patience: Number above 0, of which W times as many hypotheses end the search of
-            a sentence, as in most engines at 1; None searches on while any live beam
+        patience: Number above 0; W times as many hypotheses end the search of a
+            sentence. 1 is what most engines do; None searches on while any live beam
             can still win.
         min_length: Number of tokens before the end token may come.
-        repetition_penalty: Factor of the log-probability of what was said already;
+        repetition_penalty: Factor of the log-probability of tokens already generated;
             1 for none.
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
         num_groups: Number of groups G that the beams are divided into, a divisor of
-            `width`. Each group is a search by itself, which avoids the tokens that the
-            groups before it have chosen at the same step, and keeps at least N / G
-            hypotheses: so the hypotheses differ.
-        diversity_penalty: What is subtracted, where there are groups, from the
-            log-probability of a token for each beam of the groups before that chose it,
-            at least 0; it counts in the choice alone.
+            `width`. Each group is its own search, which avoids the tokens that
+            earlier groups have chosen at the same step, and keeps at least N / G
+            hypotheses, so the hypotheses differ.
+        diversity_penalty: What is subtracted, if there are groups, from the
+            log-probability of a token for each beam of earlier groups that chose it,
+            at least 0; it affects only the choice, not the scores.
         banned_ids: Token ids that are never generated.
         biased_ids: Dict of token ids to what is added to their log-probabilities in the
             choice of tokens, a number of nats; scores stay the model's own.

@@ -35,10 +35,10 @@ class Ensemble(keras.Model):
     has the decoding protocol, so that `generate`, a `Translator` and all searches take
     it as they take one model: all models run in one compiled program. Their
     architectures may differ; their vocabularies and special ids may not. It computes
-    M times what one model does, and what only some of the models can do, such as
-    continuous batching, it does not.
+    M times what one model does. What only some of the models can do, such as
+    continuous batching, it cannot.
 
-    A saved ensemble holds its models, each once. None of its weights is its own.
+    A saved ensemble holds its models, each once, and has no weights of its own.
     Shapes: B sentences, W beams, S source length, T target length, V vocabulary, M
     models.
 
@@ -58,8 +58,8 @@ class Ensemble(keras.Model):
         Float32 tensor `(B, T, V)`: log-probabilities.
 
     Raises:
-        ValueError: If `models` is no list of such models or is empty, or they differ in
-            a vocabulary's size or in the id of start, end or padding.
+        ValueError: If `models` is not a list of such models or is empty, or they differ
+            in vocabulary size or in the id of start, end or padding.
 
     Example:
         >>> import numpy as np
@@ -95,7 +95,7 @@ class Ensemble(keras.Model):
 
     @property
     def variables(self) -> list[Any]:
-        """The variables of all models, also of those that are no Keras models."""
+        """The variables of all models, even of those that are not Keras models."""
         plain = [x for x in self.models if not isinstance(x, keras.Layer)]
         return [*super().variables, *(v for x in plain for v in x.variables)]
 

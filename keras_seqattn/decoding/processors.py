@@ -14,7 +14,7 @@ from keras import ops
 from keras_seqattn.annotations import Tensor
 
 # The log-probability of what must not be chosen: far below any sum of others, and
-# finite, so that a difference of two is no NaN.
+# finite, so that no difference of two is NaN.
 FORBIDDEN = -1e9
 # Of what cannot be chosen at all: what is forbidden comes before it.
 NO_CANDIDATE = 2 * FORBIDDEN

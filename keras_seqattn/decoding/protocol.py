@@ -137,7 +137,7 @@ def _trace(function, given, shape):
 
 
 def _describe(tensors):
-    """Returns each tensor's shape and dtype; what is no tensor becomes a string."""
+    """Returns each tensor's shape and dtype; anything else becomes a string."""
 
     def one(x):
         try:

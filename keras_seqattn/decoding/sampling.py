@@ -36,7 +36,7 @@ class Sample(Greedy):
             `keras.utils.set_random_seed` makes repeatable.
         num_hypotheses: Number of samples drawn a sentence.
         min_length: Number of tokens before the end token may come.
-        repetition_penalty: Factor of the log-probability of what was said already;
+        repetition_penalty: Factor of the log-probability of tokens already generated;
             1 for none.
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.

@@ -107,6 +107,6 @@ def _shape(x):
 
 
 def check_kept(name: str, kept: Any, kind: type, maker: str) -> None:
-    """Raises an error if an argument is no `kind`, which the method `maker` makes."""
+    """Raises an error if an argument is not a `kind`, as the method `maker` makes."""
     if not isinstance(kept, kind):
         arguments.refuse(name, kept, f"what `{maker}` returned, a `{kind.__name__}`")

@@ -137,7 +137,7 @@ class Configured:
 
 
 def check_names(model: type, given: Mapping[str, Any]) -> None:
-    """Raises an error if a keyword argument is none of a model's nor of Keras's.
+    """Raises an error if neither a model nor Keras knows a keyword argument.
 
     Args:
         model: The model's class.

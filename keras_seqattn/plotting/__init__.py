@@ -1,4 +1,4 @@
-"""Pictures: where a translation looked, how a training went, what a study found.
+"""Pictures: attention, learning curves, and what a study found.
 
 The figures are drawn with matplotlib, which is imported when a function is called; the
 page of `attention_html` needs a browser alone.

@@ -1,4 +1,4 @@
-"""Figures: where a translation looked, and how a training went.
+"""Figures of attention weights and of learning curves.
 
 Each function returns a `matplotlib.figure.Figure` that belongs to no window and no
 global state: save it with `figure.savefig(path)`, or let a notebook show it.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from keras_seqattn.translator import AttentionWeights
 
 
-# What the numbers of a column count; a name that is not here labels its own axis.
+# Labels of the axes; a column that is not here is labelled by its name.
 LABELS = {
     "epoch": "epochs of training",
     "minutes": "minutes of training",
@@ -41,15 +41,15 @@ def attention_map(
     target_tokens: Lines | None = None,
     title: str | None = None,
 ) -> "Figure":
-    """Draws attention weights: a row for a target token, a column for a source token.
+    """Draws attention weights: a row per target token, a column per source token.
 
-    Several heads or layers make a grid: a row of panels for a layer, a column for a
-    head. To draw a mean, pass the mean, as in the example.
+    Several heads or layers make a grid: a row of panels per layer, a column per head.
+    To draw a mean, pass the mean, as in the example.
     Shapes: T target tokens, S source tokens, H heads.
 
     Args:
         weights: Array `(T, S)`, `(H, T, S)` or `(layers, H, T, S)` of numbers in
-            [0, 1], or what `Translator.attention` gives, which brings its tokens.
+            [0, 1], or what `Translator.attention` returns, with its tokens.
         source_tokens: S strings. SentencePiece's mark of a space (U+2581) is drawn
             as an open box; control characters, and those that no installed font has,
             are drawn escaped.
@@ -106,10 +106,10 @@ def learning_curves(
     x: str = "epoch",
     title: str | None = None,
 ) -> "Figure":
-    """Draws every metric of a training, the training and the validation together.
+    """Draws every metric of a training run, with the curve of its validation.
 
-    An epoch that a file holds twice, because a kill came between its line and its
-    backup, counts as it last ended. Perplexity has a logarithmic axis.
+    Of an epoch that a file holds twice, because a kill came between its line and its
+    backup, the later line counts. Perplexity has a logarithmic axis.
 
     Args:
         history: What `fit` returned, its `history` dict, or the path of a file
@@ -151,7 +151,7 @@ def learning_curves(
 
 
 def _draw_metric(panel, columns, x, name):
-    """Draws one metric, of the training and of the validation, as far as they go."""
+    """Draws one metric in training and in validation, where the columns have them."""
     curves = [
         (columns[column], colour, label)
         for column, colour, label in (

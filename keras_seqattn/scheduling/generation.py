@@ -324,7 +324,7 @@ def _cut(items: np.ndarray, size: int, length: int) -> list[np.ndarray]:
 def prepare_one(
     model: Any, source_ids: np.ndarray, search: Search, max_length: int | None = None
 ) -> tuple[Sentences, ProgramOptions]:
-    """Returns what `decode` searches one sentence with, for a loop of one's own.
+    """Returns what `decode` searches one sentence with, for the caller's own loop.
 
     Its source ids are `(1, S)`; the `Sentences` are filled to the program's size.
     """

@@ -44,17 +44,18 @@ def translation_batches(
     an epoch is filled with rows of padding, which count for nothing in a loss over
     real tokens. Finer buckets waste less on padding and cost more programs.
 
-    `fit` takes it with `shuffle=False`: by default Keras warns that it cannot shuffle a
-    dataset.
+    Pass it to `fit` with `shuffle=False`: otherwise Keras warns that it cannot shuffle
+    a dataset.
 
-    Replicas that share each batch (`tf.distribute`, `keras.distribution`) must divide
-    its rows: `rows_multiple`. The pairs of a batch that is not full are spread over its
-    `rows_multiple` equal parts, so that each replica has about as many.
+    The number of replicas that share each batch (`tf.distribute`, `keras.distribution`)
+    must divide its rows: pass it as `rows_multiple`. The pairs of a batch that is not
+    full are spread over its `rows_multiple` equal parts, so that each replica has about
+    as many.
 
-    Each epoch has another order of pairs and of batches, the same for the same
-    `seed` and number of the epoch, on every machine. Text is tokenized once. With
-    `sampling` it is tokenized anew for each epoch, by draws that come from `seed` too;
-    a drawn segmentation too long for the last bucket is replaced by the plain one.
+    Each epoch has a new order of pairs and of batches, which depends only on `seed` and
+    the number of the epoch, on every machine. Text is tokenized once; with `sampling`,
+    in each epoch, by draws that come from `seed` too: a drawn segmentation too long for
+    the last bucket is replaced by the plain one.
 
     Several corpora, for a model of many languages, are dicts from each one's tag, such
     as "<de>", to its lines: the tag and a space come before each source line, as they
@@ -64,9 +65,9 @@ def translation_batches(
     A corpus larger than memory comes as `TextLines` of its files, with a folder for
     `cache`: its token ids are written there once, with a progress bar, and read from
     the disk when a batch needs them. Batches and their order are those of the same
-    corpus in memory. Memory holds 24 bytes a pair. After a stop the same call goes on
-    writing where it was; another call with the same corpus and tokenizers, whatever its
-    batches, opens what is there, in as many processes as there are.
+    corpus in memory. Memory holds 24 bytes a pair. After a stop the same call continues
+    writing where it was. Any later call with the same corpus and tokenizers reads what
+    is there, with any batches and in any number of processes.
 
     Args:
         sources: List of strings or `TextLines`, or a dict from tags to these.
@@ -93,11 +94,11 @@ def translation_batches(
             differ too; `training.MaskedCrossentropy(pieces=...)` compares what they
             have in common. None: all copies have the same segmentation.
         bidirectional_epochs: Number of epochs, from the first, in which half of the
-            pairs are turned round: in one epoch a target is translated into its
-            source, in the next it is not, each pair begins by chance. So two epochs
-            have both directions of all pairs, in batches of the same number and shapes.
-            It takes one tokenizer for both sides and one corpus; 0 for one direction
-            from the start.
+            pairs are swapped: a target is translated into its source in one epoch and
+            not in the next, beginning with a random half. So two epochs have both
+            directions of all pairs, in batches of the same number and shapes. It needs
+            one tokenizer for both sides and one corpus; 0 for one direction from the
+            start.
         temperature: Number of at least 1, for several corpora. Of n pairs, where the
             largest corpus has m, come n (m / n)^(1 - 1 / temperature): 1 repeats
             nothing, 5 is usual, 100 makes all about as large as the largest.
@@ -119,8 +120,8 @@ def translation_batches(
             without a second copy, or with a tokenizer that has no `unknown_id`, or if
             `views` are not one for each copy, or do not fit `sampling`, or if there are
             `bidirectional_epochs` with two tokenizers or several corpora, the dicts
-            have other tags than each other, or `cache` comes with `sampling`, holds
-            other token ids, or is written by another process.
+            differ in their tags, or `cache` comes with `sampling`, holds other token
+            ids, or is being written by another process.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer

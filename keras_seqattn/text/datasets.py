@@ -55,8 +55,8 @@ class EpochDataset(keras.utils.PyDataset):
     def pass_over(self, epochs: int, batches: int = 0) -> None:
         """Passes over epochs, and over batches of the one that is then the next.
 
-        `training.Resume` calls it. Nothing is made of what is passed over: in place of
-        each such batch comes the first one after them.
+        `training.Resume` calls it. Skipped batches are not made: in place of each
+        comes the first one after them.
         """
         self._number, self._first, self._now = self._number + epochs, batches, None
 

@@ -18,7 +18,7 @@ from keras_seqattn.text.side import Side
 # epoch of fewer batches halves some; one of more is drawn again, at most so often.
 TRIALS, ATTEMPTS = 2, 5
 
-# What tells the draws of the cutoff, and of directions, from those of the order.
+# Added to the seed, so that cutoff, directions and order are drawn independently.
 CUTS, TURNS = 1, 2
 
 
@@ -64,7 +64,7 @@ class Epochs:
         return Epoch(self, number, sides, plan)
 
     def _turn(self, sides, number):
-        """Exchanges both sides of half of the pairs: of the others an epoch later."""
+        """Swaps the sides of half of the pairs, and of the others an epoch later."""
         rng = np.random.default_rng((self.seed, number // 2, TURNS))
         is_kept = rng.permutation(len(self.plain[0].lengths)) % 2 == number % 2
         return [

@@ -1,4 +1,4 @@
-"""`Journal`: a file of long work, which grows block by block and is gone on with."""
+"""`Journal`: a file of long work that grows block by block and can be continued."""
 
 import json
 import os
@@ -10,10 +10,10 @@ from keras_seqattn.files import mapping, reading, release_lock, replacing, take_
 
 
 class Journal:
-    """A file that blocks are appended to, and beside it how far the work has come.
+    """A file that blocks are appended to, and beside it one that says how far it is.
 
-    A block is on the disk before the file beside it says so: what came after, of a
-    block that a kill cut short, is removed when the file is opened again.
+    A block is on the disk before the file beside it says so. When the file is opened
+    again, the part of a block that a kill cut short is removed.
 
     `lines` and `size` are the lines and the bytes that are done. A file of other work,
     or one that is in use or was cut, is refused.
@@ -23,15 +23,16 @@ class Journal:
         run: Dict that says what work it is, which JSON can hold.
         progress: Path of the file that says how far it has come; None: `path` +
             ".progress".
-        argument: What the caller's user calls the file, for errors.
+        argument: Name of the file in errors.
 
     Example:
         >>> import tempfile
-        >>> path = f"{tempfile.mkdtemp()}/upper.txt"
-        >>> with Journal(path, {"beam": 4}) as journal:
-        ...     journal.append(b"ONE", lines=1)
-        >>> with Journal(path, {"beam": 4}) as journal:
-        ...     print(journal.lines, journal.path.read_bytes())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "upper.txt")
+        ...     with Journal(path, {"beam": 4}) as journal:
+        ...         journal.append(b"ONE", lines=1)
+        ...     with Journal(path, {"beam": 4}) as journal:
+        ...         print(journal.lines, path.read_bytes())
         1 b'ONE'
     """
 
@@ -77,7 +78,7 @@ class Journal:
         os.truncate(self.path, self.size)
 
     def read_progress(self) -> bool:
-        """Reads how far the work has come; returns whether it was begun at all."""
+        """Reads how far the work has come; returns whether it was begun."""
         if not self.progress.exists():
             return False
         remedy = "delete it and the journal"
@@ -92,7 +93,7 @@ class Journal:
         return True
 
     def append(self, block: bytes, lines: int) -> None:
-        """Writes a block, with which so many more lines of the work are done."""
+        """Writes a block, which completes `lines` more lines of the work."""
         with open(self.path, "ab") as file:
             file.write(block)
             file.flush()

@@ -44,7 +44,7 @@ def language_batches(
         What `translation_batches` gives, with the same attributes.
 
     Raises:
-        ValueError: If `lines` is no list of strings or empty, if no line fits, or if
+        ValueError: If `lines` is empty or not a list of strings, if no line fits, or if
             the numbers given do not describe batches.
 
     Example:

@@ -32,9 +32,10 @@ class TextLines:
 
     Example:
         >>> import tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp(), "pairs.tsv")
-        >>> _ = path.write_text("one\teins\ntwo\tzwei\n", "utf-8")
-        >>> list(TextLines(path, column=1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "pairs.tsv")
+        ...     _ = path.write_text("one\teins\ntwo\tzwei\n", "utf-8")
+        ...     print(list(TextLines(path, column=1)))
         ['eins', 'zwei']
     """
 

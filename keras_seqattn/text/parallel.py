@@ -23,9 +23,10 @@ class ParallelText(tuple[list[str], list[str]]):
 
     Example:
         >>> import pathlib, tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp(), "pairs.tsv")
-        >>> _ = path.write_text("one\teins\none\teins\ntwo\t\n", "utf-8")
-        >>> pairs = read_tsv(path, skip_duplicates=True)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "pairs.tsv")
+        ...     _ = path.write_text("one\teins\none\teins\ntwo\t\n", "utf-8")
+        ...     pairs = read_tsv(path, skip_duplicates=True)
         >>> sources, targets = pairs
         >>> sources, pairs.found["duplicate"]
         (['one', 'two'], [2])
@@ -99,10 +100,12 @@ def read_parallel(
 
     Example:
         >>> import pathlib, tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> _ = (folder / "train.en").write_text("one\ntwo\n", "utf-8")
-        >>> _ = (folder / "train.de").write_text("eins\nzwei\n", "utf-8")
-        >>> read_parallel(folder / "train.en", folder / "train.de")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sources = pathlib.Path(folder, "train.en")
+        ...     targets = pathlib.Path(folder, "train.de")
+        ...     _ = sources.write_text("one\ntwo\n", "utf-8")
+        ...     _ = targets.write_text("eins\nzwei\n", "utf-8")
+        ...     print(read_parallel(sources, targets))
         (['one', 'two'], ['eins', 'zwei'])
     """
     arguments.path("source_path", source_path)
@@ -147,7 +150,7 @@ def read_tsv(
         skip_duplicates: Whether to leave out pairs that came before.
         skip_malformed: Whether to leave out lines that lack a column, have more than
             two where `columns` is None, or are not UTF-8, in place of an error.
-        header: Whether the first line names the columns, and is no pair.
+        header: Whether the first line names the columns, and is not a pair.
 
     Returns:
         Two lists of strings, the sources and the targets, as a tuple with the
@@ -160,9 +163,10 @@ def read_tsv(
 
     Example:
         >>> import pathlib, tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp(), "pairs.tsv")
-        >>> _ = path.write_text("one\teins\n\ntwo\tzwei\n", "utf-8")
-        >>> pairs = read_tsv(path, skip_empty=True)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "pairs.tsv")
+        ...     _ = path.write_text("one\teins\n\ntwo\tzwei\n", "utf-8")
+        ...     pairs = read_tsv(path, skip_empty=True)
         >>> pairs
         (['one', 'two'], ['eins', 'zwei'])
         >>> pairs.report

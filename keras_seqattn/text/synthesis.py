@@ -39,24 +39,24 @@ def synthesize(
 ) -> ParallelText:
     """Translates lines, and returns the pairs worth training on.
 
-    What it is for: sequence-level distillation, where a small model learns from a large
+    Used for sequence-level distillation, where a small model learns from a large
     one's translations of the sources; data diversification, where models of both
-    directions translate the corpus that they were trained on, and all is joined; and
-    back-translation with `reverse`, where a translator of the other direction makes
+    directions translate the corpus that they were trained on, and all of it is joined;
+    and back-translation with `reverse`, where a translator of the other direction makes
     sources for lines of the target language.
 
-    Left out are, in this order: pairs with an empty side; copies, of which both sides
-    are equal but for case and outer spaces; sides of too unequal lengths; low scores;
-    pairs that came before; and last, by `keep`, the lowest scores of the rest. A pair's
+    These are left out, in this order: pairs with an empty side; copies, whose sides are
+    equal but for case and outer spaces; sides of too unequal lengths; low scores; pairs
+    that came before; and last, by `keep`, the lowest scores of the rest. A pair's
     score is the mean log-probability of a token of the translation, its end included,
     in nats, as `translator.score` computes it; without `min_score`, `keep` and `path`
     nothing is scored. A line break in a translation becomes a space.
 
     With a `path` all translations are written there before any is left out: a block of
     lines at a time, a JSON object with "line", "source", "target" and "score" a row.
-    After a stop or a kill the same call, with the same lines from the first, goes on
+    After a stop or a kill the same call, with the same lines from the first, continues
     there; with other filters it translates nothing again. Each block is translated by
-    itself, so what comes out is the same as without a stop.
+    itself, so the result is the same as without a stop.
 
     Args:
         translator: A `Translator`, or what has its `translate` and, for scores,
@@ -225,7 +225,7 @@ class _Job:
 
 
 class _Filters:
-    """Takes rows, and makes a corpus of those that are worth it."""
+    """Takes rows, and makes a corpus of the good ones."""
 
     def __init__(self, max_length_ratio, skip_copies, min_score):
         self._max_length_ratio = max_length_ratio
@@ -235,7 +235,7 @@ class _Filters:
         self._rows, self._seen, self._num_lines = [], set(), 0
 
     def add(self, row):
-        """Takes a row, whatever becomes of it."""
+        """Takes a row, and keeps it or counts why not."""
         self._num_lines = max(self._num_lines, row["line"])
         kind = self._kind(row)
         if kind is None:

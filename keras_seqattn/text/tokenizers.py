@@ -114,7 +114,7 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
             well generate, are replaced by U+FFFD.
 
         Raises:
-            ValueError: If `ids` is no list of rows, or holds an id that the
+            ValueError: If `ids` is not a list of rows, or holds an id that the
                 vocabulary does not have.
         """
         wanted = "rows of integers, one row a string"
@@ -135,7 +135,7 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
 
 
 def _id_row(ids):
-    """Returns a row of token ids as an array `(L,)`, None if it is none."""
+    """Returns a row of token ids as an array `(L,)`; None if it is not one."""
     try:
         row = np.asarray(ids)
     except ValueError:  # Lists of unequal lengths.
@@ -199,7 +199,7 @@ class SentencePieceTokenizer(SentencePieces):
             loses.
 
     Raises:
-        ValueError: If `model` is no such model.
+        ValueError: If `model` is not such a model.
 
     Example:
         >>> lines = ["A man in a blue shirt.", "A woman in a red shirt."] * 50
@@ -360,7 +360,7 @@ def refuse_sampling(sampling: float, kind: str) -> None:
 
 
 def _without_paths(model):
-    """Returns a model without what differs between two trainings on the same lines."""
+    """Returns a model without the file paths that differ from one run to the next."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     proto.normalizer_spec.ClearField("normalization_rule_tsv")
     proto.denormalizer_spec.ClearField("normalization_rule_tsv")

@@ -38,7 +38,7 @@ class MappedSentencePieceTokenizer(SentencePieces):
         text_prefix: Text put before each line.
 
     Raises:
-        ValueError: If `model` is no such model, fewer than half of its pieces are among
+        ValueError: If `model` is not such a model, fewer than half of its pieces are in
             `pieces`, or an id is outside the vocabulary.
 
     Example:

@@ -28,10 +28,10 @@ MARKS = (
 class WordPieceTokenizer(Tokenizer):
     """Splits words and punctuation marks into the longest pieces that are known.
 
-    For vocabularies that exist, and to compare with: unlike `SentencePieceTokenizer` it
+    For existing vocabularies, and for comparison: unlike `SentencePieceTokenizer` it
     loses something. `detokenize` puts one space between words and marks, wherever the
-    text had one, and a word with a character that training did not see is unknown, id
-    3, which stands for nothing. Case and accents stay. Ids: pad 0, start 1, end 2,
+    text had one, and a word that cannot be split into known pieces is unknown, id 3,
+    which stands for nothing. Case and accents stay. Ids: pad 0, start 1, end 2,
     unknown 3, then the pieces; those within a word begin with "##".
 
     Like every tokenizer it is a layer for its configuration only, which holds the
@@ -43,7 +43,7 @@ class WordPieceTokenizer(Tokenizer):
             "</s>" and "<unk>".
 
     Raises:
-        ValueError: If `vocabulary` is no such list.
+        ValueError: If `vocabulary` is not such a list.
 
     Example:
         >>> tokenizer = WordPieceTokenizer(

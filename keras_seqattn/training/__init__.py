@@ -1,4 +1,4 @@
-"""What `compile` and `fit` take, and what a training wants of memory."""
+"""What `compile` and `fit` take, and how the C library keeps memory."""
 
 from keras_seqattn.layers.weights.lora import enable_lora
 from keras_seqattn.training.average import CheckpointAverage, ScheduleFreeAverage

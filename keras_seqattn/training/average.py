@@ -46,17 +46,17 @@ class CheckpointAverage(_AveragedWeights):
     """Validates, and leaves in the model, the mean of the last epochs' weights.
 
     The weights are taken at the end of each epoch, and averaged in float64; weights
-    that are no floats are those of the last epoch. Each validation is by the mean of
-    the epochs so far, at most `last`, and so are the scores of a `TranslationScore`
-    that stands after this one; in between, training goes on with its own weights. Under
-    an optimizer with `use_ema` those weights are averaged, unless
-    `SwapEMAWeights(swap_on_epoch=True)` stands before in the list of callbacks.
+    that are not floats are those of the last epoch. Each validation uses the mean of
+    the epochs so far, at most `last`, and so do the scores of a `TranslationScore`
+    that stands after this one; in between, training goes on with its own weights. With
+    an optimizer that has `use_ema` those weights are averaged, unless
+    `SwapEMAWeights(swap_on_epoch=True)` stands earlier in the list of callbacks.
 
-    A copy of the weights for each of the epochs is held outside the accelerator. In a
-    training that is to survive a kill, `Resume` keeps the copies.
+    A copy of the weights of each of these epochs is held outside the accelerator.
+    `Resume` saves the copies, so a training run that is killed does not lose them.
 
     Args:
-        last: Number of epochs, a positive integer. A training of fewer averages all.
+        last: Number of epochs, a positive integer. A run of fewer averages all of them.
 
     Raises:
         ValueError: If `last` is not a positive integer.
@@ -79,7 +79,7 @@ class CheckpointAverage(_AveragedWeights):
         self.checkpoints = []
 
     def averages(self) -> list[np.ndarray]:
-        """Returns the mean of the weights now and at the ends of the epochs before.
+        """Returns the mean of the weights now and at the ends of the last epochs.
 
         Returns:
             List of an array for each of the model's weights.
@@ -108,14 +108,14 @@ class ScheduleFreeAverage(_AveragedWeights):
     """Validates, and leaves in the model, the average of `ScheduleFreeAdamW`.
 
     The optimizer trains weights `y = beta_1 x + (1 - beta_1) z` between the average
-    `x`, which is the result, and its own fast weights `z`. Each validation is by `x`,
-    and so are the scores of a `TranslationScore` that stands after this one; in
+    `x`, which is the result, and its own fast weights `z`. Each validation uses `x`,
+    and so do the scores of a `TranslationScore` that stands after this one; in
     between, training goes on with `y`. When `fit` ends, `x` is in the model; a further
     `fit` of the same model begins there. `Resume` continues with `y`.
 
     Raises:
-        ValueError: When the training begins, if the model's optimizer is no
-            `keras.optimizers.ScheduleFreeAdamW`.
+        ValueError: When training begins, if the model's optimizer is not a
+            `keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0.
 
     Example:
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -126,11 +126,11 @@ class ScheduleFreeAverage(_AveragedWeights):
     Reference:
         Defazio et al. 2024, "The Road Less Scheduled", equations 2 to 4. Differs: on
         TensorFlow and torch Keras 3.15 computes the step's `y` from the new `z` where
-        the paper has the old one, so `x` there is another average, near the paper's.
+        the paper uses the old one, so `x` is not quite the paper's average there.
     """
 
     def averages(self) -> list[np.ndarray]:
-        """Returns `x` of what is trained, and of other weights themselves.
+        """Returns `x` for the weights that are trained, and the others as they are.
 
         Returns:
             List of an array for each of the model's weights.

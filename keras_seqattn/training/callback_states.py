@@ -1,4 +1,4 @@
-"""The states of the callbacks of one `fit`: which they are, and what has changed."""
+"""The states of the callbacks of one `fit`, and what has changed in them."""
 
 import collections
 import copy
@@ -15,7 +15,7 @@ from keras_seqattn.training.snapshot import array_of, is_plain
 
 
 class CallbackStates:
-    """The states of callbacks, as changed since this was made.
+    """What has changed in the states of callbacks since this was made.
 
     Those of `kept` are to be saved. A warning names any of `others` whose state
     changes.
@@ -36,7 +36,7 @@ class CallbackStates:
         self._warned = set()
 
     def changed(self) -> list[Any]:
-        """Returns the class of each kept callback, and what of it has changed."""
+        """Returns the class of each kept callback, and its attributes that changed."""
         self._warn()
         return [
             [type(callback).__name__, _changed(_plain(callback), begun)]
@@ -47,7 +47,7 @@ class CallbackStates:
         """Puts what `changed` listed into the callbacks of the same classes."""
         waiting = list(self.kept)
         for name, state in saved:
-            # One that is no longer there needs none; one that is new begins anew.
+            # A callback that is gone needs no state; a new one starts from its own.
             for callback in waiting:
                 if type(callback).__name__ == name:
                     vars(callback).update(state)
@@ -61,7 +61,7 @@ class CallbackStates:
                 self._warn_once(
                     (callback, name),
                     f"`Resume` does not save `{name}` of {type(callback).__name__}, "
-                    "which has changed: a resumed training may differ. Keep it in "
+                    "which has changed: a resumed run may differ. Keep it in "
                     "numbers, strings, NumPy arrays, or lists and dicts of these. "
                     f"Received: {name} of type {type(vars(callback)[name]).__name__}.",
                 )
@@ -71,7 +71,7 @@ class CallbackStates:
                 self._warn_once(
                     (callback, None),
                     f"`callbacks` of `Resume` does not list {type(callback).__name__}, "
-                    f"whose {', '.join(names)} changed: a resumed training may differ. "
+                    f"whose {', '.join(names)} changed: a resumed run may differ. "
                     "Add it, or leave `callbacks` None to keep the state of all.",
                 )
 
@@ -85,16 +85,16 @@ class CallbackStates:
 def standing_before(
     callback: keras.callbacks.Callback,
 ) -> list[keras.callbacks.Callback]:
-    """Returns the callbacks of the same `fit` before one; none where no `fit` is known.
+    """Returns the callbacks before this one in the same `fit`; none if none is found.
 
-    Keras tells a callback nothing of its list; the list is an object in memory, found
-    by the callback's parameters, which must be set. A warning names the callbacks that
-    act at an epoch's end and stand after this one.
+    Keras does not tell a callback which list it is in. The list is an object in memory,
+    found by the callback's parameters, which must be set. A warning names the callbacks
+    that act at an epoch's end and stand after this one.
     """
     for thing in gc.get_objects():
         if not issubclass(type(thing), keras.callbacks.CallbackList):
             continue
-        # Of a callback that is used again, an earlier list may still be there.
+        # The list of an earlier `fit` of the same callback may still be there.
         if thing.params is callback.params and callback in thing.callbacks:
             place = thing.callbacks.index(callback)
             _warn_of_late(thing.callbacks[place + 1 :])
@@ -161,7 +161,7 @@ def _unsaved(callback):
 
 
 def _data(value, saved):
-    """Copies the data in a value; None in place of what is no data, or saved."""
+    """Copies the data in a value; None for what is not data, or saved elsewhere."""
     if id(value) in saved or isinstance(value, keras.KerasTensor):
         return None
     if isinstance(value, keras.Variable):
@@ -169,7 +169,7 @@ def _data(value, saved):
     if keras.ops.is_tensor(value):
         try:
             return np.array(keras.ops.convert_to_numpy(value))
-        except RuntimeError:  # JAX has deleted what a step was given.
+        except RuntimeError:  # JAX has deleted the tensor that a step was given.
             return None
     if isinstance(value, dict):
         value = [*value, *value.values()]
@@ -182,7 +182,7 @@ def _data(value, saved):
 
 
 def _changed(state, begun):
-    """Returns the attributes that are no longer as when the training began."""
+    """Returns the attributes that differ from what they were when training began."""
     return {
         name: value
         for name, value in state.items()
@@ -191,7 +191,7 @@ def _changed(state, begun):
 
 
 def _is_same(left, right):
-    """Whether two plain values are equal, arrays in them too."""
+    """Whether two plain values, and the arrays in them, are equal."""
     both = (left, right)
     if any(isinstance(x, np.ndarray) for x in both):
         return left is right or np.array_equal(left, right)

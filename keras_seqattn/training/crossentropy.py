@@ -107,7 +107,7 @@ def _compute_losses(labels, logits):
     Returns the crossentropies, and the labels' logits, `(N,)`; exp(logits - largest)
     `(N, V)`, the sums of these and the largest logits `(N, 1)`.
     """
-    # Of no tokens there is none, which Keras's `amax` refuses on TensorFlow.
+    # Without tokens there is no maximum, which Keras's `amax` refuses on TensorFlow.
     lowest = -float("inf")
     largest = ops.max(logits, axis=-1, keepdims=True, initial=lowest)  # (N, 1)
     exponentials = ops.exp(logits - largest)  # (N, V)

@@ -1,4 +1,4 @@
-"""A training that ends where it diverges, with the last good weights."""
+"""Ending a training run that diverges, with the last good weights."""
 
 import math
 import warnings
@@ -9,34 +9,34 @@ import keras
 from keras_seqattn import arguments
 from keras_seqattn.training.snapshot import array_of
 
-# Batches of an epoch whose mean says something of the epoch.
+# Batches of an epoch after which their mean loss is telling.
 FEW = 100
 
 
 class TerminateOnDivergence(keras.callbacks.Callback):
-    """Ends a training whose loss is not finite or explodes, and keeps good weights.
+    """Ends `fit` when the loss is not finite or explodes, and restores good weights.
 
     The model then has the weights, and the optimizer the state, of the end of the last
     good epoch, or of the beginning of `fit`; a warning or an error says what happened
-    and what helps. Looked at is the mean loss of the epoch so far: after each batch
-    whether it is finite, from 100 batches on and at the epoch's end whether it exceeds
-    the lowest of all epochs by more than `rise` times the first such mean, that of the
-    first 100 batches or of a shorter first epoch. A loss near 0 may vary as it likes.
+    and what helps. What is watched is the mean loss of the epoch so far: it must be
+    finite after each batch, and after 100 batches and at the end of an epoch it must
+    not exceed the lowest of all epochs by more than `rise` times the first such mean
+    (of the first 100 batches, or of a shorter first epoch), so a loss near 0 may vary.
 
     A copy of the weights and of the optimizer's state is held outside the accelerator.
-    It stands first in the list: those that average, validate or save find good weights.
-    A training resumed with the same settings diverges again, as it repeats exactly.
+    Put this callback first, so that those that average, validate or save see the good
+    weights. A run resumed with the same settings repeats exactly, so it diverges again.
 
     Args:
         rise: Positive share of the loss at the beginning.
         raise_error: Whether to raise an error rather than end `fit` with a warning.
 
     Attributes:
-        diverged: Whether the last `fit` ended so.
+        diverged: Whether the last `fit` diverged.
 
     Raises:
         ValueError: If an argument is out of range.
-        RuntimeError: In `fit`, with `raise_error`, where the training diverges.
+        RuntimeError: In `fit`, with `raise_error`, when training diverges.
 
     Example:
         >>> import numpy as np
@@ -47,8 +47,8 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         >>> try:
         ...     model.fit(x, 2 * x, epochs=2, callbacks=[watch], verbose=0)
         ... except RuntimeError as error:
-        ...     print(str(error)[:32])
-        The training diverged in epoch 1
+        ...     print(str(error)[:28])
+        Training diverged in epoch 1
     """
 
     def __init__(self, rise: float = 0.3, raise_error: bool = False) -> None:
@@ -70,16 +70,16 @@ class TerminateOnDivergence(keras.callbacks.Callback):
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Looks at the mean loss so far, and ends the epoch where it is bad."""
+        """Checks the mean loss so far, and ends the epoch when it is bad."""
         self._look(logs, batch + 1 >= FEW)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Restores the good weights, to validate these and not the diverged ones."""
+        """Restores the good weights, so that these are validated."""
         if self.diverged:
             self._restore()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Looks at the epoch's loss; says that the training diverged, if it did."""
+        """Checks the epoch's loss, and warns or raises if training diverged."""
         self._look(logs, True)
         if self.diverged:
             # Not before: within an epoch JAX's trainer holds the weights itself.
@@ -90,7 +90,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self._good = []
 
     def _look(self, logs, is_telling):
-        """Notes whether a mean loss says that the training diverged."""
+        """Decides by a mean loss whether training diverged."""
         loss = (logs or {}).get("loss")
         if loss is None or self.diverged:
             return
@@ -110,7 +110,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
 
     def _tell(self, epoch):
         message = (
-            f"The training diverged in epoch {epoch + 1}: {self._seen}. The model has "
+            f"Training diverged in epoch {epoch + 1}: {self._seen}. The model has "
             "the weights from before this epoch. Lower the learning rate, give it more "
             "steps of warm-up, or set `global_clipnorm` of the optimizer."
         )

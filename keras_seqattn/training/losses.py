@@ -35,7 +35,7 @@ class MaskedCrossentropy(keras.losses.Loss):
     dropout makes them differ: `consistency * sum(w * d) / sum(w)` is added, where `d`
     is the divergence `(KL(p || q) + KL(q || p)) / 2` of each pair of tokens in rows 2i
     and 2i + 1 whose labels are equal, and `w` the lesser of their weights. The batches
-    are those of `text.translation_batches(repeat_batch=2)`. Rows that are no such
+    are those of `text.translation_batches(repeat_batch=2)`. Rows that are not such
     copies add exactly 0, so the loss of a validation without copies stays the same.
 
     With `pieces` two rows may also be different segmentations of one text, as
@@ -143,7 +143,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         if factors is not None:
             loss, crossentropies = self._projected(factors, labels, weights, pairs)
             if sample_weight is None:
-                # Of a token of weight 0 there is none, where a metric may count it.
+                # A token of weight 0 has no value here, but a metric may count it.
                 keep_crossentropies(y_pred, y_true, self.pad_id, crossentropies)
         else:
             loss = super().__call__(labels, logits, weights)

@@ -110,7 +110,7 @@ class Perplexity(TokenCrossentropy):
     """Computes `exp` of the mean crossentropy over all real tokens.
 
     The mean is `TokenCrossentropy`'s, over every token of every batch, so this is
-    no mean of perplexities. In float32 it is infinite above a mean of 88.7 nats.
+    not a mean of perplexities. In float32 it is infinite above a mean of 88.7 nats.
 
     Shapes: B batch, T target length, V vocabulary.
 

@@ -1,4 +1,4 @@
-"""A training that goes on where it was stopped, as if it had not been."""
+"""Training that continues where it was stopped, as if it had not been."""
 
 import json
 import os
@@ -31,71 +31,71 @@ _SAVED = (
     *("stopped", "records", "values", "callbacks"),
 )
 _OF_THIS_TRAINING = (
-    "that `Resume` saved for this training",
+    "that `Resume` saved for this run",
     "restore a copy of it, or delete it to begin anew",
 )
 
 
 class Resume(keras.callbacks.Callback):
-    """Saves a training as it goes, and lets the same `fit` continue it.
+    """Saves a training run as it goes, and lets the same `fit` continue it.
 
-    The first `fit` trains and saves at the end of each epoch. Whatever ended it, a kill
-    too, the same script goes on after the last save, with the same weights at every
-    step as the same training (with this callback) would have had uninterrupted, bit by
-    bit, where the operations themselves repeat to the bit. A run that came to its end
-    trains no more; more `epochs` continue it, unless a callback had stopped it.
+    The first `fit` trains and saves at the end of each epoch. Whatever ended it, even a
+    kill, the same script continues after the last save, with the weights at every step
+    that the same run (with this callback) would have had uninterrupted, bit by bit,
+    where the operations themselves repeat to the bit. A run that reached its end trains
+    no further; more `epochs` continue it, unless a callback had stopped it.
 
-    Saved are the weights, the seeds of layers that draw random numbers, the optimizer
+    It saves the weights, the seeds of layers that draw random numbers, the optimizer
     (its slots, its step, its learning rate, its moving averages), the epoch, the logs,
-    so that the `History` that `fit` returns is whole, and the state of the callbacks
+    so that the `History` that `fit` returns is complete, and the state of the callbacks
     of the same `fit`, such as `EarlyStopping`, `ReduceLROnPlateau`, `ModelCheckpoint`,
-    `SwapEMAWeights` and `CheckpointAverage`: what they have changed of their numbers,
-    strings and arrays, and of lists and dicts of these, since the training began. A
-    warning names what else of them has changed, such as a set or a tensor.
-    The file is written aside and renamed: a kill while it is written costs nothing
-    more. The last two are kept, and stay when the training has ended: where the last is
-    damaged, its checksums say so, and with a warning the training goes on from the one
-    before.
+    `SwapEMAWeights` and `CheckpointAverage`: those of their numbers, strings and
+    arrays, and of lists and dicts of these, that have changed since training began. A
+    warning names anything else that has changed, such as a set or a tensor.
+    The file is written under another name and then renamed, so a kill during the write
+    costs nothing more. The last two files are kept, also when training has ended: if
+    the checksums show that the last is damaged, a warning says so and training
+    continues from the one before.
 
-    What `CSVLogger(append=True)` wrote after the last save, of epochs that are trained
-    again, is cut from its file before the training goes on, and so are `files`.
+    Before training continues, what `CSVLogger(append=True)` wrote after the last save
+    is cut from its file, since those epochs are trained again; so it is in `files`.
 
-    Of processes that train together on JAX (`training.distribute`) the first alone
-    reads and writes the directory, which the others need not see. Any number of them,
-    and any layout of the weights, goes on with what another has saved.
+    Where processes train together on JAX (`training.distribute`), only the first reads
+    and writes the directory, which the others need not see. Any number of processes,
+    with any layout of the weights, can continue what another number has saved.
 
-    One training at a time uses a directory: a lock of the operating system refuses a
-    second process or thread until `fit` returns. Of a process that was killed nothing
-    stays locked. After an error in `fit` the same thread may go on; others may when the
+    A directory serves one run at a time: a lock of the operating system refuses a
+    second process or thread until `fit` returns. A killed process leaves nothing
+    locked. After an error in `fit` the same thread may continue; others may once the
     process has ended.
 
     The random numbers of Python, NumPy and, except on TensorFlow, the backend start
     anew with each epoch, from a number that the directory keeps. So what draws from
     them (dropout without a seed on torch, the shuffling of arrays by `fit`) draws the
-    same in a resumed epoch. What cannot be exact is what draws from TensorFlow's own
-    random numbers, such as the shuffling of arrays by `fit` there.
+    same in a resumed epoch. What draws from TensorFlow's own random numbers, such as
+    the shuffling of arrays by `fit` there, cannot be repeated exactly.
 
-    It stands last in the list of callbacks: what they do at an epoch's end is done
-    then.
+    Put this callback last in the list, so that it saves what the others do at the end
+    of an epoch.
 
     Args:
-        directory: Folder of this training alone. It is made where there is none.
-        data: What `fit` is given as `x`, where each pass over it has another order, as
-            with `text.translation_batches`. Where it has a method
-            `pass_over(epochs, batches)`, as those batches have, nothing is made of what
-            is behind. Else as many passes are begun, and left, as epochs are
-            behind, so that a resumed epoch gets its own. None: each pass is the same,
-            or drawn from the random numbers named above.
+        directory: Folder for this run alone. It is made if it does not exist.
+        data: What `fit` is given as `x`, if each pass over it has a different order, as
+            with `text.translation_batches`. If it has a method
+            `pass_over(epochs, batches)`, as those batches have, no batch that was
+            trained on is made again. Otherwise one pass is begun, and left, for each
+            epoch that has ended, so that a resumed epoch gets its own order. None: each
+            pass is the same, or drawn from the random numbers named above.
         callbacks: List of those callbacks before this one in the same `fit` whose state
-            is kept; a warning names any that changes and is not among them. None: all.
+            is kept; a warning names any other whose state changes. None: all.
         every: Number of batches after which to save within an epoch too, or None. A
-            resumed epoch passes over the batches that are behind; its metrics of
-            training are those of the others.
+            resumed epoch skips the batches that it has trained on; its training metrics
+            are those of the rest.
         files: Paths of files that callbacks of the same `fit` append to, apart from
             those of `CSVLogger`.
 
     Raises:
-        ValueError: If an argument is not as above; when the training begins, if another
+        ValueError: If an argument is not as above; when training begins, if another
             process or thread uses the directory, if it is that of another model or
             optimizer, if the model was not built, or if one of `callbacks` does not
             stand before this one in `fit`.
@@ -152,7 +152,7 @@ class Resume(keras.callbacks.Callback):
 
     @property
     def _before(self):
-        """Path of the save before the last."""
+        """Path of the last save but one."""
         return self.directory / _BEFORE
 
     @property
@@ -175,7 +175,7 @@ class Resume(keras.callbacks.Callback):
         self._open()
 
     def _open(self):
-        """Takes the directory for this training, and reads what was saved there."""
+        """Takes the directory for this run, and reads what was saved there."""
         if not self.model.built:
             raise ValueError(
                 "`model` must be built before `fit` to be resumed: call it on a batch. "
@@ -190,7 +190,7 @@ class Resume(keras.callbacks.Callback):
         holder = take_lock(self._lock)
         if holder:
             raise ValueError(
-                "`directory` must not be in use by another training. Received: "
+                "`directory` must not be in use by another run. Received: "
                 f"directory={str(self.directory)!r}, in use by {holder}."
             )
         try:
@@ -218,7 +218,7 @@ class Resume(keras.callbacks.Callback):
         return found
 
     def _read_last(self):
-        """Reads the last save; the one before it where the last is damaged."""
+        """Reads the last save, or the one before it if the last is damaged."""
         error = None
         for path in (self.path, self._before):
             if not path.exists():
@@ -230,7 +230,7 @@ class Resume(keras.callbacks.Callback):
                 continue
             if error is not None:
                 warnings.warn(
-                    f"{error} The training goes on from the save before it, in epoch "
+                    f"{error} Training continues from the save before it, in epoch "
                     f"{saved['epoch'] + 1}.",
                     stacklevel=2,
                 )
@@ -240,20 +240,20 @@ class Resume(keras.callbacks.Callback):
         return None
 
     def _sizes(self):
-        """Measures the files that are appended to; one that is not there has none."""
+        """Measures the files that are appended to; a missing one has size 0."""
         return {
             str(path): path.stat().st_size if path.exists() else 0
             for path in self._appended
         }
 
     def _check(self, other):
-        """Raises unless the directory is that of the same training."""
+        """Raises unless the directory is that of the same run."""
         mine = self._training
         different = [name for name in mine if other.get(name) != mine[name]]
         if different:
             raise ValueError(
-                "`directory` must be new, or that of the same training. Received: "
-                f"directory={str(self.directory)!r}, of a training with other "
+                "`directory` must be new, or that of the same run. Received: "
+                f"directory={str(self.directory)!r}, of a run with a different "
                 f"{' and '.join(different)}."
             )
 
@@ -291,7 +291,7 @@ class Resume(keras.callbacks.Callback):
             next(iter(self.data), None)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Starts the random numbers, and passes over what was trained on before."""
+        """Starts the random numbers, and skips the batches that were trained on."""
         self._epoch, self._saved_batch = epoch, self._skipped
         self._restore_history()
         self._start_random_numbers(0)
@@ -305,7 +305,7 @@ class Resume(keras.callbacks.Callback):
         start_randomness(seed)
 
     def _skip_batches(self, model, left):
-        """Makes `fit` pass over batches, by a train function that does nothing."""
+        """Makes `fit` skip batches, by a train function that does nothing."""
         model.make_train_function(force=True)  # An earlier `fit` may have left ours.
         train, batch = model.train_function, left
         together = model.steps_per_execution
@@ -327,7 +327,7 @@ class Resume(keras.callbacks.Callback):
     def _on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Saves, where as many batches have passed since the last save."""
+        """Saves when `every` batches have passed since the last save."""
         batch += 1
         steps = self.params["steps"]
         # The save of the epoch's end stands in for that of the last batch.
@@ -364,12 +364,12 @@ class Resume(keras.callbacks.Callback):
         )
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Leaves the model ready for another `fit`, and the directory to others."""
+        """Leaves the model ready for another `fit`, and the directory free."""
         self._restore_history()
         release_lock(self._lock)
 
     def _restore_history(self):
-        """Restores the epochs before in the `History`, which a new training empties."""
+        """Restores earlier epochs in the `History`, which a new `fit` empties."""
         _begin_at(self.model, None)
         history = self.model.history
         if history is None or history.epoch:
@@ -382,7 +382,7 @@ class Resume(keras.callbacks.Callback):
 
 
 def adapt(directory: Path, before: keras.Model, after: keras.Model) -> None:
-    """Lets a training that `Resume` saved go on with another model of the same weights.
+    """Lets a run that `Resume` saved continue with another model of the same weights.
 
     Such as one with another rate of dropout. Weights and the optimizer's state stay;
     the seeds are those of `after`. Both models are built and compiled. Raises a
@@ -408,7 +408,7 @@ def adapt(directory: Path, before: keras.Model, after: keras.Model) -> None:
 
 
 def _variables(model):
-    """Lists all that training changes: the model's, seeds included; the optimizer's."""
+    """Lists what training changes: variables of the model (seeds too) and optimizer."""
     return [model.variables, model.optimizer.variables]
 
 
@@ -417,11 +417,11 @@ def _callback(name, value):
 
 
 def _training(model):
-    """Describes a training, to tell it from another."""
+    """Describes a training run, to tell it from another."""
     variables = [[list(v.shape), str(v.dtype)] for v in model.variables]
     try:
         config = model.get_config()
-    except NotImplementedError:  # Of a subclass that says nothing of itself.
+    except NotImplementedError:  # A subclass without a configuration.
         config = None
     return {
         "model": f"{type(model).__name__} {_describe(config)}",

@@ -1,4 +1,4 @@
-"""How good the translations of a model in training are."""
+"""How well a model translates while it is trained."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Gradient checkpointing changes the memory of a training, and nothing else."""
+"""Gradient checkpointing changes the memory of training, and nothing else."""
 
 import keras
 import numpy as np

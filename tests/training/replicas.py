@@ -17,7 +17,7 @@ from tests.training.test_resume import Interrupt, fit, state  # noqa: E402
 
 
 def train(folder):
-    """Returns all that is trained: whole, and of a training that was interrupted."""
+    """Returns all that is trained: of a whole run, and of one that was interrupted."""
     with two_devices():
         whole, _ = fit(folder / "whole", every=2)
         try:

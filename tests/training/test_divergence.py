@@ -1,4 +1,4 @@
-"""`TerminateOnDivergence`: a training that explodes ends with its last good weights."""
+"""`TerminateOnDivergence`: training that explodes ends with the last good weights."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Whatever fails in a save of a training, a whole save stays."""
+"""Whatever fails in a save of `Resume`, a whole save stays."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A resumed training is the uninterrupted one, to the bit."""
+"""A resumed run is the uninterrupted one, to the bit."""
 
 import json
 import os
@@ -41,7 +41,7 @@ class Interrupt(keras.callbacks.Callback):
 
 
 def make_model(width=4, learning_rate=0.01, dropout=0.5):
-    """A model with all that a training may change: dropout, slots, an average."""
+    """A model with all that training may change: dropout, slots, an average."""
     keras.utils.set_random_seed(1)
     inputs = {
         name: keras.Input((None,), dtype="int32", name=name)
@@ -163,7 +163,7 @@ def test_callbacks_go_on_where_they_were(tmp_path):
     assert history.history == expected.history
     assert_same(state(model), state(whole))
 
-    # A training that a callback stopped is at its end, and leaves the same weights.
+    # A run that a callback stopped is at its end, and leaves the same weights.
     model, history = run("cut")
     assert history.epoch == expected.epoch
     assert_same(model.get_weights(), whole.get_weights())
@@ -434,7 +434,7 @@ def test_another_process_holds_a_directory_until_it_dies(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_the_file_is_that_of_one_training(tmp_path):
+def test_the_file_is_that_of_one_run(tmp_path):
     def train(model, **options):
         x = {name: np.ones((1, 2), "int32") for name in ("source_ids", "target_ids")}
         callbacks = [Resume(tmp_path, **options)]
@@ -442,7 +442,7 @@ def test_the_file_is_that_of_one_training(tmp_path):
 
     train(make_model())
     train(make_model(learning_rate=0.5))  # A callback may change it.
-    end = "of a training with other"
+    end = "of a run with a different"
     with pytest.raises(ValueError, match=f"{end} model and variables"):
         train(make_model(width=3))
     model = make_model()
@@ -456,7 +456,7 @@ def test_the_file_is_that_of_one_training(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_a_training_goes_on_with_another_dropout(tmp_path):
+def test_a_run_continues_with_another_dropout(tmp_path):
     """A layer that drops nothing has no seed, so there are more variables."""
     x = {name: np.ones((4, 2), "int32") for name in ("source_ids", "target_ids")}
 
@@ -466,7 +466,7 @@ def test_a_training_goes_on_with_another_dropout(tmp_path):
 
     before, after = make_model(dropout=0.0), make_model()
     train(before, epochs=2)
-    with pytest.raises(ValueError, match="other model and variables"):
+    with pytest.raises(ValueError, match="different model and variables"):
         train(after, epochs=2)
     with pytest.raises(ValueError, match="`after` must have weights of the shapes"):
         resume.adapt(tmp_path, before, make_model(width=3))
@@ -499,7 +499,7 @@ def test_of_a_damaged_save_the_one_before_is_used(tmp_path):
             except ValueError:
                 continue
             assert_same(keras.tree.flatten(read), keras.tree.flatten(saved))
-    message = f"{FILE}.*goes on from the save before it, in epoch 2"
+    message = f"{FILE}.*continues from the save before it, in epoch 2"
     with pytest.warns(UserWarning, match=message):
         model, history = fit(tmp_path / "cut")
     assert_same(state(model), state(whole))
@@ -574,7 +574,7 @@ def test_kills_at_any_time_change_nothing(tmp_path):
         assert rows(tmp_path / run / "history.csv") == ["epoch", *map(str, range(60))]
 
 
-# Forks trainings of a process that has imported all, and trained nothing: each is
+# Forks runs of a process that has imported all, and trained nothing: each is
 # killed after a random time, until the kills are many; one that came to its end is
 # compared with the one that nobody killed.
 KILLS = """
@@ -595,7 +595,7 @@ def train(directory):
 
 start = time.monotonic()
 assert os.waitpid(train(folder / "whole"), 0)[1] == 0
-seconds, done, trainings, cut = time.monotonic() - start, 0, 0, folder / "cut"
+seconds, done, runs, cut = time.monotonic() - start, 0, 0, folder / "cut"
 with np.load(folder / "whole" / "end.npz") as arrays:
     whole = list(arrays.values())
 while done < kills:
@@ -609,9 +609,9 @@ while done < kills:
         with np.load(cut / "end.npz") as arrays:
             for one, other in zip(arrays.values(), whole, strict=True):
                 np.testing.assert_array_equal(one, other)
-        trainings += 1
+        runs += 1
         shutil.rmtree(cut)
-print(done, trainings)
+print(done, runs)
 """
 
 
@@ -632,7 +632,7 @@ def test_a_thousand_kills_change_nothing(tmp_path):
             )
         )
     for process in processes:
-        kills, trainings = map(int, process.communicate()[0].split())
+        kills, runs = map(int, process.communicate()[0].split())
         assert kills == 500
-        assert trainings > 10
-        print(f"{kills} kills in {trainings} trainings that came to their end")
+        assert runs > 10
+        print(f"{kills} kills in {runs} runs that came to their end")

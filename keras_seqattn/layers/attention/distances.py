@@ -119,7 +119,7 @@ def relative_unshift(pairs: Tensor) -> Tensor:
 def check_lengths(
     target_length: int | Tensor, source_length: int | Tensor, offset: int | Tensor
 ) -> None:
-    """Raises an error if an argument is no integer or scalar tensor of integers."""
+    """Raises an error if an argument is not an integer or scalar integer tensor."""
     arguments.index("target_length", target_length, 0)
     arguments.index("source_length", source_length, 0)
     arguments.index("offset", offset)

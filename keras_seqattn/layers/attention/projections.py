@@ -14,11 +14,11 @@ from keras_seqattn.layers.weights.quantization import QuantizedAsParent
 
 
 class Projection(KeepsLora, QuantizedAsParent, keras.layers.EinsumDense):
-    """Projects the vectors of all places in one matrix product.
+    """Projects the vectors of all positions in one matrix product.
 
-    Of an einsum that keeps an axis for the batch, XLA computes the gradient of the
-    kernel for each sentence, and then adds these up: on JAX an eighth of a training
-    step of 256 wide vectors. `benchmarks.paths` measures it in its row "projections".
+    For an einsum that keeps a batch axis, XLA computes the gradient of the kernel for
+    each sentence and then adds these up: on JAX that is an eighth of a training step
+    at width 256. `benchmarks.paths` measures it in its row "projections".
     """
 
     @classmethod

@@ -42,8 +42,8 @@ class AttentiveRecurrentDecoder(RecurrentStack):
 
         c_t = sum_j a_tj h_j,  a_t = softmax_j(v . tanh(W_q s_t + W_k h_j)),
 
-    and puts out tanh(W_c [c_t; s_t]). No state waits for an attention, so all targets
-    of a training pass attend at once, after the recurrence; `step` does the same one
+    and returns tanh(W_c [c_t; s_t]). No state depends on the attention, so in training
+    all target positions attend at once, after the recurrence; `step` does the same one
     position at a time. A masked source position weighs nothing. A masked target
     position leaves the states as they were and attends to nothing; since the
     recurrence only looks back, no mask is needed for what follows a sentence's end.

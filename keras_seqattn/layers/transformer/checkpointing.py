@@ -1,7 +1,7 @@
-"""Gradient checkpointing: computed again in the backward pass, instead of kept.
+"""Gradient checkpointing: computing again in the backward pass, instead of keeping.
 
 Keras's own (`keras.remat`, `keras.RematScope`) computes a layer again as if it were
-called for the first time: outside of training, and with other dropout.
+called for the first time: not in training, and with different dropout.
 """
 
 import contextlib
