@@ -1,27 +1,27 @@
-"""Which training goes on next: asynchronous successive halving around a leader.
+"""Which training run goes on next: asynchronous successive halving around a leader.
 
-A training pauses at rungs, each three times as many target tokens, or seconds where
-they are limited, as the one before. The best third of those that a rung has seen goes
-on to the next, each with the training it had. A part of the time is spent so, if that
-is enough for several; the rest belongs to the leader, the best at the highest rung that
-any has reached, until it gets no better. The first trial is far on its way before
+A run pauses at rungs, each three times as many target tokens, or seconds where they are
+limited, as the one before. The best third of those that a rung has seen goes on to the
+next rung, in another trial, from where it paused. A part of the time is spent so, if
+that is enough for several; the rest belongs to the leader, the best at the highest rung
+that any has reached, until it gets no better. The first trial is far on its way before
 others begin: it leads, so that nothing of it is lost, and how fast it learns says how
 the time is best spent.
 
 What acts late (dropout, smoothing, depth, a lower rate, a longer warm-up) looks worse
 than it is on a low rung, and what acts early, less of these or a higher rate, looks
-better. So a rung promotes by groups: trainings that act later or earlier than the first
-trial compete with their like alone. One that acts later leads as soon as it is ahead
+better. So a rung promotes by groups: runs that act later or earlier than the first
+trial compete only with their like. One that acts later leads as soon as it is ahead
 nevertheless; one that acts earlier does not lead before the first trial has come to its
-end. Where the loss of the leader's validation rises, it overfits: its training goes on
-with more of what regularizes, from the weights and the optimizer it has.
+end. Where the loss of the leader's validation rises, it overfits: it goes on, from its
+weights and its optimizer's state, with more of what regularizes.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
-    Differs: the leader's share of the time, the groups, and that a paused training is
-    never repeated.
-    Jaderberg et al. 2017, "Population Based Training of Neural Networks": a training
-    that goes on with other hyperparameters. Differs: only with more that regularizes.
+    Differs: the leader's share of the time, the groups, and that a paused run is never
+    repeated.
+    Jaderberg et al. 2017, "Population Based Training of Neural Networks": a run that
+    goes on with other hyperparameters. Differs: only with more that regularizes.
 """
 
 import dataclasses
@@ -49,14 +49,14 @@ TIMED = slice(1, 4)
 # is that one more changes; both double with so many draws of which none was the best.
 WIDTH, CHANGED, MOST_CHANGED, WIDENING = 0.25, 0.35, 0.8, 12
 MOST_GUESSES = 20  # of a value that is another one
-# Rung to which the first trial goes before others begin, and new trainings for which
+# Rung to which the first trial goes before others begin, and new runs for which
 # the others' share must have the time.
 FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
-# Epochs without a better one after which a training is as good as it gets; or half of
+# Epochs without a better one after which a run is as good as it gets; or half of
 # those up to the best one, if that is more. So many of them, each worse than the one
 # before, are enough.
 PATIENCE, WORSE_IN_A_ROW = 8, 5
-# Epochs since the validation's loss was lowest after which a training overfits.
+# Epochs since the validation's loss was lowest after which a run overfits.
 RISING = 4
 # How the names of hyperparameters end of which more acts late, and less does.
 REGULARIZERS = ("dropout", "smoothing", "decay")
@@ -65,9 +65,9 @@ LATE_IF_MORE, LATE_IF_LESS = (*REGULARIZERS, "layers", "warmup_steps"), ("rate",
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What is to be done next: a training that pauses at a rung, counted from 0.
+    """What is to be done next: a run that pauses at a rung, counted from 0.
 
-    `continued` is the id of the trial whose training goes on, None for a new one; with
+    `continued` is the id of the trial that goes on, None for a new one; with
     `regularized` it goes on with more of what keeps it from overfitting.
     """
 
@@ -102,7 +102,7 @@ class Plan:
     regularize: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
     def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
-        """Returns a function of a training's record: whether it pauses at its rung.
+        """Returns a function of a run's record: whether it pauses at its rung.
 
         It goes on in place where that is what is to be done next.
         """
@@ -128,13 +128,13 @@ class Plan:
 
 
 class Standing:
-    """How far the trainings of a study are, and what is to be done next.
+    """How far the runs of a study are, and what is to be done next.
 
     Of `known`, the records of all trials, those that are unfinished are being run.
     """
 
     def __init__(self, plan: Plan, known: Sequence[TrialRecord]) -> None:
-        self._plan, self._known, self._trainings = plan, known, tips(known)
+        self._plan, self._known, self._runs = plan, known, tips(known)
         self._is_timed = math.isfinite(plan.seconds)
         # Those that have shown their speed, the first trial before others.
         self._timed = [record for record in known if record.epochs[TIMED]]
@@ -145,7 +145,7 @@ class Standing:
         )
 
     def rung_epochs(self, record: TrialRecord) -> list[int] | None:
-        """Returns the number of epochs after which a training has reached each rung.
+        """Returns the number of epochs after which a run has reached each rung.
 
         Rungs are tokens; with a limit of seconds they are seconds, so that a model is
         compared for what it becomes in the time, and not by what it learns from a
@@ -170,7 +170,7 @@ class Standing:
     def _epoch_cost(self, record):
         """Returns the seconds of an epoch where they are limited, else its tokens.
 
-        Those of a training that has not shown its speed are guessed by the first's.
+        Those of a run that has not shown its speed are guessed by the first's.
         """
         tokens = self._plan.tokens
         if not self._is_timed:
@@ -180,7 +180,7 @@ class Standing:
         return seconds * tokens(record) / tokens(like)
 
     def is_due(self, record: TrialRecord, rung: int) -> bool:
-        """Returns whether a training is to ask what is next: at a rung, or at its end.
+        """Returns whether a run is to ask what is next: at a rung, or at its end.
 
         A leader that overfits asks, too.
         """
@@ -195,7 +195,7 @@ class Standing:
         return leads and self._overfits(record)
 
     def score(self, record: TrialRecord, rung: int) -> float | None:
-        """Returns the best score up to a rung; None of a training not there yet."""
+        """Returns the best score up to a rung; None of a run not there yet."""
         epochs = self.rung_epochs(record)
         if epochs is None or not record.epochs:
             return None
@@ -220,7 +220,7 @@ class Standing:
         if goes_on and self._overfits(leader):
             rung = leader.values.get(RUNG, RUNGS)
             return Step(rung, leader.trial_id, regularized=True)
-        alone = len(self._trainings) == 1 and self._is_timed
+        alone = len(self._runs) == 1 and self._is_timed
         if goes_on and alone and self.score(leader, FIRST_RUNG) is None:
             return Step(FIRST_RUNG, leader.trial_id)
         step = self._promotion() or new
@@ -230,11 +230,11 @@ class Standing:
 
     @functools.cached_property
     def leader(self) -> TrialRecord | None:
-        """The best training at the highest rung that any has reached.
+        """The best run at the highest rung that any has reached.
 
         Those that act earlier than the first trial count when that has come to its end.
         """
-        able, known = self._trainings, self._known
+        able, known = self._runs, self._known
         first = [r for r in able if known[0] in lineage(r, known)]
         if first and not self._has_ended(first[0]):
             able = [r for r in able if not acts_early(r, known[0])]
@@ -248,7 +248,7 @@ class Standing:
         return has_settled(record) or len(record.epochs) >= self._plan.epochs
 
     def _overfits(self, record):
-        """Returns whether a training is to go on with more of what regularizes."""
+        """Returns whether a run is to go on with more of what regularizes."""
         if not self._is_timed or has_settled(record):
             return False
         own = record.epochs[record.inherited_epochs :]
@@ -263,15 +263,15 @@ class Standing:
         values = records.own_values(record.values)
         return plan.regularize(values) != values
 
-    def _ranked(self, trainings, rung):
-        """Returns the trainings that a rung has seen, the best first.
+    def _ranked(self, runs, rung):
+        """Returns the runs that a rung has seen, the best first.
 
         One that is slow may have come further than it was sent.
         """
-        scores = {r.trial_id: self.score(r, rung) for r in trainings}
+        scores = {r.trial_id: self.score(r, rung) for r in runs}
         seen = [
             r
-            for r in trainings
+            for r in runs
             if scores[r.trial_id] is not None
             and (has_settled(r) or self._sent_to(r) >= rung)
         ]
@@ -279,11 +279,11 @@ class Standing:
         return sorted(seen, key=lambda r: scores[r.trial_id], reverse=reverse)
 
     def _promotion(self):
-        """Returns the step that promotes a paused training, the highest rung first."""
+        """Returns the step that promotes a paused run, the highest rung first."""
         first = self._known[0]
         for rung in reversed(range(RUNGS - 1)):
             groups = {}
-            for record in self._ranked(self._trainings, rung):
+            for record in self._ranked(self._runs, rung):
                 kind = acts_late(record, first), acts_early(record, first)
                 groups.setdefault(kind, []).append(record)
             for group in groups.values():
@@ -300,7 +300,7 @@ class Standing:
         return self._sent_to(record) == rung
 
     def _sent_to(self, record):
-        """Returns the rung at which a training pauses, the last of those that are one.
+        """Returns the rung at which a run pauses, the last of those that are one.
 
         Rungs are one where they are after the same epoch of the first trial.
         """
@@ -332,7 +332,7 @@ class Standing:
 
 
 def tips(known: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Returns, of each training that counts, the record that holds all its epochs."""
+    """Returns, of each run that counts, the record that holds all its epochs."""
     continued = {record.continued_from for record in known}
     return [
         record
@@ -342,7 +342,7 @@ def tips(known: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def has_settled(record: TrialRecord) -> bool:
-    """Returns whether a training's best epoch is long past, or it gets ever worse."""
+    """Returns whether a run's best epoch is long past, or it gets ever worse."""
     best = record.best_epoch or 0
     since = [epoch["score"] for epoch in record.epochs[max(best - 1, 0) :]]
     worse = [abs(score - since[0]) for score in since[1:]][-WORSE_IN_A_ROW:]
@@ -351,7 +351,7 @@ def has_settled(record: TrialRecord) -> bool:
 
 
 def lineage(record: TrialRecord, known: Sequence[TrialRecord]) -> Iterator[TrialRecord]:
-    """Yields the records of a training, the last first: those that it goes on from."""
+    """Yields the records of a run, the last first: those that it goes on from."""
     by_id = {each.trial_id: each for each in known}
     while record is not None:
         yield record

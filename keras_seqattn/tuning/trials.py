@@ -118,7 +118,7 @@ class Recorder(keras.callbacks.Callback):
 
 
 class Pausing(training.Resume):
-    """A `Resume` that ends a training where another trial may go on with it.
+    """A `Resume` that ends a run where another trial may go on with it.
 
     It ends the training after its save, which so tells of one that was not stopped:
     one that was would train no more.

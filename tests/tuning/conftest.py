@@ -1,4 +1,4 @@
-"""Studies of a second: real KerasTuner over trainings that are a formula.
+"""Studies of a second: real KerasTuner over training that is a formula.
 
 What is simulated is `trials.fit` alone, and it keeps to its contract: an epoch is
 written down, then the state that the next one continues from.
@@ -18,7 +18,7 @@ SPACE = tuning.TranslationSpace(model_dim=8, key_dim=(2, 4), num_heads=(1, 2, 4)
 
 
 def step(value, values):
-    """One epoch of a training: where it leads depends on where it stood."""
+    """One epoch: where it leads depends on where it stood."""
     own = {name: x for name, x in values.items() if not name.startswith("tuner/")}
     target = zlib.crc32(json.dumps(own, sort_keys=True).encode()) / 2**32
     return value + 0.3 * (target - value)

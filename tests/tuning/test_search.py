@@ -225,7 +225,7 @@ def test_the_time_is_counted_over_resumptions(study, monkeypatch):
 
 @pytest.fixture
 def ten_seconds_a_fit(monkeypatch):
-    """Has a training take ten seconds and five epochs at most; gives whose it was."""
+    """Has a run take ten seconds and five epochs at most; gives whose it was."""
     elapsed, order = 0.0, []
 
     def fit(model, hp, settings, record, epochs, is_done):
