@@ -260,8 +260,9 @@ class Standing:
         begin, *_, last = (epoch["seconds"] for epoch in record.epochs)
         if plan.seconds - spent < begin + PATIENCE * last:
             return False  # It would compile and be of no use.
-        values = records.own_values(record.values)
-        return plan.regularize(values) != values
+        more = plan.regularize(records.own_values(record.values))
+        # If it was tried and failed, it would fail again.
+        return all(records.own_values(other.values) != more for other in self._known)
 
     def _ranked(self, runs, rung):
         """Returns the runs that a rung has seen, the best first.

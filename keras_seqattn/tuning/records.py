@@ -173,7 +173,10 @@ class TrialRecord:
         return self.best_epoch == epoch + 1
 
     def inherit(self, other: "TrialRecord") -> None:
-        """Goes on from another trial: its best weights, and its training's state."""
+        """Goes on from another trial: its best weights, and its training's state.
+
+        It is for the caller to `save` the record, after which it has gone on from it.
+        """
         self.state.mkdir(parents=True, exist_ok=True)
         copies = [(path, self.state / path.name) for path in other.state.iterdir()]
         for source, target in [(other.best_weights, self.best_weights), *copies]:

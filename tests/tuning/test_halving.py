@@ -178,6 +178,8 @@ def test_a_leader_that_overfits_goes_on_with_more_of_what_regularizes():
     # The epochs of the training before do not count.
     inherited = rising(dropout=0.1, inherited_epochs=4)
     assert not Standing(timed, [inherited]).next_step().regularized
+    failed = record(1, [], status=records.FAILED, values=more({"dropout": 0.1}))
+    assert not Standing(timed, [leader, failed]).next_step().regularized
     # One whose score has settled has ended.
     settled = record(0, [1.0] * 9, values={"dropout": 0.1})
     for epoch, entry in enumerate(settled.epochs):
