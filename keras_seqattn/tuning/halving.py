@@ -321,15 +321,14 @@ class Standing:
         own = sum(record.seconds for record in lineage(leader, self._known))
         others = sum(record.seconds for record in self._known) - own
         time = (plan.workers - plan.share) * plan.seconds
-        source = leader
-        if step.continued is not None:
-            source = next(r for r in self._known if r.trial_id == step.continued)
+        if step.continued is None:
+            epochs = self.rung_epochs(leader)[step.rung]
+            cost = sum(epoch["seconds"] for epoch in leader.epochs[:epochs])
+            return others + cost > time or FEWEST_DRAWS * cost > time
+        source = next(r for r in self._known if r.trial_id == step.continued)
         epochs = self.rung_epochs(source)[step.rung]
-        if step.continued is not None:
-            cost = (epochs - len(source.epochs)) * source.epochs[-1]["seconds"]
-            return others + cost > time
-        cost = sum(epoch["seconds"] for epoch in source.epochs[:epochs])
-        return others + cost > time or FEWEST_DRAWS * cost > time
+        cost = (epochs - len(source.epochs)) * source.epochs[-1]["seconds"]
+        return others + cost > time
 
 
 def tips(known: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -427,6 +426,13 @@ def regularize(
             place = (1 + hp.value_to_prob(value)) / 2
             values[hp.name] = max(value, hp.prob_to_value(place))
     return values
+
+
+def hyperparameters_of(values: dict[str, Any]) -> keras_tuner.HyperParameters:
+    """Returns KerasTuner's object with these values, which declares nothing."""
+    hp = keras_tuner.HyperParameters()
+    hp.values = dict(values)
+    return hp
 
 
 def _another(hp, value, width, random):

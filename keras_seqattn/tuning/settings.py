@@ -12,7 +12,7 @@ from keras_seqattn import arguments
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
-from keras_seqattn.tuning.halving import Plan, regularize
+from keras_seqattn.tuning.halving import Plan, hyperparameters_of, regularize
 from keras_seqattn.tuning.oracles import ORACLES
 from keras_seqattn.tuning.progress import Progress
 from keras_seqattn.tuning.tasks import Task
@@ -167,8 +167,7 @@ class Settings(Config):
 
     def refusal(self, values: dict[str, Any]) -> str | None:
         """Returns why values are over budget, before anything is built; None if not."""
-        hp = keras_tuner.HyperParameters()
-        hp.values = dict(values)
+        hp = hyperparameters_of(values)
         configuration = self.task.configuration(hp)
         if configuration is None:
             return None  # Only a model tells.

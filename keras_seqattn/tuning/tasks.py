@@ -87,7 +87,7 @@ class Task(Config):
 
     @functools.cached_property
     def hyperparameters(self) -> keras_tuner.HyperParameters:
-        """All that is chosen, with the defaults."""
+        """What is chosen, with the defaults: of a user's `build`, what these ask."""
         hp = keras_tuner.HyperParameters()
         if self.configuration(hp) is None:  # which has declared the space
             self.hypermodel.build(hp)

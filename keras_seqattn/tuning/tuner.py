@@ -176,8 +176,7 @@ class Tuner(keras_tuner.Tuner):
     def _train_on(self, record):
         """Trains a trial on; returns whether that took all the time there was."""
         settings = self._settings
-        hp = keras_tuner.HyperParameters()
-        hp.values = dict(record.values)
+        hp = halving.hyperparameters_of(record.values)
         record.owner = self._owner
         record.save()
         keras.utils.clear_session()
@@ -225,8 +224,7 @@ class Tuner(keras_tuner.Tuner):
             return
         record.inherit(before)
         if records.own_values(before.values) != records.own_values(record.values):
-            hp = keras_tuner.HyperParameters()
-            hp.values = dict(before.values)
+            hp = halving.hyperparameters_of(before.values)
             adapt(record.state, self.hypermodel.build(hp), model)
         record.save()
 
