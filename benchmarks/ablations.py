@@ -5,9 +5,9 @@
     python -m benchmarks.ablations --folder FOLDER --pairs 300 --epochs 1  # a try
 
 A row is the recipe `multi30k-best`, without its teachers, with one choice changed, and
-trained for a quarter of the epochs that it was chosen with. Judged by the BLEU of the
-validation lines: of greedy search after the last epoch, and of 5 beams. The last column
-is the p-value of sacrebleu's paired bootstrap against the row named before it.
+trained for a quarter of the 100 epochs that it takes without them. Judged by the BLEU
+of the validation lines: of greedy search after the last epoch, and of 5 beams. The last
+column is the p-value of sacrebleu's paired bootstrap against the row named before it.
 
 Each row has a folder of its own in `--folder`: the same command goes on where it was
 stopped, and passes over rows that are done. Rows can be trained by several processes at

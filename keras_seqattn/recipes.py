@@ -391,8 +391,9 @@ RECIPES = {
         epochs=30,
     ),
 }
-# A longer run of the same shape. SimCut with a dropout of 0.3 and a consistency of
-# 6 learnt so slowly that after 74 epochs it was below what `multi30k` has after 19.
+# Two models of the same shape, one for each direction, write more pairs first: 0.5 BLEU
+# more than 100 epochs on the corpus alone. SimCut with a dropout of 0.3 and a
+# consistency of 6 learnt so slowly that 74 epochs were below `multi30k` after 19.
 RECIPES["multi30k-best"] = dataclasses.replace(
     RECIPES["multi30k"],
     model={**RECIPES["multi30k"].model.options(), "dropout": 0.2},
@@ -401,7 +402,8 @@ RECIPES["multi30k-best"] = dataclasses.replace(
     warmup_steps=1000,
     ema_momentum=0.9995,
     ema_warmup=True,
-    epochs=100,
+    epochs=30,
+    teacher_epochs=30,
     beam_widths=(5,),
 )
 # For a user's own lines: those of `default` are short.
