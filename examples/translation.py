@@ -207,30 +207,35 @@ def diversify(args, recipe, sources, targets):
 
     Each is trained as this one will be, but for `teacher_epochs` and in its own folder.
     """
-    teacher_recipe = dataclasses.replace(
-        recipe, epochs=recipe.teacher_epochs, teacher_epochs=0
-    )
     parts = [(sources, targets)]
-    for name, lines in (("forward", sources), ("backward", targets)):
-        teacher = argparse.Namespace(**vars(args))
-        teacher.output, teacher.backward = args.output / name, name == "backward"
-        teacher.seed = args.seed + 1
-        print(f"First a teacher, {name}:")
-        keras.utils.set_random_seed(teacher.seed)
-        train(teacher, teacher_recipe)
-        print(f"It translates the {len(lines):,} training lines:")
-        pairs = ks.text.synthesize(
-            ks.Translator.load(teacher.output / "translator.keras"),
-            lines,
-            reverse=teacher.backward,
-            path=teacher.output / "translations.jsonl",
-            verbose=True,
-        )
-        print(pairs.report)
-        parts.append(pairs)
+    for number in range(1, recipe.teachers + 1):
+        for name, lines in (("forward", sources), ("backward", targets)):
+            folder = name if number == 1 else f"{name}-{number}"
+            teacher = argparse.Namespace(**vars(args))
+            teacher.output, teacher.backward = args.output / folder, name == "backward"
+            teacher.seed = args.seed + number
+            print(f"First a teacher, {folder}:")
+            parts.append(teach(teacher, recipe, lines))
     keras.utils.set_random_seed(args.seed)
     pairs = dict.fromkeys(pair for part in parts for pair in zip(*part, strict=True))
     return tuple(map(list, zip(*pairs, strict=True)))
+
+
+def teach(args, recipe, lines):
+    """Trains a teacher, and returns the pairs that it makes of the lines."""
+    keras.utils.set_random_seed(args.seed)
+    epochs = {"epochs": recipe.teacher_epochs, "teacher_epochs": 0}
+    train(args, dataclasses.replace(recipe, **epochs))
+    print(f"It translates the {len(lines):,} training lines:")
+    pairs = ks.text.synthesize(
+        ks.Translator.load(args.output / "translator.keras"),
+        lines,
+        reverse=args.backward,
+        path=args.output / "translations.jsonl",
+        verbose=True,
+    )
+    print(pairs.report)
+    return pairs
 
 
 def fit(args, recipe, sources, targets, tokenizer):

@@ -257,9 +257,10 @@ class Recipe(Configuration):
         sampling: Strength of subword sampling.
         views: Whether the subwords of each copy are "plain" or "sampled", or None.
         bidirectional_epochs: How many of the first epochs train both directions.
-        teacher_epochs: Epochs of two models, one for each direction, trained first in
-            the same way, whose translations of the pairs are trained on as well (data
+        teacher_epochs: Epochs of models of both directions, trained first in the same
+            way, whose translations of the pairs are trained on as well (data
             diversification, Nguyen et al. 2020); 0 for none.
+        teachers: Number of such models for each direction, which differ in their seeds.
         beam_widths: Beam widths among which `Translator.tune_search` chooses on the
             validation lines when training has ended; None for greedy search.
 
@@ -278,6 +279,7 @@ class Recipe(Configuration):
     views: tuple[str, ...] | None = option(_views, None)
     bidirectional_epochs: int = option(partial(arguments.integer, least=0), 0)
     teacher_epochs: int = option(partial(arguments.integer, least=0), 0)
+    teachers: int = option(arguments.positive_integer, 1)
     beam_widths: tuple[int, ...] | None = option(_widths, None)
 
     def batch_options(self, training: bool = True) -> dict[str, Any]:

@@ -193,7 +193,8 @@ def test_a_recipe_with_all_it_can_ask_for_trains(
 
 def test_teachers_translate_the_pairs_both_ways(example, monkeypatch, tmp_path, capsys):
     """Stopped between them, the same command trains none of them again."""
-    recipe = dataclasses.replace(ks.recipes.RECIPES["smoke"], teacher_epochs=2)
+    several = {"teacher_epochs": 2, "teachers": 2}
+    recipe = dataclasses.replace(ks.recipes.RECIPES["smoke"], **several)
     monkeypatch.setitem(ks.recipes.RECIPES, "smoke", recipe)
     synthesize, fit = ks.text.synthesize, example.fit
     fitted = []
@@ -212,21 +213,22 @@ def test_teachers_translate_the_pairs_both_ways(example, monkeypatch, tmp_path, 
         patch.setattr(ks.text, "synthesize", stopped)
         example.run("--output", tmp_path)
     example.run("--output", tmp_path)
-    scores = assert_finished(tmp_path, capsys.readouterr().out, ("forward", "backward"))
+    teachers = ("forward", "backward", "forward-2", "backward-2")
+    scores = assert_finished(tmp_path, capsys.readouterr().out, teachers)
     names = [args.output.name for args, *_ in fitted]
-    assert names == ["forward", "backward", tmp_path.name]
-    assert [recipe.epochs for _, recipe, *_ in fitted] == [2, 2, 3]
-    assert [args.seed for args, *_ in fitted] == [1, 1, 0]
+    assert names == [*teachers, tmp_path.name]
+    assert [recipe.epochs for _, recipe, *_ in fitted] == [2, 2, 2, 2, 3]
+    assert [args.seed for args, *_ in fitted] == [1, 1, 2, 2, 0]
 
     corpus = [(f"{i} red dogs", f"{i} rote Hunde") for i in range(40)]
     pairs = [list(zip(*lines, strict=True)) for _, _, *lines in fitted]
-    assert pairs[:2] == [corpus, [pair[::-1] for pair in corpus]]
-    made = pairs[2][len(corpus) :]
-    assert pairs[2][: len(corpus)] == corpus
+    assert pairs[:4] == 2 * [corpus, [pair[::-1] for pair in corpus]]
+    made = pairs[4][len(corpus) :]
+    assert pairs[4][: len(corpus)] == corpus
     sources, targets = map(set, zip(*corpus, strict=True))
     assert all(pair[0] in sources or pair[1] in targets for pair in made)
-    assert len(set(pairs[2])) == len(pairs[2]) > len(corpus)
-    histories = [tmp_path / name for name in ("", "forward", "backward")]
+    assert len(set(pairs[4])) == len(pairs[4]) > len(corpus)
+    histories = [tmp_path / name for name in ("", *teachers)]
     minutes = sum(float(epochs(folder)[-1]["minutes"]) for folder in histories)
     assert scores["minutes"] == round(minutes, 1)
 
