@@ -10,6 +10,11 @@ import keras
 from keras_seqattn import training
 from keras_seqattn.annotations import Dataset
 
+# To translate a line takes about as long as to train on one. So at most this share of
+# the lines of training are translated for a score, but no fewer than would tell trials
+# apart.
+SCORED_SHARE, FEWEST_SCORED = 0.1, 200
+
 
 class Corpus:
     """Sentences and their translations, tokenized for each size of vocabulary.
@@ -67,9 +72,14 @@ class Corpus:
         )
 
     def score(self, vocabulary_size: int) -> keras.callbacks.Callback:
-        """Returns a callback that logs BLEU and chrF of the validation lines."""
+        """Returns a callback that logs BLEU and chrF of validation lines.
+
+        They are the same for all trials: of a long validation as many as `SCORED_SHARE`
+        of the training lines.
+        """
+        lines = max(FEWEST_SCORED, round(SCORED_SHARE * len(self.train[0])))
         return training.TranslationScore(
-            *self.validation, self.tokenizer(vocabulary_size)
+            *self.validation, self.tokenizer(vocabulary_size), lines=lines
         )
 
     def fingerprint(self) -> str:

@@ -18,6 +18,7 @@ import pytest
 import keras_seqattn as ks
 from keras_seqattn import tuning
 from keras_seqattn.tuning import records
+from keras_seqattn.tuning.corpus import Corpus
 from tests.tuning import program
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -218,6 +219,17 @@ def test_a_trial_turns_nan_and_the_others_do_not_mind(tmp_path):
     assert set(table[broken]["status"]) == {"nan"}
     assert set(table[~broken]["status"]) <= {"completed", "pruned"}
     assert table[broken]["reason"].str.contains("the loss is|crossentropy is").all()
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "held_out", "scored"),
+    [(30, 150, 150), (30, 900, 200), (5000, 900, 500), (5000, 300, 300)],
+)
+def test_scoring_takes_a_tenth_of_the_time(trained_on, held_out, scored):
+    train, validation = ([["a"] * n, ["b"] * n] for n in (trained_on, held_out))
+    corpus = Corpus(train, validation, {}, {}, seed=0)
+    corpus.tokenizer = lambda size: ks.text.ByteTokenizer()
+    assert len(corpus.score(300).sources) == scored
 
 
 @pytest.mark.slow
