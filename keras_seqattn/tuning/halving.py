@@ -13,8 +13,9 @@ than it is on a low rung, and what acts early, less of these or a higher rate, l
 better. So a rung promotes by groups: runs that act later or earlier than the first
 trial compete only with their like. One that acts later leads as soon as it is ahead
 nevertheless; one that acts earlier does not lead before the first trial has come to its
-end. Where the loss of the leader's validation rises, it overfits: it goes on, from its
-weights and its optimizer's state, with more of what regularizes.
+end. Where the loss of the leader's validation rises, or is far above that of its
+training, it overfits: it goes on, from its weights and its optimizer's state, with more
+of what regularizes.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
@@ -56,8 +57,9 @@ FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
 # those up to the best one, if that is more. So many of them, each worse than the one
 # before, are enough.
 PATIENCE, WORSE_IN_A_ROW = 8, 5
-# Epochs since the validation's loss was lowest after which a run overfits.
-RISING = 4
+# A run overfits so many epochs after the validation's loss was lowest; one that went on
+# from no other, as soon as the training's loss is lower by this share of it.
+RISING, APART = 4, 0.25
 # How the names of hyperparameters end of which more acts late, and less does.
 REGULARIZERS = ("dropout", "smoothing", "decay")
 LATE_IF_MORE, LATE_IF_LESS = (*REGULARIZERS, "layers", "warmup_steps"), ("rate",)
@@ -253,7 +255,12 @@ class Standing:
             return False
         own = record.epochs[record.inherited_epochs :]
         losses = [epoch["val_loss"] for epoch in own if "val_loss" in epoch]
-        if not losses or len(losses) - losses.index(min(losses)) <= RISING:
+        if not losses:
+            return False
+        risen = len(losses) - losses.index(min(losses)) > RISING
+        gap = losses[-1] - own[-1].get("loss", losses[-1])
+        is_apart = not record.inherited_epochs and gap > APART * abs(losses[-1])
+        if not (risen or is_apart):
             return False
         plan = self._plan
         spent = sum(other.seconds for other in self._known) / plan.workers

@@ -180,6 +180,15 @@ def test_a_leader_that_overfits_goes_on_with_more_of_what_regularizes():
     assert not Standing(timed, [inherited]).next_step().regularized
     failed = record(1, [], status=records.FAILED, values=more({"dropout": 0.1}))
     assert not Standing(timed, [leader, failed]).next_step().regularized
+    # Before it rises, the loss may be far above that of training; of the first run.
+    for falling in (rising(dropout=0.1), rising(dropout=0.1, inherited_epochs=1)):
+        for epoch in falling.epochs:
+            epoch["val_loss"] = 2.0 * epoch["score"]
+            epoch["loss"] = 1.6 * epoch["score"]
+        assert not Standing(timed, [falling]).next_step().regularized
+        falling.epochs[-1]["loss"] = 1.4 * falling.epochs[-1]["score"]
+        is_first = not falling.inherited_epochs
+        assert Standing(timed, [falling]).next_step().regularized == is_first
     # One whose score has settled has ended.
     settled = record(0, [1.0] * 9, values={"dropout": 0.1})
     for epoch, entry in enumerate(settled.epochs):
