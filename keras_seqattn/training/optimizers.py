@@ -15,6 +15,8 @@ from keras_seqattn.backend.ops import dense
 class Adam(keras.optimizers.Adam):
     """Keras's Adam, the same on every backend.
 
+    With `use_ema` a model can be fit again on JAX, as it cannot with Keras's own.
+
     Arguments, state and saved files are those of Keras's own, and so are the updates,
     except on TensorFlow that of an embedding that no other layer shares: there Keras's
     own adds up the squares of what each position of a token contributes to its
@@ -108,6 +110,17 @@ class Adam(keras.optimizers.Adam):
         if factor is not None:
             learning_rate = learning_rate * ops.cast(factor, learning_rate.dtype)
         super().update_step(dense(gradient), variable, learning_rate)
+
+    def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
+        """Gives the weights their averages at the end of `fit`, as copies.
+
+        A weight that shared an array with its average could not be trained again on
+        JAX: a step there takes the arrays of all that it updates, each once.
+        """
+        super().finalize_variable_values(var_list)
+        if self.use_ema:
+            for variable in var_list:
+                variable.assign(ops.copy(variable))
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""

@@ -154,3 +154,22 @@ def test_factors_of_rates_hold_in_a_training(jit_compile):
     other = trained(Adam, **options, learning_rate_factors={"kernel": 2.0})
     (bias,) = [name for name in weights if name.endswith("b/bias")]
     assert not np.allclose(other[bias], plain[bias], rtol=1e-3)
+
+
+def test_a_model_with_averages_can_be_fit_again():
+    """Keras's own Adam loses the model then, on JAX."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(Adam(0.1, use_ema=True, ema_momentum=0.5), "mse")
+    x, y = np.ones((8, 3)), np.zeros((8, 1))
+    losses = []
+    for _ in range(3):
+        losses += model.fit(x, y, epochs=2, verbose=0).history["loss"]
+        averages = [
+            variable
+            for variable in model.optimizer.variables
+            if "average" in variable.path
+        ]
+        assert len(averages) == 2
+        for weight, average in zip(model.weights, averages, strict=True):
+            np.testing.assert_array_equal(*map(ops.convert_to_numpy, (weight, average)))
+    assert losses[0] > losses[-1]
