@@ -51,11 +51,6 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         Training diverged in epoch 1
     """
 
-    # Keras may call `on_train_batch_end` on a thread while the next steps run, so that
-    # a device need not wait until each loss is read. It must not touch `self.model`
-    # then: with JAX that changes what the trainer holds.
-    async_safe = True
-
     def __init__(self, rise: float = 0.3, raise_error: bool = False) -> None:
         super().__init__()
         self.rise = arguments.number("rise", rise, above=0)
@@ -72,39 +67,29 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         """Copies the weights and the optimizer's state, which are good."""
         self._good = [array_of(variable) for variable in self._variables()]
 
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        """Ends the epoch, with this batch, when a loss was bad."""
-        if self.diverged:
-            self.model.stop_training = True
-
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Checks the mean loss so far."""
-        self._look(logs, begins=batch + 1 == FEW, is_telling=batch + 1 >= FEW)
+        """Checks the mean loss so far, and ends the epoch when it is bad."""
+        self._look(logs, batch + 1 >= FEW)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the good weights, so that these are validated."""
-        if self._good:  # A validation in `fit`, at the end of an epoch.
-            self._look(self.model.get_metrics_result())
         if self.diverged:
             self._restore()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Checks the epoch's loss, and warns or raises if training diverged."""
-        self._look(logs)
+        self._look(logs, True)
         if self.diverged:
             # Not before: within an epoch JAX's trainer holds the weights itself.
             self._restore()
-            self.model.stop_training = True
             self._tell(epoch)
         elif self._first is not None:
             self._lowest = min(self._lowest, float(logs["loss"]))
         self._good = []
 
-    def _look(self, logs, begins=True, is_telling=True):
+    def _look(self, logs, is_telling):
         """Decides by a mean loss whether training diverged."""
         loss = (logs or {}).get("loss")
         if loss is None or self.diverged:
@@ -112,13 +97,12 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         loss = float(loss)
         if not math.isfinite(loss):
             self._seen = f"the loss is {loss}"
-            self.diverged = True
-        elif self._first is None:
-            if begins:
-                self._first, self._lowest = abs(loss), loss
+            self.diverged = self.model.stop_training = True
+        elif is_telling and self._first is None:
+            self._first, self._lowest = abs(loss), loss
         elif is_telling and loss > self._lowest + self.rise * self._first:
             self._seen = f"the mean loss is {loss:.4g} after {self._lowest:.4g} at best"
-            self.diverged = True
+            self.diverged = self.model.stop_training = True
 
     def _restore(self):
         for variable, value in zip(self._variables(), self._good, strict=True):
