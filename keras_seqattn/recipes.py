@@ -16,6 +16,7 @@ from keras_seqattn.models.parameters import count_parameters
 from keras_seqattn.models.recurrent import RecurrentConfig
 from keras_seqattn.models.stacks import check_names
 from keras_seqattn.models.transformer import TranslationConfig
+from keras_seqattn.training.optimizers import Muon
 
 CONFIGS = {
     "TranslationTransformer": TranslationConfig,
@@ -199,7 +200,7 @@ class Configuration(Config):
         if self.ema_momentum is not None:
             average = {"use_ema": True, "ema_momentum": self.ema_momentum}
         if self.optimizer == "muon":
-            return keras.optimizers.Muon(
+            return Muon(
                 schedule,
                 adam_beta_2=0.98,
                 weight_decay=None,

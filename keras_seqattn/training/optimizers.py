@@ -11,8 +11,28 @@ from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend.ops import dense
 
 
+class Refittable(keras.optimizers.Optimizer):
+    """Lets a model whose weights are averaged (`use_ema`) be fit again on JAX.
+
+    Keras gives each weight the array of its average at the end of `fit`. A training
+    step on JAX takes the arrays of all that it updates, and so refuses one that is two.
+    """
+
+    def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
+        """Applies the averages to the weights at the end of `fit`, as copies."""
+        super().finalize_variable_values(var_list)
+        if self.use_ema:
+            for variable in var_list:
+                variable.assign(ops.copy(variable))
+
+
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class Adam(keras.optimizers.Adam):
+class Muon(Refittable, keras.optimizers.Muon):
+    """Keras's Muon, whose model can be fit again."""
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class Adam(Refittable, keras.optimizers.Adam):
     """Keras's Adam, the same on every backend.
 
     With `use_ema` a model can be fit again on JAX, as it cannot with Keras's own.
@@ -110,17 +130,6 @@ class Adam(keras.optimizers.Adam):
         if factor is not None:
             learning_rate = learning_rate * ops.cast(factor, learning_rate.dtype)
         super().update_step(dense(gradient), variable, learning_rate)
-
-    def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
-        """Gives the weights their averages at the end of `fit`, as copies.
-
-        A weight that shared an array with its average could not be trained again on
-        JAX: a step there takes the arrays of all that it updates, each once.
-        """
-        super().finalize_variable_values(var_list)
-        if self.use_ema:
-            for variable in var_list:
-                variable.assign(ops.copy(variable))
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""

@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn.training import Adam
+from keras_seqattn.training.optimizers import Muon
 
 rng = np.random.default_rng(0)
 X, IDS = rng.normal(size=(8, 5)), rng.integers(0, 7, 8)
@@ -156,10 +157,11 @@ def test_factors_of_rates_hold_in_a_training(jit_compile):
     assert not np.allclose(other[bias], plain[bias], rtol=1e-3)
 
 
-def test_a_model_with_averages_can_be_fit_again():
-    """Keras's own Adam loses the model then, on JAX."""
+@pytest.mark.parametrize("cls", [Adam, Muon])
+def test_a_model_with_averages_can_be_fit_again(cls):
+    """Keras's own optimizers lose the model then, on JAX."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile(Adam(0.1, use_ema=True, ema_momentum=0.5), "mse")
+    model.compile(cls(0.1, use_ema=True, ema_momentum=0.5), "mse")
     x, y = np.ones((8, 3)), np.zeros((8, 1))
     losses = []
     for _ in range(3):
