@@ -232,13 +232,13 @@ class Task:
     def score(self):
         """Makes a callback that logs `SCORE`."""
         from keras_seqattn import training
-        from keras_seqattn.tuning.corpus import FEWEST_SCORED, SCORED_SHARE
+        from keras_seqattn.tuning.corpus import most_scored
 
         class Score(training.TranslationScore):
             def __deepcopy__(self, memo):
                 return self  # KerasTuner copies callbacks for each trial.
 
-        lines = max(FEWEST_SCORED, round(SCORED_SHARE * len(self.train[0])))
+        lines = most_scored(len(self.train[0]))
         return Score(*self.validation, self.tokenizer, lines=lines)
 
     def bleu(self, model):

@@ -16,6 +16,16 @@ from keras_seqattn.annotations import Dataset
 SCORED_SHARE, FEWEST_SCORED = 0.1, 200
 
 
+def most_scored(pairs: int) -> int:
+    """Returns the most lines that are translated for a score of a trial on `pairs`.
+
+    Example:
+        >>> most_scored(300), most_scored(3000)
+        (200, 300)
+    """
+    return max(FEWEST_SCORED, round(SCORED_SHARE * pairs))
+
+
 class Corpus:
     """Sentences and their translations, tokenized for each size of vocabulary.
 
@@ -74,10 +84,9 @@ class Corpus:
     def score(self, vocabulary_size: int) -> keras.callbacks.Callback:
         """Returns a callback that logs BLEU and chrF of validation lines.
 
-        They are the same for all trials: of a long validation as many as `SCORED_SHARE`
-        of the training lines.
+        They are the same for all trials: of a long validation `most_scored`.
         """
-        lines = max(FEWEST_SCORED, round(SCORED_SHARE * len(self.train[0])))
+        lines = most_scored(len(self.train[0]))
         return training.TranslationScore(
             *self.validation, self.tokenizer(vocabulary_size), lines=lines
         )

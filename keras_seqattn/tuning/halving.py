@@ -253,14 +253,7 @@ class Standing:
         """Returns whether a run is to go on with more of what regularizes."""
         if not self._is_timed or has_settled(record):
             return False
-        own = record.epochs[record.inherited_epochs :]
-        losses = [epoch["val_loss"] for epoch in own if "val_loss" in epoch]
-        if not losses:
-            return False
-        risen = len(losses) - losses.index(min(losses)) > RISING
-        gap = losses[-1] - own[-1].get("loss", losses[-1])
-        is_apart = not record.inherited_epochs and gap > APART * abs(losses[-1])
-        if not (risen or is_apart):
+        if not has_overfit(record):
             return False
         plan = self._plan
         spent = sum(other.seconds for other in self._known) / plan.workers
@@ -355,6 +348,18 @@ def has_settled(record: TrialRecord) -> bool:
     worse = [abs(score - since[0]) for score in since[1:]][-WORSE_IN_A_ROW:]
     falls = len(worse) == WORSE_IN_A_ROW and all(map(lt, worse, worse[1:]))
     return falls or len(record.epochs) - best >= max(PATIENCE, best / 2)
+
+
+def has_overfit(record: TrialRecord) -> bool:
+    """Returns whether the losses of a run's own epochs say that it overfits."""
+    own = record.epochs[record.inherited_epochs :]
+    losses = [epoch["val_loss"] for epoch in own if "val_loss" in epoch]
+    if not losses:
+        return False
+    if len(losses) - losses.index(min(losses)) > RISING:
+        return True
+    gap = losses[-1] - own[-1].get("loss", losses[-1])
+    return not record.inherited_epochs and gap > APART * abs(losses[-1])
 
 
 def lineage(record: TrialRecord, known: Sequence[TrialRecord]) -> Iterator[TrialRecord]:
