@@ -74,10 +74,18 @@ class Corpus:
 
         return translation_batches(*lines, self.tokenizer(vocabulary_size), **options)
 
-    def batches(self, vocabulary_size: int) -> tuple[Dataset, Dataset]:
-        """Returns a trial's batches of training, from epoch 0, and of validation."""
+    def batches(
+        self, vocabulary_size: int, bidirectional_epochs: int = 0
+    ) -> tuple[Dataset, Dataset]:
+        """Returns a trial's batches of training, from epoch 0, and of validation.
+
+        As many of the first epochs as are given, or as the options say, train both
+        directions.
+        """
+        own = self._options.get("bidirectional_epochs", 0)
+        options = {"bidirectional_epochs": max(own, bidirectional_epochs)}
         return (
-            self._batches(self.train, vocabulary_size, self._options),
+            self._batches(self.train, vocabulary_size, {**self._options, **options}),
             self._validation_batches(vocabulary_size),
         )
 

@@ -42,8 +42,9 @@ from keras_seqattn.tuning.records import TrialRecord
 
 # Of which the best goes on; and rungs between the first and the last.
 REDUCTION, RUNGS = 3, 4
-# Beside a trial's hyperparameters: the number of the rung at which it pauses.
-RUNG = "tuner/rung"
+# Beside a trial's hyperparameters: the number of the rung at which it pauses, and how
+# many of its run's first epochs translate in both directions.
+RUNG, BOTH_WAYS = "tuner/rung", "tuner/bidirectional_epochs"
 # The epochs whose seconds are a trial's speed: the first one compiles.
 TIMED = slice(1, 4)
 # Of a draw: how far a hyperparameter moves, in shares of its range, and how probable it
@@ -92,6 +93,8 @@ class Plan:
         workers: Number of processes that train at a time.
         regularize: Returns hyperparameters with more of what keeps a model from
             overfitting; the same where there is no more.
+        bidirectional: Whether what overfits also learns the other direction, for as
+            many epochs as it has had.
     """
 
     direction: str
@@ -102,6 +105,19 @@ class Plan:
     trials: float = math.inf
     workers: int = 1
     regularize: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    bidirectional: bool = False
+
+    def continued(self, record: TrialRecord, step: Step) -> dict[str, Any]:
+        """Returns the values of the trial that goes on from a record, for a step."""
+        values = records.own_values(record.values)
+        both_ways = record.values.get(BOTH_WAYS, 0)
+        if step.regularized:
+            values = self.regularize(values)
+            if self.bidirectional and not both_ways:
+                both_ways = 2 * len(record.epochs)
+        if both_ways:
+            values[BOTH_WAYS] = both_ways
+        return {**values, "tuner/trial_id": record.trial_id, RUNG: step.rung}
 
     def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
         """Returns a function of a run's record: whether it pauses at its rung.

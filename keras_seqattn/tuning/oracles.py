@@ -234,22 +234,18 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         if step is None:
             return {"status": trials.TrialStatus.STOPPED, "values": None}
         if step.continued is not None:
-            by_id = {record.trial_id: record for record in known}
-            values = own_values(by_id[step.continued].values)
-            if step.regularized:
-                values = self._plan.regularize(values)
-            return self._to_run(values | {"tuner/trial_id": step.continued}, step.rung)
+            source = next(r for r in known if r.trial_id == step.continued)
+            return self._to_run(self._plan.continued(source, step))
         for _ in range(MOST_REJECTED):
             values = self._draw(standing.leader, known, drawn)
             if self._admits(values):
                 self._refused = 0
-                return self._to_run(values, 0)
+                return self._to_run({**values, halving.RUNG: step.rung})
             self._refused += 1
         return {"status": trials.TrialStatus.STOPPED, "values": None}
 
-    def _to_run(self, values, rung):
-        running = trials.TrialStatus.RUNNING
-        return {"status": running, "values": {**values, halving.RUNG: rung}}
+    def _to_run(self, values):
+        return {"status": trials.TrialStatus.RUNNING, "values": values}
 
     def _known(self):
         """Returns all records, and the number of draws, those just given out too."""

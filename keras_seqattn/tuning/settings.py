@@ -103,6 +103,7 @@ class Settings(Config):
             trials=(self.max_trials or math.inf) if budgeted else DEFAULT_TRIALS,
             workers=self.workers,
             regularize=lambda values: regularize(values, self.task.hyperparameters),
+            bidirectional=self.task.bidirectional,
         )
 
     @property

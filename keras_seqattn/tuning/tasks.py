@@ -17,6 +17,7 @@ from keras_seqattn import arguments
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.recipes import RECIPES, Configuration, Recipe
 from keras_seqattn.tuning.corpus import Corpus
+from keras_seqattn.tuning.halving import BOTH_WAYS
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
 from keras_seqattn.tuning.records import TrialRecord
@@ -93,9 +94,18 @@ class Task(Config):
             self.hypermodel.build(hp)
         return hp
 
+    @property
+    def bidirectional(self) -> bool:
+        """Whether the data can also be learnt in the other direction."""
+        return False
+
     def epoch_tokens(self, record: TrialRecord) -> float:
         """Returns how long an epoch of a trial is, in units that all trials share."""
         return 1.0
+
+    def fit_arguments(self, model: keras.Model, record: TrialRecord) -> dict[str, Any]:
+        """Returns the data as arguments of `fit`."""
+        raise NotImplementedError
 
     def score(self, name: str, logs: dict[str, float], record: TrialRecord) -> float:
         """Returns an epoch's score, in units that all trials share."""
@@ -208,11 +218,18 @@ class Translation(Task):
         share = tokens(record.configuration.vocabulary_size) / tokens(first)
         return score**share if name == "val_perplexity" else score * share
 
-    def fit_arguments(self, model: keras.Model) -> dict[str, Any]:
+    @property
+    def bidirectional(self) -> bool:
+        """Whether the data can also be learnt in the other direction."""
+        return self.corpus is not None
+
+    def fit_arguments(self, model: keras.Model, record: TrialRecord) -> dict[str, Any]:
         """Returns the data as arguments of `fit`. The batches come shuffled."""
         train, validation = self.train, self.validation
         if self.corpus is not None:
-            train, validation = self.corpus.batches(model.source_vocabulary_size)
+            train, validation = self.corpus.batches(
+                model.source_vocabulary_size, record.values.get(BOTH_WAYS, 0)
+            )
         return {"x": train, "validation_data": validation, "shuffle": False}
 
     def callbacks(
@@ -265,7 +282,7 @@ class Own(Task):
         made.build = self.build
         return made
 
-    def fit_arguments(self, model: keras.Model) -> dict[str, Any]:
+    def fit_arguments(self, model: keras.Model, record: TrialRecord) -> dict[str, Any]:
         """Returns the data as arguments of `fit`."""
         names, given = ("x", "y", "sample_weight"), self.train
         given = given if isinstance(given, tuple) else (given,)

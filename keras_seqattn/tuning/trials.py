@@ -195,7 +195,7 @@ def fit(
     if len(record.epochs) < epochs and is_done(record):
         return True
     task = study.task
-    given = task.fit_arguments(model)
+    given = task.fit_arguments(model, record)
     batches = None if "y" in given else given["x"]
     callbacks = [
         Candidate(record),

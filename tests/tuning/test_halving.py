@@ -216,6 +216,23 @@ def test_only_the_leader_pauses_to_be_regularized(tmp_path):
     assert not timed.pauses(3, tmp_path)(other)
 
 
+def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
+    translates = plan(bidirectional=True, regularize=lambda v: v | {"dropout": 0.3})
+    first = record(0, [3.0, 2.0], values={"dropout": 0.1, halving.RUNG: 2})
+    values = translates.continued(first, Step(3, "0", regularized=True))
+    goes_on = {"tuner/trial_id": "0", halving.RUNG: 3}
+    assert values == {"dropout": 0.3, halving.BOTH_WAYS: 4, **goes_on}
+    later = record(1, [3.0, 2.0, 1.0], values=values)
+    for again in (False, True):
+        kept = translates.continued(later, Step(3, "1", regularized=again))
+        assert kept[halving.BOTH_WAYS] == 4
+    for one_way, step in (
+        (translates, Step(3, "0")),
+        (plan(), Step(3, "0", regularized=True)),
+    ):
+        assert one_way.continued(first, step) == {"dropout": 0.1, **goes_on}
+
+
 def test_what_regularizes_goes_half_way_to_the_most():
     hp = keras_tuner.HyperParameters()
     hp.Choice("dropout", [0.0, 0.1, 0.2, 0.3])
