@@ -15,7 +15,7 @@ trial compete only with their like. One that acts later leads as soon as it is a
 nevertheless; one that acts earlier does not lead before the first trial has come to its
 end. Where the loss of the leader's validation rises, or is far above that of its
 training, it overfits: it goes on, from its weights and its optimizer's state, with more
-of what regularizes.
+of what regularizes. A translation then learns both directions for a while.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
@@ -23,6 +23,8 @@ Reference:
     repeated.
     Jaderberg et al. 2017, "Population Based Training of Neural Networks": a run that
     goes on with other hyperparameters. Differs: only with more that regularizes.
+    Ding et al. 2021, "Improving Neural Machine Translation by Bidirectional Training".
+    Differs: not from the start, but once the one direction overfits.
 """
 
 import dataclasses
@@ -71,12 +73,14 @@ class Step:
     """What is to be done next: a run that pauses at a rung, counted from 0.
 
     `continued` is the id of the trial that goes on, None for a new one; with
-    `regularized` it goes on with more of what keeps it from overfitting.
+    `regularized` it goes on with more of what keeps it from overfitting, and with both
+    directions until as many epochs as `both_ways`.
     """
 
     rung: int
     continued: str | None = None
     regularized: bool = False
+    both_ways: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +98,7 @@ class Plan:
         regularize: Returns hyperparameters with more of what keeps a model from
             overfitting; the same where there is no more.
         bidirectional: Whether what overfits also learns the other direction, for as
-            many epochs as it has had.
+            many epochs as it has had, or half of those that the time is for.
     """
 
     direction: str
@@ -110,11 +114,9 @@ class Plan:
     def continued(self, record: TrialRecord, step: Step) -> dict[str, Any]:
         """Returns the values of the trial that goes on from a record, for a step."""
         values = records.own_values(record.values)
-        both_ways = record.values.get(BOTH_WAYS, 0)
         if step.regularized:
             values = self.regularize(values)
-            if self.bidirectional and not both_ways:
-                both_ways = 2 * len(record.epochs)
+        both_ways = step.both_ways or record.values.get(BOTH_WAYS, 0)
         if both_ways:
             values[BOTH_WAYS] = both_ways
         return {**values, "tuner/trial_id": record.trial_id, RUNG: step.rung}
@@ -236,8 +238,8 @@ class Standing:
         is_running = leader.status in records.UNFINISHED
         goes_on = not is_running and not self._has_ended(leader)
         if goes_on and self._overfits(leader):
-            rung = leader.values.get(RUNG, RUNGS)
-            return Step(rung, leader.trial_id, regularized=True)
+            rung, both_ways = leader.values.get(RUNG, RUNGS), self._both_ways(leader)
+            return Step(rung, leader.trial_id, regularized=True, both_ways=both_ways)
         alone = len(self._runs) == 1 and self._is_timed
         if goes_on and alone and self.score(leader, FIRST_RUNG) is None:
             return Step(FIRST_RUNG, leader.trial_id)
@@ -271,14 +273,25 @@ class Standing:
             return False
         if not has_overfit(record):
             return False
-        plan = self._plan
-        spent = sum(other.seconds for other in self._known) / plan.workers
         begin, *_, last = (epoch["seconds"] for epoch in record.epochs)
-        if plan.seconds - spent < begin + PATIENCE * last:
+        if self._seconds_left < begin + PATIENCE * last:
             return False  # It would compile and be of no use.
-        more = plan.regularize(records.own_values(record.values))
+        more = self._plan.regularize(records.own_values(record.values))
         # If it was tried and failed, it would fail again.
         return all(records.own_values(other.values) != more for other in self._known)
+
+    @property
+    def _seconds_left(self):
+        spent = sum(record.seconds for record in self._known)
+        return self._plan.seconds - spent / self._plan.workers
+
+    def _both_ways(self, record):
+        """Returns until which epoch a run that overfits learns both directions."""
+        if not self._plan.bidirectional or BOTH_WAYS in record.values:
+            return 0
+        count = len(record.epochs)
+        left = self._seconds_left / record.epochs[-1]["seconds"]
+        return count + min(count, int(left / 2))
 
     def _ranked(self, runs, rung):
         """Returns the runs that a rung has seen, the best first.

@@ -11,6 +11,7 @@ from keras_seqattn.annotations import Path
 from keras_seqattn.decoding.methods import Search, checked_search
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
+from keras_seqattn.tuning.halving import BOTH_WAYS
 from keras_seqattn.tuning.objective import MONITORS
 from keras_seqattn.tuning.records import TrialRecord
 from keras_seqattn.tuning.tasks import OWN
@@ -162,7 +163,9 @@ class Study:
             `finished_at` (in seconds of the study), `parameters`, `latency` (seconds a
             sentence, where it was measured), `continued_from`, `warm_started_from`,
             `inherited_seconds` (of training by others that it did not need to do),
-            `resumed` (how often, after a kill), `reason`, and each hyperparameter.
+            `bidirectional_epochs` (how many of the first, those of the trial that it
+            goes on from included, trained both directions), `resumed` (how often,
+            after a kill), `reason`, and each hyperparameter.
         """
         import pandas
 
@@ -285,7 +288,8 @@ class Study:
 
 _COLUMNS = ("trial", "status", "score", "epochs", "best_epoch", "seconds")
 _COLUMNS += ("first_step", "finished_at", "parameters", "latency", "continued_from")
-_COLUMNS += ("warm_started_from", "inherited_seconds", "resumed", "reason")
+_COLUMNS += ("warm_started_from", "inherited_seconds", "bidirectional_epochs")
+_COLUMNS += ("resumed", "reason")
 # Columns of which some rows, or all, may have nothing.
 _TYPES = dict.fromkeys(("trial", "continued_from", "warm_started_from"), "Int64")
 _TYPES |= dict.fromkeys(("score", "latency", "finished_at", "first_step"), "float64")
@@ -295,6 +299,7 @@ def _row(record):
     """Returns a record's row of the table."""
     values = vars(record) | {"trial": record.trial_id, "epochs": len(record.epochs)}
     values["resumed"] = max(0, record.starts - 1)
+    values["bidirectional_epochs"] = record.values.get(BOTH_WAYS, 0)
     if record.status not in records.COUNTED:
         values["score"] = None
     for name in ("trial", "continued_from", "warm_started_from"):

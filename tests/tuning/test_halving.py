@@ -217,20 +217,25 @@ def test_only_the_leader_pauses_to_be_regularized(tmp_path):
 
 
 def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
-    translates = plan(bidirectional=True, regularize=lambda v: v | {"dropout": 0.3})
-    first = record(0, [3.0, 2.0], values={"dropout": 0.1, halving.RUNG: 2})
-    values = translates.continued(first, Step(3, "0", regularized=True))
-    goes_on = {"tuner/trial_id": "0", halving.RUNG: 3}
-    assert values == {"dropout": 0.3, halving.BOTH_WAYS: 4, **goes_on}
+    leader = record(0, [3.0 - 0.1 * epoch for epoch in range(8)])
+    for entry in leader.epochs:
+        entry.update(val_loss=2.0, loss=1.0)
+    leader.values = {"dropout": 0.1, halving.RUNG: 3}
+    goes_on = {"dropout": 0.3, "tuner/trial_id": "0", halving.RUNG: 3}
+    options = {"epochs": 1000, "regularize": lambda values: {"dropout": 0.3}}
+    # Where little time is left, for half of it.
+    for seconds, until in ((1000.0, 16), (20.0, 14)):
+        both = plan(seconds=seconds, bidirectional=True, **options)
+        step = Standing(both, [leader]).next_step()
+        assert step == Step(3, "0", regularized=True, both_ways=until)
+        values = both.continued(leader, step)
+        assert values == {**goes_on, halving.BOTH_WAYS: until}
     later = record(1, [3.0, 2.0, 1.0], values=values)
     for again in (False, True):
-        kept = translates.continued(later, Step(3, "1", regularized=again))
-        assert kept[halving.BOTH_WAYS] == 4
-    for one_way, step in (
-        (translates, Step(3, "0")),
-        (plan(), Step(3, "0", regularized=True)),
-    ):
-        assert one_way.continued(first, step) == {"dropout": 0.1, **goes_on}
+        step = Step(3, "1", regularized=again)
+        assert both.continued(later, step)[halving.BOTH_WAYS] == until
+    own = plan(seconds=1000.0, **options)
+    assert own.continued(leader, Standing(own, [leader]).next_step()) == goes_on
 
 
 def test_what_regularizes_goes_half_way_to_the_most():

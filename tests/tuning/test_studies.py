@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import keras_seqattn as ks
@@ -230,6 +231,22 @@ def test_scoring_takes_a_tenth_of_the_time(trained_on, held_out, scored):
     corpus = Corpus(train, validation, {}, {}, seed=0)
     corpus.tokenizer = lambda size: ks.text.ByteTokenizer()
     assert len(corpus.score(300).sources) == scored
+
+
+def test_the_first_epochs_of_a_trial_may_train_both_directions():
+    lines = [["a" * n for n in range(1, 9)], ["b" * n for n in range(1, 9)]]
+    corpus = Corpus(lines, lines, {}, {}, seed=0)
+    tokenizer = ks.text.ByteTokenizer()
+    corpus.tokenizer = lambda size: tokenizer
+    (a,), (b,) = tokenizer.tokenize(["a", "b"])
+    batches, validation = corpus.batches(300, bidirectional_epochs=2)
+
+    def begin(batches):
+        begins = [np.array(inputs["source_ids"])[:, 0] for inputs, _ in batches]
+        return set(np.concatenate(begins)) - {tokenizer.pad_id}
+
+    assert [begin(batches) for _ in range(3)] == [{a, b}, {a, b}, {a}]
+    assert begin(validation) == {a}
 
 
 @pytest.mark.slow
