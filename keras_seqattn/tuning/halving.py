@@ -371,17 +371,25 @@ def tips(known: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def has_settled(record: TrialRecord) -> bool:
-    """Returns whether a run's best epoch is long past, or it gets ever worse."""
+    """Returns whether a run's best epoch is long past, or it gets ever worse.
+
+    Epochs of both directions are no sign of it.
+    """
     best = record.best_epoch or 0
-    since = [epoch["score"] for epoch in record.epochs[max(best - 1, 0) :]]
-    worse = [abs(score - since[0]) for score in since[1:]][-WORSE_IN_A_ROW:]
+    begin = max(best, record.values.get(BOTH_WAYS, 0))
+    since = [abs(epoch["score"] - record.score) for epoch in record.epochs[begin:]]
+    worse = since[-WORSE_IN_A_ROW:]
     falls = len(worse) == WORSE_IN_A_ROW and all(map(lt, worse, worse[1:]))
-    return falls or len(record.epochs) - best >= max(PATIENCE, best / 2)
+    return falls or len(record.epochs) - begin >= max(PATIENCE, best / 2)
 
 
 def has_overfit(record: TrialRecord) -> bool:
-    """Returns whether the losses of a run's own epochs say that it overfits."""
-    own = record.epochs[record.inherited_epochs :]
+    """Returns whether the losses of a run's own epochs say that it overfits.
+
+    Those of both directions do not count.
+    """
+    begin = max(record.inherited_epochs, record.values.get(BOTH_WAYS, 0))
+    own = record.epochs[begin:]
     losses = [epoch["val_loss"] for epoch in own if "val_loss" in epoch]
     if not losses:
         return False

@@ -234,6 +234,14 @@ def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
     for again in (False, True):
         step = Step(3, "1", regularized=again)
         assert both.continued(later, step)[halving.BOTH_WAYS] == until
+    # It gets no better in these epochs, and overfits or has settled after them.
+    scores = [3.0 - 0.1 * epoch for epoch in range(8)] + [3.0] * 30
+    for count, settles in ((14, False), (21, False), (22, True)):
+        later = record(1, scores[:count], values=values)
+        for entry in later.epochs:
+            entry["val_loss"] = entry["score"]
+        assert halving.has_settled(later) == settles
+        assert halving.has_overfit(later) == (count > until + halving.RISING)
     own = plan(seconds=1000.0, **options)
     assert own.continued(leader, Standing(own, [leader]).next_step()) == goes_on
 
