@@ -44,9 +44,8 @@ from keras_seqattn.tuning.records import TrialRecord
 
 # Of which the best goes on; and rungs between the first and the last.
 REDUCTION, RUNGS = 3, 4
-# Beside a trial's hyperparameters: the number of the rung at which it pauses, and how
-# many of its run's first epochs translate in both directions.
-RUNG, BOTH_WAYS = "tuner/rung", "tuner/bidirectional_epochs"
+# Beside a trial's hyperparameters: the number of the rung at which it pauses.
+RUNG = "tuner/rung"
 # The epochs whose seconds are a trial's speed: the first one compiles.
 TIMED = slice(1, 4)
 # Of a draw: how far a hyperparameter moves, in shares of its range, and how probable it
@@ -110,16 +109,6 @@ class Plan:
     workers: int = 1
     regularize: Callable[[dict[str, Any]], dict[str, Any]] = dict
     bidirectional: bool = False
-
-    def continued(self, record: TrialRecord, step: Step) -> dict[str, Any]:
-        """Returns the values of the trial that goes on from a record, for a step."""
-        values = records.own_values(record.values)
-        if step.regularized:
-            values = self.regularize(values)
-        both_ways = step.both_ways or record.values.get(BOTH_WAYS, 0)
-        if both_ways:
-            values[BOTH_WAYS] = both_ways
-        return {**values, "tuner/trial_id": record.trial_id, RUNG: step.rung}
 
     def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
         """Returns a function of a run's record: whether it pauses at its rung.
@@ -248,6 +237,21 @@ class Standing:
             return Step(RUNGS, leader.trial_id)
         return step
 
+    def continued(self, step: Step) -> dict[str, Any]:
+        """Returns the values of the trial with which a run goes on, for a step."""
+        source = self._source(step)
+        values = records.own_values(source.values)
+        if step.regularized:
+            values = self._plan.regularize(values)
+        both_ways = step.both_ways or source.bidirectional_epochs
+        if both_ways:
+            values[records.BOTH_WAYS] = both_ways
+        return {**values, "tuner/trial_id": source.trial_id, RUNG: step.rung}
+
+    def _source(self, step):
+        """Returns the record that a step goes on from."""
+        return next(r for r in self._known if r.trial_id == step.continued)
+
     @functools.cached_property
     def leader(self) -> TrialRecord | None:
         """The best run at the highest rung that any has reached.
@@ -287,7 +291,7 @@ class Standing:
 
     def _both_ways(self, record):
         """Returns until which epoch a run that overfits learns both directions."""
-        if not self._plan.bidirectional or BOTH_WAYS in record.values:
+        if not self._plan.bidirectional or record.bidirectional_epochs:
             return 0
         count = len(record.epochs)
         left = self._seconds_left / record.epochs[-1]["seconds"]
@@ -354,7 +358,7 @@ class Standing:
             epochs = self.rung_epochs(leader)[step.rung]
             cost = sum(epoch["seconds"] for epoch in leader.epochs[:epochs])
             return others + cost > time or FEWEST_DRAWS * cost > time
-        source = next(r for r in self._known if r.trial_id == step.continued)
+        source = self._source(step)
         epochs = self.rung_epochs(source)[step.rung]
         cost = (epochs - len(source.epochs)) * source.epochs[-1]["seconds"]
         return others + cost > time
@@ -376,7 +380,7 @@ def has_settled(record: TrialRecord) -> bool:
     Epochs of both directions are no sign of it.
     """
     best = record.best_epoch or 0
-    begin = max(best, record.values.get(BOTH_WAYS, 0))
+    begin = max(best, record.bidirectional_epochs)
     since = [abs(epoch["score"] - record.score) for epoch in record.epochs[begin:]]
     worse = since[-WORSE_IN_A_ROW:]
     falls = len(worse) == WORSE_IN_A_ROW and all(map(lt, worse, worse[1:]))
@@ -388,7 +392,7 @@ def has_overfit(record: TrialRecord) -> bool:
 
     Those of both directions do not count.
     """
-    begin = max(record.inherited_epochs, record.values.get(BOTH_WAYS, 0))
+    begin = max(record.inherited_epochs, record.bidirectional_epochs)
     own = record.epochs[begin:]
     losses = [epoch["val_loss"] for epoch in own if "val_loss" in epoch]
     if not losses:

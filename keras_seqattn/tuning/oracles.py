@@ -234,8 +234,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         if step is None:
             return {"status": trials.TrialStatus.STOPPED, "values": None}
         if step.continued is not None:
-            source = next(r for r in known if r.trial_id == step.continued)
-            return self._to_run(self._plan.continued(source, step))
+            return self._to_run(standing.continued(step))
         for _ in range(MOST_REJECTED):
             values = self._draw(standing.leader, known, drawn)
             if self._admits(values):

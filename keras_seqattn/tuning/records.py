@@ -35,6 +35,8 @@ COUNTED = (*SCORED, *UNFINISHED)
 # Epochs below which the scores of trials say who begins fast, not who ends well.
 FEW_EPOCHS = 3
 BEST = {"min": min, "max": max}  # of scores, by the direction of the objective
+# Among a trial's values, beside its hyperparameters.
+BOTH_WAYS = "tuner/bidirectional_epochs"
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -110,6 +112,11 @@ class TrialRecord:
     owner: str | None = None
     finished_at: float | None = None
     path: pathlib.Path | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def bidirectional_epochs(self) -> int:
+        """How many of its run's first epochs train both directions."""
+        return self.values.get(BOTH_WAYS, 0)
 
     @property
     def best_weights(self) -> pathlib.Path:

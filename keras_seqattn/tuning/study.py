@@ -11,7 +11,6 @@ from keras_seqattn.annotations import Path
 from keras_seqattn.decoding.methods import Search, checked_search
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
-from keras_seqattn.tuning.halving import BOTH_WAYS
 from keras_seqattn.tuning.objective import MONITORS
 from keras_seqattn.tuning.records import TrialRecord
 from keras_seqattn.tuning.tasks import OWN
@@ -299,7 +298,7 @@ def _row(record):
     """Returns a record's row of the table."""
     values = vars(record) | {"trial": record.trial_id, "epochs": len(record.epochs)}
     values["resumed"] = max(0, record.starts - 1)
-    values["bidirectional_epochs"] = record.values.get(BOTH_WAYS, 0)
+    values["bidirectional_epochs"] = record.bidirectional_epochs
     if record.status not in records.COUNTED:
         values["score"] = None
     for name in ("trial", "continued_from", "warm_started_from"):

@@ -17,7 +17,6 @@ from keras_seqattn import arguments
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.recipes import RECIPES, Configuration, Recipe
 from keras_seqattn.tuning.corpus import Corpus
-from keras_seqattn.tuning.halving import BOTH_WAYS
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
 from keras_seqattn.tuning.records import TrialRecord
@@ -228,7 +227,7 @@ class Translation(Task):
         train, validation = self.train, self.validation
         if self.corpus is not None:
             train, validation = self.corpus.batches(
-                model.source_vocabulary_size, record.values.get(BOTH_WAYS, 0)
+                model.source_vocabulary_size, record.bidirectional_epochs
             )
         return {"x": train, "validation_data": validation, "shuffle": False}
 

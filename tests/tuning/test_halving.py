@@ -226,14 +226,16 @@ def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
     # Where little time is left, for half of it.
     for seconds, until in ((1000.0, 16), (20.0, 14)):
         both = plan(seconds=seconds, bidirectional=True, **options)
-        step = Standing(both, [leader]).next_step()
+        standing = Standing(both, [leader])
+        step = standing.next_step()
         assert step == Step(3, "0", regularized=True, both_ways=until)
-        values = both.continued(leader, step)
-        assert values == {**goes_on, halving.BOTH_WAYS: until}
+        values = standing.continued(step)
+        assert values == {**goes_on, records.BOTH_WAYS: until}
     later = record(1, [3.0, 2.0, 1.0], values=values)
     for again in (False, True):
         step = Step(3, "1", regularized=again)
-        assert both.continued(later, step)[halving.BOTH_WAYS] == until
+        kept = Standing(both, [leader, later]).continued(step)
+        assert kept[records.BOTH_WAYS] == until
     # It gets no better in these epochs, and overfits or has settled after them.
     scores = [3.0 - 0.1 * epoch for epoch in range(8)] + [3.0] * 30
     for count, settles in ((14, False), (21, False), (22, True)):
@@ -242,8 +244,8 @@ def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
             entry["val_loss"] = entry["score"]
         assert halving.has_settled(later) == settles
         assert halving.has_overfit(later) == (count > until + halving.RISING)
-    own = plan(seconds=1000.0, **options)
-    assert own.continued(leader, Standing(own, [leader]).next_step()) == goes_on
+    own = Standing(plan(seconds=1000.0, **options), [leader])
+    assert own.continued(own.next_step()) == goes_on
 
 
 def test_what_regularizes_goes_half_way_to_the_most():
