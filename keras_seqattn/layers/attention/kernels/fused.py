@@ -40,7 +40,8 @@ def fused_attention(
         key, value = (ops.repeat(x, repeats, axis=2) for x in (key, value))
     is_causal = is_plain_causal(bias=bias, **options)
     shapes = ops.shape(query), ops.shape(key)
-    pairs = mask = None if is_causal else masks.pair_mask(*shapes, **options)
+    pairs = None if is_causal else masks.pair_mask(*shapes, **options)
+    mask = _open_empty_rows(pairs)
     dtype = keras.backend.standardize_dtype(query.dtype)
     if bias is not None and dtype == "float16":
         bias, mask = _float16_bias(mask, ops.cast(bias, "float32")), None
@@ -53,6 +54,17 @@ def fused_attention(
     query, key, value = (_pad_width(x, width) for x in (query, key, value))
     output = attention.fused_attention(query, key, value, bias, mask, is_causal)
     return explicit.zero_empty_rows(output[..., :value_dim], pairs, heads_last=True)
+
+
+def _open_empty_rows(mask):
+    """Lets a query that may attend to nothing attend to all: its output is not used.
+
+    On a Hopper GPU the gradient of cuDNN's kernel is NaN in such a row where the keys
+    are 64 more than a multiple of 128 (pytorch/pytorch#196678; seen here with JAX).
+    """
+    if mask is None:
+        return None
+    return ops.logical_or(mask, ops.logical_not(ops.any(mask, axis=-1, keepdims=True)))
 
 
 def is_plain_causal(
@@ -78,9 +90,8 @@ def _float16_bias(mask, bias):
         allowed = ops.where(mask, bias, explicit.MASKED_SCORE)
     row_max = ops.stop_gradient(ops.max(allowed, axis=-1, keepdims=True))
     bias = ops.clip(allowed - row_max, LOWEST_FLOAT16, 0.0)
-    if mask is not None:  # An empty row keeps its zeros, which make no NaN.
-        hidden = ops.logical_and(ops.logical_not(mask), row_max > explicit.MASKED_SCORE)
-        bias = ops.where(hidden, -float("inf"), bias)
+    if mask is not None:
+        bias = ops.where(mask, bias, -float("inf"))
     return ops.cast(bias, "float16")
 
 
