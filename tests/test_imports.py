@@ -71,7 +71,7 @@ THEIRS = {
     "text.tokenizers": {"sentencepiece"},
     "text.subwords": {"sentencepiece"},
     "text.vocabulary": {"sentencepiece"},
-    "tuning.halving": {"keras_tuner"},
+    "tuning.draws": {"keras_tuner"},
     "tuning.hypermodels": {"keras_tuner"},
     "tuning.objective": {"keras_tuner"},
     "tuning.oracles": {"keras_tuner"},

@@ -33,13 +33,11 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from operator import lt
-from random import Random
 from typing import Any
-
-import keras_tuner
 
 from keras_seqattn.annotations import Path
 from keras_seqattn.tuning import records
+from keras_seqattn.tuning.draws import REGULARIZERS
 from keras_seqattn.tuning.records import TrialRecord
 
 # Of which the best goes on; and rungs between the first and the last.
@@ -48,10 +46,6 @@ REDUCTION, RUNGS = 3, 4
 RUNG = "tuner/rung"
 # The epochs whose seconds are a trial's speed: the first one compiles.
 TIMED = slice(1, 4)
-# Of a draw: how far a hyperparameter moves, in shares of its range, and how probable it
-# is that one more changes; both double with so many draws of which none was the best.
-WIDTH, CHANGED, MOST_CHANGED, WIDENING = 0.25, 0.35, 0.8, 12
-MOST_GUESSES = 20  # of a value that is another one
 # Rung to which the first trial goes before others begin, and new runs for which
 # the others' share must have the time.
 FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
@@ -63,7 +57,6 @@ PATIENCE, WORSE_IN_A_ROW = 8, 5
 # from no other, as soon as the training's loss is lower by this share of it.
 RISING, APART = 4, 0.25
 # How the names of hyperparameters end of which more acts late, and less does.
-REGULARIZERS = ("dropout", "smoothing", "decay")
 LATE_IF_MORE, LATE_IF_LESS = (*REGULARIZERS, "layers", "warmup_steps"), ("rate",)
 
 
@@ -427,76 +420,3 @@ def acts_late(record: TrialRecord, first: TrialRecord) -> bool:
 def acts_early(record: TrialRecord, first: TrialRecord) -> bool:
     """Returns whether a trial has less of what shows late than the study's first."""
     return acts_late(first, record)
-
-
-def vary(
-    center: dict[str, Any],
-    hyperparameters: keras_tuner.HyperParameters,
-    failures: int,
-    random: Random | None,
-) -> dict[str, Any]:
-    """Returns active values near `center`: one or more of them are a step away.
-
-    `failures` is the number of draws since one was the best: the more there are, the
-    more values change, and the further. Without `random` none does. `hyperparameters`
-    are those of the whole space.
-    """
-    width = WIDTH * (1 + failures / WIDENING)
-    more = min(MOST_CHANGED, CHANGED * (1 + failures / WIDENING))
-    drawn = keras_tuner.HyperParameters()
-    free = []
-    for hp in hyperparameters.space:
-        drawn.merge([hp])
-        drawn.values[hp.name] = center.get(hp.name, hp.default)
-        if drawn.is_active(hp) and len(hp.values) > 1:
-            free.append(hp)
-    count = 0 if random is None else 1
-    while count and random.random() < more:
-        count += 1
-    for hp in random.sample(free, min(count, len(free))) if count else ():
-        drawn.values[hp.name] = _another(hp, drawn.values[hp.name], width, random)
-    active = [hp.name for hp in hyperparameters.space if drawn.is_active(hp)]
-    return {name: drawn.values[name] for name in active}
-
-
-def regularize(
-    values: dict[str, Any], hyperparameters: keras_tuner.HyperParameters
-) -> dict[str, Any]:
-    """Returns values with more of what regularizes, half way to the most there may be.
-
-    They are the same where there is no more, or nothing that regularizes.
-    """
-    values = dict(values)
-    for hp in hyperparameters.space:
-        value = values.get(hp.name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not hp.name.endswith(REGULARIZERS) or not is_number:
-            continue
-        if isinstance(hp, keras_tuner.engine.hyperparameters.Choice):
-            more = sorted(other for other in hp.values if other > value)
-            values[hp.name] = more[len(more) // 2] if more else value
-        else:
-            place = (1 + hp.value_to_prob(value)) / 2
-            values[hp.name] = max(value, hp.prob_to_value(place))
-    return values
-
-
-def hyperparameters_of(values: dict[str, Any]) -> keras_tuner.HyperParameters:
-    """Returns KerasTuner's object with these values, which declares nothing."""
-    hp = keras_tuner.HyperParameters()
-    hp.values = dict(values)
-    return hp
-
-
-def _another(hp, value, width, random):
-    """Returns another value of a hyperparameter, near to one if they have an order."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    for _ in range(MOST_GUESSES if is_number else 0):
-        place = abs(hp.value_to_prob(value) + random.gauss(0.0, width))
-        # Past an end it turns back.
-        guess = hp.prob_to_value(
-            min(max(2 - place, 0.0), 0.999) if place > 1 else place
-        )
-        if guess != value:
-            return guess
-    return random.choice([one for one in hp.values if one != value])

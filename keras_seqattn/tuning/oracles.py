@@ -15,7 +15,7 @@ import numpy as np
 from keras_tuner.engine import trial as trials
 
 from keras_seqattn.annotations import Path
-from keras_seqattn.tuning import halving, records
+from keras_seqattn.tuning import draws, halving, records
 from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.records import own_values, read_json, write_json
 
@@ -271,11 +271,11 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         if leader is not None:
             failures += sum(int(r.trial_id) > int(leader.trial_id) for r in known)
         elif not drawn + failures:
-            return halving.vary(center, self.hyperparameters, 0, None)
+            return draws.vary(center, self.hyperparameters, 0, None)
         random = Random(f"{self.seed} {drawn} {len(self.rejected)} {failures}")
         tried = [own_values(t.hyperparameters.values) for t in self.trials.values()]
         for _ in range(MOST_REPEATED):
-            values = halving.vary(center, self.hyperparameters, failures, random)
+            values = draws.vary(center, self.hyperparameters, failures, random)
             if values not in tried:
                 break
         return values

@@ -12,7 +12,8 @@ from keras_seqattn import arguments
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
-from keras_seqattn.tuning.halving import Plan, hyperparameters_of, regularize
+from keras_seqattn.tuning.draws import hyperparameters_of, regularize
+from keras_seqattn.tuning.halving import Plan
 from keras_seqattn.tuning.oracles import ORACLES
 from keras_seqattn.tuning.progress import Progress
 from keras_seqattn.tuning.tasks import Task

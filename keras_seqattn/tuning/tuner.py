@@ -12,7 +12,7 @@ import keras
 import keras_tuner
 
 from keras_seqattn.training.resume import adapt
-from keras_seqattn.tuning import halving, records, trials, warm
+from keras_seqattn.tuning import draws, halving, records, trials, warm
 from keras_seqattn.tuning.latency import decode_latency
 from keras_seqattn.tuning.settings import MOST_EPOCHS, Settings
 
@@ -176,7 +176,7 @@ class Tuner(keras_tuner.Tuner):
     def _train_on(self, record):
         """Trains a trial on; returns whether that took all the time there was."""
         settings = self._settings
-        hp = halving.hyperparameters_of(record.values)
+        hp = draws.hyperparameters_of(record.values)
         record.owner = self._owner
         record.save()
         keras.utils.clear_session()
@@ -224,7 +224,7 @@ class Tuner(keras_tuner.Tuner):
             return
         record.inherit(before)
         if records.own_values(before.values) != records.own_values(record.values):
-            hp = halving.hyperparameters_of(before.values)
+            hp = draws.hyperparameters_of(before.values)
             adapt(record.state, self.hypermodel.build(hp), model)
         record.save()
 

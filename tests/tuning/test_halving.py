@@ -1,20 +1,15 @@
-"""Successive halving: its rungs, who goes on, whose the time is, and its draws."""
+"""Successive halving: its rungs, who goes on, and whose the time is."""
 
 import math
-from random import Random
 from types import SimpleNamespace
 
-import keras_tuner
 import pytest
 
-from keras_seqattn import tuning
-from keras_seqattn.recipes import RECIPES
 from keras_seqattn.tuning import halving, records
 from keras_seqattn.tuning.halving import RUNGS, Standing, Step
 from keras_seqattn.tuning.records import TrialRecord
 
 pytestmark = pytest.mark.backends("jax")  # nothing is computed
-SPACE = tuning.TranslationSpace.around(RECIPES["multi30k"])
 
 
 def record(number, scores, seconds=1.0, status=records.PAUSED, **fields):
@@ -248,25 +243,6 @@ def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
     assert own.continued(own.next_step()) == goes_on
 
 
-def test_what_regularizes_goes_half_way_to_the_most():
-    hp = keras_tuner.HyperParameters()
-    hp.Choice("dropout", [0.0, 0.1, 0.2, 0.3])
-    hp.Choice("label_smoothing", [0.0, 0.1])
-    hp.Float("weight_decay", 1e-6, 1e-2, sampling="log")
-    hp.Choice("attention_dropout", ["none", "some"])
-    hp.Int("units", 8, 64)
-    values = {"dropout": 0.0, "label_smoothing": 0.1, "weight_decay": 1e-4}
-    values |= {"attention_dropout": "none", "units": 8}
-    more = halving.regularize(values, hp)
-    assert more.pop("weight_decay") == pytest.approx(1e-3)
-    assert more == {
-        **{"dropout": 0.2, "label_smoothing": 0.1},
-        **{"attention_dropout": "none", "units": 8},
-    }
-    most = halving.regularize({"dropout": 0.3}, hp)
-    assert most == {"dropout": 0.3}
-
-
 def test_a_leader_that_gets_no_better_leaves_the_time_to_others():
     leader = record(0, [1.0] * 9, seconds=10.0)
     timed = plan(seconds=95.0, epochs=1000)
@@ -288,46 +264,6 @@ def test_a_search_ends_with_the_leader_at_its_last_epoch():
 def test_what_failed_is_out():
     known = [record(0, [1.0], status=records.NAN), record(1, [3.0])]
     assert Standing(plan(), known).leader is known[1]
-
-
-def test_draws_stand_near_and_widen():
-    hp = keras_tuner.HyperParameters()
-    SPACE.choose(hp, 50)
-    center = halving.vary({}, hp, 0, None)
-    assert center["dropout"] == 0.15
-    assert "post_norm_learning_rate" not in center
-
-    def changes(failures):
-        random = Random(0)
-        drawn = [halving.vary(center, hp, failures, random) for _ in range(300)]
-        names = center.keys()
-        counts = [sum(one.get(n) != center[n] for n in names) for one in drawn]
-        rates = [
-            abs(math.log(one["learning_rate"] / center["learning_rate"]))
-            for one in drawn
-            if "learning_rate" in one
-        ]
-        assert min(counts) >= 1
-        assert all(
-            "post_norm_warmup_steps" in x for x in drawn if not x["normalize_first"]
-        )
-        return sum(counts) / 300, max(rates)
-
-    (few, near), (many, far) = changes(0), changes(60)
-    assert few < 2.5 < many
-    assert near <= far
-
-
-def test_the_first_trial_is_the_recipe():
-    hp = keras_tuner.HyperParameters()
-    recipe = RECIPES["multi30k"]
-    SPACE.choose(hp, recipe.vocabulary_size)
-    hp.values = halving.vary({}, hp, 0, None)
-    chosen = SPACE.choose(hp, recipe.vocabulary_size)
-    options = chosen.model.options() | {"key_dim": None}
-    assert options == recipe.model.options()
-    for name in ("learning_rate", "warmup_steps", "label_smoothing", "ema_momentum"):
-        assert getattr(chosen, name) == getattr(recipe, name)
 
 
 def test_a_study_ends_no_worse_than_its_first_trial(simulated, study):

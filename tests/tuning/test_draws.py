@@ -1,0 +1,73 @@
+"""The hyperparameters of a trial: near those of the best, or regularizing more."""
+
+import math
+from random import Random
+
+import keras_tuner
+import pytest
+
+from keras_seqattn import tuning
+from keras_seqattn.recipes import RECIPES
+from keras_seqattn.tuning import draws
+
+pytestmark = pytest.mark.backends("jax")  # nothing is computed
+SPACE = tuning.TranslationSpace.around(RECIPES["multi30k"])
+
+
+def test_draws_stand_near_and_widen():
+    hp = keras_tuner.HyperParameters()
+    SPACE.choose(hp, 50)
+    center = draws.vary({}, hp, 0, None)
+    assert center["dropout"] == 0.15
+    assert "post_norm_learning_rate" not in center
+
+    def changes(failures):
+        random = Random(0)
+        drawn = [draws.vary(center, hp, failures, random) for _ in range(300)]
+        names = center.keys()
+        counts = [sum(one.get(n) != center[n] for n in names) for one in drawn]
+        rates = [
+            abs(math.log(one["learning_rate"] / center["learning_rate"]))
+            for one in drawn
+            if "learning_rate" in one
+        ]
+        assert min(counts) >= 1
+        assert all(
+            "post_norm_warmup_steps" in x for x in drawn if not x["normalize_first"]
+        )
+        return sum(counts) / 300, max(rates)
+
+    (few, near), (many, far) = changes(0), changes(60)
+    assert few < 2.5 < many
+    assert near <= far
+
+
+def test_the_first_trial_is_the_recipe():
+    hp = keras_tuner.HyperParameters()
+    recipe = RECIPES["multi30k"]
+    SPACE.choose(hp, recipe.vocabulary_size)
+    hp.values = draws.vary({}, hp, 0, None)
+    chosen = SPACE.choose(hp, recipe.vocabulary_size)
+    options = chosen.model.options() | {"key_dim": None}
+    assert options == recipe.model.options()
+    for name in ("learning_rate", "warmup_steps", "label_smoothing", "ema_momentum"):
+        assert getattr(chosen, name) == getattr(recipe, name)
+
+
+def test_what_regularizes_goes_half_way_to_the_most():
+    hp = keras_tuner.HyperParameters()
+    hp.Choice("dropout", [0.0, 0.1, 0.2, 0.3])
+    hp.Choice("label_smoothing", [0.0, 0.1])
+    hp.Float("weight_decay", 1e-6, 1e-2, sampling="log")
+    hp.Choice("attention_dropout", ["none", "some"])
+    hp.Int("units", 8, 64)
+    values = {"dropout": 0.0, "label_smoothing": 0.1, "weight_decay": 1e-4}
+    values |= {"attention_dropout": "none", "units": 8}
+    more = draws.regularize(values, hp)
+    assert more.pop("weight_decay") == pytest.approx(1e-3)
+    assert more == {
+        **{"dropout": 0.2, "label_smoothing": 0.1},
+        **{"attention_dropout": "none", "units": 8},
+    }
+    most = draws.regularize({"dropout": 0.3}, hp)
+    assert most == {"dropout": 0.3}
