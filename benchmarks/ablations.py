@@ -47,6 +47,7 @@ ROWS = {
         {},
         "last-weights",
     ),
+    "muon": ({"optimizer": "muon"}, {}, AVERAGED),
     "r-drop": ({**TWO_COPIES, "consistency": 5.0}, {"dropout": 0.3}, AVERAGED),
     "cutoff": ({**TWO_COPIES, "cutoff": 0.05}, {"zero_id": 3}, AVERAGED),
     "views": (

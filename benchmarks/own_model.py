@@ -91,7 +91,7 @@ def load_names(count):
                 known.setdefault(name, set()).add((label, code))
     # Of one language alone, else nobody could tell.
     names = {
-        name: next(iter(found))
+        name: min(found)
         for name, found in known.items()
         if len({label for label, _ in found}) == 1
     }

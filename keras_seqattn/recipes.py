@@ -16,7 +16,6 @@ from keras_seqattn.models.parameters import count_parameters
 from keras_seqattn.models.recurrent import RecurrentConfig
 from keras_seqattn.models.stacks import check_names
 from keras_seqattn.models.transformer import TranslationConfig
-from keras_seqattn.training.optimizers import Muon
 
 CONFIGS = {
     "TranslationTransformer": TranslationConfig,
@@ -66,8 +65,8 @@ class Configuration(Config):
         dtype: Dtype policy of the model; None for Keras's own.
         consistency: Factor of the divergence between two copies of a pair, as
             `MaskedCrossentropy` has it; 0 for none.
-        optimizer: "adam" or, of Keras's own, "muon", which is Adam for all weights but
-            the kernels of two axes, those of the feed-forward layers; or
+        optimizer: "adam"; "muon", which is Adam for all weights but the kernels of
+            feed-forward layers and of attention's projections; or Keras's
             "schedule_free", whose rate stays at its peak once it has risen.
         average_epochs: Number of the last epochs whose weights are averaged; None for
             none. Use at most one of this, `ema_momentum` and "schedule_free".
@@ -196,24 +195,19 @@ class Configuration(Config):
     def _make_optimizer(self, model):
         """Makes the optimizer, with its schedule and its moving average."""
         schedule = training.InverseSquareRoot(self.learning_rate, self.warmup_steps)
-        average = {}
+        average = {"ema_warmup": self.ema_warmup}
         if self.ema_momentum is not None:
-            average = {"use_ema": True, "ema_momentum": self.ema_momentum}
+            average |= {"use_ema": True, "ema_momentum": self.ema_momentum}
         if self.optimizer == "muon":
-            return Muon(
-                schedule,
-                adam_beta_2=0.98,
-                weight_decay=None,
-                adam_weight_decay=None,
-                **average,
-            )
+            # The logits' kernel, where the target's embedding does not serve as it.
+            options = {"adam_beta_2": 0.98, "exclude_layers": ["^output/"]}
+            return training.Muon(schedule, **options, **average)
         if self.optimizer == "schedule_free":
             return keras.optimizers.ScheduleFreeAdamW(
                 self.learning_rate, beta_2=0.98, warmup_steps=self.warmup_steps
             )
         return training.Adam(
             schedule,
-            ema_warmup=self.ema_warmup,
             learning_rate_factors=model.learning_rate_factors(),
             beta_2=0.98,
             **average,

@@ -11,7 +11,7 @@ from keras_seqattn.training.metrics import (
     Perplexity,
     TokenCrossentropy,
 )
-from keras_seqattn.training.optimizers import Adam
+from keras_seqattn.training.optimizers import Adam, Muon
 from keras_seqattn.training.resume import Resume
 from keras_seqattn.training.schedules import InverseSquareRoot, Noam
 from keras_seqattn.training.score import TranslationScore
@@ -22,6 +22,7 @@ __all__ = [
     "InverseSquareRoot",
     "MaskedAccuracy",
     "MaskedCrossentropy",
+    "Muon",
     "Noam",
     "Perplexity",
     "Resume",

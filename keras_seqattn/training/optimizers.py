@@ -1,22 +1,48 @@
-"""Adam: a token's whole gradient, averages from the first step, rates by weight."""
+"""Adam and Muon, whose average of the weights is of use from the first epoch.
 
+Adam takes a token's whole gradient, and learns at a rate by weight; Muon takes steps of
+matrices that are orthogonal.
+"""
+
+import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.annotations import Tensor
+from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.backend.ops import dense
 
+# Of the odd polynomial of a matrix that brings its singular values near to 1: Jordan et
+# al. 2024 chose the coefficients, so that small ones grow fast.
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
-class Refittable(keras.optimizers.Optimizer):
-    """Lets a model whose weights are averaged (`use_ema`) be fit again on JAX.
 
-    Keras gives each weight the array of its average at the end of `fit`. A training
-    step on JAX takes the arrays of all that it updates, and so refuses one that is two.
+class Averaging(keras.optimizers.Optimizer):
+    """What Keras's average of the weights (`use_ema`) lacks, for any of its optimizers.
+
+    A model can be fit again on JAX: Keras gives each weight the array of its average at
+    the end of `fit`, and a training step on JAX, which takes the arrays of all that it
+    updates, refuses one that is two. And with `ema_warmup`, which a class that derives
+    from this one sets, the time averaged over grows with the steps.
     """
+
+    ema_warmup: bool = False
+
+    @property
+    def ema_momentum(self) -> float | Tensor:
+        """Momentum of the moving average: with `ema_warmup` that of the next step."""
+        if not self.ema_warmup or not self.built:
+            return self._ema_momentum
+        step = ops.cast(self.iterations, "float32")
+        return ops.minimum(self._ema_momentum, (1 + step) / (10 + step))
+
+    @ema_momentum.setter
+    def ema_momentum(self, momentum: float) -> None:
+        self._ema_momentum = momentum
 
     def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
         """Applies the averages to the weights at the end of `fit`, as copies."""
@@ -25,14 +51,14 @@ class Refittable(keras.optimizers.Optimizer):
             for variable in var_list:
                 variable.assign(ops.copy(variable))
 
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        config = {"ema_warmup": self.ema_warmup, "ema_momentum": self._ema_momentum}
+        return {**super().get_config(), **config}
+
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class Muon(Refittable, keras.optimizers.Muon):
-    """Keras's Muon, whose model can be fit again."""
-
-
-@keras.saving.register_keras_serializable(package="keras_seqattn")
-class Adam(Refittable, keras.optimizers.Adam):
+class Adam(Averaging, keras.optimizers.Adam):
     """Keras's Adam, the same on every backend.
 
     With `use_ema` a model can be fit again on JAX, as it cannot with Keras's own.
@@ -85,9 +111,7 @@ class Adam(Refittable, keras.optimizers.Adam):
         factors = learning_rate_factors
         arguments.instance("learning_rate_factors", factors, dict, "a dict", True)
         for pattern, factor in (factors or {}).items():
-            try:
-                re.compile(pattern)
-            except (re.error, TypeError):
+            if not _is_expression(pattern):
                 wanted = "a dict by regular expressions"
                 arguments.refuse("learning_rate_factors", factors, wanted)
             arguments.number(f"learning_rate_factors[{pattern!r}]", factor, above=0)
@@ -96,30 +120,13 @@ class Adam(Refittable, keras.optimizers.Adam):
         self.learning_rate_factors = dict(factors or {})
         self._factors = {}  # by the id of a weight
 
-    @property
-    def ema_momentum(self) -> float | Tensor:
-        """Momentum of the moving average: with `ema_warmup` that of the next step."""
-        if not self.ema_warmup or not self.built:
-            return self._ema_momentum
-        step = ops.cast(self.iterations, "float32")
-        return ops.minimum(self._ema_momentum, (1 + step) / (10 + step))
-
-    @ema_momentum.setter
-    def ema_momentum(self, momentum: float) -> None:
-        self._ema_momentum = momentum
-
     def build(self, variables: list[keras.Variable]) -> None:
         """Makes the moments, and learns which weights have a rate of their own."""
         super().build(variables)
         for variable in variables:
             for pattern, factor in self.learning_rate_factors.items():
                 if re.search(pattern, variable.path):
-                    # TensorFlow hands `update_step` its own variable, or a replica's.
-                    value = variable.value
-                    replicas = getattr(value, "values", ())
-                    replicas = replicas if isinstance(replicas, tuple) else ()
-                    ids = map(id, (variable, value, *replicas))
-                    self._factors |= dict.fromkeys(ids, factor)
+                    self._factors |= dict.fromkeys(_ids(variable), factor)
                     break
 
     def update_step(
@@ -133,9 +140,188 @@ class Adam(Refittable, keras.optimizers.Adam):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
+        config = {"learning_rate_factors": self.learning_rate_factors}
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable(package="keras_seqattn")
+class Muon(Averaging):
+    """Takes orthogonal steps of matrices, and steps of Adam of all other weights.
+
+    The step of a kernel, the sum of its gradients so far, each `momentum` times as
+    much as the next, is made orthogonal: of its singular value decomposition `U S V^T`
+    about `U V^T` remains, so that directions in which gradients are small are learnt as
+    well. At the same learning rate it is about as large as one of Adam's.
+
+    A weight is a matrix if its name ends in "kernel" and it has two axes, or three, as
+    the projections of attention have: these are a matrix of the first axis by the other
+    two, or of the first two by the last, whichever is nearer to a square.
+
+    Args:
+        learning_rate: A positive number, or a schedule.
+        momentum: Share of the gradients so far that a step of a matrix keeps, in
+            [0, 1).
+        rms_rate: Root mean square of a matrix's step, in learning rates.
+        exclude_layers: List of regular expressions: a kernel in whose path one of them
+            is found is Adam's, as that of the logits should be.
+        adam_beta_1: Share of the mean of the gradients that a step of Adam keeps.
+        adam_beta_2: The same, of the mean of their squares.
+        epsilon: Added to the root of the latter.
+        ns_steps: Number of Newton-Schulz iterations.
+        ema_warmup: As of `Adam`.
+        **kwargs: Other arguments of `keras.optimizers.Optimizer`.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Example:
+        >>> optimizer = Muon(learning_rate=0.5, exclude_layers=["logits"])
+        >>> weight = keras.Variable([[3.0, 0.0], [0.0, 1.0]], name="kernel")
+        >>> optimizer.apply([keras.ops.array([[0.4, 0.0], [0.0, 0.1]])], [weight])
+        >>> [round(float(value), 1) for value in keras.ops.diagonal(weight)]
+        [2.9, 0.8]
+
+    Reference:
+        Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
+        and, for the step's size, Liu et al. 2025, "Muon is Scalable for LLM Training".
+        `keras.optimizers.Muon` is the same for kernels of two axes. Differs: those of
+        attention, which Keras leaves to Adam, are matrices too.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
+        momentum: float = 0.95,
+        rms_rate: float = 0.2,
+        exclude_layers: Sequence[str] = (),
+        adam_beta_1: float = 0.9,
+        adam_beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        ns_steps: int = 5,
+        ema_warmup: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if not callable(learning_rate):
+            arguments.number("learning_rate", learning_rate, least=0)
+        super().__init__(learning_rate, **kwargs)
+        self.momentum = arguments.fraction("momentum", momentum)
+        self.rms_rate = arguments.number("rms_rate", rms_rate, above=0)
+        wanted = "a list of regular expressions"
+        given = arguments.sequence("exclude_layers", exclude_layers, wanted)
+        if not all(map(_is_expression, given)):
+            arguments.refuse("exclude_layers", exclude_layers, wanted)
+        self.exclude_layers = list(given)
+        self.adam_beta_1 = arguments.fraction("adam_beta_1", adam_beta_1)
+        self.adam_beta_2 = arguments.fraction("adam_beta_2", adam_beta_2)
+        self.epsilon = arguments.number("epsilon", epsilon, above=0)
+        self.ns_steps = arguments.positive_integer("ns_steps", ns_steps)
+        self.ema_warmup = arguments.boolean("ema_warmup", ema_warmup)
+        self._slots = {}  # momentum and velocity, None of a matrix, by a weight's id
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Makes the momentum of each weight, and the velocity of those of Adam."""
+        if self.built:
+            return
+        super().build(variables)
+        make = self.add_variable_from_reference
+        for variable in variables:
+            momentum, velocity = make(variable, name="momentum"), None
+            if not self.is_matrix(variable):
+                velocity = make(variable, name="velocity")
+            self._slots |= dict.fromkeys(_ids(variable), (momentum, velocity))
+
+    def is_matrix(self, variable: keras.Variable) -> bool:
+        """Returns whether the steps of a weight are orthogonal.
+
+        Args:
+            variable: A weight of a model.
+
+        Returns:
+            A bool.
+        """
+        if not variable.name.endswith("kernel") or len(variable.shape) not in (2, 3):
+            return False
+        return not any(re.search(each, variable.path) for each in self.exclude_layers)
+
+    def update_step(
+        self, gradient: Any, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
+        """Updates one weight and what is kept of its gradients."""
+        momentum, velocity = self._slots[id(variable)]
+        gradient = ops.cast(dense(gradient), variable.dtype)
+        rate = ops.cast(learning_rate, variable.dtype)
+        if velocity is not None:
+            step = self._adam_step(gradient, momentum, velocity)
+        else:
+            self.assign(momentum, self.momentum * momentum + gradient)
+            step = self._orthogonal(self.momentum * momentum + gradient)
+        self.assign_sub(variable, rate * step)
+
+    def _adam_step(self, gradient, momentum, velocity):
+        """Updates the moments, and returns the step of Adam at a rate of 1."""
+        count = ops.cast(self.iterations + 1, gradient.dtype)
+        beta_1, beta_2 = self.adam_beta_1, self.adam_beta_2
+        self.assign_add(momentum, (gradient - momentum) * (1 - beta_1))
+        self.assign_add(velocity, (ops.square(gradient) - velocity) * (1 - beta_2))
+        factor = ops.sqrt(1 - ops.power(beta_2, count)) / (1 - ops.power(beta_1, count))
+        return factor * momentum / (ops.sqrt(velocity) + self.epsilon)
+
+    def _orthogonal(self, kernel):
+        """Returns the orthogonal part of a kernel, its root mean square `rms_rate`."""
+        rows, columns = matrix_shape(kernel.shape)
+        matrix = ops.reshape(kernel, (rows, columns))
+        matrix = ops.transpose(matrix) if rows > columns else matrix
+        matrix = matrix / (ops.norm(matrix) + 1e-7)  # no singular value above 1
+        first, third, fifth = NEWTON_SCHULZ
+        for _ in range(self.ns_steps):
+            square = matrix @ ops.transpose(matrix)
+            square = third * square + fifth * square @ square
+            matrix = first * matrix + square @ matrix
+        matrix = ops.transpose(matrix) if rows > columns else matrix
+        size = self.rms_rate * math.sqrt(max(rows, columns))
+        return ops.reshape(size * matrix, kernel.shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
-            "ema_warmup": self.ema_warmup,
-            "ema_momentum": self._ema_momentum,
-            "learning_rate_factors": self.learning_rate_factors,
+            "momentum": self.momentum,
+            "rms_rate": self.rms_rate,
+            "exclude_layers": self.exclude_layers,
+            "adam_beta_1": self.adam_beta_1,
+            "adam_beta_2": self.adam_beta_2,
+            "epsilon": self.epsilon,
+            "ns_steps": self.ns_steps,
         }
+
+
+def matrix_shape(shape: Shape) -> tuple[int, int]:
+    """Returns the rows and columns of a kernel of two or three axes as a matrix.
+
+    Example:
+        >>> matrix_shape((128, 4, 32)), matrix_shape((4, 32, 128))
+        ((128, 128), (128, 128))
+    """
+    cuts = range(1, len(shape))
+    shapes = [(math.prod(shape[:cut]), math.prod(shape[cut:])) for cut in cuts]
+    return min(shapes, key=lambda each: max(each) / min(each))
+
+
+def _is_expression(pattern):
+    """Returns whether a pattern is a regular expression."""
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError):
+        return False
+    return True
+
+
+def _ids(variable):
+    """Returns the ids of what `update_step` may be handed for a weight.
+
+    TensorFlow hands it its own variable, or that of a replica.
+    """
+    value = variable.value
+    replicas = getattr(value, "values", ())
+    replicas = replicas if isinstance(replicas, tuple) else ()
+    return map(id, (variable, value, *replicas))

@@ -32,7 +32,6 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from operator import lt
 from typing import Any
 
 from keras_seqattn.annotations import Path
@@ -49,10 +48,10 @@ TIMED = slice(1, 4)
 # Rung to which the first trial goes before others begin, and new runs for which
 # the others' share must have the time.
 FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
-# Epochs without a better one after which a run is as good as it gets; or half of
-# those up to the best one, if that is more. So many of them, each worse than the one
-# before, are enough.
-PATIENCE, WORSE_IN_A_ROW = 8, 5
+# Epochs without a better one after which a run is as good as it gets; or as many as
+# those up to the best one, if that is more: where a score is noisy, as an accuracy is,
+# several epochs are no better by chance alone, and even worse one after another.
+PATIENCE = 8
 # A run overfits so many epochs after the validation's loss was lowest; one that went on
 # from no other, as soon as the training's loss is lower by this share of it.
 RISING, APART = 4, 0.25
@@ -368,16 +367,13 @@ def tips(known: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def has_settled(record: TrialRecord) -> bool:
-    """Returns whether a run's best epoch is long past, or it gets ever worse.
+    """Returns whether a run's best epoch is long past.
 
     Epochs of both directions are no sign of it.
     """
     best = record.best_epoch or 0
     begin = max(best, record.bidirectional_epochs)
-    since = [abs(epoch["score"] - record.score) for epoch in record.epochs[begin:]]
-    worse = since[-WORSE_IN_A_ROW:]
-    falls = len(worse) == WORSE_IN_A_ROW and all(map(lt, worse, worse[1:]))
-    return falls or len(record.epochs) - begin >= max(PATIENCE, best / 2)
+    return len(record.epochs) - begin >= max(PATIENCE, best)
 
 
 def has_overfit(record: TrialRecord) -> bool:

@@ -1,12 +1,12 @@
-"""Our Adam is Keras's, whatever runs it."""
+"""Our Adam is Keras's, whatever runs it, and so is Muon, but for three axes."""
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn.training import Adam
-from keras_seqattn.training.optimizers import Muon
+import keras_seqattn as ks
+from keras_seqattn.training import Adam, Muon
 
 rng = np.random.default_rng(0)
 X, IDS = rng.normal(size=(8, 5)), rng.integers(0, 7, 8)
@@ -175,3 +175,108 @@ def test_a_model_with_averages_can_be_fit_again(cls):
         for weight, average in zip(model.weights, averages, strict=True):
             np.testing.assert_array_equal(*map(ops.convert_to_numpy, (weight, average)))
     assert losses[0] > losses[-1]
+
+
+MUON = {"learning_rate": 0.01, "adam_beta_2": 0.98, "epsilon": 1e-6, "name": "muon"}
+DENSE = (5, 8), (8, 3)  # as the kernels of feed-forward layers
+
+
+@pytest.mark.parametrize("shape", DENSE)
+def test_muon_is_that_of_keras_where_a_kernel_has_two_axes(shape):
+    kernels = [keras.Variable(ops.ones(shape), name="kernel") for _ in range(2)]
+    biases = [keras.Variable(ops.ones(shape[1:]), name="bias") for _ in range(2)]
+    of_keras = {**MUON, "weight_decay": None, "adam_weight_decay": None}
+    optimizers = Muon(**MUON), keras.optimizers.Muon(**of_keras)
+    for _ in range(4):
+        gradients = [
+            ops.array(rng.normal(size=x), "float32") for x in (shape, shape[1:])
+        ]
+        for optimizer, *weights in zip(optimizers, kernels, biases, strict=True):
+            optimizer.apply(gradients, weights)
+    for ours, theirs in (kernels, biases):
+        ours, theirs = map(ops.convert_to_numpy, (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "matrix"), [((6, 2, 3), (6, 6)), ((2, 3, 6), (6, 6)), ((8, 2, 2), (8, 4))]
+)
+def test_the_kernel_of_a_projection_is_a_matrix(shape, matrix):
+    gradient = rng.normal(size=shape)
+    weights = [keras.Variable(np.zeros(x), name="kernel") for x in (shape, matrix)]
+    for weight in weights:
+        step = ops.array(gradient.reshape(weight.shape), "float32")
+        Muon(**MUON).apply([step], [weight])
+    one, two = map(ops.convert_to_numpy, weights)
+    np.testing.assert_allclose(one.reshape(matrix), two, rtol=1e-5, atol=1e-7)
+    values = np.linalg.svd(two, compute_uv=False)
+    largest = 0.01 * 0.2 * np.sqrt(max(matrix))
+    assert (values > 0.6 * largest).all()
+    assert (values < 1.3 * largest).all()
+    left, _, right = np.linalg.svd(-gradient.reshape(matrix), full_matrices=False)
+    assert np.sum(left @ right * two) > 0.9 * np.linalg.norm(two) * np.sqrt(len(values))
+
+
+def test_muon_knows_matrices_by_their_names():
+    optimizer = Muon(exclude_layers=["logits", "^output/"])
+    for path, shape, expected in (
+        ("dense/kernel", (4, 3), True),
+        ("rnn/recurrent_kernel", (4, 3), True),
+        ("attention/query/kernel", (4, 2, 2), True),
+        ("convolution/kernel", (3, 3, 4, 4), False),
+        ("embedding/embeddings", (4, 3), False),
+        ("dense/bias", (3,), False),
+        ("output/kernel", (4, 3), False),
+        ("feed_forward/output/kernel", (4, 3), True),
+        ("model/logits/kernel", (4, 3), False),
+    ):
+        weight = keras.Variable(np.zeros(shape), name=path.rpartition("/")[2])
+        weight._path = path
+        assert optimizer.is_matrix(weight) == expected, path
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_muon_trains_and_is_restored(jit_compile, tmp_path):
+    if jit_compile and keras.backend.backend() == "torch":
+        pytest.skip("torch compiles by Dynamo")
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6, 8))
+    attended = ks.layers.MultiHeadAttention(2, 4)(inputs, inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(attended))
+    options = {"use_ema": True, "ema_momentum": 0.8, "ema_warmup": True}
+    model.compile(Muon(0.01, **options), "mse", jit_compile=jit_compile)
+    x, y = rng.normal(size=(16, 6, 8)), np.ones((16, 6, 1))
+    losses = model.fit(x, y, batch_size=8, epochs=6, verbose=0).history["loss"]
+    assert losses[-1] < 0.5 * losses[0]
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.optimizer.get_config() == model.optimizer.get_config()
+    for each in (model, again):
+        each.fit(x, y, batch_size=8, epochs=1, shuffle=False, verbose=0)
+    for one, other in zip(model.weights, again.weights, strict=True):
+        one, other = map(ops.convert_to_numpy, (one, other))
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.backends("tensorflow")
+def test_replicas_train_by_muon_too():
+    import tensorflow as tf
+
+    options = {"jit_compile": False, "beta_2": None, "adam_beta_2": 0.98}
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        ours = trained(lambda beta_2, **kwargs: Muon(**kwargs), **options)
+    alone = trained(lambda beta_2, **kwargs: Muon(**kwargs), **options)
+    for name, expected in alone.items():
+        np.testing.assert_allclose(ours[name], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"momentum": 1.0}, {"rms_rate": 0.0}, {"ns_steps": 0}, {"learning_rate": -1.0}]
+    + [{"exclude_layers": x} for x in ("output", ["("], [2])]
+    + [{"adam_beta_1": 1.0}, {"adam_beta_2": -0.1}, {"epsilon": 0.0}],
+)
+def test_bad_options_of_muon_are_refused(given):
+    (name,) = given
+    with pytest.raises(ValueError, match=f"`{name}` must be .*Received: {name}="):
+        Muon(**given)
