@@ -28,6 +28,7 @@ from benchmarks.tuning import add_corpus_options
 MODULE = "benchmarks.ablations"
 EPOCHS, BEAMS, LENGTH_PENALTY = 25, 5, 1.2
 LONGER = {
+    "optimizer": "adam",
     "batch_tokens": 4096,
     "learning_rate": 0.004,
     "warmup_steps": 1000,

@@ -466,6 +466,10 @@ CASES = {
         case(training.Adam, 0.01, beta_2=0.98, name="ours", inputs=(X, X)),
         case(training.Adam, 0.01, True, use_ema=True, inputs=(X, X)),
     ],
+    "training.Muon": [
+        case(training.Muon, 0.01, adam_beta_2=0.98, name="ours", inputs=(X, X)),
+        case(training.Muon, 0.01, ema_warmup=True, use_ema=True, inputs=(X, X)),
+    ],
     "training.InverseSquareRoot": [
         case(training.InverseSquareRoot, 0.01, 100, inputs=(np.array(250),))
     ],

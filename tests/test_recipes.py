@@ -39,8 +39,10 @@ def test_a_recipe_is_read_from_json_and_as_early_versions_wrote_it(name):
     written = json.loads(json.dumps(dataclasses.asdict(recipe)))
     assert Recipe.from_dict(written) == recipe
     golden = pathlib.Path(__file__).parent / "golden" / "recipes-0.1.0.json"
-    early = json.loads(golden.read_text())
-    assert Recipe.from_dict(early.get(name, written)) == recipe
+    early = Recipe.from_dict(json.loads(golden.read_text()).get(name, written))
+    if name == "multi30k":  # which was trained by Adam then
+        recipe = dataclasses.replace(recipe, optimizer="adam", ema_warmup=False)
+    assert early == recipe
 
 
 @pytest.mark.parametrize("lengths", [(), (8, 4), (8, 8), [8, 0]])
