@@ -179,7 +179,7 @@ class Muon(Averaging):
         >>> weight = keras.Variable([[3.0, 0.0], [0.0, 1.0]], name="kernel")
         >>> optimizer.apply([keras.ops.array([[0.4, 0.0], [0.0, 0.1]])], [weight])
         >>> [round(float(value), 1) for value in keras.ops.diagonal(weight)]
-        [2.9, 0.8]
+        [2.9, 0.9]
 
     Reference:
         Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
@@ -226,22 +226,9 @@ class Muon(Averaging):
         make = self.add_variable_from_reference
         for variable in variables:
             momentum, velocity = make(variable, name="momentum"), None
-            if not self.is_matrix(variable):
+            if not is_matrix(variable, self.exclude_layers):
                 velocity = make(variable, name="velocity")
             self._slots |= dict.fromkeys(_ids(variable), (momentum, velocity))
-
-    def is_matrix(self, variable: keras.Variable) -> bool:
-        """Returns whether the steps of a weight are orthogonal.
-
-        Args:
-            variable: A weight of a model.
-
-        Returns:
-            A bool.
-        """
-        if not variable.name.endswith("kernel") or len(variable.shape) not in (2, 3):
-            return False
-        return not any(re.search(each, variable.path) for each in self.exclude_layers)
 
     def update_step(
         self, gradient: Any, variable: keras.Variable, learning_rate: Tensor
@@ -293,6 +280,13 @@ class Muon(Averaging):
             "epsilon": self.epsilon,
             "ns_steps": self.ns_steps,
         }
+
+
+def is_matrix(variable: keras.Variable, exclude_layers: Sequence[str] = ()) -> bool:
+    """Returns whether Muon's steps of a weight are orthogonal."""
+    if not variable.name.endswith("kernel") or len(variable.shape) not in (2, 3):
+        return False
+    return not any(re.search(each, variable.path) for each in exclude_layers)
 
 
 def matrix_shape(shape: Shape) -> tuple[int, int]:
