@@ -178,8 +178,8 @@ class Muon(Averaging):
         >>> optimizer = Muon(learning_rate=0.5, exclude_layers=["logits"])
         >>> weight = keras.Variable([[3.0, 0.0], [0.0, 1.0]], name="kernel")
         >>> optimizer.apply([keras.ops.array([[0.4, 0.0], [0.0, 0.1]])], [weight])
-        >>> [round(float(value), 1) for value in keras.ops.diagonal(weight)]
-        [2.9, 0.9]
+        >>> keras.ops.convert_to_numpy(weight).diagonal().round(1)
+        array([2.9, 0.9], dtype=float32)
 
     Reference:
         Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
