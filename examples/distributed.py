@@ -32,8 +32,8 @@ from jax.experimental import multihost_utils
 
 import keras_seqattn as ks
 
-# Seconds after which a process that shows no sign of life is taken for dead, and for
-# which the others wait for it at the end.
+# Seconds after which a process without a heartbeat is taken for dead, and for which the
+# others wait for it at the end.
 SILENCE, PATIENCE = 20, 30
 
 

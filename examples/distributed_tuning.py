@@ -12,7 +12,7 @@ and on each of the others, as often as each has devices:
     KERASTUNER_TUNER_ID=worker0 python examples/distributed_tuning.py /shared/study
 
 The names of workers are yours, each its own; that of the chief holds "chief". A worker
-that shows no sign of life for a minute gives its trial to another, which goes on from
+that has no heartbeat for a minute gives its trial to another, which goes on from
 the last epoch; the chief ends with the study. Whatever died, the same commands go on.
 The chief's port is open to whoever can reach it: keep it in a network of your own.
 

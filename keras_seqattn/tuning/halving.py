@@ -135,7 +135,7 @@ class Standing:
     """
 
     def __init__(self, plan: Plan, known: Sequence[TrialRecord]) -> None:
-        self._plan, self._known, self._runs = plan, known, tips(known)
+        self._plan, self._known, self._runs = plan, known, latest_records(known)
         self._is_timed = math.isfinite(plan.seconds)
         # Those that have shown their speed, the first trial before others.
         self._timed = [record for record in known if record.epochs[TIMED]]
@@ -356,7 +356,7 @@ class Standing:
         return others + cost > time
 
 
-def tips(known: Sequence[TrialRecord]) -> list[TrialRecord]:
+def latest_records(known: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Returns, of each run that counts, the record that holds all its epochs."""
     continued = {record.continued_from for record in known}
     return [

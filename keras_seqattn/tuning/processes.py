@@ -1,10 +1,10 @@
 """A chief and its workers: KerasTuner's own, started and watched on this machine.
 
 The chief holds the oracle, the workers ask it for trials over KerasTuner's connection.
-KerasTuner's chief waits for ever for a worker that died. Here each worker shows a sign
-of life, a file in the study's folder that it touches, and the chief gives the trial of
-one that shows none to the next that asks. So it goes over several machines too, which
-share the folder.
+KerasTuner's chief waits for ever for a worker that died. Here each worker has a
+heartbeat, a file in the study's folder that it writes again and again, and the chief
+gives the trial of a worker whose file stays the same to the next that asks. So it works
+over several machines too, which share the folder.
 """
 
 import collections
@@ -26,62 +26,63 @@ from keras_seqattn.tuning.clock import repeating
 from keras_seqattn.tuning.settings import Settings
 
 ADDRESS = "127.0.0.1"
-TOUCH_SECONDS = 2.0  # between two signs of life
-CHECK_SECONDS = 1.0  # between two roll calls, and two looks at the processes
-# Roll calls that a worker may miss, and that one may whose file was removed. They are
-# counted, not timed: a machine that sleeps with all its processes declares none dead.
+BEAT_SECONDS = 2.0  # between two heartbeats
+CHECK_SECONDS = 1.0  # between two checks of the heartbeats, and of the processes
+# Checks without a new heartbeat after which a worker is dead, and after which one is
+# whose file was removed. They are counted, not timed: a machine that sleeps with all
+# its processes declares none dead.
 PATIENCE, PATIENCE_GONE = 60, 3
-# Deaths of one worker, and of those the ones before it showed a sign of life.
-MOST_DEATHS, MOST_STILLBORN = 20, 2
+# Deaths of one worker, and of those the ones before its first heartbeat.
+MOST_DEATHS, MOST_EARLY_DEATHS = 20, 2
 FATAL = 3  # exit status of a worker that must not be started again
 
 
 @contextlib.contextmanager
-def sign_of_life(directory, tuner_id=None):
-    """Touches a worker's file for as long as the block lasts, and yields its path.
+def heartbeat(directory, tuner_id=None):
+    """Writes a worker's file for as long as the block lasts, and yields its path.
 
     The worker is the one that is named, or that of KerasTuner's variable.
     """
-    path = _sign(directory, tuner_id or os.environ["KERASTUNER_TUNER_ID"])
+    path = _heartbeat_file(directory, tuner_id or os.environ["KERASTUNER_TUNER_ID"])
     path.parent.mkdir(exist_ok=True)
 
-    def touch():
+    def beat():
         path.write_text(repr(time.time()))
 
-    touch()
+    beat()
     try:
-        with repeating(TOUCH_SECONDS, touch):
+        with repeating(BEAT_SECONDS, beat):
             yield path
     finally:
         path.unlink(missing_ok=True)
 
 
-class Rollcall:
-    """Releases from an oracle the workers that show no sign of life any more."""
+class Heartbeats:
+    """Releases from an oracle the workers that have no heartbeat any more."""
 
     def __init__(self, directory: pathlib.Path, oracle: Any) -> None:
         self._directory, self._oracle = directory, oracle
         self._seen, self._missed = {}, collections.Counter()
 
-    def call(self) -> None:
-        """Calls all workers once."""
+    def check(self) -> None:
+        """Looks at the file of each worker once."""
         for name in sorted(self._oracle.workers):
-            sign = None
+            beat = None
             with contextlib.suppress(OSError):
-                sign = _sign(self._directory, name).read_text()
-            if sign is not None and sign != self._seen.get(name):
-                self._seen[name], self._missed[name] = sign, 0
+                beat = _heartbeat_file(self._directory, name).read_text()
+            if beat is not None and beat != self._seen.get(name):
+                self._seen[name], self._missed[name] = beat, 0
                 continue
             self._missed[name] += 1
             # A new file may take its time to be seen on another machine.
-            gone = sign is None and name in self._seen
+            gone = beat is None and name in self._seen
             if self._missed[name] >= (PATIENCE_GONE if gone else PATIENCE):
                 self._oracle.release(name)
                 self._seen.pop(name, None)
                 del self._missed[name]
 
 
-def _sign(directory, tuner_id):
+def _heartbeat_file(directory, tuner_id):
     return pathlib.Path(directory) / "workers" / tuner_id
 
 
@@ -91,43 +92,44 @@ def run(settings: Settings) -> None:
     A worker that dies is started again; its trial goes on from its last epoch.
     """
     names = [f"worker{number}" for number in range(settings.workers)]
-    with Family(settings) as family:
-        family.start("chief")
+    with ProcessGroup(settings) as group:
+        group.start("chief")
         for name in names:
-            _sign(settings.directory, name).unlink(missing_ok=True)
-            family.start(name)
-        _supervise(family, settings.directory, names)
+            _heartbeat_file(settings.directory, name).unlink(missing_ok=True)
+            group.start(name)
+        _supervise(group, settings.directory, names)
 
 
-def _supervise(family, directory, names):
+def _supervise(group, directory, names):
     """Waits for the workers to end, and starts again those that died."""
-    deaths, stillborn = collections.Counter(), collections.Counter()
+    deaths, early_deaths = collections.Counter(), collections.Counter()
     running, ended = set(names), False
     while running:
         time.sleep(CHECK_SECONDS)
-        chief = family.status("chief")
+        chief = group.status("chief")
         if chief not in (None, 0):
             raise RuntimeError(f"The chief died with status {chief}; run it again.")
         for name in sorted(running):
-            status, sign = family.status(name), _sign(directory, name)
+            status, file = group.status(name), _heartbeat_file(directory, name)
             if status is None:
                 continue
             if status == FATAL:
                 raise RuntimeError("The study cannot go on: a worker has said why.")
             deaths[name] += status != 0
-            stillborn[name] += not sign.exists()
-            sign.unlink(missing_ok=True)
-            hopeless = deaths[name] > MOST_DEATHS or stillborn[name] > MOST_STILLBORN
-            if status == 0 or hopeless or chief is not None:
+            early_deaths[name] += not file.exists()
+            file.unlink(missing_ok=True)
+            too_many = deaths[name] > MOST_DEATHS
+            too_many = too_many or early_deaths[name] > MOST_EARLY_DEATHS
+            if status == 0 or too_many or chief is not None:
                 running.remove(name)
                 ended = ended or status == 0
             else:
-                family.start(name)
+                group.start(name)
     if not ended:
         raise RuntimeError(f"All workers died, each {dict(deaths)} times.")
 
 
-class Family:
+class ProcessGroup:
     """The processes of a study, which live no longer than the block that makes them."""
 
     def __init__(self, settings: Settings) -> None:

@@ -198,12 +198,12 @@ def run(settings: Settings) -> None:
     tuner = Tuner(settings)
     with contextlib.ExitStack() as stack:
         if is_worker():
-            stack.enter_context(processes.sign_of_life(settings.directory))
+            stack.enter_context(processes.heartbeat(settings.directory))
         else:
             stack.enter_context(settings.clock)
         if is_chief():
-            rollcall = processes.Rollcall(settings.directory, tuner.oracle)
-            stack.enter_context(repeating(processes.CHECK_SECONDS, rollcall.call))
+            heartbeats = processes.Heartbeats(settings.directory, tuner.oracle)
+            stack.enter_context(repeating(processes.CHECK_SECONDS, heartbeats.check))
         stack.enter_context(contextlib.suppress(OutOfTime))
         tuner.search()
 

@@ -140,8 +140,10 @@ class Pausing(training.Resume):
             self.model.stop_training = True
 
 
-def is_hopeless(record: TrialRecord, others: list[TrialRecord], direction: str) -> bool:
-    """Returns by the median rule whether a trial is not worth its next epochs.
+def is_below_median(
+    record: TrialRecord, others: list[TrialRecord], direction: str
+) -> bool:
+    """Returns by the median stopping rule whether a trial is to end.
 
     It is where its best score so far is worse than the median, over the other trials,
     of their best scores up to the same epoch; never in the first epochs or among few
@@ -166,7 +168,7 @@ def is_hopeless(record: TrialRecord, others: list[TrialRecord], direction: str) 
 
 
 @contextlib.contextmanager
-def failures_told() -> Iterator[None]:
+def failures_as_ends() -> Iterator[None]:
     """Turns what ends a trial, but not the search, into `TrialEnded`."""
     try:
         yield

@@ -80,7 +80,7 @@ class Tuner(keras_tuner.Tuner):
 
     def _run(self, hp, record):
         try:
-            with trials.failures_told():
+            with trials.failures_as_ends():
                 ended_early = self._train(hp, record)
             self._end(record, *self._outcome(record, ended_early))
         except trials.TrialEnded as ended:
@@ -135,17 +135,17 @@ class Tuner(keras_tuner.Tuner):
             warm.start(model, record, settings)
             record.save()
         epochs = hp.values.get("tuner/epochs", settings.epochs)
-        is_done = self._is_hopeless
+        is_done = self._is_below_median
         if settings.plan is not None:
             is_done = settings.plan.pauses(hp.values[halving.RUNG], settings.directory)
         return trials.fit(model, hp, settings, record, epochs, is_done)
 
-    def _is_hopeless(self, record):
+    def _is_below_median(self, record):
         settings = self._settings
         if not settings.prune:
             return False
         others = records.load_records(settings.directory)
-        return trials.is_hopeless(record, others, settings.objective.direction)
+        return trials.is_below_median(record, others, settings.objective.direction)
 
     def finish(self) -> None:
         """Trains the best trials on, in place, while there is time and they get better.
@@ -183,7 +183,7 @@ class Tuner(keras_tuner.Tuner):
         model = self.hypermodel.build(hp)
         is_over = False
         try:
-            with trials.failures_told():
+            with trials.failures_as_ends():
                 trials.fit(
                     model, hp, settings, record, MOST_EPOCHS, halving.has_settled
                 )

@@ -1,4 +1,4 @@
-"""Workers that show no sign of life lose their trials; the others wait for them."""
+"""Workers without a heartbeat lose their trials; the others wait for them."""
 
 import types
 
@@ -50,18 +50,18 @@ def end(oracle, trial):
 
 
 def test_the_trial_of_a_dead_worker_goes_to_another(oracle, tmp_path):
-    rollcall = processes.Rollcall(tmp_path, oracle)
-    with processes.sign_of_life(tmp_path, "worker0"):
+    heartbeats = processes.Heartbeats(tmp_path, oracle)
+    with processes.heartbeat(tmp_path, "worker0"):
         lost = oracle.create_trial("worker0")
-    with processes.sign_of_life(tmp_path, "worker1") as alive:
-        rollcall.call()
+    with processes.heartbeat(tmp_path, "worker1") as alive:
+        heartbeats.check()
         kept = oracle.create_trial("worker1")
         end(oracle, kept)
         assert oracle.create_trial("worker1").status == "IDLE"  # it may be needed
         for number in range(processes.PATIENCE - 1):  # one was missed above
             assert oracle.workers == {"worker0", "worker1"}, number
             alive.write_text(str(number))
-            rollcall.call()
+            heartbeats.check()
         assert oracle.workers == {"worker1"}
         taken = oracle.create_trial("worker1")
         assert (taken.trial_id, taken.status) == (lost.trial_id, "RUNNING")
@@ -71,13 +71,13 @@ def test_the_trial_of_a_dead_worker_goes_to_another(oracle, tmp_path):
 
 
 def test_one_that_said_goodbye_is_not_waited_for(oracle, tmp_path):
-    rollcall = processes.Rollcall(tmp_path, oracle)
-    with processes.sign_of_life(tmp_path, "worker0"):
+    heartbeats = processes.Heartbeats(tmp_path, oracle)
+    with processes.heartbeat(tmp_path, "worker0"):
         oracle.create_trial("worker0")
-        rollcall.call()
+        heartbeats.check()
     for _ in range(processes.PATIENCE_GONE):
         assert oracle.workers == {"worker0"}
-        rollcall.call()
+        heartbeats.check()
     assert oracle.workers == set()
 
 

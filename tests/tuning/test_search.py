@@ -158,7 +158,7 @@ def test_a_trial_that_fails_is_noted_and_the_search_goes_on(
     ],
 )
 def test_what_backends_say_of_memory_is_understood(message, status):
-    with pytest.raises(trials.TrialEnded) as ended, trials.failures_told():
+    with pytest.raises(trials.TrialEnded) as ended, trials.failures_as_ends():
         raise RuntimeError(message)
     assert ended.value.status == status
 
@@ -299,17 +299,17 @@ def test_the_clock_goes_on_where_it_stopped(tmp_path):
     assert settings.Clock(tmp_path, limit=0.01).is_over()
 
 
-def test_hopeless_trials_end_early():
+def test_trials_below_the_median_end_early():
     def record(number, *scores):
         epochs = [{"score": score} for score in scores]
         return records.TrialRecord(str(number), epochs=epochs)
 
     others = [record(i, 5.0, 4.0 + i) for i in range(1, 5)]  # medians 5 and 5 at most
-    assert trials.is_hopeless(record(9, 6.0, 5.5), others, "min")
-    assert not trials.is_hopeless(record(9, 6.0, 4.0), others, "min")
-    assert not trials.is_hopeless(record(9, 6.0), others, "min")  # too early
-    assert not trials.is_hopeless(record(9, 6.0, 5.5), others[:3], "min")  # too few
-    assert trials.is_hopeless(record(9, 1.0, 2.0), others, "max")
+    assert trials.is_below_median(record(9, 6.0, 5.5), others, "min")
+    assert not trials.is_below_median(record(9, 6.0, 4.0), others, "min")
+    assert not trials.is_below_median(record(9, 6.0), others, "min")  # too early
+    assert not trials.is_below_median(record(9, 6.0, 5.5), others[:3], "min")  # too few
+    assert trials.is_below_median(record(9, 1.0, 2.0), others, "max")
 
 
 def test_progress_says_what_is_left(study, capsys):
