@@ -144,10 +144,10 @@ class Decoder:
         batch_size, length = ops.shape(mask)[0], mask.shape[1]
         caches = []
         # The first step writes the prompt's last column again, hence - 1.
-        room = length - 1 + max_length
+        capacity = length - 1 + max_length
         last = x[:, -1]
         for block in self.stack.blocks:
-            cache = block.initial_cache(batch_size, width, room)
+            cache = block.initial_cache(batch_size, width, capacity)
             x, cache = block.prefill(x, cache, width, target_mask=mask)
             caches.append(cache)
         generated = ops.ones((batch_size, max_length - 1), "bool")
@@ -158,7 +158,7 @@ class Decoder:
             "mask": ops.concatenate([mask, generated], axis=1),
             "caches": caches,
         }
-        beam = {"ancestry": initial_ancestry(batch_size, width, room)}
+        beam = {"ancestry": initial_ancestry(batch_size, width, capacity)}
         shared = self._project.shared()
         return {"beam": beam, "sentence": sentence, "shared": shared}
 

@@ -61,7 +61,8 @@ class EncoderModel(stacks.Configured, keras.Model):
         norm: "layer" or "rms".
         normalize_first: Pre-norm (True), with a norm after the stack, or post-norm.
         attention: A dict of further `MultiHeadAttention` arguments.
-        max_length: Longest text that the model takes; None for no limit.
+        max_length: Number of learned positions, which is the longest text; None with
+            other positions, which have no limit.
         pad_id: The id that fills a batch.
         activation_dropout: Fraction of the feed-forwards' hidden layers dropped while
             training.

@@ -238,8 +238,8 @@ class LanguageModel(stacks.Configured, keras.Model):
         """Reads the prompts in one pass.
 
         Args:
-            memory: What `encode` gave.
-            max_length: Number of steps the caches have room for.
+            memory: What `encode` returned.
+            max_length: Number of steps the caches have capacity for.
             width: Number of beams W a prompt.
 
         Returns:
@@ -258,7 +258,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         Args:
             token_ids: Int32 tensor `(B, W)`, the token at `index` of each beam; at 0
                 the last of the prompt stands, whatever is given.
-            state: What `initial_state` or the step before gave.
+            state: What `initial_state` or the step before returned.
             index: Number of tokens generated so far, a scalar int32 tensor.
 
         Returns:
@@ -297,7 +297,7 @@ class LanguageModel(stacks.Configured, keras.Model):
 
         Args:
             token_ids: Int32 tensor `(B, T)`; padding stands at the end of a text.
-            memory: What `initial_memory` or the segment before gave; empty when None.
+            memory: What `initial_memory` or the segment before returned; None: empty.
             training: Whether to drop.
 
         Returns:

@@ -18,7 +18,7 @@ def count_parameters(**options: Any) -> int:
 
     Args:
         **options: Arguments of `TranslationTransformer`; `positions` by name, and no
-            `attention`.
+            `attention` or `decoder_attention`.
 
     Returns:
         What `count_params` of the model gives.
@@ -42,15 +42,16 @@ def count_parameters(**options: Any) -> int:
             "`max_length` must be given for learned positions. "
             "Received: max_length=None."
         )
-    if config.attention is not None:
-        raise ValueError(
-            "`attention` must be None for its weights to be counted. "
-            f"Received: attention={config.attention!r}."
-        )
+    for name in ("attention", "decoder_attention"):
+        if getattr(config, name) is not None:
+            raise ValueError(
+                f"`{name}` must be None for its weights to be counted. "
+                f"Received: {name}={getattr(config, name)!r}."
+            )
     encoder_layers, decoder_layers = config.encoder_layers, config.decoder_layers
     if config.share_layers:
         encoder_layers = decoder_layers = 1
-    norm = config.model_dim * (2 if config.norm == "layer" else 1)
+    norm = _norm(config)
     cross = _attention(config) + norm
     self_attention = cross + _relative_bias(config)
     feed_forward = _feed_forward(config) + norm
@@ -63,26 +64,37 @@ def count_parameters(**options: Any) -> int:
     )
 
 
+def _norm(config: TranslationConfig) -> int:
+    """Counts the scale (D,) of a norm, and the shift of layer norm."""
+    return config.model_dim * (2 if config.norm == "layer" else 1)
+
+
 def _embeddings(config: TranslationConfig) -> int:
-    """Counts the tables of tokens (V, D) and of learned positions (L, D)."""
+    """Counts the tables of tokens (V, D) and of learned positions (L, D).
+
+    Also their norms, and the bias (V,) of the logits.
+    """
     source, target = config.source_vocabulary_size, config.target_vocabulary_size
     tied = config.tie_embeddings
     # Source; target unless it is the source's; the output's unless it is the target's.
     entries = [source]
     if target is not None or not tied:
         entries.append(target or source)
+    norms = len(entries) * _norm(config) if config.embedding_norm else 0
     if config.positions == "learned":
         entries += [config.max_length] * len(entries)
     if not tied:
         entries.append(target or source)
-    return config.model_dim * sum(entries)
+    bias = (target or source) if config.logits_bias else 0
+    return config.model_dim * sum(entries) + norms + bias
 
 
 def _attention(config: TranslationConfig) -> int:
     """Counts query, key, value and output: kernels (D, H, K) and biases."""
     model_dim, num_heads = config.model_dim, config.num_heads
     width = num_heads * (config.key_dim or model_dim // num_heads)
-    return 4 * model_dim * width + 3 * width + model_dim
+    biases = 3 * width + model_dim if config.use_bias else 0
+    return 4 * model_dim * width + biases
 
 
 def _relative_bias(config: TranslationConfig) -> int:
@@ -97,4 +109,5 @@ def _feed_forward(config: TranslationConfig) -> int:
     """Counts the kernels (D, F), twice where it is gated, and (F, D), and biases."""
     model_dim, hidden = config.model_dim, config.intermediate_dim
     entrances = 2 if config.gated else 1
-    return entrances * (model_dim + 1) * hidden + (hidden + 1) * model_dim
+    biases = entrances * hidden + model_dim if config.use_bias else 0
+    return (entrances + 1) * model_dim * hidden + biases

@@ -181,7 +181,7 @@ class _Stacks(TranslationStacks):
         return {"beam": beam, "sentence": sentence, "shared": self.logits.shared()}
 
     def grow_state(self, state, max_length, index):
-        return state  # It takes as much room however long it goes on.
+        return state  # Its size does not depend on the number of steps.
 
     def step(self, token_ids, state, index, start=None):
         x = self.target_embedding.step(token_ids, index)

@@ -126,7 +126,8 @@ class Configured:
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> Self:
         """Makes the model from its constructor's arguments."""
-        for name in ("attention", "decoder_attention"):
+        # Once, so that all parts of the model share a layer that was given.
+        for name in ("attention", "decoder_attention", "positions"):
             if name in config:
                 config = {**config, name: attention_from_config(config[name])}
         lora = config.get("lora")

@@ -76,8 +76,8 @@ class TranslationModel(Configured, keras.Model):
         """Makes the state before the first decoding step.
 
         Args:
-            memory: What `encode` gave.
-            max_length: Number of steps the state has room for.
+            memory: What `encode` returned.
+            max_length: Number of steps the state has capacity for.
             width: Number of beams W a sentence.
             coverage: Whether the steps sum the attention that each source position
                 gets: `state["beam"]["coverage"]`, float32 `(B, W, S)`, of the mean
@@ -94,12 +94,12 @@ class TranslationModel(Configured, keras.Model):
         return self._stacks.initial_state(memory, max_length, width, coverage)
 
     def grow_state(self, state: State, max_length: int, index: int | Tensor) -> State:
-        """Makes room in a state for more steps.
+        """Grows the capacity of a state for more steps.
 
         Args:
-            state: What `initial_state` or `step` gave.
-            max_length: Number of steps the new state has room for, no fewer than the
-                old one.
+            state: What `initial_state` or `step` returned.
+            max_length: Number of steps the new state has capacity for, no fewer than
+                the old one.
             index: Number of steps taken, an integer or a scalar int32 tensor.
 
         Returns:
@@ -120,10 +120,10 @@ class TranslationModel(Configured, keras.Model):
 
         Args:
             token_ids: Int32 tensor `(B, W)`, the token at `index` of each beam.
-            state: What `initial_state` or the step before gave.
+            state: What `initial_state` or the step before returned.
             index: The step, a scalar int32 tensor; 0 for the start token.
             start: Int32 tensor `(B,)`, the step at which each sentence began, no more
-                steps ago than the state has room for; None: 0 for all. Those before
+                steps ago than the state has capacity for; None: 0 for all. Those before
                 are not seen.
 
         Returns:

@@ -47,9 +47,10 @@ class CheckpointAverage(_AveragedWeights):
 
     The weights are taken at the end of each epoch, and averaged in float64; weights
     that are not floats are those of the last epoch. Each validation uses the mean of
-    the epochs so far, at most `last`, and so do the scores of a `TranslationScore`
-    that stands after this one; in between, training goes on with its own weights. With
-    an optimizer that has `use_ema` those weights are averaged, unless
+    the epochs so far, at most `last`, and so, where there is validation data, do the
+    scores of a `TranslationScore` that stands after this one; in between, training
+    goes on with its own weights. With an optimizer that has `use_ema` those weights are
+    averaged, unless
     `SwapEMAWeights(swap_on_epoch=True)` stands earlier in the list of callbacks.
 
     A copy of the weights of each of these epochs is held outside the accelerator.

@@ -189,8 +189,8 @@ def paired_divergence(logits: Tensor, pairs: Pairs, rows: int) -> Tensor:
     index = ops.arange(size, dtype="int32")
     rest = pairs.count + index - ops.cumsum(ops.cast(paired, "int32"))
     place = ops.where(paired, pairs.place, rest)
-    room = size + -size % rows
-    order = ops.scatter(place[:, None], index, (room,))
+    padded_size = size + -size % rows
+    order = ops.scatter(place[:, None], index, (padded_size,))
 
     @autodiff.custom_gradient
     def total(logits):
@@ -210,7 +210,7 @@ def paired_divergence(logits: Tensor, pairs: Pairs, rows: int) -> Tensor:
             (
                 ops.zeros((), "int32"),
                 ops.zeros((), "float32"),
-                ops.zeros((room, vocabulary_size), logits.dtype),
+                ops.zeros((padded_size, vocabulary_size), logits.dtype),
             ),
         )
 

@@ -65,6 +65,9 @@ class TerminateOnDivergence(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Copies the weights and the optimizer's state, which are good."""
+        optimizer = self.model.optimizer
+        if not optimizer.built:  # else TensorFlow makes its state at the first step
+            optimizer.build(self.model.trainable_variables)
         self._good = [array_of(variable) for variable in self._variables()]
 
     def on_train_batch_end(

@@ -78,9 +78,9 @@ class Adam(Averaging, keras.optimizers.Adam):
         learning_rate: A positive number, or a schedule.
         ema_warmup: Whether the time averaged over grows with the steps taken.
         learning_rate_factors: Dict of positive numbers by regular expressions: a weight
-            whose path has the first of them in it learns at so many times the rate.
-            None: all learn at the rate itself. A model with `base_dim` has a method of
-            this name that returns such a dict.
+            in whose path one of them is found, the first that is, has its learning rate
+            multiplied by that number. None: all learn at the rate itself. A model with
+            `base_dim` has a method of this name that returns such a dict.
         **kwargs: Other arguments of `keras.optimizers.Adam`.
 
     Raises:
@@ -159,14 +159,14 @@ class Muon(Averaging):
 
     Args:
         learning_rate: A positive number, or a schedule.
-        momentum: Share of the gradients so far that a step of a matrix keeps, in
-            [0, 1).
-        rms_rate: Root mean square of a matrix's step, in learning rates.
+        momentum: Decay of a matrix's momentum, in [0, 1).
+        rms_rate: Root mean square of a matrix's step before it is multiplied by the
+            learning rate.
         exclude_layers: List of regular expressions: a kernel in whose path one of them
             is found is Adam's, as that of the logits should be.
-        adam_beta_1: Share of the mean of the gradients that a step of Adam keeps.
-        adam_beta_2: The same, of the mean of their squares.
-        epsilon: Added to the root of the latter.
+        adam_beta_1: Decay of Adam's first moment, in [0, 1).
+        adam_beta_2: Decay of Adam's second moment, in [0, 1).
+        epsilon: Added to the denominator of Adam's steps, for numerical stability.
         ns_steps: Number of Newton-Schulz iterations.
         ema_warmup: As of `Adam`.
         **kwargs: Other arguments of `keras.optimizers.Optimizer`.

@@ -583,3 +583,35 @@ def test_layer_takes_implicit_masks_and_passes_the_query_mask_on():
 def test_layer_says_what_is_wrong(arguments, message):
     with pytest.raises(ValueError, match=message):
         layers.ScaledDotProductAttention(**arguments)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("lowest", [-np.inf, np.finfo("float32").min])
+def test_a_bias_that_hides_a_pair_is_a_mask(rng, kernel, lowest):
+    query, key, value, *_ = draw(rng)
+    bias = rng.normal(size=(1, H, T, S)).astype("float32")
+    hidden = rng.random(bias.shape) < 0.4
+    hidden[:, :, 1] = True  # a query that may attend to nothing
+    hidden[:, :, 2, 1:] = True  # and one whose only key a mask hides
+    mask = np.ones((B, 1, 1, S), bool)
+    mask[..., 0] = False
+    expected = layers.dot_product_attention(
+        query, key, value, mask=mask & ~hidden, bias=bias, implementation=kernel
+    )
+    output = layers.dot_product_attention(
+        *(query, key, value),
+        mask=mask,
+        bias=np.where(hidden, lowest, bias).astype("float32"),
+        implementation=kernel,
+    )
+    np.testing.assert_array_equal(numpy(output), numpy(expected))
+    assert not numpy(output)[:, 1:3].any()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_result_has_the_dtype_of_the_query(rng, kernel):
+    query, key, value, *_ = draw(rng)
+    output = layers.dot_product_attention(
+        query.astype("float16"), key, value, implementation=kernel
+    )
+    assert keras.backend.standardize_dtype(output.dtype) == "float16"

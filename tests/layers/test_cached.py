@@ -190,3 +190,12 @@ def test_several_beams_want_their_ancestry(rng):
     with pytest.raises(ValueError, match="`ancestry` must be given.*with 2 beams"):
         layer.step(x, cache, 0)
     layer.step(x[:, :1], layer.initial_cache(B, 1, T), 0)
+
+
+def test_a_cache_of_other_beams_is_refused(rng):
+    layer = built({})
+    cache = layer.initial_cache(1, width=3, max_length=4)
+    query = rng.normal(size=(1, 5, D)).astype("float32")
+    ancestry = layers.initial_ancestry(1, 5, 4)
+    with pytest.raises(ValueError, match="`cache` must be .* 12 slots, with 5 beams"):
+        layer.step(query, cache, 0, ancestry=ancestry)

@@ -53,3 +53,17 @@ def test_every_implementation_takes_one(rng, implementation, heads):
     expected = values_and_gradients(lambda x: attend(x, False), [values])
     np.testing.assert_allclose(output, expected[0], atol=1e-6)
     np.testing.assert_allclose(gradient, expected[1][0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("columns", "heads", "length"), [(9, 2, 3), (5, 3, 3), (5, 2, 4)]
+)
+def test_a_bias_of_other_sizes_is_refused(columns, heads, length):
+    x = np.ones((1, 3, 2, 4), "float32")
+    bias = layers.DistanceBias(np.zeros((heads, columns), "float32"), length)
+    message = r"`bias` must be a `DistanceBias` of values .* Received: bias\.values"
+    for implementation in ("explicit", "chunked"):
+        with pytest.raises(ValueError, match=message):
+            layers.dot_product_attention(
+                x, x, x, bias=bias, implementation=implementation
+            )

@@ -118,9 +118,10 @@ def test_no_mask_where_zero_is_a_token():
     assert numpy_mask(layer(np.array([[4, 0]]))) is None
 
 
-def test_float_token_ids_are_masked_too():
+@pytest.mark.parametrize("model_dim", [6, 3])
+def test_float_token_ids_are_masked_too(model_dim):
     """`keras.Input(shape)` is float32 unless told otherwise."""
-    layer = layers.PositionalEmbedding(10, 6)
+    layer = layers.PositionalEmbedding(10, model_dim)
     x = layer(np.array([[4.0, 9.0, 0.0]], "float32"))
     np.testing.assert_array_equal(numpy_mask(x), [[True, True, False]])
 

@@ -146,3 +146,12 @@ def test_mixed_precision_holds_the_compute_dtype():
 def test_says_what_is_wrong(arguments, message):
     with pytest.raises(ValueError, match=message):
         layers.SegmentMemory(*arguments)
+
+
+@pytest.mark.parametrize("restart", [None, np.array([False, False])])
+def test_the_mask_on_the_segment_is_held(restart):
+    inputs = keras.layers.Masking()(vectors(1, 2, 0))
+    layer = layers.SegmentMemory(M, B)
+    layer(inputs, restart=restart)
+    _, mask = layer(vectors(4))
+    np.testing.assert_array_equal(numpy(mask), [[True, True, False]] * B)

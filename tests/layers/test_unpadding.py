@@ -234,3 +234,49 @@ def test_a_block_of_ones_own_gets_the_padding_too():
     stack = layers.TransformerStack([Doubled()])
     output = stack(X, mask=mask_of("some"), training=True)
     np.testing.assert_array_equal(ops.convert_to_numpy(output), 2 * X)
+
+
+@pytest.mark.parametrize("blocks", ["encoder", "decoder"])
+def test_one_mask_may_serve_all_rows(blocks):
+    options = {"num_heads": 2, "intermediate_dim": 8}
+    memory = {}
+    if blocks == "encoder":
+        block = layers.EncoderBlock(**options)
+    else:
+        block = layers.DecoderBlock(**options)
+        memory = {
+            "memory": X[:, :4],
+            "memory_mask": np.array([[True, True, True, False]]),
+        }
+    stack = layers.TransformerStack([block])
+    mask = np.array([[True, True, True, False, False]])
+    expected, output = (
+        ops.convert_to_numpy(stack(X, mask=mask, training=training, **memory))
+        for training in (False, True)
+    )
+    assert output.shape == X.shape
+    np.testing.assert_allclose(output[:, :3], expected[:, :3], atol=1e-5)
+
+
+class DoublingBlock(layers.EncoderBlock):
+    def call(self, x, mask=None):
+        return 2 * x
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        DoublingBlock(2, 8),
+        layers.EncoderBlock(2, 8, activity_regularizer=keras.regularizers.L2(1.0)),
+    ],
+    ids=["call", "regularizer"],
+)
+def test_what_a_block_adds_to_a_call_is_not_left_out(block):
+    stack = layers.TransformerStack([block])
+    expected, output = (
+        ops.convert_to_numpy(stack(X, mask=mask_of("some"), training=training))
+        for training in (False, True)
+    )
+    np.testing.assert_array_equal(output, expected)
+    if block.activity_regularizer is not None:
+        assert len(stack.losses) == 1

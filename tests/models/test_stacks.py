@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn import models, recipes, training
+from keras_seqattn import layers, models, recipes, training
+from keras_seqattn.models.parameters import count_parameters
+from tests.small import translation_model
 
 
 class Counted(models.EncoderModel):
@@ -92,3 +94,43 @@ def test_a_recipe_hands_its_model_s_factors_to_its_optimizer():
     assert factors == model.learning_rate_factors() == {"coder_[0-9]+/.*kernel$": 0.25}
     with pytest.raises(ValueError, match="`base_dim` must be None .*optimizer='muon'"):
         recipes.Configuration(options, 0.001, 100, optimizer="muon")
+
+
+@pytest.mark.parametrize("target", [None, 40])
+def test_embeddings_share_positions_that_are_a_layer(target, tmp_path):
+    positions = layers.LearnedPositions(16)
+    model = translation_model(
+        30, target_vocabulary_size=target, positions=positions, dropout=0.0
+    )
+    ids = np.array([[5, 6, 2], [7, 2, 0]], "int32")
+    inputs = {"source_ids": ids, "target_ids": ids}
+    expected = model.predict(inputs, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.predict(inputs, verbose=0), expected, atol=1e-6)
+    assert loaded.count_params() == model.count_params()
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_bias": False, "gated": True},
+        {"logits_bias": True, "target_vocabulary_size": 40},
+        {"logits_bias": True, "tie_embeddings": False},
+        {"embedding_norm": True, "tie_embeddings": False, "norm": "rms"},
+        {"embedding_norm": True},
+    ],
+)
+def test_all_weights_are_counted(options):
+    given = {"model_dim": 8, "num_heads": 2, "intermediate_dim": 8, **options}
+    given |= {"encoder_layers": 1, "decoder_layers": 2}
+    model = models.TranslationTransformer(30, **given)
+    count = count_parameters(source_vocabulary_size=30, **given)
+    assert count == model.count_params()
+
+
+@pytest.mark.backends("torch")
+def test_options_whose_weights_are_not_counted_are_refused():
+    with pytest.raises(ValueError, match="`decoder_attention` must be None .*qk_norm"):
+        count_parameters(source_vocabulary_size=9, decoder_attention={"qk_norm": True})

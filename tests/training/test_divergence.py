@@ -98,3 +98,14 @@ def test_a_small_loss_may_vary():
 def test_rise_is_checked(rise):
     with pytest.raises(ValueError, match="`rise` must be"):
         TerminateOnDivergence(rise=rise)
+
+
+def test_a_model_of_keras_s_own_may_diverge_in_its_first_epoch():
+    """Before its first step on TensorFlow, such a model's optimizer has no state."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(1e30), "mse")
+    weights = model.get_weights()
+    with pytest.warns(UserWarning, match="diverged in epoch 1"):
+        model.fit(X, Y, epochs=2, callbacks=[TerminateOnDivergence()], verbose=0)
+    for now, before in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(now, before)

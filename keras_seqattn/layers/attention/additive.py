@@ -19,7 +19,11 @@ from keras_seqattn.annotations import Seed, Shape, Tensor
 from keras_seqattn.backend import autodiff
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.distances import DistanceBias
-from keras_seqattn.layers.attention.functional import check_inputs, check_options
+from keras_seqattn.layers.attention.functional import (
+    check_inputs,
+    check_options,
+    hide_by_bias,
+)
 from keras_seqattn.layers.attention.kernels import explicit
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks, map_blocks
 from keras_seqattn.layers.attention.scaled_dot import AttentionLayer
@@ -141,6 +145,7 @@ def additive_scores(
             "`vector` must have the heads and the width of `query`. Received: "
             f"vector.shape={tuple(vector.shape)}, query.shape={tuple(query.shape)}."
         )
+    mask, bias = hide_by_bias(query, key, mask, bias)
     shapes = ops.shape(query), ops.shape(key)
     mask = masks.pair_mask(*shapes, mask, causal, window, offset)
     sizes = *shapes[0][1:], shapes[1][1]
@@ -270,10 +275,11 @@ def _block_length(other, width):
 class AdditiveAttention(AttentionLayer):
     """Attends by the score of a small network instead of a dot product.
 
-    score = v . tanh(W_q query + W_k key), output = softmax(score) . value. Implicit
-    Keras masks and the masks given are combined: a masked key weighs nothing, and a
-    masked query, or one that may attend to nothing, gives exactly zero. The output has
-    the mask of `query`. Heads, where the inputs have them, share the weights.
+    score = v . tanh(W_q query + W_k key), output = softmax(score) . value.
+    `attention_mask` and the padding masks, those given or else Keras's implicit ones,
+    are combined: a masked key weighs nothing, and a masked query, or one that may
+    attend to nothing, gives exactly zero. The output has the mask of `query`. Heads,
+    where the inputs have them, share the weights.
     Shapes: B batch, T target length, S source length, H heads, K key_dim, V value_dim.
 
     Args:
@@ -320,7 +326,7 @@ class AdditiveAttention(AttentionLayer):
         units: int,
         dropout: float = 0.0,
         use_bias: bool = False,
-        seed: Seed = None,
+        seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(dropout=dropout, seed=seed, **kwargs)

@@ -54,11 +54,13 @@ def checked_bias(
     sizes: tuple[int | None, ...] = (None, None, None, None),
 ) -> DistanceBias | Tensor | None:
     """Returns a bias if it fits scores of `sizes` (B, H, T, S), None = unknown."""
-    if bias is None or isinstance(bias, DistanceBias):
+    if bias is None:
         return bias
+    if isinstance(bias, DistanceBias):
+        return _checked_distances(bias, *sizes[1:])
     shape = tuple(np.shape(arguments.tensor("bias", bias)))
     fits = 0 < len(shape) <= 4 and all(
-        not (isinstance(have, int) and isinstance(want, int)) or have in (1, want)
+        _may_be(have, 1, want)
         for have, want in zip(reversed(shape), reversed(sizes), strict=False)
     )
     if not fits:
@@ -67,6 +69,30 @@ def checked_bias(
             f"source) = {sizes}. Received: bias.shape={shape}."
         )
     return bias
+
+
+def _checked_distances(bias, heads, target, source):
+    """Returns a `DistanceBias` if it fits these sizes, None = unknown."""
+    shape = tuple(np.shape(bias.values))
+    sizes = heads, target, source
+    are_known = isinstance(target, int) and isinstance(source, int)
+    columns = target + source - 1 if are_known else None
+    fits = len(shape) == 2 and _may_be(shape[0], 1, heads)
+    fits = fits and _may_be(shape[1], columns) and _may_be(bias.target_length, target)
+    if not fits:
+        raise ValueError(
+            "`bias` must be a `DistanceBias` of values (heads or 1, target + source - "
+            "1) and the target's length, for (heads, target, source) = "
+            f"{sizes}. Received: bias.values.shape={shape}, "
+            f"bias.target_length={bias.target_length!r}."
+        )
+    return bias
+
+
+def _may_be(size, *wanted):
+    """Returns whether a size is one of those wanted, or one of them is not known."""
+    are_known = all(isinstance(each, int) for each in (size, *wanted))
+    return not are_known or size in wanted
 
 
 def of_pairs(bias: DistanceBias | Tensor | None) -> Tensor | None:

@@ -65,7 +65,9 @@ def dot_product_attention(
         value: Float tensor `(B, S, G, V)`.
         mask: Bool tensor that broadcasts to `(B, H, T, S)`, or `(B, T, S)` for all
             heads; True = may attend.
-        bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`. A
+            tensor hides a pair, as a mask does, by a number of at most -1e30: -inf, or
+            the least of float32.
         scale: Factor of the scores; None is 1 / sqrt(K), 1.0 leaves them unscaled.
         causal: Whether query i sees only keys j <= i + offset.
         window: Positive integer: query i sees only keys |i + offset - j| < window.
@@ -98,6 +100,7 @@ def dot_product_attention(
     masks.check_band(causal, window, offset)
     arguments.fraction("dropout", dropout)
     arguments.seed("seed", seed)
+    mask, bias = hide_by_bias(query, key, mask, bias)
     options = {"mask": mask, "causal": causal, "window": window, "offset": offset}
     arguments.choice("implementation", implementation, IMPLEMENTATIONS)
     attend = functools.partial(
@@ -179,6 +182,7 @@ def attention_scores(
     query, key, _ = check_inputs(query, key, key)
     check_options(query, key, mask, bias, scale)
     masks.check_band(causal, window, offset)
+    mask, bias = hide_by_bias(query, key, mask, bias)
     mask = _pair_mask(query, key, mask, causal, window, offset)
     weights = explicit.softmax(dot_scores(query, key, scale), mask, bias, query.dtype)
     return explicit.zero_empty_rows(weights, mask, heads_last=False)
@@ -225,13 +229,15 @@ def choose_implementation(
 ) -> Literal["explicit", "fused", "chunked"]:
     """Picks the implementation that `implementation="auto"` stands for.
 
-    Short is what has less than 2**23 pairs, or a length not yet known. It is
-    fused where the backend has a kernel (JAX, torch) that gives the same numbers:
-    without dropout, and on JAX with values as wide as the keys, not in float16, for
-    which its kernel has no gradient on a CPU. Else it is explicit.
-    Long is chunked, which takes O(T + S) memory and skips what a window hides, unless
-    a fused kernel does as well: torch's, or JAX's on a GPU in bfloat16, where
-    nothing but a padding mask, or `causal` alone, hides keys.
+    Attention is short if T * S is less than 2**23, or a length is not yet known. It is
+    then "fused" where the backend has a kernel (JAX, torch) that gives the same
+    numbers: without dropout, and on JAX with values as wide as the keys, not in
+    float16, for which its kernel has no gradient on a CPU; else "explicit".
+    Longer attention is "chunked", which takes O(T + S) memory and skips what a window
+    hides, unless a fused kernel does as well: torch's, or JAX's on a GPU in bfloat16,
+    where nothing but a mask of keys alone, or `causal` alone, hides pairs. Where
+    queries have a padding mask too, as in self-attention on padded inputs, layers make
+    a mask of pairs of the two.
 
     Args:
         query_shape: Shape `(B, T, H, K)`.
@@ -272,10 +278,10 @@ def choose_implementation(
     are_known = all(isinstance(length, int) for length in lengths)
     if not are_known or lengths[0] * lengths[1] < LONG:
         return "fused" if has_kernel else "explicit"
-    is_padding = mask is None or (len(mask.shape) == 4 and mask.shape[2] == 1)
-    few_pairs = is_padding and not causal and window is None and bias is None
-    few_pairs = few_pairs or fused.is_plain_causal(mask, bias, causal, window, offset)
-    if has_kernel and few_pairs and fused_attention_is_linear(dtype, device):
+    hides_keys = mask is None or (len(mask.shape) > 2 and mask.shape[-2] == 1)
+    is_simple = hides_keys and not causal and window is None and bias is None
+    is_simple = is_simple or fused.is_plain_causal(mask, bias, causal, window, offset)
+    if has_kernel and is_simple and fused_attention_is_linear(dtype, device):
         return "fused"
     return "chunked"
 
@@ -306,7 +312,10 @@ def check_options(
 def check_inputs(
     query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns query, key and value as tensors, if their shapes fit each other."""
+    """Returns query, key and value as tensors, if their shapes fit each other.
+
+    Key and value get the dtype of the query, which is the result's.
+    """
     given = {"query": query, "key": key, "value": value}
     for name, tensor in given.items():
         arguments.tensor(name, tensor)
@@ -329,7 +338,24 @@ def check_inputs(
             f"Received: query.shape={tuple(query.shape)}, "
             f"key.shape={tuple(key.shape)}, value.shape={tuple(value.shape)}."
         )
-    return query, key, value
+    return query, ops.cast(key, query.dtype), ops.cast(value, query.dtype)
+
+
+def hide_by_bias(
+    query: Tensor, key: Tensor, mask: Tensor | None, bias: DistanceBias | Tensor | None
+) -> tuple[Tensor | None, DistanceBias | Tensor | None]:
+    """Returns a mask that also hides what the bias hides, and a bias that is finite.
+
+    Other libraries hide a pair by a bias of -inf, or of the least number of a dtype. In
+    a sum of scores a row of the former is NaN, and the latter may outweigh a mask.
+    """
+    if bias is None or isinstance(bias, DistanceBias):
+        return mask, bias
+    bias = ops.convert_to_tensor(bias)
+    seen = ops.cast(bias, "float32") > explicit.MASKED_SCORE
+    bias = ops.where(seen, bias, ops.cast(0.0, bias.dtype))
+    seen = ops.reshape(seen, (*[1] * (4 - len(seen.shape)), *ops.shape(seen)))
+    return masks.combine_masks(_pair_mask(query, key, mask), seen), bias
 
 
 def _scale_query(query, scale):

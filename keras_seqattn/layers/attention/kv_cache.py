@@ -1,6 +1,6 @@
 """The keys and values that multi-head attention keeps from step to step.
 
-A cache is a ring of L places with W slots each, one a beam:
+A cache is a ring buffer of L places with W slots each, one a beam:
 
     slot (p % L) * W + w    # what beam w wrote at position p
 
@@ -152,7 +152,7 @@ def initial_ancestry(batch_size: int | Tensor, width: int, max_length: int) -> T
     Args:
         batch_size: Number of sentences B, an integer or a scalar tensor.
         width: Number of beams W a sentence.
-        max_length: Number of steps L that the caches have room for.
+        max_length: Number of steps L that the caches have capacity for.
 
     Returns:
         Int32 tensor `(B, W, L)`: each beam is its own ancestor everywhere.

@@ -53,9 +53,10 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
     output = concat_h(softmax(score(q_h, k_h)) . v_h) W_o with q_h = query W_q,h and so
     on. Takes the arguments of `keras.layers.MultiHeadAttention` with their meaning.
-    Implicit Keras masks and the masks given are combined; a masked key weighs nothing,
-    and for a query that is masked, or may attend to nothing, the heads give exactly
-    zero. The output has the mask of `query`, and the inputs keep theirs.
+    `attention_mask` and the padding masks, those given or else Keras's implicit ones,
+    are combined; a masked key weighs nothing, and for a query that is masked, or may
+    attend to nothing, the heads return exactly zero. The output has the mask of
+    `query`, and the inputs keep theirs.
 
     The causal mask, the window and `positions` count alike: query i stands at
     i + offset and key j at j, in cross-attention too, where that is a statement about
@@ -483,7 +484,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         return self.value_dense(value)
 
     def project_output(self, query: Tensor, heads: Tensor) -> Tensor:
-        """Gates what the heads gave, `(..., H, V)`, and projects it back."""
+        """Gates the outputs of the heads, `(..., H, V)`, and projects it back."""
         check_built(self)
         check_tensor("query", query, width=self._query_width)
         check_tensor("heads", heads, "(batch, ..., heads, width)", self.value_dim)
@@ -499,7 +500,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         Args:
             batch_size: Number of sentences B.
             width: Number of beams W a sentence.
-            max_length: Number of steps L the cache has room for.
+            max_length: Number of steps L the cache has capacity for.
 
         Returns:
             A `KVCache`: "key" `(B, G, K, L W)` and "value" `(B, G, L W, V)`, zeros.
@@ -520,7 +521,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
         Args:
             value: Float tensor `(B, T, D)`, the vectors at `index`, `index + 1`, ...
-            cache: What `initial_cache` or another call gave.
+            cache: What `initial_cache` or another call returned.
             index: Position of the first vector, an integer or a scalar int32 tensor;
                 `index + T` is at most L.
             width: Number of beams W a sentence.
@@ -550,7 +551,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
         Args:
             query: Float tensor `(B, W, D)`, the vector at `index` of each beam.
-            cache: What `initial_cache` or the step before gave.
+            cache: What `initial_cache` or the step before returned.
             index: The position, an integer or a scalar int32 tensor; where sentences
                 began at steps of their own, the step: distances alone count.
             mask: Bool tensor `(B, L)` over the places of the cache (position p is at
@@ -580,7 +581,13 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
                 "pass `layers.mark_ancestry(ancestry, index)`. "
                 f"Received: ancestry=None with {width} beams."
             )
-        length = cache.key.shape[3] // width
+        slots = cache.key.shape[3]
+        if slots % width:
+            raise ValueError(
+                "`cache` must be of `initial_cache` for the beams of `query`. "
+                f"Received: a cache of {slots} slots, with {width} beams."
+            )
+        length = slots // width
         mask = checked_mask("mask", mask, length)
         keys = self._rotate_beams(self.project_key(query), index)
         entries = KVCache.of(keys, self.project_value(query))
@@ -640,7 +647,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         Args:
             query: Float tensor `(B, W, D)`; the beams stand on the query axis and
                 share the memory.
-            memory: What `project_memory` gave.
+            memory: What `project_memory` returned.
             mask: Bool tensor `(B, S)`, True = may attend.
             index: Position of the beams among the memory's, an integer or a scalar
                 int32 tensor; needed with `positions` or `sliding_window`.
@@ -686,7 +693,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             self._rotate_beams(self.project_query(query), index),
             *kept.read(),  # (B, slots, G, K), (B, slots, G, V)
             mask=mask,
-            bias=bias,
+            bias=of_pairs(bias),  # of one query, for all beams
             window=None,
             implementation="explicit",
             return_scores=return_scores,

@@ -54,6 +54,6 @@ class Projection(KeepsLora, QuantizedAsParent, keras.layers.EinsumDense):
         rows = ops.matmul(rows, ops.reshape(kernel, (size, -1)))
         if self.bias is not None:
             rows = ops.add(rows, ops.reshape(self.bias, (-1,)))
-        places, widths = sizes(inputs)[:-bound], kernel.shape[bound:]
-        outputs = ops.reshape(rows, (*places, *widths))
+        leading, widths = sizes(inputs)[:-bound], kernel.shape[bound:]
+        outputs = ops.reshape(rows, (*leading, *widths))
         return outputs if self.activation is None else self.activation(outputs)

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.annotations import Implementation, Seed, Shape, Tensor
+from keras_seqattn.annotations import Implementation, Shape, Tensor
 from keras_seqattn.layers.attention import functional, masks
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
@@ -22,7 +22,9 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
     `(B, L, H, K)`, which returns the output and the weights, or None if not wanted.
     """
 
-    def __init__(self, dropout: float = 0.0, seed: Seed = None, **kwargs: Any) -> None:
+    def __init__(
+        self, dropout: float = 0.0, seed: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.dropout = arguments.fraction("dropout", dropout)
         self.seed = arguments.integer("seed", seed, optional=True)
@@ -116,9 +118,10 @@ def check_inputs(query: Tensor, value: Tensor, key: Tensor | None = None) -> Non
 class ScaledDotProductAttention(AttentionLayer):
     """Attends with queries, keys and values as they are, without projections.
 
-    output = softmax(scale * query . key^T) . value. Implicit Keras masks and the masks
-    given are combined: a masked key weighs nothing, and a masked query, or one that may
-    attend to nothing, gives exactly zero. The output has the mask of `query`.
+    output = softmax(scale * query . key^T) . value. `attention_mask` and the padding
+    masks, those given or else Keras's implicit ones, are combined: a masked key weighs
+    nothing, and a masked query, or one that may attend to nothing, gives exactly zero.
+    The output has the mask of `query`.
     Shapes: B batch, T target length, S source length, H heads, K key_dim, V value_dim.
 
     Args:
@@ -164,7 +167,7 @@ class ScaledDotProductAttention(AttentionLayer):
         scale: float | None = None,
         dropout: float = 0.0,
         implementation: Implementation = "auto",
-        seed: Seed = None,
+        seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(dropout=dropout, seed=seed, **kwargs)

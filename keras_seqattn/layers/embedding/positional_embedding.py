@@ -251,7 +251,7 @@ class PositionalEmbedding(
 
         Args:
             x: Float tensor `(..., D)`.
-            kernel: What `logits_kernel` gave, for many calls; None: the table as it is.
+            kernel: What `logits_kernel` returned, for many calls; None: the table.
 
         Returns:
             Float tensor `(..., V)`.
@@ -264,9 +264,10 @@ class PositionalEmbedding(
         return ops.reshape(rows, (*ops.shape(x)[:-1], self.vocabulary_size))
 
     def logits_kernel(self) -> Tensor | None:
-        """Turns the table once for many calls of `logits`, each of few vectors.
+        """Transposes the table once for many calls of `logits`, each of few vectors.
 
-        XLA's product on a CPU would turn it in each of them, which takes as long again.
+        XLA's product on a CPU would transpose it in each of them, which takes as long
+        again.
 
         Returns:
             Float tensor `(D, V)`; None where logits are not the product with the table,
@@ -280,9 +281,10 @@ class PositionalEmbedding(
 
     def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Marks real tokens; in reverse, passes the mask of the vectors on."""
-        # Keras gives no sign of `reverse` here, and `keras.Sequential` feeds float ids.
+        # Keras gives no sign of `reverse` here, and `keras.Sequential` feeds float ids,
+        # which have an axis less than vectors.
         is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
-        if is_float and inputs.shape[-1] == self.model_dim:
+        if is_float and len(inputs.shape) > 2 and inputs.shape[-1] == self.model_dim:
             return mask
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 

@@ -1,7 +1,7 @@
 """Positions inside attention: rotated queries and keys, and biases of the scores.
 
 A layer of this kind has three methods, which `MultiHeadAttention` calls:
-`build(query_shape)` for heads `(B, T, H, K)`; `rotate(x, start)`, which turns queries
+`build(query_shape)` for heads `(B, T, H, K)`; `rotate(x, start)`, which rotates queries
 or keys that stand at `start`, `start + 1`, ...; and `bias(target_length,
 source_length, offset)`, which gives what is added to the scores: a tensor `(1, H, T,
 S)`, or a `DistanceBias`, with which long sequences never make the bias of all pairs, or

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turned by the angles of their positions.
+"""Rotary positions: queries and keys rotated by the angles of their positions.
 
 Shapes: B batch, L length, H heads, K key_dim.
 """
@@ -20,11 +20,11 @@ from keras_seqattn.layers.shapes import check_rank, check_tensor
 class RotaryPositions(arguments.Checked, keras.layers.Layer):
     """Rotates queries and keys by their positions, so that products see distances.
 
-    The pair (x[i], x[i + K / 2]) turns by the angle p * base^(-2i / K) at position
+    The pair (x[i], x[i + K / 2]) is rotated by the angle p * base^(-2i / K) at position
     p = (start + l) / scaling. Pairs lie across the two halves, as in GPT-NeoX and the
     checkpoints of Hugging Face, not side by side (2i, 2i + 1) as in the paper: so
     published weights fit, and CTranslate2 reads ours with `rotary_interleave=False`.
-    A permutation of the projections' columns turns one convention into the other.
+    A permutation of the projections' columns converts one convention into the other.
     Computed in float32. Masks pass through.
     Shapes: B batch, L length, H heads, K key_dim.
 
@@ -139,8 +139,8 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         angles = ops.multiply(ops.reshape(positions, along), rate.reshape(shape))
         cosine, sine = ops.cos(angles), ops.sin(angles)
         left, right = ops.split(ops.cast(x, "float32"), 2, axis=feature)
-        turned = (left * cosine - right * sine, right * cosine + left * sine)
-        return ops.cast(ops.concatenate(turned, axis=feature), x.dtype)
+        rotated = (left * cosine - right * sine, right * cosine + left * sine)
+        return ops.cast(ops.concatenate(rotated, axis=feature), x.dtype)
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:
         """Returns the shape of `x`, unchanged."""
@@ -161,6 +161,6 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
 def _check_width(width):
     if width is not None and width % 2:
         raise ValueError(
-            "`key_dim` must be even for rotary positions, which turn pairs. "
+            "`key_dim` must be even for rotary positions, which rotate pairs. "
             f"Received: key_dim={width!r}."
         )

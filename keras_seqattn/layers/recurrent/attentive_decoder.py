@@ -207,8 +207,8 @@ class AttentiveRecurrentDecoder(RecurrentStack):
 
         Args:
             target: Float tensor `(B, W, D)`, the next vector of each beam.
-            cache: What `initial_cache` or the step before gave.
-            memory: What `project_memory` gave, shared by a sentence's beams.
+            cache: What `initial_cache` or the step before returned.
+            memory: What `project_memory` returned, shared by a sentence's beams.
             source_mask: Bool tensor `(B, S)`.
             return_attention_scores: Whether to return the weights too.
 

@@ -43,6 +43,7 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
     Call arguments:
         x: Float tensor `(B, T, D)`, the segment.
         mask: Bool tensor `(B, T)`, True = a real token; else the mask on `x`.
+        x_mask: The same, by the name that Keras has for it where there is a `restart`.
         restart: Bool tensor `(B,)`, True = the row begins another text: what it held
             is forgotten.
 
@@ -92,7 +93,11 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
         )
 
     def call(
-        self, x: Tensor, mask: Tensor | None = None, restart: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        restart: Tensor | None = None,
+        x_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Returns what is held, and holds the end of `x`."""
         check_rank("x", x, "(batch, length, width)")
@@ -105,7 +110,7 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
             check_batch(x=x, restart=restart)
             going_on = ops.logical_not(restart)
             held_mask = ops.logical_and(held_mask, going_on[:, None])
-        mask = bool_mask("mask", mask)
+        mask = bool_mask("mask", x_mask if mask is None else mask)
         if mask is None:
             mask = ops.ones(ops.shape(x)[:2], "bool")
         real = ops.where(mask[..., None], x, ops.cast(0.0, x.dtype))
@@ -124,7 +129,11 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
         return None
 
     def compute_output_spec(
-        self, x: Tensor, mask: Tensor | None = None, restart: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        restart: Tensor | None = None,
+        x_mask: Tensor | None = None,
     ) -> Any:
         """Returns the symbolic memory and its mask."""
         check_rank("x", x, "(batch, length, width)")

@@ -127,8 +127,13 @@ class Block(arguments.Checked, keras.layers.Layer):
             if residual is not None
         )
         plain = self.stochastic_depth == 0.0 and not self.gradient_checkpointing
-        return plain and all(
-            type(layer).call is MultiHeadAttention.call for layer in attended
+        plain = plain and self.activity_regularizer is None
+        # A class that derives from a block may have a `call` of its own.
+        is_own = _defining(type(self), "call") is _defining(type(self), "call_unpadded")
+        return (
+            plain
+            and is_own
+            and all(type(layer).call is MultiHeadAttention.call for layer in attended)
         )
 
     def _attention_residuals(self):
@@ -254,6 +259,11 @@ def attend_unpadded(
         hidden, source, unpadding, source_unpadding, **options
     )
     return residual.leave(x, attended)
+
+
+def _defining(cls, name):
+    """Returns the class, `cls` or one that it derives from, that defines a method."""
+    return next(each for each in cls.__mro__ if name in vars(each))
 
 
 def checked_attention(name: str, attention: Any) -> Any:

@@ -280,7 +280,7 @@ class DecoderBlock(Block):
         Args:
             batch_size: Number of sentences B, an integer or a scalar tensor.
             width: Number of beams W a sentence.
-            max_length: Number of steps L the cache has room for.
+            max_length: Number of steps L the cache has capacity for.
 
         Returns:
             A `KVCache` of tensors `(B, ...)`, zeros, for `state["sentence"]`.
@@ -310,7 +310,7 @@ class DecoderBlock(Block):
 
         Args:
             target: Float tensor `(B, T, D)`, the first positions of every beam.
-            cache: What `initial_cache` gave.
+            cache: What `initial_cache` returned.
             width: Number of beams W a sentence.
             **options: Those of a call.
 
@@ -341,10 +341,10 @@ class DecoderBlock(Block):
 
         Args:
             target: Float tensor `(B, W, D)`, the vector at `index` of each beam.
-            cache: What `initial_cache` or the step before gave.
+            cache: What `initial_cache` or the step before returned.
             index: The position, an integer or a scalar int32 tensor: see
                 `MultiHeadAttention.step`.
-            memory: What `project_memory` gave, or None without a source.
+            memory: What `project_memory` returned, or None without a source.
             source_mask: Bool tensor `(B, S)`.
             mask: Bool tensor `(B, L)`, True = a position of the cache that may be
                 attended to, where it is not all up to `index`.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import keras
+from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
@@ -146,9 +147,11 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
 
     def _call_unpadded(self, x, mask, memory, memory_mask):
         """Does what a call does, on the tokens alone."""
+        mask = ops.broadcast_to(mask, ops.shape(x)[:2])  # one may serve all rows
         unpadding = Unpadding(mask)
         memory_unpadding = None
         if memory_mask is not None and 0 not in memory.shape[:2]:
+            memory_mask = ops.broadcast_to(memory_mask, ops.shape(memory)[:2])
             memory_unpadding = Unpadding(memory_mask)
             memory = memory_unpadding.unpad(memory)  # (1, M, D)
         x = unpadding.unpad(x)  # (1, M, D)
@@ -170,7 +173,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         Args:
             batch_size: Number of sentences B, an integer or a scalar tensor.
             width: Number of beams W a sentence.
-            max_length: Number of steps L the caches have room for.
+            max_length: Number of steps L the caches have capacity for.
 
         Returns:
             A list of `KVCache` of tensors `(B, ...)`, zeros.
@@ -195,11 +198,11 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
     def grow_cache(
         self, caches: list[KVCache], max_length: int, index: int | Tensor, width: int
     ) -> list[KVCache]:
-        """Makes room for more steps.
+        """Grows the caches for more steps.
 
         Args:
             caches: What `initial_cache` or `step` returned.
-            max_length: Number of steps L they get room for.
+            max_length: Number of steps L they get capacity for.
             index: Number of steps taken, an integer or a scalar int32 tensor.
             width: Number of beams W a sentence.
 

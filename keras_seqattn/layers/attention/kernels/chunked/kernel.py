@@ -90,7 +90,6 @@ def chunked_attention(
     pairs = BlockPairs(
         query, key, mask, causal, window, offset, dropout, seed, block_length
     )
-    key, value = (ops.cast(x, query.dtype) for x in (key, value))
     make_bias, learned = _bias_of_blocks(pairs, bias)
 
     @autodiff.custom_gradient
