@@ -164,8 +164,8 @@ class Configuration(Config):
             vocabulary_size: Entries that the tokenizer has; None for as many as
                 configured.
             weights: Path of a file of the model's weights, or None.
-            metrics: What is logged beside the loss, which is label-smoothed; None:
-                `TokenCrossentropy` and `Perplexity`, which are not.
+            metrics: What is logged in addition to the loss, which is label-smoothed;
+                None: `TokenCrossentropy` and `Perplexity`, which are not.
             pieces: The tokenizer's `pieces`, where the copies of a pair may be
                 segmented differently; see `MaskedCrossentropy`. None: they are not.
 

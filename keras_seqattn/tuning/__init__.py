@@ -2,7 +2,7 @@
 
 `tune_translation` does it all in one call that survives a kill; `TranslationSpace`,
 `TranslationHyperModel` and `attention_choices` are plain pieces for any tuner of
-KerasTuner's, which lives in this room alone.
+KerasTuner's, which is imported by this package only.
 """
 
 from keras_seqattn.models.parameters import count_parameters

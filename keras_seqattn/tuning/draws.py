@@ -10,10 +10,10 @@ import keras_tuner
 WIDTH, CHANGED, MOST_CHANGED, WIDENING = 0.25, 0.35, 0.8, 12
 MOST_GUESSES = 20  # of a value that is another one
 # How the names of hyperparameters end of which more regularizes.
-REGULARIZERS = ("dropout", "smoothing", "decay")
+REGULARIZERS = ("dropout", "dropout_rate", "smoothing", "decay")
 
 
-def vary(
+def perturb(
     center: dict[str, Any],
     hyperparameters: keras_tuner.HyperParameters,
     failures: int,

@@ -1,5 +1,8 @@
 """Which training run goes on next: asynchronous successive halving around a leader.
 
+A run is one training: a trial that was drawn, and the trials that go on from it, each
+from where the one before it paused.
+
 A run pauses at rungs, each three times as many target tokens, or seconds where they are
 limited, as the one before. The best third of those that a rung has seen goes on to the
 next rung, in another trial, from where it paused. A part of the time is spent so, if
@@ -56,7 +59,8 @@ PATIENCE = 8
 # from no other, as soon as the training's loss is lower by this share of it.
 RISING, APART = 4, 0.25
 # How the names of hyperparameters end of which more acts late, and less does.
-LATE_IF_MORE, LATE_IF_LESS = (*REGULARIZERS, "layers", "warmup_steps"), ("rate",)
+LATE_IF_MORE = (*REGULARIZERS, "layers", "warmup_steps")
+LATE_IF_LESS = ("learning_rate", "lr")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,13 +69,13 @@ class Step:
 
     `continued` is the id of the trial that goes on, None for a new one; with
     `regularized` it goes on with more of what keeps it from overfitting, and with both
-    directions until as many epochs as `both_ways`.
+    directions until as many epochs as `bidirectional_epochs`.
     """
 
     rung: int
     continued: str | None = None
     regularized: bool = False
-    both_ways: int = 0
+    bidirectional_epochs: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +143,7 @@ class Standing:
         self._is_timed = math.isfinite(plan.seconds)
         # Those that have shown their speed, the first trial before others.
         self._timed = [record for record in known if record.epochs[TIMED]]
-        ended = [record for record in known if has_settled(record)]
+        ended = [record for record in known if has_plateaued(record)]
         self._longest = max(
             (len(record.epochs) * self._epoch_cost(record) for record in ended),
             default=math.inf,
@@ -189,7 +193,7 @@ class Standing:
         if epochs is None:
             return False
         limit = min(epochs[rung] if rung < RUNGS else math.inf, self._plan.epochs)
-        if len(record.epochs) >= limit or has_settled(record):
+        if len(record.epochs) >= limit or has_plateaued(record):
             return True
         leader = self.leader
         leads = leader is not None and leader.trial_id == record.trial_id
@@ -201,7 +205,7 @@ class Standing:
         if epochs is None or not record.epochs:
             return None
         limit = epochs[rung]
-        if has_settled(record):
+        if has_plateaued(record):
             limit = min(limit, len(record.epochs))
         return record.best_until(limit, self._plan.direction)
 
@@ -219,8 +223,8 @@ class Standing:
         is_running = leader.status in records.UNFINISHED
         goes_on = not is_running and not self._has_ended(leader)
         if goes_on and self._overfits(leader):
-            rung, both_ways = leader.values.get(RUNG, RUNGS), self._both_ways(leader)
-            return Step(rung, leader.trial_id, regularized=True, both_ways=both_ways)
+            rung, epochs = leader.values.get(RUNG, RUNGS), self._bidirectional(leader)
+            return Step(rung, leader.trial_id, True, epochs)
         alone = len(self._runs) == 1 and self._is_timed
         if goes_on and alone and self.score(leader, FIRST_RUNG) is None:
             return Step(FIRST_RUNG, leader.trial_id)
@@ -235,9 +239,9 @@ class Standing:
         values = records.own_values(source.values)
         if step.regularized:
             values = self._plan.regularize(values)
-        both_ways = step.both_ways or source.bidirectional_epochs
-        if both_ways:
-            values[records.BOTH_WAYS] = both_ways
+        bidirectional = step.bidirectional_epochs or source.bidirectional_epochs
+        if bidirectional:
+            values[records.BIDIRECTIONAL_EPOCHS] = bidirectional
         return {**values, "tuner/trial_id": source.trial_id, RUNG: step.rung}
 
     def _source(self, step):
@@ -261,15 +265,15 @@ class Standing:
         return records.best_of(able, self._plan.direction)
 
     def _has_ended(self, record):
-        return has_settled(record) or len(record.epochs) >= self._plan.epochs
+        return has_plateaued(record) or len(record.epochs) >= self._plan.epochs
 
     def _overfits(self, record):
         """Returns whether a run is to go on with more of what regularizes."""
-        if not self._is_timed or has_settled(record):
+        if not self._is_timed or has_plateaued(record):
             return False
         if not has_overfit(record):
             return False
-        begin, *_, last = (epoch["seconds"] for epoch in record.epochs)
+        begin, last = (record.epochs[i]["seconds"] for i in (0, -1))
         if self._seconds_left < begin + PATIENCE * last:
             return False  # It would compile and be of no use.
         more = self._plan.regularize(records.own_values(record.values))
@@ -281,7 +285,7 @@ class Standing:
         spent = sum(record.seconds for record in self._known)
         return self._plan.seconds - spent / self._plan.workers
 
-    def _both_ways(self, record):
+    def _bidirectional(self, record):
         """Returns until which epoch a run that overfits learns both directions."""
         if not self._plan.bidirectional or record.bidirectional_epochs:
             return 0
@@ -299,7 +303,7 @@ class Standing:
             r
             for r in runs
             if scores[r.trial_id] is not None
-            and (has_settled(r) or self._sent_to(r) >= rung)
+            and (has_plateaued(r) or self._sent_to(r) >= rung)
         ]
         reverse = self._plan.direction == "max"
         return sorted(seen, key=lambda r: scores[r.trial_id], reverse=reverse)
@@ -319,7 +323,7 @@ class Standing:
         return None
 
     def _is_paused_at(self, record, rung):
-        if record.status in records.UNFINISHED or has_settled(record):
+        if record.status in records.UNFINISHED or has_plateaued(record):
             return False
         if self.score(record, rung + 1) is None:
             return True
@@ -366,7 +370,7 @@ def latest_records(known: Sequence[TrialRecord]) -> list[TrialRecord]:
     ]
 
 
-def has_settled(record: TrialRecord) -> bool:
+def has_plateaued(record: TrialRecord) -> bool:
     """Returns whether a run's best epoch is long past.
 
     Epochs of both directions are no sign of it.

@@ -27,10 +27,8 @@ def of_translation(objective: str | keras_tuner.Objective) -> keras_tuner.Object
     if isinstance(objective, keras_tuner.Objective):
         return objective
     if not isinstance(objective, str) or objective not in DIRECTIONS:
-        raise ValueError(
-            f"`objective` must be one of {tuple(DIRECTIONS)}, or a "
-            f"keras_tuner.Objective. Received: objective={objective!r}."
-        )
+        wanted = f"one of {tuple(DIRECTIONS)}, or a `keras_tuner.Objective`"
+        arguments.refuse("objective", objective, wanted)
     return keras_tuner.Objective(objective, DIRECTIONS[objective])
 
 

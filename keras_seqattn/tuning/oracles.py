@@ -5,6 +5,7 @@ replaced at once. What KerasTuner writes beside it is not read again.
 """
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable
 from random import Random
@@ -19,9 +20,9 @@ from keras_seqattn.tuning import draws, halving, records
 from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.records import own_values, read_json, write_json
 
-# Draws in a row that may be over budget before the space is taken for exhausted, and
-# those of them that may be known to be; guesses before a draw is one at random.
-MOST_REJECTED, MOST_REPEATED, MOST_GUESSES = 1000, 20, 10
+# Draws in a row that may be over budget, or known to be or tried, before the space is
+# taken for exhausted; draws by the Gaussian process before one is at random.
+MOST_REJECTED, MOST_REPEATED, MOST_PREDICTIONS = 1000, 20, 10
 
 
 class Durable:
@@ -158,7 +159,7 @@ class BayesianOptimization(Durable, keras_tuner.oracles.BayesianOptimizationOrac
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Returns values within the budget, at random where the process knows none."""
-        response = self._populate_within_budget(trial_id, MOST_GUESSES)
+        response = self._populate_within_budget(trial_id, MOST_PREDICTIONS)
         if response is not None:
             return response
         number = self.num_initial_points
@@ -231,20 +232,27 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         known, drawn = self._known()
         standing = halving.Standing(self._plan, known)
         step = standing.next_step(drawn)
+        if step is not None and step.continued is None:
+            values = self._draw_within_budget(standing.leader, known, drawn)
+            if values is not None:
+                return self._to_run({**values, halving.RUNG: step.rung})
+            step = standing.next_step(math.inf)  # What was begun goes on without draws.
         if step is None:
             return {"status": trials.TrialStatus.STOPPED, "values": None}
-        if step.continued is not None:
-            return self._to_run(standing.continued(step))
-        for _ in range(MOST_REJECTED):
-            values = self._draw(standing.leader, known, drawn)
-            if self._admits(values):
-                self._refused = 0
-                return self._to_run({**values, halving.RUNG: step.rung})
-            self._refused += 1
-        return {"status": trials.TrialStatus.STOPPED, "values": None}
+        return self._to_run(standing.continued(step))
 
     def _to_run(self, values):
         return {"status": trials.TrialStatus.RUNNING, "values": values}
+
+    def _draw_within_budget(self, leader, known, drawn):
+        """Returns new values within the budget; None where the space is exhausted."""
+        self._refused = 0
+        for _ in range(MOST_REJECTED):
+            values = self._draw(leader, known, drawn)
+            if values is None or self._admits(values):
+                return values
+            self._refused += 1
+        return None
 
     def _known(self):
         """Returns all records, and the number of draws, those just given out too."""
@@ -265,20 +273,23 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         return known, sum("tuner/trial_id" not in each for each in values)
 
     def _draw(self, leader, known, drawn):
-        """Returns the center's values first, then others near the leader's."""
+        """Returns the center's values first, then others near the leader's.
+
+        None where nothing that was not tried is found.
+        """
         center = {} if leader is None else own_values(leader.values)
         failures = self._refused
         if leader is not None:
             failures += sum(int(r.trial_id) > int(leader.trial_id) for r in known)
         elif not drawn + failures:
-            return draws.vary(center, self.hyperparameters, 0, None)
+            return draws.perturb(center, self.hyperparameters, 0, None)
         random = Random(f"{self.seed} {drawn} {len(self.rejected)} {failures}")
         tried = [own_values(t.hyperparameters.values) for t in self.trials.values()]
-        for _ in range(MOST_REPEATED):
-            values = draws.vary(center, self.hyperparameters, failures, random)
+        for count in range(failures, failures + MOST_REPEATED):  # ever further away
+            values = draws.perturb(center, self.hyperparameters, count, random)
             if values not in tried:
-                break
-        return values
+                return values
+        return None
 
 
 ORACLES = {

@@ -126,7 +126,8 @@ def _supervise(group, directory, names):
             else:
                 group.start(name)
     if not ended:
-        raise RuntimeError(f"All workers died, each {dict(deaths)} times.")
+        counts = ", ".join(f"{name}: {count}" for name, count in deaths.items())
+        raise RuntimeError(f"All workers died. Deaths: {counts}.")
 
 
 class ProcessGroup:
@@ -223,7 +224,7 @@ def _free_port():
 
 
 def main() -> None:
-    """Is the chief or a worker: what came on the standard input says of what."""
+    """Runs the chief or a worker, as the settings on standard input say."""
     from keras_seqattn.tuning import search
 
     settings, policy = pickle.load(sys.stdin.buffer)

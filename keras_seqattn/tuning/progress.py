@@ -30,10 +30,12 @@ class Progress:
     def _print(self, record, what):
         if not self._study.verbose:
             return
-        known = records.load_records(self._study.directory)
-        number, max_trials = int(record.trial_id), self._study.max_trials
-        count = f" ({number + 1} of {max_trials})" if max_trials else ""
-        parts = [f"trial {number}{count}: {what}"]
+        known, plan = records.load_records(self._study.directory), self._study.plan
+        # A plan bounds new trials, and not those that go on from others.
+        new = [one for one in known if plan is None or one.continued_from is None]
+        max_trials = self._study.max_trials
+        count = f" ({len(new)} of {max_trials})" if max_trials else ""
+        parts = [f"trial {int(record.trial_id)}{count}: {what}"]
         best = records.best_of(known, self._study.objective.direction)
         if best is not None:
             parts.append(f"best {best.score:.4g} in trial {int(best.trial_id)}")
@@ -43,11 +45,14 @@ class Progress:
         print("; ".join(parts), file=self.stream, flush=True)
 
     def _time_left(self, known):
-        """Returns the seconds left: of the budget, or for the trials left if fewer."""
+        """Returns the seconds left: of the budget, or for the trials left if fewer.
+
+        Of a plan's trials is not known how long they go on.
+        """
         clock, max_trials = self._study.clock, self._study.max_trials
         limits = [clock.left()] if clock.limit is not None else []
         ended = [record for record in known if record.finished_at is not None]
-        if max_trials and ended:
+        if max_trials and ended and self._study.plan is None:
             limits.append(clock.elapsed() / len(ended) * (max_trials - len(ended)))
         return max(0.0, min(limits)) if limits else None
 

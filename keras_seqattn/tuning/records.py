@@ -1,4 +1,6 @@
-"""What a study writes down on disk: whole files or none, so that a kill leaves sense.
+"""What a study writes on disk.
+
+Its files are replaced atomically, so a kill leaves them consistent.
 
 A study's folder holds `study.json`, what it was asked; `oracle.json`, what KerasTuner's
 oracle knows; `clock.json`, the seconds spent; and for each trial a folder
@@ -36,7 +38,7 @@ COUNTED = (*SCORED, *UNFINISHED)
 FEW_EPOCHS = 3
 BEST = {"min": min, "max": max}  # of scores, by the direction of the objective
 # Among a trial's values, beside its hyperparameters.
-BOTH_WAYS = "tuner/bidirectional_epochs"
+BIDIRECTIONAL_EPOCHS = "tuner/bidirectional_epochs"
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -77,8 +79,6 @@ class TrialRecord:
         seconds: Seconds of its own training, scoring included.
         first_step: Seconds to the end of its first step, which compiles, since it was
             last begun; None before.
-        best_seconds: Seconds up to its best epoch, those of the trial that it goes on
-            from included.
         continued_from: Trial that it goes on from, as Hyperband's promotions do.
         warm_started_from: Trial that its first weights come from.
         inherited_epochs: How many of the epochs are those of the trial it goes on from.
@@ -102,7 +102,6 @@ class TrialRecord:
     score: float | None = None
     seconds: float = 0.0
     first_step: float | None = None
-    best_seconds: float = 0.0
     continued_from: str | None = None
     warm_started_from: str | None = None
     inherited_epochs: int = 0
@@ -116,7 +115,12 @@ class TrialRecord:
     @property
     def bidirectional_epochs(self) -> int:
         """How many of its run's first epochs train both directions."""
-        return self.values.get(BOTH_WAYS, 0)
+        return self.values.get(BIDIRECTIONAL_EPOCHS, 0)
+
+    @property
+    def best_seconds(self) -> float:
+        """Seconds up to the best epoch, those of the trial it goes on from included."""
+        return sum(epoch["seconds"] for epoch in self.epochs[: self.best_epoch])
 
     @property
     def best_weights(self) -> pathlib.Path:
@@ -142,6 +146,7 @@ class TrialRecord:
         if fields is None:
             return None
         with reading(path, *_OF_A_STUDY):
+            fields.pop("best_seconds", None)  # which early versions wrote
             record = cls(**fields, path=folder)
             chosen = record.configuration  # early versions wrote {} for None
             record.configuration = Configuration(**chosen) if chosen else None
@@ -175,7 +180,6 @@ class TrialRecord:
         scores = [epoch["score"] for epoch in self.epochs]
         self.score = BEST[direction](scores)
         self.best_epoch = 1 + scores.index(self.score)
-        self.best_seconds = sum(e["seconds"] for e in self.epochs[: self.best_epoch])
         self.fruitless_starts = 0
         return self.best_epoch == epoch + 1
 
@@ -194,7 +198,6 @@ class TrialRecord:
         self.inherited_epochs = len(other.epochs)
         self.inherited_seconds = other.seconds + other.inherited_seconds
         self.best_epoch, self.score = other.best_epoch, other.score
-        self.best_seconds = other.best_seconds
 
     def best_until(self, num_epochs: int, direction: str) -> float | None:
         """Returns the best score of the first epochs; None if it has fewer epochs."""

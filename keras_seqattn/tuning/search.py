@@ -12,7 +12,7 @@ from keras_seqattn.tuning.objective import of_any, of_translation
 from keras_seqattn.tuning.settings import Settings
 from keras_seqattn.tuning.space import TranslationSpace
 from keras_seqattn.tuning.study import Study
-from keras_seqattn.tuning.tasks import Own, Translation
+from keras_seqattn.tuning.tasks import CustomTask, TranslationTask
 from keras_seqattn.tuning.trials import OutOfTime
 from keras_seqattn.tuning.tuner import Tuner, is_chief, is_worker
 
@@ -88,7 +88,8 @@ def tune_translation(
         seed: Integer.
         space: A `TranslationSpace`; None: its defaults.
         vocabulary_size: Entries of the vocabulary that both languages share, or, with
-            datasets, a pair where they do not. None: the space's, or its center's.
+            datasets, a pair where they do not. None: the space's, or its center's;
+            with datasets it must be given.
         batch_tokens: As in `text.translation_batches`, for lists of strings. None: as
             the space's center has it.
         bucket_lengths: The same.
@@ -111,7 +112,7 @@ def tune_translation(
     sizes = _sizes(vocabulary_size)
     given["vocabulary_size"], given["target_vocabulary_size"] = sizes
     given["space"] = TranslationSpace() if space is None else space
-    task = Translation.of(given)
+    task = TranslationTask.of(given)
     return _study(task, {**given, "objective": of_translation(objective)})
 
 
@@ -138,7 +139,10 @@ def tune(
 
     Does for any `build(hp)` what `tune_translation` does for translation, and is killed
     and called again as that is. The first trial of "halving" has the defaults of the
-    hyperparameters, and leads until another one is ahead where both can be compared. A
+    hyperparameters, and leads until another one is ahead where both can be compared.
+    "halving" knows by the ends of their names what looks worse early than it is: more
+    of "dropout", "dropout_rate", "smoothing", "decay" (of which a model that overfits
+    gets more), "layers" or "warmup_steps", and less of "learning_rate" or "lr". A
     compiled model is expected, with the learning rate or schedule that it is to
     have. Where its optimizer averages the weights (`use_ema`), the average is scored.
 
@@ -153,16 +157,15 @@ def tune(
         algorithm: As in `tune_translation`, and so are all arguments that follow.
         batch_size: Samples of a batch of arrays; None: 32.
         epochs: Most epochs of a trial.
-        max_trials: Most trials.
-        max_seconds: Seconds of wall-clock for the study.
-        finish: Share of `max_seconds`, in [0, 1), in which the best trial trains on.
+        max_trials: Most trials, of "halving" most new ones.
+        max_seconds: Seconds for the study.
+        finish: Share of them in which the best trial trains on.
         max_parameters: Most weights of a model; one with more is built, not trained.
-        directory: Folder of the study, new or its own.
-        workers: Number of processes on this machine that run trials. More than one
-            import `build` from its module.
+        directory: Folder of the study.
+        workers: Number of processes. More than one import `build` from its module.
         seed: Integer.
-        prune: Whether a trial ends when it is worse than the median of the others.
-        verbose: Whether to tell of epochs, the best so far, and the time left.
+        prune: Whether a trial worse than the median of the others ends.
+        verbose: Whether to tell of epochs.
 
     Returns:
         A `Study`.
@@ -174,7 +177,9 @@ def tune(
     """
     given = dict(locals())
     unasked = {"max_latency": None, "warm_start": False}
-    return _study(Own.of(given), {**given, **unasked, "objective": of_any(objective)})
+    return _study(
+        CustomTask.of(given), {**given, **unasked, "objective": of_any(objective)}
+    )
 
 
 def _study(task, given):

@@ -64,7 +64,6 @@ class Settings(Config):
         super().__post_init__()
         halves = self.algorithm == "halving"
         self._default("prune", self.algorithm in ("random", "bayesian"))
-        self._default("epochs", MOST_EPOCHS if halves and self.max_seconds else EPOCHS)
         self._default("finish", LEADERS_SHARE if halves and self.max_seconds else 0.0)
         if self.finish and self.max_seconds is None:
             raise ValueError(
@@ -81,6 +80,22 @@ class Settings(Config):
         """Returns what travels: what was asked, and not what was made of it."""
         return self.options()
 
+    @property
+    def trial_epochs(self) -> int:
+        """Most epochs of a trial."""
+        return self.epochs or self._default_epochs
+
+    @property
+    def _default_epochs(self):
+        is_timed = self.algorithm == "halving" and self.max_seconds
+        return MOST_EPOCHS if is_timed else EPOCHS
+
+    @property
+    def trials(self) -> int | None:
+        """Most trials, of "halving" most new ones; None without a limit."""
+        is_bounded = self.max_seconds is not None or self.algorithm == "hyperband"
+        return self.max_trials or (None if is_bounded else DEFAULT_TRIALS)
+
     @functools.cached_property
     def clock(self) -> Clock:
         """The study's `Clock`, which ends the search before the finish."""
@@ -94,14 +109,13 @@ class Settings(Config):
         """The study's `Plan` of rungs; None of another algorithm."""
         if self.algorithm != "halving":
             return None
-        budgeted = self.max_trials is not None or self.max_seconds is not None
         return Plan(
             direction=self.objective.direction,
             tokens=self.task.epoch_tokens,
             seconds=self.max_seconds or math.inf,
             share=self.finish,
-            epochs=self.epochs,
-            trials=(self.max_trials or math.inf) if budgeted else DEFAULT_TRIALS,
+            epochs=self.trial_epochs,
+            trials=self.trials or math.inf,
             workers=self.workers,
             regularize=lambda values: regularize(values, self.task.hyperparameters),
             bidirectional=self.task.bidirectional,
@@ -126,54 +140,55 @@ class Settings(Config):
         }
         path = self.directory / "study.json"
         self.directory.mkdir(parents=True, exist_ok=True)
-        known = records.read_json(path, missing=asked)
-        different = [name for name in asked if known.get(name) != asked[name]]
+        # Early versions wrote fewer names, and the default of `epochs`.
+        known = {**asked, **records.read_json(path, missing={})}
+        if (known["epochs"] or self._default_epochs) == self.trial_epochs:
+            known["epochs"] = self.epochs
+        different = [name for name in asked if known[name] != asked[name]]
         if different:
             raise ValueError(
                 "`directory` must be new, or that of the same study. Received: "
                 f"directory={str(self.directory)!r}, of a study with another "
-                f"{' and another '.join(different)}."
+                f"{different[0]}."
             )
         records.write_json(path, asked)
 
     def make_oracle(self) -> Any:
         """Makes the oracle that chooses the trials, one of `oracles.ORACLES`."""
-        budgeted = self.max_trials is not None or self.max_seconds is not None
-        max_trials, options = self.max_trials, {}
+        options = {}
         if self.plan is not None:
-            max_trials, options["plan"] = None, self.plan  # which counts new ones
+            options["plan"] = self.plan
         elif self.algorithm == "hyperband":
-            options["max_epochs"] = self.epochs
-            options["hyperband_iterations"] = None if budgeted else 1
-        elif not budgeted:
-            max_trials = DEFAULT_TRIALS
-        if self.algorithm == "bayesian":
+            options["max_epochs"] = self.trial_epochs
+            is_bounded = self.max_trials or self.max_seconds
+            options["hyperband_iterations"] = None if is_bounded else 1
+        elif self.algorithm == "bayesian":
             options["num_initial_points"] = INITIAL_POINTS
         oracle = ORACLES[self.algorithm](
             objective=self.objective,
             seed=self.seed + 1,  # KerasTuner takes a seed of 0 for none.
-            admit=self.refusal,
+            admit=self.over_budget_reason,
             clock=self.clock,
             directory=self.directory,
             **options,
         )
-        oracle.max_trials = max_trials
+        oracle.max_trials = None if self.plan else self.trials  # It counts new ones.
         return oracle
 
-    def excess(self, parameters: int) -> str | None:
-        """Returns by how much a model has too many weights; None if it has not."""
+    def size_excess(self, parameters: int) -> str | None:
+        """Returns by how much a model exceeds `max_parameters`, or None."""
         limit = self.max_parameters
         if limit is None or parameters <= limit:
             return None
         return f"{parameters} parameters, {limit} allowed"
 
-    def refusal(self, values: dict[str, Any]) -> str | None:
+    def over_budget_reason(self, values: dict[str, Any]) -> str | None:
         """Returns why values are over budget, before anything is built; None if not."""
         hp = hyperparameters_of(values)
         configuration = self.task.configuration(hp)
         if configuration is None:
             return None  # Only a model tells.
-        excess = self.excess(configuration.count_parameters())
+        excess = self.size_excess(configuration.count_parameters())
         if excess is not None or self.max_latency is None:
             return excess
         # A model of this shape may have been found too slow.

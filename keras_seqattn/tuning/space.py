@@ -127,7 +127,7 @@ class TranslationSpace:
 
     A tuple is what is chosen among, a `Range` a stretch of numbers, anything else is
     fixed. `dataclasses.replace(space, num_heads=4)` gives another space. What stands
-    nearest to `center` is the first trial of a study.
+    nearest to `center` is the first trial of a study with "halving".
 
     Attributes:
         model_dim: Width D of the vectors between blocks.
@@ -150,9 +150,10 @@ class TranslationSpace:
         vocabulary_size: Entries of the tokenizer; None: what the study is given.
         options: Dict of further arguments of `TranslationTransformer`, which do not
             vary.
-        center: A `Configuration`, `RECIPES["own"]` by default: its values are those of
-            the first trial, or the nearest that a field has. What no field names, as
-            the optimizer and the factor of consistency, is its own in every trial.
+        center: A `Configuration`, `RECIPES["own"]` by default: its values, or the
+            nearest that a field has, are where "halving" begins and the defaults of
+            the hyperparameters. What no field names, as the optimizer and the factor
+            of consistency, is its own in every trial.
 
     Example:
         >>> import keras_tuner
@@ -194,12 +195,12 @@ class TranslationSpace:
 
     @classmethod
     def around(cls, center: Configuration, **fields: Any) -> Self:
-        """Returns a space that has each value of a configuration: the first trial.
+        """Returns a space that has each value of a configuration, its center.
 
         Args:
             center: A `Configuration`, a recipe for example.
             **fields: Fields other than the defaults; the center's value is added to
-                one with several values, too.
+                one with several values, too, unless it is None.
 
         Returns:
             A `TranslationSpace`.
@@ -290,17 +291,15 @@ _OPTIONS = (
     *("model_dim", "encoder_layers", "decoder_layers", "num_heads", "key_dim"),
     *("dropout", "normalize_first", "positions", "tie_embeddings"),
 )
-_SIZES = ("warmup_steps", "post_norm_warmup_steps", "vocabulary_size")
-_RATES = ("learning_rate", "post_norm_learning_rate")
 _OF_TRAINING = ("label_smoothing", "learning_rate", "warmup_steps", "ema_momentum")
-_TRAINING = Configuration.checks()
 _CHECKS = {
     # A name of positions is checked further by the model.
     **{name: TranslationConfig.checks().get(name, arguments.text) for name in _OPTIONS},
-    **dict.fromkeys(_SIZES, arguments.positive_integer),
+    **{name: Configuration.checks()[name] for name in _OF_TRAINING},
+    "post_norm_learning_rate": Configuration.checks()["learning_rate"],
+    "post_norm_warmup_steps": arguments.positive_integer,
     "feed_forward_ratio": functools.partial(arguments.number, above=0),
-    **{name: _TRAINING[name] for name in ("label_smoothing", "ema_momentum")},
-    **dict.fromkeys(_RATES, _TRAINING["learning_rate"]),
+    "vocabulary_size": arguments.positive_integer,
 }
 
 
@@ -313,11 +312,10 @@ def _check_values(name, values, check=arguments.positive_integer):
     if values is None or isinstance(values, Range):
         return  # None declares nothing
     several = values if isinstance(values, tuple | list) else (values,)
-    if not several:
-        arguments.refuse(name, values, "one value, or several in a tuple")
+    if not several or None in several:
+        arguments.refuse(name, values, "one value, or several in a tuple, not None")
     for value in several:
-        if value is not None:
-            check(name, value)
+        check(name, value)
 
 
 def _are_numbers(values):
@@ -326,7 +324,9 @@ def _are_numbers(values):
 
 def _with(values, value):
     """Returns what a hyperparameter may be, a value among it if there are several."""
-    if isinstance(values, Range) and value is not None:
+    if value is None:  # which no hyperparameter may be
+        return values
+    if isinstance(values, Range):
         low, high = min(values.low, value), max(values.high, value)
         return dataclasses.replace(values, low=low, high=high)
     if not isinstance(values, tuple | list) or value in values:
@@ -373,6 +373,8 @@ def declare(
         return None if value is None else float(f"{value:.3g}")
     if not isinstance(values, tuple | list):
         return hp.Fixed(name, values)
+    if _are_numbers(values) and float in map(type, values):
+        values = [float(value) for value in values]  # KerasTuner's are of one type
     default = _nearest(values, near)
     if set(values) == {True, False} and isinstance(values[0], bool):
         return hp.Boolean(name, default=default)

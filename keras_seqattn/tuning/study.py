@@ -109,14 +109,14 @@ class Study:
 
         Raises:
             ValueError: If it is of a `build` of one's own, which a folder does not
-                hold; `tune` with the same arguments gives it at once.
+                hold; `tune` with the same arguments returns it at once.
         """
         best = self.best_trial
         if best.configuration is None:
             if self._task is None:
                 raise ValueError(
                     "`task` must be given to make a model of your own: call `tune` "
-                    "again, which gives a study that has ended at once. Received: "
+                    "again, which returns a finished study at once. Received: "
                     "task=None."
                 )
             model = self._task.hypermodel.build(self.best_hyperparameters)
@@ -136,7 +136,7 @@ class Study:
 
         Raises:
             ValueError: If the study was not made by a call of this process on lists of
-                strings; `tune_translation` with the same arguments gives it at once.
+                strings; `tune_translation` with the same arguments returns it at once.
         """
         from keras_seqattn.translator import Translator
 
@@ -145,7 +145,7 @@ class Study:
         if corpus is None:
             raise ValueError(
                 "`task` must be given, of strings, to make a translator: call "
-                "`tune_translation` again, which gives a study that has ended at once. "
+                "`tune_translation` again, which returns a finished study at once. "
                 f"Received: task={self._task!r:.80}."
             )
         model = self.best_model()
@@ -197,11 +197,12 @@ class Study:
         within the same number of epochs, the largest that fifteen trials have trained.
 
         Returns:
-            Dict of names to shares that sum to 1, greatest first; empty where fewer
-            than fifteen trials can be compared, or nothing differs.
+            Dict of names to shares, greatest first, that sum to 1, or are all 0; empty
+            where fewer than fifteen trials can be compared, or nothing differs.
 
         Reference:
-            Breiman 2001, section 10. Differs: none.
+            Breiman 2001, section 10. Differs: on the training rows, of the scores'
+            ranks.
         """
         names = self.hyperparameters()
         scores = self._comparable()

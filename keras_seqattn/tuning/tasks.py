@@ -70,20 +70,11 @@ def _builder(name: str, build: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(Config):
-    """Models that hyperparameters stand for, and the data they are trained on."""
-
-    # The scores that stand for an objective, where it is not the score itself.
-    monitors: ClassVar[Mapping[str, str]] = {}
+    """What the models of a study have in common, translation's and a user's own."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what travels to workers: what was asked, not what was made of it."""
         return self.options()
-
-    def check(self, objective: str, workers: int) -> None:
-        """Raises an error if the task cannot be scored or shared so."""
-
-    def configuration(self, hp: keras_tuner.HyperParameters) -> Configuration | None:
-        """Returns what hyperparameters stand for; None where only a model tells."""
 
     @functools.cached_property
     def hyperparameters(self) -> keras_tuner.HyperParameters:
@@ -93,32 +84,9 @@ class Task(Config):
             self.hypermodel.build(hp)
         return hp
 
-    @property
-    def bidirectional(self) -> bool:
-        """Whether the data can also be learnt in the other direction."""
-        return False
-
-    def epoch_tokens(self, record: TrialRecord) -> float:
-        """Returns how long an epoch of a trial is, in units that all trials share."""
-        return 1.0
-
-    def fit_arguments(self, model: keras.Model, record: TrialRecord) -> dict[str, Any]:
-        """Returns the data as arguments of `fit`."""
-        raise NotImplementedError
-
-    def score(self, name: str, logs: dict[str, float], record: TrialRecord) -> float:
-        """Returns an epoch's score, in units that all trials share."""
-        return score_of(name, logs)
-
-    def callbacks(
-        self, model: keras.Model, record: TrialRecord, objective: str
-    ) -> list[keras.callbacks.Callback]:
-        """Returns those that average the weights of a trial, and then score them."""
-        raise NotImplementedError
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Translation(Task):
+class TranslationTask(Task):
     """Translation models on a corpus: the arguments of `tune_translation`."""
 
     train: Any = option(_lines_or_batches)
@@ -129,12 +97,14 @@ class Translation(Task):
     batch_tokens: int | None = option(optional_size)
     bucket_lengths: tuple[int, ...] | None = option(_lengths)
     seed: int = option(functools.partial(arguments.integer, least=0))
-    monitors = MONITORS
+    # The scores that stand for an objective, where it is not the score itself.
+    monitors: ClassVar[Mapping[str, str]] = MONITORS
 
     def __post_init__(self) -> None:
         """Checks the options."""
         super().__post_init__()
-        if self.space.vocabulary_size is None and self.vocabulary_size is None:
+        sizes = self.space.vocabulary_size, self.vocabulary_size
+        if sizes == (None, None) and isinstance(self.train, tuple):
             size = self.space.center.vocabulary_size
             object.__setattr__(self, "vocabulary_size", size)
 
@@ -145,6 +115,12 @@ class Translation(Task):
                 "`space` must be of a class that the workers can import: put it in a "
                 f"module. Received: space of {type(self.space)!r}."
             )
+        if isinstance(self.train, tuple) != isinstance(self.validation, tuple):
+            raise ValueError(
+                "`validation` must be lists of strings where `train` is, and a dataset "
+                f"where that is one. Received: validation={self.validation!r:.80}, "
+                f"train={self.train!r:.80}."
+            )
         sizes = self.space.vocabulary_size
         asked = objective in DECODED or workers > 1 or sizes is not None
         if self.corpus is None and asked:
@@ -154,18 +130,29 @@ class Translation(Task):
                 f"Received: a dataset, with objective={objective!r}, "
                 f"workers={workers!r}, space.vocabulary_size={sizes!r}."
             )
+        if self.vocabulary_size is None and sizes is None:
+            arguments.refuse("vocabulary_size", None, "given for a dataset")
+        if self.corpus is not None and self.target_vocabulary_size is not None:
+            size = self.vocabulary_size, self.target_vocabulary_size
+            wanted = "one integer for lists of strings, which share a tokenizer"
+            arguments.refuse("vocabulary_size", size, wanted)
 
     @property
     def identity(self) -> dict[str, Any]:
         """What makes it another task, as JSON keeps it."""
         center = self.space.center
-        return {
+        asked = {
             "vocabulary_size": self.vocabulary_size,
             "target_vocabulary_size": self.target_vocabulary_size,
             "space": repr(self.space),
             "center": None if center == RECIPES["own"] else repr(center),
-            "corpus": "batches" if self.corpus is None else self.corpus.fingerprint(),
         }
+        if self.corpus is None:
+            return {**asked, "corpus": "batches"}
+        lengths = list(self._batch_options["bucket_lengths"])
+        options = {**self._batch_options, "bucket_lengths": lengths}
+        # Last, as what stands before it may differ: see `Settings.claim`.
+        return {**asked, **options, "corpus": self.corpus.fingerprint()}
 
     @functools.cached_property
     def hypermodel(self) -> TranslationHyperModel:
@@ -179,19 +166,25 @@ class Translation(Task):
         """The `Corpus` of lists of strings; None of datasets."""
         if not isinstance(self.train, tuple):
             return None
-        asked = {
-            name: getattr(self, name) for name in ("batch_tokens", "bucket_lengths")
-        }
-        given = {name: value for name, value in asked.items() if value is not None}
-        center = self.space.center
-        recipe = center if isinstance(center, Recipe) else RECIPES["own"]
         return Corpus(
             self.train,
             self.validation,
-            {**recipe.batch_options(), **given},
-            {**recipe.batch_options(training=False), **given},
+            {**self._recipe.batch_options(), **self._batch_options},
+            self._batch_options,
             seed=self.seed,
         )
+
+    @property
+    def _recipe(self):
+        center = self.space.center
+        return center if isinstance(center, Recipe) else RECIPES["own"]
+
+    @property
+    def _batch_options(self):
+        """Returns the options of batches, those of the center where none are given."""
+        options = self._recipe.batch_options(training=False)
+        given = {name: getattr(self, name) for name in options}
+        return options | {name: x for name, x in given.items() if x is not None}
 
     def configuration(self, hp: keras_tuner.HyperParameters) -> Configuration:
         """Returns what hyperparameters stand for."""
@@ -206,15 +199,15 @@ class Translation(Task):
     def score(self, name: str, logs: dict[str, float], record: TrialRecord) -> float:
         """Returns an epoch's score; where vocabularies differ, for the same text.
 
-        A mean of tokens becomes that of as many tokens as the first trial's vocabulary
+        A mean of tokens becomes that of as many tokens as the center's vocabulary
         makes of the validation.
         """
         score = score_of(name, logs)
         if self.space.vocabulary_size is None or name not in OF_TOKENS:
             return score
-        first = self.configuration(self.hyperparameters).vocabulary_size
+        center = self.configuration(self.hyperparameters).vocabulary_size
         tokens = self.corpus.validation_tokens
-        share = tokens(record.configuration.vocabulary_size) / tokens(first)
+        share = tokens(record.configuration.vocabulary_size) / tokens(center)
         return score**share if name == "val_perplexity" else score * share
 
     @property
@@ -242,13 +235,15 @@ class Translation(Task):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Own(Task):
+class CustomTask(Task):
     """Models of a user's own `build(hp)`: the arguments of `tune`."""
 
     build: Callable[..., Any] = option(_builder)
     train: Any = option(_arrays_or_batches)
     validation: Any = option(_arrays_or_batches)
     batch_size: int | None = option(optional_size)
+    monitors: ClassVar[Mapping[str, str]] = {}
+    bidirectional: ClassVar[bool] = False
 
     def check(self, objective: str, workers: int) -> None:
         """Raises an error if the task cannot be shared."""
@@ -270,7 +265,8 @@ class Own(Task):
     @property
     def identity(self) -> dict[str, Any]:
         """What makes it another task, as JSON keeps it."""
-        return {"task": OWN, "space": repr(self.hyperparameters.get_config()["space"])}
+        space = repr(self.hyperparameters.get_config()["space"])
+        return {"task": OWN, "space": space, "batch_size": self.batch_size}
 
     @functools.cached_property
     def hypermodel(self) -> keras_tuner.HyperModel:
@@ -280,6 +276,17 @@ class Own(Task):
         made = keras_tuner.HyperModel()
         made.build = self.build
         return made
+
+    def configuration(self, hp: keras_tuner.HyperParameters) -> None:
+        """Returns None: only a model tells what hyperparameters stand for."""
+
+    def epoch_tokens(self, record: TrialRecord) -> float:
+        """Returns how long an epoch is: as long as that of any other trial."""
+        return 1.0
+
+    def score(self, name: str, logs: dict[str, float], record: TrialRecord) -> float:
+        """Returns an epoch's score."""
+        return score_of(name, logs)
 
     def fit_arguments(self, model: keras.Model, record: TrialRecord) -> dict[str, Any]:
         """Returns the data as arguments of `fit`."""

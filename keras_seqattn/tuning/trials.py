@@ -45,7 +45,7 @@ class OutOfTime(SearchInterrupted):
     """The study's seconds are spent."""
 
 
-class Candidate(keras.callbacks.Callback):
+class SaveScoredWeights(keras.callbacks.Callback):
     """Keeps the weights that each epoch was scored with.
 
     It stands before the callback of an average, so at a validation's end the averaged
@@ -120,8 +120,7 @@ class Recorder(keras.callbacks.Callback):
 class Pausing(training.Resume):
     """A `Resume` that ends a run where another trial may go on with it.
 
-    It ends the training after its save, which so tells of one that was not stopped:
-    one that was would train no more.
+    Sets `stop_training` only after saving: a save that recorded it would not resume.
     """
 
     def __init__(
@@ -200,7 +199,7 @@ def fit(
     given = task.fit_arguments(model, record)
     batches = None if "y" in given else given["x"]
     callbacks = [
-        Candidate(record),
+        SaveScoredWeights(record),
         *task.callbacks(model, record, study.objective.name),
         Recorder(record, study),
         # Last: an epoch that it knows is one that was written down.

@@ -94,7 +94,8 @@ class Tuner(keras_tuner.Tuner):
                     ) from ended
             return
         except (trials.OutOfTime, KeyboardInterrupt):
-            record.fruitless_starts -= 1  # It did not take its process with it.
+            # It did not take its process with it.
+            record.fruitless_starts = max(0, record.fruitless_starts - 1)
             record.status = records.STOPPED
             record.save()
             raise
@@ -102,7 +103,7 @@ class Tuner(keras_tuner.Tuner):
 
     def _outcome(self, record, ended_early):
         """Returns the status and the reason of a trial that ran."""
-        if not ended_early or halving.has_settled(record):
+        if not ended_early or halving.has_plateaued(record):
             return records.COMPLETED, None
         if self._settings.plan is not None:
             return records.PAUSED, None
@@ -118,13 +119,14 @@ class Tuner(keras_tuner.Tuner):
     def _train(self, hp, record):
         """Makes the model and trains it; returns whether it ended early."""
         settings = self._settings
+        # Before the record is first saved: other processes count by its vocabulary.
+        record.configuration = self._task.configuration(hp)
+        if record.configuration is not None:
+            record.parameters = record.configuration.count_parameters()
         self._begin(record)
         keras.utils.clear_session()
         # Each trial by itself, so that it does not matter what ran before in a process.
         keras.utils.set_random_seed(settings.seed + int(record.trial_id))
-        record.configuration = self._task.configuration(hp)
-        if record.configuration is not None:
-            record.parameters = record.configuration.count_parameters()
         parent = hp.values.get("tuner/trial_id")
         model = self.hypermodel.build(hp)
         if parent is not None:
@@ -134,7 +136,7 @@ class Tuner(keras_tuner.Tuner):
         if settings.warm_start and parent is None and not record.epochs:
             warm.start(model, record, settings)
             record.save()
-        epochs = hp.values.get("tuner/epochs", settings.epochs)
+        epochs = hp.values.get("tuner/epochs", settings.trial_epochs)
         is_done = self._is_below_median
         if settings.plan is not None:
             is_done = settings.plan.pauses(hp.values[halving.RUNG], settings.directory)
@@ -169,7 +171,7 @@ class Tuner(keras_tuner.Tuner):
             for record in known
             if record.trial_id not in left_out
             and record.status != records.PRUNED
-            and not halving.has_settled(record)
+            and not halving.has_plateaued(record)
         ]
         return records.best_of(able, self._settings.objective.direction)
 
@@ -185,7 +187,7 @@ class Tuner(keras_tuner.Tuner):
         try:
             with trials.failures_as_ends():
                 trials.fit(
-                    model, hp, settings, record, MOST_EPOCHS, halving.has_settled
+                    model, hp, settings, record, MOST_EPOCHS, halving.has_plateaued
                 )
         except trials.TrialEnded:
             pass  # That costs nothing: the best epoch so far is kept.
@@ -199,7 +201,7 @@ class Tuner(keras_tuner.Tuner):
         return f"{self.tuner_id}-{os.getpid()}"
 
     def _begin(self, record):
-        """Notes a start before all else, so that one that kills its process is seen."""
+        """Notes a start before the model is made, which may kill the process."""
         if record.fruitless_starts >= trials.MOST_FRUITLESS_STARTS:
             raise trials.TrialEnded(
                 records.KILLED,
@@ -232,7 +234,7 @@ class Tuner(keras_tuner.Tuner):
         """Counts the weights of a model of which nothing told them before."""
         if record.parameters is None:
             record.parameters = model.count_params()
-        excess = self._settings.excess(record.parameters)
+        excess = self._settings.size_excess(record.parameters)
         if excess is not None:
             raise trials.TrialEnded(records.OVER_BUDGET, excess)
 

@@ -58,4 +58,5 @@ def study(tmp_path):
             LINES, LINES, directory=tmp_path / folder, **options
         )
 
+    run.folder = tmp_path / "study"
     return run

@@ -17,13 +17,13 @@ SPACE = tuning.TranslationSpace.around(RECIPES["multi30k"])
 def test_draws_stand_near_and_widen():
     hp = keras_tuner.HyperParameters()
     SPACE.choose(hp, 50)
-    center = draws.vary({}, hp, 0, None)
+    center = draws.perturb({}, hp, 0, None)
     assert center["dropout"] == 0.15
     assert "post_norm_learning_rate" not in center
 
     def changes(failures):
         random = Random(0)
-        drawn = [draws.vary(center, hp, failures, random) for _ in range(300)]
+        drawn = [draws.perturb(center, hp, failures, random) for _ in range(300)]
         names = center.keys()
         counts = [sum(one.get(n) != center[n] for n in names) for one in drawn]
         rates = [
@@ -46,7 +46,7 @@ def test_the_first_trial_is_the_recipe():
     hp = keras_tuner.HyperParameters()
     recipe = RECIPES["multi30k"]
     SPACE.choose(hp, recipe.vocabulary_size)
-    hp.values = draws.vary({}, hp, 0, None)
+    hp.values = draws.perturb({}, hp, 0, None)
     chosen = SPACE.choose(hp, recipe.vocabulary_size)
     options = chosen.model.options() | {"key_dim": None}
     assert options == recipe.model.options()
@@ -58,15 +58,16 @@ def test_what_regularizes_goes_half_way_to_the_most():
     hp = keras_tuner.HyperParameters()
     hp.Choice("dropout", [0.0, 0.1, 0.2, 0.3])
     hp.Choice("label_smoothing", [0.0, 0.1])
+    hp.Choice("dropout_rate", [0.1, 0.5])
     hp.Float("weight_decay", 1e-6, 1e-2, sampling="log")
     hp.Choice("attention_dropout", ["none", "some"])
     hp.Int("units", 8, 64)
     values = {"dropout": 0.0, "label_smoothing": 0.1, "weight_decay": 1e-4}
-    values |= {"attention_dropout": "none", "units": 8}
+    values |= {"dropout_rate": 0.1, "attention_dropout": "none", "units": 8}
     more = draws.regularize(values, hp)
     assert more.pop("weight_decay") == pytest.approx(1e-3)
     assert more == {
-        **{"dropout": 0.2, "label_smoothing": 0.1},
+        **{"dropout": 0.2, "dropout_rate": 0.5, "label_smoothing": 0.1},
         **{"attention_dropout": "none", "units": 8},
     }
     most = draws.regularize({"dropout": 0.3}, hp)

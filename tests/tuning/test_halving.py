@@ -100,7 +100,7 @@ def test_what_acts_early_leads_when_the_first_has_come_to_its_end():
     assert Standing(plan(), known).leader is known[2]  # late, and ahead nevertheless
     known.append(record(4, [2.0] * 9, continued_from="0", values=first))
     assert [*halving.lineage(known[4], known)] == [known[4], known[0]]
-    assert halving.has_settled(known[4])
+    assert halving.has_plateaued(known[4])
     assert Standing(plan(), known).leader is known[4]  # on a higher rung
     known.append(record(5, [1.0] * 9, continued_from="1", values=known[1].values))
     assert Standing(plan(), known).leader is known[5]
@@ -110,6 +110,10 @@ def test_names_tell_what_acts_late():
     def made(**values):
         return TrialRecord("0", values=values)
 
+    first = made(dropout_rate=0.1, lr=0.01)
+    assert halving.acts_late(made(dropout_rate=0.2), first)
+    assert not halving.acts_early(made(dropout_rate=0.2), first)
+    assert halving.acts_early(made(lr=0.02), first)
     first = made(num_layers=2, weight_decay=0.1, learning_rate="cosine")
     assert halving.acts_late(made(num_layers=3), first)
     assert halving.acts_early(made(weight_decay=0.0), first)
@@ -184,6 +188,10 @@ def test_a_leader_that_overfits_goes_on_with_more_of_what_regularizes():
         falling.epochs[-1]["loss"] = 1.4 * falling.epochs[-1]["score"]
         is_first = not falling.inherited_epochs
         assert Standing(timed, [falling]).next_step().regularized == is_first
+    # One epoch can tell.
+    short = record(0, [2.0], values={"dropout": 0.1})
+    short.epochs[0].update(val_loss=2.0, loss=1.0)
+    assert Standing(timed, [short]).next_step().regularized
     # One whose score has settled has ended.
     settled = record(0, [1.0] * 9, values={"dropout": 0.1})
     for epoch, entry in enumerate(settled.epochs):
@@ -223,21 +231,21 @@ def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
         both = plan(seconds=seconds, bidirectional=True, **options)
         standing = Standing(both, [leader])
         step = standing.next_step()
-        assert step == Step(3, "0", regularized=True, both_ways=until)
+        assert step == Step(3, "0", regularized=True, bidirectional_epochs=until)
         values = standing.continued(step)
-        assert values == {**goes_on, records.BOTH_WAYS: until}
+        assert values == {**goes_on, records.BIDIRECTIONAL_EPOCHS: until}
     later = record(1, [3.0, 2.0, 1.0], values=values)
     for again in (False, True):
         step = Step(3, "1", regularized=again)
         kept = Standing(both, [leader, later]).continued(step)
-        assert kept[records.BOTH_WAYS] == until
+        assert kept[records.BIDIRECTIONAL_EPOCHS] == until
     # It gets no better in these epochs, and overfits or has settled after them.
     scores = [3.0 - 0.1 * epoch for epoch in range(8)] + [3.0] * 30
     for count, settles in ((14, False), (21, False), (22, True)):
         later = record(1, scores[:count], values=values)
         for entry in later.epochs:
             entry["val_loss"] = entry["score"]
-        assert halving.has_settled(later) == settles
+        assert halving.has_plateaued(later) == settles
         assert halving.has_overfit(later) == (count > until + halving.RISING)
     own = Standing(plan(seconds=1000.0, **options), [leader])
     assert own.continued(own.next_step()) == goes_on
@@ -290,14 +298,14 @@ def test_nothing_over_budget_is_begun(simulated, study):
 
 def test_a_long_training_has_more_patience():
     scores = [1.0 - epoch / 100 for epoch in range(30)]  # it gets better till the 30th
-    assert not halving.has_settled(record(0, [*scores, *[9.0] * 29]))
-    assert halving.has_settled(record(0, [*scores, *[9.0] * 30]))
-    assert not halving.has_settled(record(0, [*scores[:4], *[9.0] * 7]))
-    assert halving.has_settled(record(0, [*scores[:4], *[9.0] * 8]))
+    assert not halving.has_plateaued(record(0, [*scores, *[9.0] * 29]))
+    assert halving.has_plateaued(record(0, [*scores, *[9.0] * 30]))
+    assert not halving.has_plateaued(record(0, [*scores[:4], *[9.0] * 7]))
+    assert halving.has_plateaued(record(0, [*scores[:4], *[9.0] * 8]))
 
 
 def test_epochs_that_get_worse_by_chance_end_no_training():
     """Five in a row do, of 120 draws one, and a training has that many epochs."""
     better = [9.0 - epoch / 10 for epoch in range(20)]
     worse = [8.0 + epoch / 10 for epoch in range(5)]
-    assert not halving.has_settled(record(0, [*better, *worse]))
+    assert not halving.has_plateaued(record(0, [*better, *worse]))

@@ -170,6 +170,10 @@ def test_another_build_on_the_same_folder_is_an_error(tmp_path):
 
     with pytest.raises(ValueError, match="`directory` must be new.* another space"):
         tune(tmp_path, other, max_trials=1)
+    with pytest.raises(
+        ValueError, match="`directory` must be new.* another batch_size"
+    ):
+        tune(tmp_path, max_trials=1, batch_size=16)
     with pytest.raises(ValueError, match="`task` must be given to make a model"):
         ks.tuning.Study(tmp_path).best_model()
     with pytest.raises(ValueError, match="`task` must be given, of strings"):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.backends("jax")  # nothing is computed
 @pytest.fixture
 def oracle(tmp_path):
     """The oracle of a study of two trials, as a chief has it."""
-    task = tasks.Translation(
+    task = tasks.TranslationTask(
         train=conftest.LINES,
         validation=conftest.LINES,
         space=conftest.SPACE,

@@ -1,5 +1,6 @@
 """What a study does with budgets, failures, larger budgets and wrong arguments."""
 
+import dataclasses
 import math
 
 import keras_tuner
@@ -186,6 +187,32 @@ def test_a_trial_that_takes_its_process_with_it_is_given_up(study, monkeypatch):
     assert found.table()["resumed"][1] == trials.MOST_FRUITLESS_STARTS - 1
 
 
+def test_a_first_trial_that_is_given_up_does_not_end_halving(study, monkeypatch):
+    """Rungs are tokens of a vocabulary's size, of the first trial's too."""
+
+    class Killed(BaseException):
+        pass
+
+    fail_where(
+        monkeypatch,
+        lambda values, record: None if int(record.trial_id) else Killed(),
+    )
+    monkeypatch.setattr(
+        "keras_seqattn.tuning.corpus.Corpus._count_tokens",
+        lambda self, size, pairs=None: 1000 - size,
+    )
+    space = dataclasses.replace(conftest.SPACE, vocabulary_size=(50, 60))
+    options = {"max_trials": 4, "epochs": 3, "space": space, "vocabulary_size": None}
+    for _ in range(trials.MOST_FRUITLESS_STARTS):
+        with pytest.raises(Killed):
+            study(**options)
+        (first,) = records.load_records(study.folder)
+        assert first.configuration.vocabulary_size == 60  # nearest to the center's
+    found = study(**options)
+    assert statuses(found)[0] == "killed"
+    assert max(found.table()["epochs"]) == 3
+
+
 def test_a_trial_that_only_lacked_time_is_not_given_up(study, monkeypatch):
     fail_where(monkeypatch, lambda values, record: trials.OutOfTime("no time"))
     for _ in range(trials.MOST_FRUITLESS_STARTS + 1):
@@ -193,6 +220,35 @@ def test_a_trial_that_only_lacked_time_is_not_given_up(study, monkeypatch):
     assert statuses(found) == ["stopped"]
     monkeypatch.setattr(trials, "fit", conftest.simulated_fit)
     assert statuses(study(algorithm="random", max_trials=1)) == ["completed"]
+
+
+def test_an_interruption_after_an_epoch_counts_as_no_start(study, monkeypatch):
+    def fit(model, hp, settings, record, epochs, is_done):
+        conftest.simulated_fit(model, hp, settings, record, 1, is_done)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trials, "fit", fit)
+    with pytest.raises(KeyboardInterrupt):
+        study(algorithm="random", max_trials=1)
+    (record,) = records.load_records(study.folder)
+    assert (record.status, record.fruitless_starts) == ("stopped", 0)
+
+
+def test_a_space_in_which_all_was_tried_ends_the_draws_of_halving(study):
+    """What was begun goes on to its end."""
+    fixed = {"encoder_layers": 1, "decoder_layers": 1, "num_heads": 1, "key_dim": 4}
+    fixed |= {"feed_forward_ratio": 1, "dropout": 0.1, "label_smoothing": 0.1}
+    fixed |= {"normalize_first": True, "positions": "rotary", "learning_rate": 0.001}
+    fixed |= {"warmup_steps": 200, "post_norm_learning_rate": None}
+    fixed |= {"post_norm_warmup_steps": None, "tie_embeddings": (True, False)}
+    space = dataclasses.replace(conftest.SPACE, **fixed)
+    table = study(space=space, max_trials=9, epochs=9).table()
+    drawn = table[table["continued_from"].isna()]
+    assert sorted(drawn["tie_embeddings"]) == [False, True]
+    assert table["epochs"].max() == 9
+    # Nor does a leader wait for draws of which none is within the budget.
+    table = study("small", max_trials=9, epochs=9, max_parameters=1830).table()
+    assert table["epochs"].max() == 9
 
 
 def test_a_study_goes_on_with_larger_budgets(study):
@@ -319,12 +375,39 @@ def test_progress_says_what_is_left(study, capsys):
     assert lines[-1].endswith("s left")
 
 
+def test_progress_counts_the_new_trials_of_halving(study, capsys):
+    study(max_trials=9, epochs=9, verbose=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 9  # some go on in another trial
+    assert [line.split(" (")[1][:6] for line in (lines[0], lines[-1])] == [
+        "1 of 9",
+        "9 of 9",
+    ]
+    assert not any("left" in line for line in lines)  # of no draw is known how long
+
+
 def test_a_folder_is_one_study_s(study):
     study(algorithm="random", max_trials=1)
     with pytest.raises(ValueError, match="`directory` must be new.* another seed"):
         study(algorithm="random", max_trials=1, seed=1)
     with pytest.raises(ValueError, match="another space"):
         study(algorithm="random", max_trials=1, space=tuning.TranslationSpace())
+    for options in ({"batch_tokens": 99}, {"bucket_lengths": (8,)}, {"epochs": 3}):
+        with pytest.raises(
+            ValueError, match=f"of a study with another {[*options][0]}.$"
+        ):
+            study(algorithm="random", max_trials=1, **options)
+
+
+def test_a_budget_of_another_kind_continues_a_study(study):
+    study(max_trials=2)
+    assert len(study(max_trials=2, max_seconds=600).table()) >= 2
+    file = study.folder / "study.json"
+    asked = records.read_json(file)
+    del asked["batch_tokens"]  # as an early version wrote it
+    records.write_json(file, asked | {"epochs": settings.MOST_EPOCHS})
+    study(max_trials=2, max_seconds=600)
+    assert records.read_json(file)["epochs"] is None
 
 
 @pytest.mark.parametrize(
@@ -335,6 +418,10 @@ def test_a_folder_is_one_study_s(study):
         ({"max_seconds": 0}, "`max_seconds` must be .*max_seconds=0"),
         ({"epochs": 0}, "`epochs` must be .*epochs=0"),
         ({"workers": 0}, "`workers` must be .*workers=0"),
+        (
+            {"vocabulary_size": (50, 40)},
+            r"`vocabulary_size` must be one integer.*vocabulary_size=\(50, 40\)",
+        ),
     ],
 )
 def test_wrong_arguments_are_errors(study, options, message):
@@ -349,5 +436,16 @@ def test_wrong_data_is_an_error(tmp_path):
         tuning.tune_translation(
             range(2), range(2), objective="val_bleu", directory=tmp_path
         )
+    with pytest.raises(ValueError, match="`vocabulary_size` must be given.*size=None"):
+        tuning.tune_translation(range(2), range(2), directory=tmp_path)
+    mixed = "`validation` must be lists of strings where `train` is.*range"
+    for train, validation in (
+        (conftest.LINES, range(2)),
+        (range(2), conftest.LINES),
+    ):
+        with pytest.raises(ValueError, match=mixed):
+            tuning.tune_translation(
+                train, validation, vocabulary_size=50, directory=tmp_path
+            )
     with pytest.raises(ValueError, match="must be the folder of a study.*nowhere"):
         tuning.Study(tmp_path / "nowhere")

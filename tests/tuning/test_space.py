@@ -1,5 +1,6 @@
 """All of a space can be built, its weights counted before, and grown from smaller."""
 
+import dataclasses
 import itertools
 
 import keras
@@ -9,6 +10,7 @@ import pytest
 
 from keras_seqattn import models, tuning
 from keras_seqattn.models.transformer import TranslationConfig
+from keras_seqattn.recipes import RECIPES
 from keras_seqattn.tuning import warm
 
 TINY = {
@@ -97,6 +99,29 @@ def test_sizes_of_vocabularies_vary():
     assert {space.choose(hp).vocabulary_size for hp in draws(space, 8)} == {30, 60}
     with pytest.raises(ValueError, match="`vocabulary_size` must be given"):
         tuning.TranslationSpace().choose(keras_tuner.HyperParameters())
+
+
+@pytest.mark.backends("torch")
+def test_choices_may_mix_integers_and_floats():
+    wide = {"intermediate_dim": 320, "model_dim": 128}
+    model = dataclasses.replace(RECIPES["smoke"].model, **wide)
+    center = dataclasses.replace(RECIPES["smoke"], model=model)
+    space = tuning.TranslationSpace.around(center, dropout=(0, 0.1))
+    assert space.feed_forward_ratio == (1, 2, 2.5, 4)
+    hp = keras_tuner.HyperParameters()
+    chosen = space.choose(hp, 50)
+    assert chosen.model.intermediate_dim == 320
+    (dropout,) = (one for one in hp.space if one.name == "dropout")
+    assert {0.0, 0.1} <= set(dropout.values)
+
+
+@pytest.mark.backends("torch")
+def test_no_choice_holds_none():
+    with pytest.raises(ValueError, match=r"`ema_momentum` must be .*\(None, 0.999\)"):
+        tuning.TranslationSpace(ema_momentum=(None, 0.999))
+    center = dataclasses.replace(RECIPES["smoke"], ema_momentum=None, ema_warmup=False)
+    space = tuning.TranslationSpace.around(center, ema_momentum=(0.99, 0.999))
+    assert space.ema_momentum == (0.99, 0.999)
 
 
 @pytest.mark.backends("torch")

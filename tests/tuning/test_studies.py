@@ -155,6 +155,22 @@ def test_two_workers_of_which_one_is_killed(tmp_path):
     assert "keras_seqattn.tuning.processes" not in commands.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")
+def test_two_workers_halve_trials_of_two_vocabularies(tmp_path):
+    options = {"vocabulary_size": None, "batch_tokens": 512, "bucket_lengths": (32,)}
+    study = program.study(
+        *(tmp_path, {"vocabulary_size": (290, 300)}),
+        **{"algorithm": "halving", "workers": 2, "max_trials": 4, "epochs": 3},
+        **options,
+    )
+    table = study.table()
+    assert set(table["vocabulary_size"]) == {290, 300}
+    assert set(table["status"]) <= {"completed", "paused"}
+    assert table["continued_from"].isna().sum() == 4
+    assert table["epochs"].max() == 3
+
+
 def runs_for(process, seconds):
     try:
         process.wait(seconds)
