@@ -12,7 +12,7 @@ all are told:
 Where one process dies, all end. The same command goes on from the last save, with
 another number of processes too, and the curve of the loss stays that of one process.
 The processes trust each other: keep the port in a network of your own. It needs
-`pip install ".[text,score]" jax`.
+`pip install ".[jax,text,score,corpora]"`.
 """
 
 import argparse

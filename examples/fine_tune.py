@@ -13,7 +13,7 @@ what you translate later.
 It scores the validation lines before and after, and writes `translator.keras`, which
 `Translator.load` and `examples/translate_file.py` read. Stop it whenever you like, or
 kill it: the same command goes on from the last finished epoch. It needs
-`pip install ".[text,score]"`.
+`pip install ".[tensorflow,text,score]"`.
 """
 
 import argparse
@@ -40,9 +40,6 @@ def main():
     validation = read(args.val)
     if not saved.exists():
         translator = load(args)
-        before = args.output / "before.json"
-        if not before.exists():  # A run that was stopped has been scored.
-            before.write_text(json.dumps(score(translator, validation)))
         fit(args, translator, validation)
         translator.save(saved)
     scores = {
@@ -109,7 +106,9 @@ def claim(args):
             for tag, path in getattr(args, split).items()
         ]
     path = args.output / "run.json"
-    if path.exists() and json.loads(path.read_text()) != run:
+    # A command that failed before it scored anything may be corrected.
+    begun = any(other.name != path.name for other in args.output.iterdir())
+    if begun and path.exists() and json.loads(path.read_text()) != run:
         sys.exit(
             "`--output` must be a new folder, or that of the same command. "
             f"Received: --output={args.output}, of another run: see {path}."
@@ -142,7 +141,7 @@ def read(files):
 
 
 def fit(args, translator, validation):
-    """Trains, from the backup if there is one."""
+    """Scores the model as it is, then trains, from the backup if there is one."""
     model = translator.model
     if args.lora:
         ks.training.enable_lora(model, rank=args.lora)
@@ -164,6 +163,10 @@ def fit(args, translator, validation):
         ks.training.MaskedCrossentropy(label_smoothing=0.1, pad_id=model.pad_id),
         metrics=[ks.training.Perplexity(pad_id=model.pad_id)],
     )
+    before = args.output / "before.json"
+    if not before.exists():  # A run that was stopped has been scored.
+        # New LoRA factors add exactly zero: these are the given model's scores.
+        before.write_text(json.dumps(score(translator, validation)))
     model.fit(
         training,
         validation_data=ks.text.translation_batches(

@@ -16,9 +16,9 @@ import pathlib
 import statistics
 import time
 
+import corpora
 import keras
 import numpy as np
-import sacrebleu
 from matplotlib.figure import Figure
 
 import keras_seqattn as ks
@@ -33,13 +33,13 @@ def main():
         "Transformer": ks.recipes.RECIPES[args.preset],
     }
     recipe = recipes["Transformer"]
-    lines = [line for side in load(args, "train") for line in side]
+    lines = [line for side in corpora.load(args, "train") for line in side]
     tokenizer = ks.text.SentencePieceTokenizer.train(lines, recipe.vocabulary_size)
     runs = {name: Run(args, recipes[name], tokenizer) for name in recipes}
     for name, run in runs.items():
         print(f"\n{name}: {run.model.count_params():,} weights, {args.minutes} minutes")
         run.train(args.minutes)
-        run.score(*load(args, args.evaluate))
+        run.score(*corpora.load(args, args.evaluate))
     report(args, runs)
 
 
@@ -47,34 +47,19 @@ def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    corpora.add_corpus(parser)
     add = parser.add_argument
-    add("--corpus", choices=("phrases", "multi30k"), default="phrases")
-    add("--data-dir", help="folder of multi30k's files; default: download them")
-    add("--source", default="en", help="language translated from; default: en")
-    add("--target", default="de", help="language translated to; default: de")
     add("--preset", choices=("smoke", "default", "multi30k"), help="the corpus's own")
     add("--minutes", type=float, help="of training for each; default: 3, smoke: 0.2")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     add("--seed", type=int, default=0)
-    add("--evaluate", choices=("val", "test"), help="default: test; multi30k: val")
     args = parser.parse_args()
-    phrases = args.corpus == "phrases"
-    args.preset = args.preset or ("default" if phrases else "multi30k")
+    args.preset, args.evaluate = corpora.preset_of(args), corpora.split_of(args)
     args.minutes = args.minutes or (0.2 if args.preset == "smoke" else 3.0)
-    # Multi30k's test part is for a model that is final: look at it once.
-    args.evaluate = args.evaluate or ("test" if phrases else "val")
     args.output = args.output or pathlib.Path(
         "runs", f"recurrence-{args.corpus}-{args.source}-{args.target}-{args.preset}"
     )
     return args
-
-
-def load(args, split):
-    if (args.corpus, split) == ("multi30k", "test"):
-        split = "test_2016_flickr"
-    return ks.text.load_parallel(
-        args.corpus, args.source, args.target, split=split, data_dir=args.data_dir
-    )
 
 
 class Run:
@@ -84,9 +69,9 @@ class Run:
         keras.utils.set_random_seed(args.seed)
         batches = ks.text.translation_batches
         options = {"seed": args.seed, **recipe.batch_options()}
-        self.training = batches(*load(args, "train"), tokenizer, **options)
+        self.training = batches(*corpora.load(args, "train"), tokenizer, **options)
         options = {"shuffle": False, **recipe.batch_options(training=False)}
-        self.validation = batches(*load(args, "val"), tokenizer, **options)
+        self.validation = batches(*corpora.load(args, "val"), tokenizer, **options)
         self.averages = recipe.average_callbacks()
         self.model = recipe.make_model(
             tokenizer.vocabulary_size, metrics=[ks.training.Perplexity()]
@@ -121,15 +106,10 @@ class Run:
     def score(self, sources, references):
         """Translates what the model has not seen, and draws on the longest line."""
         translations = self.translator(sources, verbose=True)
-        for i in range(0, len(sources), -(-len(sources) // 4)):
-            print(f"\n  {sources[i]}\n= {references[i]}\n> {translations[i]}")
-        bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-        matches = sum(map(str.__eq__, translations, references))
-        self.results |= {
-            "bleu": round(bleu.corpus_score(translations, [references]).score, 2),
-            "chrf": round(chrf.corpus_score(translations, [references]).score, 2),
-            "exact_match_percent": round(100 * matches / len(sources), 2),
-        }
+        corpora.show(sources, references, translations, count=4)
+        scores = corpora.score(translations, references)
+        names = ("bleu", "chrf", "exact_match_percent")
+        self.results |= {name: scores[name] for name in names}
         self.attention = self.translator.attention(sources[0])
 
 

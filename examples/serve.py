@@ -237,12 +237,16 @@ def most_tokens(translator):
 def make_app(translator, **options):
     """Makes the application: the page, `/translate` for JSON, `/attention` to look at.
 
+    Lowers the `max_source_length` of the translator to `MAX_TOKENS`.
+
     Example:
         app = make_app(keras_seqattn.Translator.load("translator.keras"))
     """
     app = flask.Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = 2**16
     limit, worker = most_tokens(translator), Worker(translator, **options)
+    # The translator cuts what is asked about a translation by it, too.
+    translator.max_source_length = limit
 
     def done(given, width=None):
         gone = flask.request.environ.get("waitress.client_disconnected")
@@ -265,7 +269,7 @@ def make_app(translator, **options):
                 "`request` must hold `text`, and may hold `beam`. "
                 f"Received: {', '.join(sorted(unknown))}."
             )
-        text = checked("text", given.get("text"), translator.source_tokenizer)
+        text = checked("text", given.get("text"))
         beam = checked_beam(given.get("beam", 4))
         width = next(width for width in WIDTHS if width >= beam)
         found = done((text,), width)[:beam]
@@ -273,12 +277,11 @@ def make_app(translator, **options):
 
     @app.get("/attention")
     def attention():
-        given, target = flask.request.args, translator.target_tokenizer
-        text = checked("text", given.get("text"), translator.source_tokenizer)
-        translation = given.get("translation", "")
-        if translation:
-            checked("translation", translation, target)
-        weights = done((text, translation))
+        given = flask.request.args
+        text = checked("text", given.get("text"))
+        # Whatever a model writes may be looked at: it may be longer than a source may
+        # be, and have line breaks.
+        weights = done((text, given.get("translation", "")))
         return ks.plotting.attention_html(weights, title="What attends to what")
 
     @app.errorhandler(HTTPException)
@@ -291,7 +294,7 @@ def make_app(translator, **options):
     def nested(error):
         return {"error": "`request` must be JSON that is nested less deeply."}, 400
 
-    def checked(name, text, tokenizer):
+    def checked(name, text):
         """Returns a line of text, or answers that it is none."""
         if not isinstance(text, str) or not text.strip() or len(text.splitlines()) > 1:
             raise BadRequest(
@@ -304,7 +307,7 @@ def make_app(translator, **options):
                 f"`{name}` must be valid Unicode, without lone surrogates. "
                 f"Received: {text!r}."
             ) from None
-        (tokens,) = tokenizer.tokenize([text])
+        (tokens,) = translator.source_tokenizer.tokenize([text])
         if len(tokens) >= limit:
             raise BadRequest(
                 f"`{name}` must have at most {limit} tokens, its end included. "
@@ -449,7 +452,7 @@ autocomplete="off" autofocus>
 
 
 def hashed(text):
-    """Gives the name by which a content security policy allows an inline element."""
+    """Returns the name by which a content security policy allows an inline element."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 

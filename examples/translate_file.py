@@ -78,8 +78,8 @@ def arguments():
     add("output", type=pathlib.Path, help="a translation a line; or .gz")
     add("--translator", type=pathlib.Path, required=True, help="of Translator.save")
     add("--beam", type=int, help="beams; 1: greedy; default: the translator's search")
-    n_best = "translations of a line, with their scores; --beam is no less"
-    add("--n-best", type=int, help=n_best)
+    n_best = "translations of a line, with their scores; raises --beam to at least N"
+    add("--n-best", type=int, metavar="N", help=n_best)
     add("--glossary", type=pathlib.Path, help="TSV of source and target phrases")
     add("--alignments", action="store_true", help="of words, by the attention")
     add("--block", type=int, default=4096, help="lines at a time; 4096")

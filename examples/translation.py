@@ -22,8 +22,8 @@ import shutil
 import sys
 import time
 
+import corpora
 import keras
-import sacrebleu
 
 import keras_seqattn as ks
 
@@ -49,55 +49,26 @@ def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    corpora.add_corpus(parser)
+    corpora.add_files(parser, val="scored after each epoch", test="scored at the end")
     add = parser.add_argument
-    add("--corpus", choices=("phrases", "multi30k"), default="phrases")
-    add("--data-dir", help="folder of multi30k's files; default: download them")
-    add("--source", default="en", help="language translated from; default: en")
-    add("--target", default="de", help="language translated to; default: de")
-    files = "in place of a corpus: a TSV file (--header where its first line names the "
-    files += "columns), or two files; .gz is read too"
-    add("--train", nargs="+", metavar="FILE", help=files)
-    add("--val", nargs="+", metavar="FILE", help="the same, scored after each epoch")
-    add("--test", nargs="+", metavar="FILE", help="the same, scored at the end")
     add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
-    add("--columns", nargs=2, type=int, metavar="N", help="of a TSV; the first is 0")
-    add("--header", action="store_true", help="a TSV's first line names the columns")
     add("--vocabulary-size", type=int, help="tokens; default: the preset's")
-    add("--epochs", type=int, help="default: the preset's; more of a small file")
+    add("--epochs", type=int, help="default: the preset's; more for small files")
     add("--minutes", type=float, default=float("inf"), help="limit of training")
-    add("--devices", type=int, default=1, help="that share each batch (JAX); 1")
+    devices = "devices that share each batch (JAX only); default: 1"
+    add("--devices", type=int, default=1, help=devices)
     add("--seed", type=int, default=0)
-    add("--evaluate", choices=("val", "test"), help="default: test; multi30k: val")
     args = parser.parse_args()
     args.backward = False  # Whether to swap sources and targets, for a teacher.
-    check_files(parser, args)
-    phrases = args.corpus == "phrases"
-    corpus = "own" if args.train else args.corpus
-    args.preset = args.preset or {"phrases": "default"}.get(corpus, corpus)
-    # Multi30k's test part is for a model that is final: look at it once.
-    has_test = args.test if args.train else phrases
-    args.evaluate = args.evaluate or ("test" if has_test else "val")
+    corpora.check_files(parser, args)
+    args.preset, args.evaluate = corpora.preset_of(args), corpora.split_of(args)
     name = f"{args.corpus}-{args.source}-{args.target}-{args.preset}"
     if args.train:
         name = f"{pathlib.Path(args.train[0]).name.split('.')[0]}-{args.preset}"
     args.output = args.output or pathlib.Path("runs", name)
     return args
-
-
-def check_files(parser, args):
-    """Ends the program if the user's files do not make a corpus."""
-    given = {split: getattr(args, split) for split in ("train", "val", "test")}
-    for split, paths in given.items():
-        if not 1 <= len(paths or [""]) <= 2:
-            parser.error(f"`{split}` must be one file or two. Received: {paths}")
-        for path in paths or ():
-            if not pathlib.Path(path).is_file():
-                parser.error(f"`{split}` must be a file. Received: {path}")
-    if any(given.values()) and not (args.train and args.val):
-        parser.error(f"`train` and `val` must come together. Received: {given}")
-    if args.train and args.evaluate == "test" and not args.test:
-        parser.error("`test` must be given to be evaluated. Received: --test missing")
 
 
 def claim(args, recipe):
@@ -143,33 +114,9 @@ def on_devices(count):
 
 
 def load(args, split):
-    if args.train:
-        pairs = read(getattr(args, split), args, clean=split == "train")
-    else:
-        if (args.corpus, split) == ("multi30k", "test"):
-            split = "test_2016_flickr"
-        pairs = ks.text.load_parallel(
-            args.corpus, args.source, args.target, split=split, data_dir=args.data_dir
-        )
+    """Returns the sources and the targets of a part, swapped for a backward teacher."""
+    pairs = corpora.load(args, split)
     return pairs[::-1] if args.backward else pairs
-
-
-def read(paths, args, clean):
-    """Reads a TSV file, or two files, and prints what is left out."""
-    columns = {"columns": args.columns, "header": args.header}
-    options = {"skip_empty": True, "skip_duplicates": clean, "skip_malformed": clean}
-    try:
-        if len(paths) == 1:
-            pairs = ks.text.read_tsv(*paths, **columns, **options)
-        else:
-            pairs = ks.text.read_parallel(*paths, **options)
-    except ValueError as error:
-        sys.exit(f"{error}\nFor a TSV with more than two columns, choose --columns.")
-    print(f"{' and '.join(paths)}: {pairs.report}")
-    if len(paths) == 1 and not args.header:
-        first = " -> ".join(repr(side[0])[:60] for side in pairs)
-        print(f"  The first pair is {first}; if it names the columns, add --header.")
-    return pairs
 
 
 def train(args, recipe):
@@ -327,20 +274,12 @@ def evaluate(args, translator):
     sources, references = load(args, args.evaluate)
     print(f"Translating the {len(sources):,} lines of {args.evaluate}:")
     translations = translator(sources, verbose=True)
-    for i in range(0, len(sources), -(-len(sources) // 12)):
-        print(f"\n  {sources[i]}\n= {references[i]}\n> {translations[i]}")
-
+    corpora.show(sources, references, translations, count=12)
     histories = args.output.rglob("history.csv")  # Its own, and its teachers'.
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-    matches = sum(map(str.__eq__, translations, references))
     scores = {
         "minutes": round(sum(map(minutes_trained, histories)), 1),
         "split": args.evaluate,
-        "bleu": round(bleu.corpus_score(translations, [references]).score, 2),
-        "bleu_signature": str(bleu.get_signature()),
-        "chrf": round(chrf.corpus_score(translations, [references]).score, 2),
-        "chrf_signature": str(chrf.get_signature()),
-        "exact_match_percent": round(100 * matches / len(sources), 2),
+        **corpora.score(translations, references),
     }
     print(f"\n{json.dumps(scores, indent=2)}")
 

@@ -17,7 +17,7 @@ import json
 import pathlib
 import sys
 
-import sacrebleu
+import corpora
 
 import keras_seqattn as ks
 
@@ -34,11 +34,11 @@ COLUMNS = ["trial", "status", "score", "epochs", "seconds", "first_step", "param
 def main():
     args = arguments()
     recipe = ks.recipes.RECIPES[args.preset]
-    train = load(args, "train")
+    train = corpora.load(args, "train")
     size = vocabulary_of(train, args.vocabulary_size, recipe)
     study = ks.tuning.tune_translation(
         train,
-        load(args, "val"),
+        corpora.load(args, "val"),
         objective=args.objective,
         algorithm=args.algorithm,
         epochs=args.epochs,
@@ -57,19 +57,16 @@ def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    corpora.add_corpus(parser)
+    test = "to score the best model; default: --val"
+    corpora.add_files(parser, val="that trials are scored on", test=test)
     add = parser.add_argument
-    add("--corpus", choices=("phrases", "multi30k"), default="phrases")
-    add("--data-dir", help="folder of multi30k's files; default: download them")
-    add("--source", default="en", help="language translated from; default: en")
-    add("--target", default="de", help="language translated to; default: de")
-    files = "in place of a corpus: a TSV file (--header where its first line names the "
-    files += "columns), or two files; .gz is read too"
-    add("--train", nargs="+", metavar="FILE", help=files)
-    add("--val", nargs="+", metavar="FILE", help="the same, that trials are scored on")
-    add("--test", nargs="+", metavar="FILE", help="the same, for the best model; val")
-    add("--columns", nargs=2, type=int, metavar="N", help="of a TSV; the first is 0")
-    add("--header", action="store_true", help="a TSV's first line names the columns")
-    add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
+    presets = [
+        name
+        for name, recipe in ks.recipes.RECIPES.items()
+        if recipe.architecture == "TranslationTransformer"
+    ]
+    add("--preset", choices=presets, help="default: the corpus's own")
     add("--vocabulary-size", type=int, help="tokens; default: the preset's, or less")
     add("--minutes", type=float, default=10.0, help="most minutes, all runs together")
     add("--epochs", type=int, help="most epochs of a trial; default: no limit")
@@ -77,59 +74,21 @@ def arguments():
     add("--objective", default="val_loss", help=objective)
     algorithms = ("halving", "hyperband", "random", "bayesian")
     add("--algorithm", choices=algorithms, default="halving")
-    add("--everything", action="store_true", help="not heads and depth alone")
+    everything = "search all hyperparameters, not only heads and depth"
+    add("--everything", action="store_true", help=everything)
     add("--max-parameters", type=int, help="most weights of a model")
     add("--warm-start", action="store_true", help="from smaller trials' weights")
     add("--workers", type=int, default=1, help="processes on this machine; default: 1")
     add("--seed", type=int, default=0)
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     args = parser.parse_args()
-    check_files(parser, args)
-    corpus = "own" if args.train else args.corpus
-    args.preset = args.preset or {"phrases": "default"}.get(corpus, corpus)
+    corpora.check_files(parser, args)
+    args.preset, args.evaluate = corpora.preset_of(args), corpora.split_of(args)
     name = f"tune-{args.corpus}-{args.source}-{args.target}"
     if args.train:
         name = f"tune-{pathlib.Path(args.train[0]).name.split('.')[0]}"
     args.output = args.output or pathlib.Path("runs", name)
     return args
-
-
-def check_files(parser, args):
-    """Ends the program if the user's files do not make a corpus."""
-    given = {split: getattr(args, split) for split in ("train", "val", "test")}
-    for split, paths in given.items():
-        if not 1 <= len(paths or [""]) <= 2:
-            parser.error(f"`{split}` must be one file or two. Received: {paths}")
-        for path in paths or ():
-            if not pathlib.Path(path).is_file():
-                parser.error(f"`{split}` must be a file. Received: {path}")
-    if any(given.values()) and not (args.train and args.val):
-        parser.error(f"`train` and `val` must come together. Received: {given}")
-
-
-def read(paths, args, clean):
-    """Reads a TSV file, or two files, and prints what is left out."""
-    options = {"skip_empty": True, "skip_duplicates": clean, "skip_malformed": clean}
-    if len(paths) == 1:
-        columns = {"columns": args.columns, "header": args.header}
-        pairs = ks.text.read_tsv(*paths, **columns, **options)
-    else:
-        pairs = ks.text.read_parallel(*paths, **options)
-    print(f"{' and '.join(paths)}: {pairs.report}")
-    if len(paths) == 1 and not args.header:
-        first = " -> ".join(repr(side[0])[:60] for side in pairs)
-        print(f"  The first pair is {first}; if it names the columns, add --header.")
-    return pairs
-
-
-def load(args, split):
-    if args.train:
-        return read(getattr(args, split) or args.val, args, clean=split == "train")
-    if (args.corpus, split) == ("multi30k", "test"):
-        split = "test_2016_flickr"
-    return ks.text.load_parallel(
-        args.corpus, args.source, args.target, split=split, data_dir=args.data_dir
-    )
 
 
 def vocabulary_of(pairs, chosen, recipe):
@@ -189,25 +148,17 @@ def tell(args, study):
 
 
 def evaluate(args, translator):
-    """Scores the best model on lines that no trial was chosen by, where there are."""
-    split = "val" if args.train and not args.test else "test"
-    sources, references = load(args, split)
+    """Scores the best model, on lines that no trial was chosen by where they may be."""
+    sources, references = corpora.load(args, args.evaluate)
     translations = translator(sources)
-    for i in range(0, len(sources), -(-len(sources) // 5)):
-        print(f"\n  {sources[i]}\n= {references[i]}\n> {translations[i]}")
-    matches = sum(map(str.__eq__, translations, references))
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-    scores = {
-        "split": split,
-        "bleu": round(bleu.corpus_score(translations, [references]).score, 2),
-        "bleu_signature": str(bleu.get_signature()),
-        "chrf": round(chrf.corpus_score(translations, [references]).score, 2),
-        "chrf_signature": str(chrf.get_signature()),
-        "exact_match_percent": round(100 * matches / len(sources), 2),
-    }
+    corpora.show(sources, references, translations, count=5)
+    scores = {"split": args.evaluate, **corpora.score(translations, references)}
     print(f"\nThe best model:\n{json.dumps(scores, indent=2)}")
     (args.output / "scores.json").write_text(json.dumps(scores, indent=2), "utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nStopped. The same command goes on after the last finished epoch.")

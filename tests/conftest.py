@@ -85,13 +85,15 @@ def rng():
 
 @pytest.fixture(scope="session")
 def load_example():
-    """Gives a function that loads `examples/NAME.py` as a module, anew each time."""
+    """Returns a function that loads `examples/NAME.py` as a module, anew each time."""
 
     def load(name):
         path = ROOT / "examples" / f"{name}.py"
         spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(path.parent)  # as `python examples/NAME.py` has it
+            spec.loader.exec_module(module)
         return module
 
     return load

@@ -54,6 +54,22 @@ def test_it_learns_and_saves(run):
         run(*ALL, "--epochs", "6", "--lora", "2")
 
 
+def test_a_command_that_failed_can_be_corrected(run, tmp_path):
+    """A folder is a run's own once something was scored or trained, not before."""
+    with pytest.raises(SystemExit, match="`source` must be None"):
+        run("--source", "en", *ALL, "--epochs", "1")
+    for name, options in (
+        ("val", ("--train", "all.tsv", "--val", "new.tsv", "--epochs", "1")),
+        ("train", ("--train", "new.tsv", "--val", "all.tsv", "--epochs", "1")),
+    ):
+        (tmp_path / "new.tsv").write_text(f"{name} without a tab\n")
+        with pytest.raises(SystemExit, match="new.tsv"):
+            run(*options)
+    with pytest.raises(ValueError, match="`batch_tokens` must be"):
+        run(*ALL, "--epochs", "1", "--batch-tokens", "0")
+    assert (run(*ALL, "--epochs", "1") / "scores.json").exists()
+
+
 def test_lora_goes_on_after_a_crash(run, monkeypatch):
     save = ks.training.Resume.on_epoch_end
 

@@ -5,9 +5,11 @@ import sys
 
 import keras
 import numpy as np
+import pandas
 import pytest
 
 from keras_seqattn import plotting
+from keras_seqattn.plotting import figures, study_figure
 
 pytestmark = pytest.mark.backends("tensorflow", "torch")
 
@@ -115,6 +117,34 @@ def test_learning_curves_of_what_fit_returns():
     assert other.get_ylabel() == "other"
 
 
+def test_epochs_without_a_validation_are_no_points(tmp_path):
+    """As the logger writes `fit(validation_freq=2)`, and a run without validation."""
+    path = tmp_path / "history.csv"
+    path.write_text(
+        "epoch,loss,val_loss\n0,5.0,NA\n1,4.0,3.5\n2,3.0,NA\n3,2.5,2.0\n4,2.0,NA\n"
+    )
+    (panel,) = plotting.learning_curves(path).axes
+    losses = [[1, 5.0], [2, 4.0], [3, 3.0], [4, 2.5], [5, 2.0]]
+    assert drawn(panel) == {"training": losses, "validation": [[2, 3.5], [4, 2.0]]}
+    assert [note.xy for note in panel.texts] == [(5, 2.0), (4, 2.0)]
+    path.write_text("epoch,loss,val_loss\n0,5.0,NA\n1,4.0,NA\n")
+    (panel,) = plotting.learning_curves(path).axes
+    assert drawn(panel) == {"training": losses[:2]}
+    plotting.learning_curves({"loss": [float("nan")]})  # It diverged at once.
+
+
+def test_lists_of_which_nobody_knows_the_epochs_are_an_error():
+    """What `fit(validation_freq=2)` returns does not tell which were validated."""
+    history = {"loss": [3.0, 2.0], "val_loss": [2.5]}
+    received = re.escape("Received: 2 of 'loss', 1 of 'val_loss', 2 of 'epoch'.")
+    with pytest.raises(
+        ValueError, match=f"`history` must have .*CSVLogger.*{received}"
+    ):
+        plotting.learning_curves(history)
+    (panel,) = plotting.learning_curves({**history, "val_loss": [np.nan, 2.5]}).axes
+    assert drawn(panel)["validation"] == [[2, 2.5]]
+
+
 @pytest.mark.parametrize("history", [{}, {"loss": []}])
 def test_a_history_of_no_epoch_is_an_error(history, tmp_path):
     received = re.escape(f"Received: history={history}.")
@@ -128,6 +158,41 @@ def test_a_history_of_no_epoch_is_an_error(history, tmp_path):
 def test_an_unknown_column_is_an_error(csv_path):
     with pytest.raises(ValueError, match="`x` must be .*'minutes'.*x='seconds'"):
         plotting.learning_curves(csv_path, x="seconds")
+
+
+class Study:
+    """Trials of 1, 2, ... heads, with these scores."""
+
+    objective, direction = "val_loss", "min"
+
+    def __init__(self, *scores):
+        self.scores = scores
+
+    def table(self):
+        count = len(self.scores)
+        columns = {"status": ["completed"] * count, "score": self.scores}
+        numbers = [float(number) for number in range(1, 1 + count)]
+        names = ("finished_at", "parameters", "num_heads")
+        return pandas.DataFrame({**columns, **dict.fromkeys(names, numbers)})
+
+    def hyperparameters(self):
+        return ["num_heads"] if len(self.scores) > 1 else []
+
+    def importance(self):
+        return {}
+
+
+@pytest.mark.parametrize("scores", [(2.0, 1.0, 3.0), (2.0, float("nan")), (2.0,)])
+def test_the_best_trial_of_a_study_is_orange(scores):
+    """Also where it is the only one with a score."""
+    *_, lines = plotting.study(Study(*scores)).axes
+    drawn = [line for line in lines.lines if line.get_color() != figures.FAINT]
+    assert len(drawn) == np.isfinite(scores).sum()
+    orange = drawn[-1]
+    assert orange.get_color() == study_figure.BEST_COLOUR
+    assert orange.get_linewidth() > 2
+    assert len(orange.get_xdata()) > 1 or orange.get_marker() == "o"
+    assert [line.get_color() for line in drawn].count(orange.get_color()) == 1
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):

@@ -130,7 +130,7 @@ def test_a_wrong_request_is_told_what_is_wrong(client, body, message):
     ("query", "message"),
     [
         ({}, "`text` must be one line that is not empty. Received: None."),
-        ({"text": "a", "translation": "b " * 8}, "`translation` must have at most 8"),
+        ({"text": "a " * 8}, "`text` must have at most 8 tokens"),
     ],
 )
 def test_attention_of_a_wrong_line_is_an_error(client, query, message):
@@ -154,8 +154,32 @@ def test_attention_is_the_page_of_plotting(client, stub):
     assert answer.text == ks.plotting.attention_html(
         stub.attention(HOSTILE, "ein Hund"), title="What attends to what"
     )
-    empty = client.get("/attention", query_string={"text": "a", "translation": ""})
-    assert empty.status_code == 200
+    # A translation may be empty, longer than a source may be, and have line breaks.
+    for translation in ("", "b " * 20, "b\nc\n"):
+        query = {"text": "a", "translation": translation}
+        assert client.get("/attention", query_string=query).status_code == 200
+
+
+def test_a_look_is_no_longer_than_a_translation(example):
+    """What a client makes up is cut at the most tokens of a served translation."""
+    tokenizer = ks.text.ByteTokenizer()
+    model = translation_model(tokenizer.vocabulary_size)
+    assert model.max_length is None
+    translator = ks.Translator(model, tokenizer)
+    client = example.make_app(translator).test_client()
+    most = 2 * example.MAX_TOKENS + 10
+    looked = []
+    attention = translator.attention
+    translator.attention = lambda *lines: looked.append(attention(*lines)) or looked[-1]
+
+    def look(translation):
+        query = {"text": "a", "translation": translation}
+        assert client.get("/attention", query_string=query).status_code == 200
+        return looked[-1].weights.shape[-2]
+
+    assert look("b" * (most - 1)) == most
+    with pytest.warns(UserWarning, match=f"longer than {most} tokens"):
+        assert look("b" * 5000) == most
 
 
 def test_the_page_loads_nothing_from_elsewhere(client):

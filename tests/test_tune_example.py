@@ -4,6 +4,7 @@ import csv
 import json
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 
@@ -137,7 +138,43 @@ def test_defaults_follow_the_corpus(example, monkeypatch):
     assert (args.preset, args.minutes) == ("default", 10)
     assert args.output == pathlib.Path("runs/tune-phrases-en-de")
     monkeypatch.setattr(sys, "argv", ["tune.py", "--corpus", "multi30k"])
-    assert example.arguments().preset == "multi30k"
+    args = example.arguments()
+    # Its test part is for a model that is final: look at it once.
+    assert (args.preset, args.evaluate) == ("multi30k", "val")
+    monkeypatch.setattr(sys, "argv", "tune.py --evaluate test".split())
+    assert example.arguments().evaluate == "test"
+
+
+@pytest.mark.backends("jax")
+def test_only_presets_that_can_be_the_center_are_offered(example, capsys):
+    with pytest.raises(SystemExit):
+        example.run("--preset", "gru-default")
+    offered = re.search(r"choose from (.*)\)", capsys.readouterr().err)[1]
+    offered = re.findall(r"[\w-]+", offered)
+    assert {"default", "multi30k"} < set(offered) < set(ks.recipes.RECIPES)
+    for name in offered:
+        example.space_of(ks.recipes.RECIPES[name], 500)
+
+
+@pytest.mark.backends("jax")
+def test_three_columns_are_to_be_chosen_from(example, tmp_path):
+    (tmp_path / "three.tsv").write_text("a\tA\tnote\nb\tB\tnote\n")
+    files = ("--train", tmp_path / "three.tsv", "--val", tmp_path / "three.tsv")
+    with pytest.raises(SystemExit, match="choose --columns"):
+        example.run(*files, "--output", tmp_path / "out")
+
+
+@pytest.mark.backends("jax")
+def test_ctrl_c_ends_it_with_a_word(monkeypatch, tmp_path):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ks.tuning, "tune_translation", interrupted)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    options = ["--preset", "smoke", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["tune.py", *options])
+    with pytest.raises(SystemExit, match="Stopped. The same command goes on"):
+        runpy.run_path(str(ROOT / "examples" / "tune.py"), run_name="__main__")
 
 
 @pytest.mark.slow

@@ -32,12 +32,12 @@ def show(label, *tensors):
 
 
 def difference(left, right):
-    """Gives the largest difference of two tensors."""
+    """Returns the largest difference of two tensors."""
     return np.abs(array(left) - array(right)).max()
 
 
 def panels(count, width=3.6, height=3.2):
-    """Gives a figure, and its panels in a row."""
+    """Returns a figure, and its panels in a row."""
     figure = Figure(figsize=(width * count, height), layout="constrained")
     return figure, figure.subplots(1, count, squeeze=False)[0]
 

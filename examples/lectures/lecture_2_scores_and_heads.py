@@ -40,7 +40,7 @@ def main():
 
 
 def weights_of(layer):
-    """Gives the weights with which a layer looks at the two keys."""
+    """Returns the weights with which a layer looks at the two keys."""
     return layer(QUERY, KEYS, return_attention_scores=True)[1][0, 0]
 
 

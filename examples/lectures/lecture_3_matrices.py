@@ -61,7 +61,7 @@ def by_columns(queries, keys, values):
 
 
 def decode(rng):
-    """Gives the cross-attention of a decoder block over two encoder blocks."""
+    """Returns the cross-attention of a decoder block over two encoder blocks."""
     source, target = (
         rng.normal(size=(1, length, WIDTH)).astype("float32")
         for length in (SOURCE, TARGET)

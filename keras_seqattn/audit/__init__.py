@@ -1,4 +1,4 @@
-"""Proofs about a model: that no position sees a later one, and that padding is inert.
+"""Checks of a model: that no position sees a later one, and that padding is inert.
 
 Any Keras model can be audited, in inference and in training, and is left exactly as it
 was: weights, seeds, moving statistics and metrics.

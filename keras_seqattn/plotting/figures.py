@@ -6,6 +6,7 @@ Matplotlib is imported when a function is called.
 """
 
 import csv
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -109,7 +110,8 @@ def learning_curves(
     """Draws every metric of a training run, with the curve of its validation.
 
     Of an epoch that a file holds twice, because a kill came between its line and its
-    backup, the later line counts. Perplexity has a logarithmic axis.
+    backup, the later line counts. An epoch without a number, NaN, has no point.
+    Perplexity has a logarithmic axis.
 
     Args:
         history: What `fit` returned, its `history` dict, or the path of a file
@@ -123,7 +125,8 @@ def learning_curves(
 
     Raises:
         ImportError: If matplotlib is not installed.
-        ValueError: If `history` holds no epoch, or no column `x`.
+        ValueError: If `history` holds no epoch, lists of different lengths, or no
+            column `x`.
 
     Example:
     >>> figure = learning_curves({"loss": [3.0, 2.0], "val_loss": [3.1, 2.4]})
@@ -145,7 +148,8 @@ def learning_curves(
     panels = figure.subplots(1, len(metrics), squeeze=False)[0]
     for panel, name in zip(panels, metrics, strict=True):
         _draw_metric(panel, columns, x, name)
-    panels[0].legend(frameon=False)
+    if panels[0].lines:
+        panels[0].legend(frameon=False)
     figure.suptitle(title, fontsize=11)
     return figure
 
@@ -153,29 +157,29 @@ def learning_curves(
 def _draw_metric(panel, columns, x, name):
     """Draws one metric in training and in validation, where the columns have them."""
     curves = [
-        (columns[column], colour, label)
+        (points, colour, label)
         for column, colour, label in (
             (name, TRAINING_COLOUR, "training"),
             (f"val_{name}", VALIDATION_COLOUR, "validation"),
         )
-        if column in columns
+        if (points := _points(columns, x, column))
     ]
-    highest = max(values[-1] for values, _, _ in curves)
-    for values, colour, label in curves:
+    highest = max((points[-1][1] for points, _, _ in curves), default=None)
+    for points, colour, label in curves:
+        *_, (place, last) = points
         panel.plot(
-            columns[x],
-            values,
+            *zip(*points, strict=True),
             color=colour,
             label=label,
             linewidth=2,
-            marker="o" if len(values) == 1 else "",
+            marker="o" if len(points) == 1 else "",
         )
         panel.annotate(
-            f"{values[-1]:.3g}",
-            (columns[x][-1], values[-1]),
+            f"{last:.3g}",
+            (place, last),
             xytext=(4, 0),
             textcoords="offset points",
-            va="bottom" if values[-1] == highest else "top",  # So that they stay apart.
+            va="bottom" if last == highest else "top",  # So that they stay apart.
             color=colour,
             fontsize=8,
         )
@@ -189,6 +193,12 @@ def _draw_metric(panel, columns, x, name):
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(color=FAINT)
     panel.set_axisbelow(True)
+
+
+def _points(columns, x, name):
+    """Returns the points of a curve; where NaN stands, no validation was made."""
+    pairs = zip(columns[x], columns[name], strict=True) if name in columns else ()
+    return [(place, y) for place, y in pairs if not math.isnan(y)]
 
 
 def _columns(history):
@@ -217,6 +227,14 @@ def _columns(history):
         raise ValueError(
             "`history` must hold at least one epoch, which `fit` records when an epoch "
             f"ends. Received: history={history!r}."
+        )
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        received = ", ".join(f"{count} of {name!r}" for name, count in lengths.items())
+        raise ValueError(
+            "`history` must have a number for each epoch, NaN for none: after "
+            "`fit(validation_freq=2)` pass the path of a `CSVLogger`'s file, which "
+            f"tells which epochs were validated. Received: {received}."
         )
     return columns
 

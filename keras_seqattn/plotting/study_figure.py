@@ -151,14 +151,15 @@ def _draw_lines(panel, scored, study, shares):
     axes.append((_scale(scores), _ends(scores)))
     sign = 1 if study.direction == "max" else -1
     ranks = np.argsort(np.argsort(sign * scores, kind="stable"), kind="stable")
-    colours = _colours(ranks / max(1, len(ranks) - 1))
+    colours = _colours(ranks)
     for trial in np.argsort(ranks):  # the best drawn last, above the others
         heights = [places[trial] for places, _ in axes]
         panel.plot(
             range(len(axes)),
             heights,
             color=colours[trial],
-            linewidth=2.5 if ranks[trial] == len(ranks) - 1 else 1,
+            linewidth=2.5 if colours[trial] == BEST_COLOUR else 1,
+            marker="o" if len(axes) == 1 else "",
         )
     for place, (_, ticks) in enumerate(axes):
         panel.axvline(place, color=FAINT, zorder=0)
@@ -219,13 +220,13 @@ def _text(value):
     return f"{value:.3g}"
 
 
-def _colours(shares):
-    """Returns colours from pale to strong, a different one for the best."""
+def _colours(ranks):
+    """Returns colours from pale to strong by ranks from 0, another for the best."""
     pale, strong = np.array([0.80, 0.84, 0.88]), np.array([0.06, 0.46, 0.43])
-    colours = [tuple(pale + share * (strong - pale)) for share in shares]
+    best = len(ranks) - 1
     return [
-        BEST_COLOUR if share == 1.0 else colour
-        for share, colour in zip(shares, colours, strict=True)
+        BEST_COLOUR if rank == best else tuple(pale + rank / best * (strong - pale))
+        for rank in ranks
     ]
 
 

@@ -1,0 +1,111 @@
+"""What the examples that train share: a corpus by options, and scores of translations.
+
+The corpus is built in, or Multi30k, or for those with `--train` and `--val` your files.
+"""
+
+import pathlib
+import sys
+
+import sacrebleu
+
+import keras_seqattn as ks
+
+
+def add_corpus(parser):
+    """Adds the options that choose a corpus by its name, and what is scored of it."""
+    add = parser.add_argument
+    add("--corpus", choices=("phrases", "multi30k"), default="phrases")
+    add("--data-dir", help="folder of multi30k's files; default: download them")
+    add("--source", default="en", help="language translated from; default: en")
+    add("--target", default="de", help="language translated to; default: de")
+    evaluate = "part that is scored at the end; default: test; multi30k: val"
+    add("--evaluate", choices=("val", "test"), help=evaluate)
+
+
+def add_files(parser, val, test):
+    """Adds the options of the user's own files; `val` and `test` say what for."""
+    add = parser.add_argument
+    files = "in place of a corpus: a TSV file (--header where its first line names the "
+    files += "columns), or two files; .gz is read too"
+    add("--train", nargs="+", metavar="FILE", help=files)
+    add("--val", nargs="+", metavar="FILE", help=f"the same, {val}")
+    add("--test", nargs="+", metavar="FILE", help=f"the same, {test}")
+    add("--columns", nargs=2, type=int, metavar="N", help="of a TSV; the first is 0")
+    add("--header", action="store_true", help="a TSV's first line names the columns")
+
+
+def check_files(parser, args):
+    """Ends the program if the user's files do not make a corpus."""
+    given = {split: getattr(args, split) for split in ("train", "val", "test")}
+    for split, paths in given.items():
+        if not 1 <= len(paths or [""]) <= 2:
+            parser.error(f"`{split}` must be one file or two. Received: {paths}")
+        for path in paths or ():
+            if not pathlib.Path(path).is_file():
+                parser.error(f"`{split}` must be a file. Received: {path}")
+    if any(given.values()) and not (args.train and args.val):
+        parser.error(f"`train` and `val` must come together. Received: {given}")
+    if args.train and args.evaluate == "test" and not args.test:
+        parser.error("`test` must be given to be evaluated. Received: --test missing")
+
+
+def preset_of(args):
+    """Returns the preset's name: what was chosen, else the corpus's own."""
+    corpus = "own" if getattr(args, "train", None) else args.corpus
+    return args.preset or {"phrases": "default"}.get(corpus, corpus)
+
+
+def split_of(args):
+    """Returns the part to score: what was chosen, else "test" where it may be used."""
+    # Multi30k's test part is for a model that is final: look at it once.
+    own = getattr(args, "train", None)
+    has_test = args.test if own else args.corpus == "phrases"
+    return args.evaluate or ("test" if has_test else "val")
+
+
+def load(args, split):
+    """Returns the sources and the targets of a part of the corpus."""
+    if getattr(args, "train", None):
+        return read(getattr(args, split), args, clean=split == "train")
+    if (args.corpus, split) == ("multi30k", "test"):
+        split = "test_2016_flickr"
+    return ks.text.load_parallel(
+        args.corpus, args.source, args.target, split=split, data_dir=args.data_dir
+    )
+
+
+def read(paths, args, clean):
+    """Reads a TSV file, or two files, and prints what is left out."""
+    columns = {"columns": args.columns, "header": args.header}
+    options = {"skip_empty": True, "skip_duplicates": clean, "skip_malformed": clean}
+    try:
+        if len(paths) == 1:
+            pairs = ks.text.read_tsv(*paths, **columns, **options)
+        else:
+            pairs = ks.text.read_parallel(*paths, **options)
+    except ValueError as error:
+        sys.exit(f"{error}\nFor a TSV with more than two columns, choose --columns.")
+    print(f"{' and '.join(paths)}: {pairs.report}")
+    if len(paths) == 1 and not args.header:
+        first = " -> ".join(repr(side[0])[:60] for side in pairs)
+        print(f"  The first pair is {first}; if it names the columns, add --header.")
+    return pairs
+
+
+def show(sources, references, translations, count):
+    """Prints some lines, each with its reference and its translation."""
+    for i in range(0, len(sources), -(-len(sources) // count)):
+        print(f"\n  {sources[i]}\n= {references[i]}\n> {translations[i]}")
+
+
+def score(translations, references):
+    """Returns BLEU and chrF with their signatures, and the share that is exact."""
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    matches = sum(map(str.__eq__, translations, references))
+    return {
+        "bleu": round(bleu.corpus_score(translations, [references]).score, 2),
+        "bleu_signature": str(bleu.get_signature()),
+        "chrf": round(chrf.corpus_score(translations, [references]).score, 2),
+        "chrf_signature": str(chrf.get_signature()),
+        "exact_match_percent": round(100 * matches / len(translations), 2),
+    }
