@@ -99,7 +99,7 @@ def products(model, jax):
     import numpy as np
 
     from keras_seqattn.scheduling.continuous import BLOCK_TOKENS
-    from keras_seqattn.scheduling.generation import SHARES
+    from keras_seqattn.scheduling.generation import BATCH_SIZE_PER_THREAD
 
     random = np.random.default_rng(0)
 
@@ -159,7 +159,7 @@ def products(model, jax):
 
         return seconds
 
-    return timer(step, SHARES[1]), timer(encode, BLOCK_TOKENS)
+    return timer(step, BATCH_SIZE_PER_THREAD[1]), timer(encode, BLOCK_TOKENS)
 
 
 def step_of_a_draft(shape):

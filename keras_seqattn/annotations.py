@@ -50,12 +50,18 @@ Filters: TypeAlias = str | Iterable[str] | Callable[[keras.layers.Layer], bool]
 class DecodingModel(Protocol):
     """A model that decodes: what `decoding.generate` and `Translator` call.
 
-    `docs/architecture.md` says what the three methods take and return.
+    `docs/architecture.md` says what the three methods take and return, and which
+    further attributes and methods are used where a model has them.
     """
 
     start_id: int
     end_id: int
     pad_id: int
+
+    @property
+    def variables(self) -> Iterable[Any]:
+        """The Keras variables that the methods read."""
+        ...
 
     @property
     def encode(self) -> Callable[..., State]:
@@ -82,7 +88,7 @@ class TokenizerLike(Protocol):
         ...
 
     def tokenize(self, lines: Any, sampling: float = 0.0) -> Any:
-        """Turns strings into token ids."""
+        """Converts strings to token ids."""
         ...
 
     def detokenize(self, ids: Any) -> list[str]:

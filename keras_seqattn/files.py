@@ -89,9 +89,10 @@ def _is_alive(process):
 
 @contextlib.contextmanager
 def reading(path: Path, written: str, remedy: str) -> Iterator[None]:
-    """Turns all that can go wrong while a file is read into one `ValueError`.
+    """Turns all that a damaged file can raise while it is read into one `ValueError`.
 
     `written` says who wrote it, in words that follow "a file"; `remedy` what to do.
+    Too little memory, or a package that is missing, is raised as it is.
 
     Example:
         >>> with reading("no.json", "of numbers", "write it again"):
@@ -102,6 +103,8 @@ def reading(path: Path, written: str, remedy: str) -> Iterator[None]:
     """
     try:
         yield
+    except (MemoryError, ImportError):  # The file may be whole.
+        raise
     # Damaged bytes make readers of archives, JSON and weights raise all kinds.
     except Exception as error:
         found = f"which cannot be read: {type(error).__name__}: {error}"

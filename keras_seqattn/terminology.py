@@ -1,12 +1,14 @@
 """Phrases and glossaries of a translator: strings to what a constrained search takes.
 
 A phrase is tokenized as it stands in a sentence: after a space, and at the beginning of
-one. Scripts that write no spaces have no words here: their phrases may stand anywhere.
+one. Scripts that write no spaces have no words here: their phrases may stand anywhere,
+so they are tokenized as they stand after a character too.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
+from unicodedata import category
 
 import numpy as np
 
@@ -19,8 +21,15 @@ UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff"
 )
+# The marks that belong to the letter before them, which `\w` leaves out. Variation
+# selectors are none: they stand after emoji and, all those past this range, Chinese.
+_MARKS = re.sub(
+    rf"[{UNSPACED}\ufe00-\ufe0f]",
+    "",
+    "".join(c for c in map(chr, range(0x20000)) if category(c) in ("Mn", "Mc")),
+)
 # A character that continues a word; a byte of one is read as U+FFFD.
-LETTER = rf"[^\W{UNSPACED}]"
+LETTER = rf"(?:[^\W{UNSPACED}]|[{_MARKS}])"
 _CONTINUES = re.compile(rf"{LETTER}|\ufffd")
 # What stands before a phrase to see how it is tokenized in a sentence.
 _LEAD = "a"
@@ -58,11 +67,16 @@ class Terms:
         )
         self._sources = _pattern(self._glossary) if self._glossary else None
 
-    def rows(self, lines: Sequence[str], constraints: Any = None) -> list[Row]:
+    def rows(
+        self,
+        lines: Sequence[str],
+        constraints: Any = None,
+        prefix: Sequence[str] | None = None,
+    ) -> list[Row]:
         """Returns the constraints of each line, phrases in token ids.
 
         `constraints` are as the caller passed them: for each line a list of phrases, or
-        tuples of alternatives.
+        tuples of alternatives. `prefix` is what each translation begins with, or None.
         """
         given = [[] for _ in lines]
         if constraints is not None:
@@ -77,13 +91,18 @@ class Terms:
             for row, line in zip(given, lines, strict=True):
                 found = dict.fromkeys(self._sources.findall(line))
                 row += [self._glossary[source] for source in found]
+        before = [""] * len(given) if prefix is None else prefix
         return [
-            [
-                tuple(way for phrase in some for way in self._ids[phrase])
-                for some in dict.fromkeys(row)
-            ]
-            for row in given
+            [self._ways(some, text) for some in dict.fromkeys(row)]
+            for row, text in zip(given, before, strict=True)
         ]
+
+    def _ways(self, some: Iterable[str], before: str) -> tuple[Phrase, ...]:
+        """Returns the ways to say one of some phrases, in a text that begins so."""
+        ways = (way for phrase in some for way in self._ids[phrase])
+        # What counts at the beginning alone would be glued to a word before it.
+        in_word = re.match(LETTER, before[-1:]) is not None
+        return tuple(way for way in ways if not (way.is_first and in_word))
 
     def _tokenize(self, named: Iterable[tuple[str, str]]) -> None:
         """Tokenizes phrases, each with the name that an error calls it by."""
@@ -94,14 +113,21 @@ class Terms:
         before = len(getattr(self._tokenizer, "prefix_ids", ()))
         alone = [ids[before:] for ids in tokenize(texts)]
         within = [ids[len(lead) :] for ids in tokenize([f"{_LEAD} {t}" for t in texts])]
+        joined = tokenize([_LEAD + text for text in texts])
         unknown = getattr(self._tokenizer, "unknown_id", None)
-        for (name, text), first, later in zip(new, alone, within, strict=True):
+        for (name, text), first, later, whole in zip(
+            new, alone, within, joined, strict=True
+        ):
             if unknown in later or not later:
                 _refuse(name, text, "words that the target's tokenizer knows")
+            is_word = re.match(LETTER, text) is not None
             ways = [Phrase(tuple(later))]
             if first != later:
-                is_word = re.match(LETTER, text) is not None
                 ways.append(Phrase(tuple(first), is_first=is_word))
+            after = whole[len(lead) :]
+            if after and not is_word and whole == [*lead, *after]:
+                ways.append(Phrase(tuple(after)))
+            ways = [way for way in dict.fromkeys(ways) if unknown not in way.ids]
             self._ids[text] = tuple(ways)
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from keras_seqattn import arguments, translator_file
 from keras_seqattn.annotations import DecodingModel, Lines, TokenizerLike
 from keras_seqattn.decoding.beam import with_hypotheses
-from keras_seqattn.decoding.hypotheses import pad_lists
 from keras_seqattn.decoding.methods import (
     Greedy,
     Search,
@@ -15,8 +14,7 @@ from keras_seqattn.decoding.methods import (
     without_scores,
 )
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
-from keras_seqattn.scheduling.scoring import score_texts
-from keras_seqattn.scheduling.static import in_batches
+from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.scheduling.streaming import stream_tokens
 from keras_seqattn.text_model import TextModel, checked_lines, ranked_texts
 
@@ -199,13 +197,7 @@ class TextGenerator(TextModel):
             [*ids[1:], self.model.end_id]
             for ids in self._tokenize_with_start("lines", lines)
         ]
-        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-        scores = np.zeros(len(texts), "float32")
-        for batch in in_batches(order):
-            chosen = [texts[index] for index in batch]
-            token_ids = pad_lists(chosen, self.model.pad_id)
-            scores[batch] = score_texts(self.model, token_ids)
-        return scores
+        return score_lists(self.model, texts)
 
     def _tokenize_with_start(self, name, lines):
         """Tokenizes lines as they are trained with, the start before each."""

@@ -21,9 +21,8 @@ from keras_seqattn.annotations import (
 )
 from keras_seqattn.decoding.beam import with_beams, with_hypotheses
 from keras_seqattn.decoding.constrained import with_constraints
-from keras_seqattn.decoding.hypotheses import pad_lists
 from keras_seqattn.decoding.methods import Search, checked_search, without_scores
-from keras_seqattn.decoding.protocol import usual_limit
+from keras_seqattn.decoding.protocol import default_max_length
 from keras_seqattn.decoding.quality import (
     CorpusMetric,
     Utility,
@@ -33,7 +32,7 @@ from keras_seqattn.decoding.quality import (
 from keras_seqattn.decoding.reranking import distinct_texts, minimum_bayes_risk
 from keras_seqattn.decoding.segmentations import SegmentationEnsemble, interleave
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
-from keras_seqattn.scheduling.static import in_batches
+from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.terminology import Terms, continuing_ids
 from keras_seqattn.text_model import TextModel, checked_lines, ranked_texts
 
@@ -84,7 +83,8 @@ class Translator(TextModel):
 
     Args:
         model: A `keras.Model` with the decoding protocol (`encode`, `initial_state`,
-            `step`), such as `TranslationTransformer`.
+            `step`), `source_vocabulary_size` and `target_vocabulary_size`, such as
+            `TranslationTransformer`.
         source_tokenizer: The tokenizer of `keras_seqattn.text` that the model was
             trained with.
         target_tokenizer: The target's tokenizer; None: the source's serves both.
@@ -126,7 +126,9 @@ class Translator(TextModel):
         search: Search | None = None,
         max_source_length: int | None = None,
     ) -> None:
-        arguments.offers("model", model, ("encode", "step"), "a translation model")
+        sizes = ("source_vocabulary_size", "target_vocabulary_size")
+        protocol = ("encode", "step", "start_id", "end_id", "pad_id", *sizes)
+        arguments.offers("model", model, protocol, "a translation model")
         tokenizer = ("tokenize", "detokenize", "vocabulary_size")
         arguments.offers("source_tokenizer", source_tokenizer, tokenizer, "a tokenizer")
         arguments.offers(
@@ -139,7 +141,11 @@ class Translator(TextModel):
         self.search = search
         self._ensembles: dict[int, SegmentationEnsemble] = {}
         self.max_source_length: int = arguments.integer(
-            "max_source_length", max_source_length, 2, model.max_length, optional=True
+            "max_source_length",
+            max_source_length,
+            2,
+            getattr(model, "max_length", None),
+            optional=True,
         ) or source_limit(model)
         for side in ("source", "target"):
             tokenizer = getattr(self, f"{side}_tokenizer")
@@ -237,7 +243,7 @@ class Translator(TextModel):
         arguments.positive_integer("segmentations", segmentations)
         arguments.number("sampling", sampling, above=0.0)
         arguments.integer("seed", seed, 0)
-        rows = self._rows(lines, search, constraints, glossary)
+        rows = self._rows(lines, search, prefix, constraints, glossary)
         model, sources = self.model, self._tokenize_with_end("lines", lines)
         if segmentations > 1:
             model = self._segmentation_ensemble(segmentations)
@@ -252,13 +258,13 @@ class Translator(TextModel):
             found = [pairs[:num_hypotheses] for pairs in found]
         return found
 
-    def _rows(self, lines, search, constraints, glossary):
+    def _rows(self, lines, search, prefix, constraints, glossary):
         """Returns the constraints of each line, or None without any."""
         if constraints is None and glossary is None:
             return None
         with_constraints(search)
         terms = Terms(self.target_tokenizer, glossary)
-        return terms.rows(lines, constraints)
+        return terms.rows(lines, constraints, prefix)
 
     def _segmentation_ensemble(self, count):
         """Returns the ensemble of `count` segmentations of a line, made once."""
@@ -286,7 +292,7 @@ class Translator(TextModel):
         `sources` has the token ids of each line, and `rows` its constraints, or None.
         `first` is the number of the first line in all that the caller passed.
         """
-        forced = self._forced(lines, prefix)
+        forced = self._prefix_ids(lines, prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
         options = {"prefixes": forced, "first": first}
         decoded = self._decode(model, sources, search, filled, rows, options)
@@ -338,7 +344,8 @@ class Translator(TextModel):
         Raises:
             ValueError: If `lines` is a string or has no order, or `search` or
                 `glossary` is not as above; from the iterator, if something in `lines`
-                is not a string.
+                is not a string, or a line's phrases of the glossary do not fit the
+                limit of its translation.
         """
         wanted = "a list of strings, an open file or a generator of them"
         arguments.ordered("lines", lines, wanted)
@@ -376,8 +383,9 @@ class Translator(TextModel):
 
         Returns:
             Float32 array `(len(sources),)`: the sum over the tokens of each target, its
-            end included, in nats. A source of more than `max_source_length` tokens, or
-            a target of more than a translation can have, is cut there, with a
+            end included, in nats; as in a search, the tokenizer's `prefix_ids` are
+            given and do not count. A source of more than `max_source_length` tokens,
+            or a target of more than a translation can have, is cut there, with a
             warning.
 
         Raises:
@@ -387,20 +395,15 @@ class Translator(TextModel):
         targets = _checked_lines("targets", targets, sources=sources)
         arguments.boolean("verbose", verbose)
         source_ids = self._tokenize_with_end("sources", sources)
-        pairs = list(
-            zip(source_ids, self._tokenize_with_end("targets", targets), strict=True)
+        target_ids = self._tokenize_with_end("targets", targets)
+        progress = keras.utils.Progbar(len(sources), verbose=verbose, unit_name="pair")
+        return score_lists(
+            self.model,
+            source_ids,
+            target_ids,
+            num_forced=len(getattr(self.target_tokenizer, "prefix_ids", ())),
+            on_batch=progress.add,
         )
-        order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
-        progress = keras.utils.Progbar(len(pairs), verbose=verbose, unit_name="pair")
-        scores, pad_id = np.zeros(len(pairs), "float32"), self.model.pad_id
-        for batch in in_batches(order):
-            source_ids, target_ids = (
-                pad_lists([pairs[index][side] for index in batch], pad_id)
-                for side in (0, 1)
-            )
-            scores[batch] = decoding.scored(self.model, source_ids, target_ids)
-            progress.add(len(batch))
-        return scores
 
     def minimum_bayes_risk(
         self,
@@ -517,7 +520,7 @@ class Translator(TextModel):
         )
         inputs = np.array([source_ids], "int32")
         if target is None:
-            forced = self._forced([source], None)
+            forced = self._prefix_ids([source], None)
             found = decoding.generate(
                 self.model, inputs, without_scores(self.search), prefix=forced
             )
@@ -585,7 +588,7 @@ class Translator(TextModel):
 
         export_translator(self, path, format, **options)
 
-    def _forced(self, lines, prefix):
+    def _prefix_ids(self, lines, prefix):
         """Returns the ids that each translation is to begin with, or None.
 
         A tokenizer with `prefix_ids`, such as a language's, puts them first by itself.
@@ -607,12 +610,13 @@ class Translator(TextModel):
         the number of the first line in all that the caller passed, and `drawing` what
         `tokenize` draws segmentations by.
         """
-        limit, own_limit = self.max_source_length, self.model.max_length
+        limit = self.max_source_length
+        own_limit = getattr(self.model, "max_length", None)
         is_source = name in ("lines", "sources", "source")
         tokenizer = self.source_tokenizer if is_source else self.target_tokenizer
         what = f"max_source_length={limit}"
         if not is_source:
-            limit = own_limit or usual_limit(limit)
+            limit = own_limit or default_max_length(limit)
             what = f"{limit} tokens of a translation at most, for {what}"
         if limit == own_limit:
             what = f"the model's max_length={limit}"

@@ -132,3 +132,10 @@ def test_whatever_goes_wrong_in_reading_is_one_error(tmp_path, error):
     message = rf"^`path` must be a file of x, whole.*; redo\. Received.*a.json.*{name}"
     with pytest.raises(ValueError, match=message), reading(path, "of x", "redo"):
         raise error
+
+
+@pytest.mark.parametrize("error", [MemoryError("1 GB"), ModuleNotFoundError("x")])
+def test_what_is_no_fault_of_a_file_is_raised_as_it_is(tmp_path, error):
+    with pytest.raises(type(error), match=str(error)):
+        with reading(tmp_path, "of x", "redo"):
+            raise error

@@ -1,10 +1,12 @@
 """Phrases and glossaries: what lines are to say, and translations that say it."""
 
+import io
 import re
 
 import keras
 import numpy as np
 import pytest
+import sentencepiece
 
 import keras_seqattn as ks
 from keras_seqattn.decoding.constraints import Phrase
@@ -51,6 +53,55 @@ def test_phrases_are_tokenized_as_in_a_sentence(pieces):
     assert not row[0].is_first and not row[1].is_first
 
 
+@pytest.fixture(scope="module")
+def dummy_prefix():
+    """A tokenizer of a model trained elsewhere, which begins each text with a space."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*TRAINING, "我喜欢狗和猫", "狗喜欢猫"] * 20),
+        model_writer=model,
+        vocab_size=50,
+        hard_vocab_limit=False,
+        add_dummy_prefix=True,
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]
+    return ks.text.MappedSentencePieceTokenizer(
+        model.getvalue(),
+        [*pieces, "<pad>", ">>en<<"],
+        pad_id=len(pieces),
+        start_id=1,
+        end_id=2,
+        unknown_id=0,
+        prefix_ids=[len(pieces) + 1],
+    )
+
+
+@pytest.mark.backends("torch")
+def test_without_spaces_a_phrase_follows_a_character(dummy_prefix):
+    ((row, word),) = Terms(dummy_prefix, None).rows(["x"], [["狗", "dogs"]])
+    spellings = [
+        "".join(dummy_prefix.pieces[token] for token in phrase.ids) for phrase in row
+    ]
+    assert spellings == ["▁狗", "狗"]
+    assert not any(phrase.is_first for phrase in row)
+    assert len(word) == 1  # words follow a space, or stand at the beginning as after it
+
+
+@pytest.mark.backends("torch")
+def test_a_word_does_not_go_on_where_a_prefix_ends(pieces, translators):
+    prefix = ["Der", "Der ", "", "(", "狗"]
+    rows = Terms(pieces, None).rows(["x"] * 5, [["dogs"]] * 5, prefix)
+    is_first = [any(way.is_first for way in ways) for (ways,) in rows]
+    assert is_first == [False, True, True, True, True]
+    for translator in translators.values():
+        found = translator.translate(
+            ["one dog"] * 2, prefix=["x", ""], constraints=[["dogs"]] * 2
+        )
+        assert all(has("dogs", text) for ((text, _),) in found), found
+
+
 @pytest.mark.backends("torch")
 def test_tokens_that_continue_a_word(pieces):
     bits = np.unpackbits(np.frombuffer(continuing_ids(pieces), "uint8"))
@@ -78,6 +129,9 @@ def test_a_glossary_applies_to_whole_words_the_longest_first():
         "a.b": "c",
         "犬": "Köter",
         "C++": "D",
+        "कम": "less",
+        "cafe": "Kaffee",
+        "❤": "Herz",
     }
     assert found("dogs, hotdog, Dog", glossary) == []
     assert found("hot dog", glossary) == ["hot dog"]
@@ -85,10 +139,30 @@ def test_a_glossary_applies_to_whole_words_the_longest_first():
     assert found("a.b axb", glossary) == ["a.b"]
     assert found("大犬小", glossary) == ["犬"]
     assert found("(C++)", glossary) == ["C++"]
+    # A mark belongs to the letter before it, but not that of an emoji.
+    assert found("कमाल cafe\u0301", glossary) == []
+    assert found("कम, cafe", glossary) == ["कम", "cafe"]
+    assert found("❤\ufe0fdog", glossary) == ["❤", "dog"]
+
+
+@pytest.mark.backends("torch")
+def test_a_token_that_begins_with_a_mark_continues_a_word():
+    class Characters:
+        texts = ["a", " ", "\u0301", "\u093e", ".", "犬", "\u0e34", "\ufe0f"]
+        vocabulary_size = len(texts)
+
+        def tokenize(self, lines):
+            return [list(map(self.texts.index, line)) for line in lines]
+
+        def detokenize(self, rows):
+            return ["".join(self.texts[token] for token in row) for row in rows]
+
+    bits = np.unpackbits(np.frombuffer(continuing_ids(Characters()), "uint8"))
+    assert bits.tolist() == [1, 0, 1, 1, 0, 0, 0, 0]
 
 
 @each_variant(
-    "name", named("pieces", "bytes"), on_jax=["pieces"], on_tensorflow=["bytes"]
+    "name", named("pieces", "bytes"), on_jax=["pieces"], on_tensorflow=[]
 )
 def test_translations_hold_what_they_are_told(translators, name):
     translator = translators[name]
@@ -202,3 +276,19 @@ def test_words_that_the_tokenizer_does_not_know():
         Terms(Words(), None).rows(["x"], [["a dog", "cat"]])
     with pytest.raises(ValueError, match="`glossary` must hold words.*.'x'.='cat'"):
         Terms(Words(), {"x": "cat"})
+
+
+@pytest.mark.backends("torch")
+def test_no_way_to_say_a_phrase_is_an_unknown_token():
+    class Spaced:
+        """Knows a character after a space alone."""
+
+        unknown_id = 3
+
+        def tokenize(self, lines):
+            known = {"a": 4, " 狗": 5}
+            split = (re.findall(" ?.", line) for line in lines)
+            return [[known.get(piece, 3) for piece in line] for line in split]
+
+    ((row,),) = Terms(Spaced(), None).rows(["x"], [["狗"]])
+    assert row == (Phrase((5,)),)

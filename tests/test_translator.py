@@ -556,6 +556,66 @@ def test_score_is_the_log_probability_of_the_whole_target(translator):
         np.testing.assert_allclose(score, expected, rtol=1e-4)
 
 
+class Language(ks.text.ByteTokenizer):
+    """Begins each text with an id that a translator forces to come first."""
+
+    prefix_ids = [7]
+
+    def _encode(self, lines, sampling, seed):
+        rows = super()._encode(lines, sampling, seed)
+        return [[*self.prefix_ids, *row] for row in rows]
+
+    def _decode(self, rows):
+        return super()._decode([row[1:] for row in rows])
+
+
+@pytest.mark.backends("torch")
+def test_the_language_of_a_translation_is_not_scored(translator):
+    model, plain = translator.model, translator.source_tokenizer
+    (score,) = ks.Translator(model, plain, Language()).score(["dogs"], ["ab"])
+    (source_ids,), (target_ids,) = map(plain.tokenize, (["dogs"], ["ab"]))
+    source_ids = np.array([[*source_ids, model.end_id]])
+    (whole,) = model.score(source_ids, [[7, *target_ids, model.end_id]])
+    ids = {"source_ids": source_ids, "target_ids": np.array([[model.start_id]])}
+    logits = outputs(model, ids)[0, 0].astype("float64")
+    language = logits[7] - np.log(np.exp(logits).sum())
+    np.testing.assert_allclose(score, whole - language, rtol=1e-4)
+
+
+class Bare:
+    """A model that says nothing of some attributes."""
+
+    def __init__(self, model, *without):
+        self._model, self._without = model, without
+
+    def __getattr__(self, name):
+        if name in self._without:
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+    def __call__(self, inputs):
+        return self._model(inputs)
+
+
+@pytest.mark.backends("torch")
+def test_a_model_need_not_have_a_limit(unlimited):
+    tokenizer = unlimited.source_tokenizer
+    translator = ks.Translator(Bare(unlimited.model, "max_length"), tokenizer)
+    assert translator.max_source_length == 1024
+    assert translator(LINES) == unlimited(LINES)
+    np.testing.assert_array_equal(
+        translator.score(LINES, LINES), unlimited.score(LINES, LINES)
+    )
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", ["target_vocabulary_size", "end_id"])
+def test_what_a_model_lacks_is_named(translator, name):
+    message = f"`model` must be a translation model, with `{name}`. Received: model="
+    with pytest.raises(ValueError, match=message):
+        ks.Translator(Bare(translator.model, name), translator.source_tokenizer)
+
+
 def test_a_translation_has_the_score_that_was_returned(translator):
     [[(text, score)]] = translator.translate(["dogs"])
     if len(text.encode()) < 20:  # the end was found, not the limit

@@ -31,6 +31,9 @@ def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
     if window is not None:
         attention["sliding_window"] = window
     start_id, end_id = option("bos_token_id"), option("eos_token_id")
+    # Few of these models have padding. Where SentencePiece has numbered the special
+    # tokens 0 is the unknown one, which stands in no text; elsewhere it is a word.
+    unknown_id = 0 if (start_id, end_id) == (1, 2) else None
     return {
         "vocabulary_size": option("vocab_size"),
         "model_dim": model_dim,
@@ -53,8 +56,7 @@ def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
         "start_id": start_id,
         # Of several ends one is the model's; the others are `stop_ids` of a search.
         "end_id": end_id[0] if isinstance(end_id, list) else end_id,
-        # Few of these models have padding; the unknown token never stands in a text.
-        "pad_id": option("pad_token_id", default=0),
+        "pad_id": option("pad_token_id", default=unknown_id),
     }
 
 

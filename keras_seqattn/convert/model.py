@@ -41,16 +41,19 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
             "m2m_100" (NLLB's too), "mbart" or "t5": a `TranslationTransformer`; of type
             "llama" or "mistral": a `LanguageModel`.
         **options: Arguments of our model in place of the checkpoint's, such as
-            `dropout`, `dtype` or `name`.
+            `dropout`, `dtype` or `name`. A configuration without padding, such as
+            Llama 3's, needs `pad_id`: the id of a token that no text has.
 
     Returns:
         A `TranslationTransformer` or a `LanguageModel`, float32 unless `dtype` is
-        given. Copying takes as much memory again as the model.
+        given. Copying takes as much memory again as the model. Where the configuration
+        has several end tokens the first is the model's; the others are for the
+        `stop_ids` of a search.
 
     Raises:
         ValueError: If `source` is not such a model, has a different architecture or no
-            safetensors, or has tensors that are missing, of another shape, or have no
-            place in our model.
+            safetensors, has no padding where `pad_id` is not given, or has tensors that
+            are missing, of another shape, or have no place in our model.
 
     Example:
         >>> import tempfile
@@ -67,7 +70,14 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
             f"model_type={checkpoint.model_type!r}",
         )
     family = FAMILIES[checkpoint.model_type]
-    model = family.model(**{**family.options(checkpoint), **options})
+    options = {**family.options(checkpoint), **options}
+    if options["pad_id"] is None:
+        refuse(
+            "have the option 'pad_token_id' in its configuration, or `pad_id` be "
+            "given, the id of a token that no text has",
+            f"a configuration of model_type={checkpoint.model_type!r} without it",
+        )
+    model = family.model(**options)
     family.fill(checkpoint, model)
     checkpoint.check_all_read()
     return model

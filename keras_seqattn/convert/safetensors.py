@@ -30,8 +30,7 @@ def read_folder(folder: pathlib.Path) -> dict[str, np.ndarray]:
     if (folder / SINGLE).is_file():
         return read_file(folder / SINGLE)
     if (folder / INDEX).is_file():
-        files = set(json.loads((folder / INDEX).read_text())["weight_map"].values())
-        parts = [read_file(folder / name) for name in sorted(files)]
+        parts = [read_file(folder / name) for name in _files(folder / INDEX)]
         return {name: array for part in parts for name, array in part.items()}
     pickles = [path.name for kind in PICKLES for path in sorted(folder.glob(kind))]
     hint = (
@@ -44,6 +43,18 @@ def read_folder(folder: pathlib.Path) -> dict[str, np.ndarray]:
         f"`source` must be a folder with {SINGLE!r}, the weights. "
         f"Received: source={str(folder)!r}, {hint}."
     )
+
+
+def _files(index: pathlib.Path) -> list[str]:
+    """Returns the names of the files that an index names."""
+    try:
+        found = json.loads(index.read_text(encoding="utf-8"))
+        files = set(found["weight_map"].values())
+    except (AttributeError, KeyError, TypeError, ValueError):
+        files = {None}
+    if not all(isinstance(name, str) for name in files):
+        _refuse(index, "which does not name files of tensors")
+    return sorted(files)
 
 
 def read_file(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -63,11 +74,17 @@ def read_file(path: pathlib.Path) -> dict[str, np.ndarray]:
     if not isinstance(header, dict):
         _refuse(path)
     header.pop("__metadata__", None)
-    return {name: _array(path, begin, size, **about) for name, about in header.items()}
+    return {name: _array(path, begin, size, about) for name, about in header.items()}
 
 
-def _array(path, begin, size, dtype: str, shape: list, data_offsets: list) -> Any:
-    first, last = data_offsets
+def _array(path, begin, size, about: Any) -> np.ndarray:
+    """Maps the tensor that an entry of the header is about."""
+    about = about if isinstance(about, dict) else {}
+    dtype, shape = about.get("dtype"), about.get("shape")
+    offsets = about.get("data_offsets")
+    if not (isinstance(dtype, str) and _are_sizes(shape) and _are_sizes(offsets, 2)):
+        _refuse(path, "whose header does not describe its tensors")
+    first, last = offsets
     if dtype not in DTYPES:
         _refuse(path, f"with a tensor of dtype {dtype!r}, which is not a float type")
     count = math.prod(shape)
@@ -76,6 +93,15 @@ def _array(path, begin, size, dtype: str, shape: list, data_offsets: list) -> An
     if not count:
         return np.zeros(shape, DTYPES[dtype])
     return np.memmap(path, DTYPES[dtype], "r", begin + first, tuple(shape))
+
+
+def _are_sizes(values: Any, count: int | None = None) -> bool:
+    """Returns whether a value of the header is a list of sizes, of `count` if given."""
+    return (
+        isinstance(values, list)
+        and all(type(value) is int and value >= 0 for value in values)
+        and count in (None, len(values))
+    )
 
 
 def _refuse(path, why="which is something else, such as a pickle") -> NoReturn:

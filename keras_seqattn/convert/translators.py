@@ -27,8 +27,8 @@ def translator_from_huggingface(
     """Makes a translator of a trained model of Hugging Face's format.
 
     Its tokenizers split text by the folder's own SentencePiece models and have the
-    trained model's ids. What a text would have to contain for a tokenizer of
-    transformers to read a special token in it, such as "</s>", is text here.
+    trained model's ids. Special tokens written in a line, such as "</s>", are treated
+    as plain text.
 
     Args:
         folder: Folder with `config.json`, `model.safetensors` and what the family's
@@ -43,8 +43,10 @@ def translator_from_huggingface(
         **options: Arguments of our model in place of the checkpoint's.
 
     Returns:
-        A `Translator`. Its search is a `BeamSearch` of the width that the folder's
-        `generation_config.json` names, greedy where that names none.
+        A `Translator`. Its search is a `BeamSearch` of the `num_beams` and the
+        `length_penalty` that the folder's `config.json` and `generation_config.json`
+        have, of which the second counts where they differ; greedy where they have no
+        `num_beams` above 1. Their other options of a search are ignored.
 
     Raises:
         ValueError: If the folder does not hold a translation model, a file is missing

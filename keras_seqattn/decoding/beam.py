@@ -13,7 +13,7 @@ hypotheses, C candidates, P prefix length.
 
 import dataclasses
 import math
-from typing import Self
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -23,7 +23,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.beam_state import BeamState, Candidates, join
 from keras_seqattn.decoding.groups import advance_groups
-from keras_seqattn.decoding.hypotheses import SpecialTokens
+from keras_seqattn.decoding.hypotheses import SpecialTokens, best_first
 from keras_seqattn.decoding.methods import Greedy, Search, write_token
 from keras_seqattn.decoding.processors import (
     FORBIDDEN,
@@ -43,8 +43,8 @@ class BeamSearch(Search):
     """Keeps the best partial hypotheses of each sentence, its beams, and the best N.
 
     Each step continues W beams to the 2 W best of all continuations, W more for each
-    further stop token. Of the first W of them, those that end are hypotheses; the best
-    W that do not end are the beams of the next step. So a hypothesis alone does not
+    further stop token. Among the first W, those that end become hypotheses; the best W
+    that do not end are the beams of the next step. So a hypothesis alone does not
     end a search: it ends when no beam can still become better than the N-th hypothesis,
     however it continues; with `patience` p also after p W hypotheses, which takes fewer
     steps but may miss the best. A hypothesis that has not ended at `max_length`
@@ -389,11 +389,11 @@ class BeamSearch(Search):
         base = length if self.penalty == "length" else (5.0 + length) / 6.0
         return base**self.length_penalty
 
-    def results(self, state: BeamState) -> tuple[np.ndarray, np.ndarray]:
+    def results(self, state: BeamState) -> tuple[Any, Any]:
         """Returns the hypotheses, best first.
 
         Args:
-            state: The state at the end.
+            state: The state at the end, of NumPy arrays or, in a graph, of tensors.
 
         Returns:
             Token ids `(B, N, L)`, ends included, and scores `(B, N)`.
@@ -401,10 +401,12 @@ class BeamSearch(Search):
         if self.num_groups == 1:
             # `_add_ended` has kept them in this order.
             return state.ended_ids, state.ended_scores
-        order = np.argsort(-state.ended_ranking, axis=1, kind="stable")
-        order = order[:, : self.num_hypotheses]
-        token_ids = np.take_along_axis(state.ended_ids, order[..., None], axis=1)
-        return token_ids, np.take_along_axis(state.ended_scores, order, axis=1)
+        return best_first(
+            state.ended_ranking,
+            state.ended_ids,
+            state.ended_scores,
+            self.num_hypotheses,
+        )
 
 
 def _count_forced(prefix: Tensor, tokens: SpecialTokens) -> Tensor:

@@ -14,7 +14,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import DecodingModel, State, Tensor, TokenIds
 from keras_seqattn.decoding.ids import checked_model
 from keras_seqattn.decoding.processors import log_softmax
-from keras_seqattn.decoding.protocol import abilities, most_generated, state_options
+from keras_seqattn.decoding.protocol import abilities, max_new_tokens, state_options
 
 # What must be the same in all models that have it.
 SHARED = (
@@ -202,7 +202,7 @@ class Ensemble(keras.Model):
             An integer, or None for no limit.
         """
         arguments.integer("source_length", source_length, 0)
-        limits = [most_generated(model, source_length) for model in self.models]
+        limits = [max_new_tokens(model, source_length) for model in self.models]
         return min((x for x in limits if x is not None), default=None)
 
     def _sources(self, source_ids: Tensor) -> list[Tensor]:

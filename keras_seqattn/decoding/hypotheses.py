@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from keras import ops
 
 from keras_seqattn import arguments
 
@@ -88,10 +89,31 @@ def hypotheses(
     )
 
 
-def pad_lists(lists: Sequence[Any], pad_id: int) -> np.ndarray:
-    """Returns lists of token ids as one int32 array, of a length of at least 1."""
+def best_first(
+    ranking: Any, token_ids: Any, scores: Any, count: int
+) -> tuple[Any, Any]:
+    """Returns the `count` best token ids `(B, N, L)` and scores `(B, N)`, best first.
+
+    All are NumPy arrays, or all are tensors, in a graph. `ranking` is `(B, N)`.
+
+    Example:
+        >>> ids, scores = np.array([[[4], [5], [6]]]), np.array([[-3.0, -1.0, -2.0]])
+        >>> ids, scores = best_first(scores, ids, scores, count=2)
+        >>> ids.tolist(), scores.tolist()
+        ([[[5], [6]]], [[-1.0, -2.0]])
+    """
+    if isinstance(ranking, np.ndarray):
+        take, order = np.take_along_axis, np.argsort(-ranking, axis=1, kind="stable")
+    else:
+        take, order = ops.take_along_axis, ops.argsort(-ranking, axis=1)
+    order = order[:, :count]
+    return take(token_ids, order[..., None], axis=1), take(scores, order, axis=1)
+
+
+def pad_lists(lists: Sequence[Any], pad_id: int, dtype: str = "int32") -> np.ndarray:
+    """Returns lists of token ids as one array, of a length of at least 1."""
     length = max(1, max(map(len, lists)))
-    token_ids = np.full((len(lists), length), pad_id, "int32")
+    token_ids = np.full((len(lists), length), pad_id, dtype)
     for row, ids in zip(token_ids, lists, strict=True):
         row[: len(ids)] = ids
     return token_ids

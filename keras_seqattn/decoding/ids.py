@@ -3,6 +3,7 @@
 Shapes: B sentences, S source length, P prefix length, L length.
 """
 
+from collections.abc import Iterable, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ WANTED = "an integer array (batch, length), or a list of lists of integers"
 def checked_model(model: Any) -> Any:
     """Returns a model if it has all that a search needs of the decoding protocol."""
     methods = ("encode", "initial_state", "step")
-    names = (*methods, "start_id", "end_id", "pad_id")
+    names = (*methods, "start_id", "end_id", "pad_id", "variables")
     wanted = "a model with the decoding protocol"
     arguments.offers("model", model, names, wanted)
     for name in methods:
@@ -33,7 +34,8 @@ def id_array(name: str, token_ids: Any, pad_id: int) -> np.ndarray:
         not token_ids or any(map(_is_row, token_ids))
     ):
         rows = [_row(name, number, row) for number, row in enumerate(token_ids)]
-        token_ids = pad_lists(rows, pad_id) if rows else np.zeros((0, 0), "int32")
+        # In 64 bits: ids that are too large are there to be refused.
+        token_ids = pad_lists(rows, pad_id, "int64") if rows else np.zeros((0, 0), int)
     array = np.asarray(token_ids)
     if array.dtype.kind not in "biufc":
         arguments.refuse(name, token_ids, WANTED)
@@ -77,23 +79,29 @@ def checked_ids(
 
 
 def check_range(name: str, token_ids: np.ndarray, size: int | None) -> None:
-    """Raises an error if token ids are negative, or not below a given `size`."""
+    """Raises an error if ids are negative, or not below `size`, by default 2**31."""
     low, high = token_ids.min(initial=0), token_ids.max(initial=0)
-    if low < 0 or (size is not None and high >= size):
+    bound = 2**31 if size is None else size
+    if low < 0 or high >= bound:
+        what = "the range of int32" if size is None else "the model's vocabulary"
         raise ValueError(
-            f"`{name}` must be in [0, {size}), the model's vocabulary. "
+            f"`{name}` must be in [0, {bound}), {what}. "
             f"Received: ids from {token_ids.min()} to {high}."
         )
 
 
 def checked_prefix(
-    prefix: Any, batch_size: int, max_length: int, pad_id: int
+    prefix: Any, limits: Sequence[int], pad_id: int, size: int | None = None
 ) -> np.ndarray:
-    """Returns forced first tokens as int32 `(B, P)` if they fit a search."""
+    """Returns forced first tokens as int32 `(B, P)` if they fit a search.
+
+    `limits` are the most generated tokens of each sentence; `size` is that of the
+    vocabulary, if known.
+    """
     prefix = id_array("prefix", prefix, pad_id)
-    if len(prefix) != batch_size:
+    if len(prefix) != len(limits):
         raise ValueError(
-            f"`prefix` must have {batch_size} rows, one a sentence. "
+            f"`prefix` must have {len(limits)} rows, one a sentence. "
             f"Received: prefix.shape={prefix.shape}."
         )
     real = prefix != pad_id
@@ -104,10 +112,23 @@ def checked_prefix(
             "`prefix` must be padded at its end alone. "
             f"Received: prefix[{row}]={prefix[row].tolist()}."
         )
-    length = int(real.sum(1).max(initial=0))
-    if length > max_length:
-        raise ValueError(
-            f"`prefix` must be no longer than max_length={max_length}. "
-            f"Received: prefix of length {length}."
-        )
+    rows = (row[keep] for row, keep in zip(prefix, real, strict=True))
+    check_prefix_lengths(rows, limits, range(len(limits)))
+    check_range("prefix", prefix[real], size)
     return prefix.astype("int32")
+
+
+def check_prefix_lengths(
+    prefixes: Iterable[Sized], limits: Iterable[int], numbers: Iterable[int]
+) -> None:
+    """Raises an error where a prefix is longer than the limit of its sentence.
+
+    `numbers` are those of the sentences, for the error.
+    """
+    for number, prefix, limit in zip(numbers, prefixes, limits, strict=True):
+        if (length := len(prefix)) > limit:
+            raise ValueError(
+                f"`prefix[{number}]` must have at most {limit} tokens, as many as are "
+                "generated for its sentence. "
+                f"Received: prefix[{number}] of {length} tokens."
+            )

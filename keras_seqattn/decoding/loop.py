@@ -209,7 +209,7 @@ def search(
     tokens = SpecialTokens(start_id, end_id, pad_id)
     if prefix is None:
         prefix = np.zeros((batch_size, 0), "int32")
-    prefix = checked_prefix(prefix, batch_size, max_length, pad_id)
+    prefix = checked_prefix(prefix, [max_length] * batch_size, pad_id)
 
     def program(state: Any, seeds: Tensor, prefix: Tensor) -> Any:
         limits = ops.convert_to_tensor(np.full((batch_size,), max_length, "int32"))

@@ -19,7 +19,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding import processors
-from keras_seqattn.decoding.hypotheses import SpecialTokens
+from keras_seqattn.decoding.hypotheses import SpecialTokens, best_first
 
 
 class GreedyState(NamedTuple):
@@ -48,7 +48,7 @@ class Search:
     )
     stop_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
 
-    # Of these a subclass makes a field or a property where it has more to say.
+    # Subclasses may override these with fields or properties.
     num_hypotheses = 1
     # Whether the state is to sum the attention that the source gets.
     needs_coverage = False
@@ -257,18 +257,17 @@ class Greedy(Search):
         shape = (batch_size, width)
         return ops.reshape(best, shape), ops.reshape(token, shape)
 
-    def results(self, state: GreedyState) -> tuple[np.ndarray, np.ndarray]:
+    def results(self, state: GreedyState) -> tuple[Any, Any]:
         """Orders what was found, best first.
 
         Args:
-            state: The state at the end, of NumPy arrays.
+            state: The state at the end, of NumPy arrays or, in a graph, of tensors.
 
         Returns:
             Token ids `(B, N, L)`, ends included, and scores `(B, N)`.
         """
-        order = np.argsort(-state.scores, axis=1, kind="stable")
-        token_ids = np.take_along_axis(state.token_ids, order[..., None], axis=1)
-        return token_ids, np.take_along_axis(state.scores, order, axis=1)
+        scores = state.scores
+        return best_first(scores, state.token_ids, scores, self.num_hypotheses)
 
 
 def _ids(name: str, ids: Any) -> tuple[int, ...]:

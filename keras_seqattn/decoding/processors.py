@@ -16,9 +16,9 @@ from keras_seqattn.annotations import Tensor
 # The log-probability of what must not be chosen: far below any sum of others, and
 # finite, so that no difference of two is NaN.
 FORBIDDEN = -1e9
-# Of what cannot be chosen at all: what is forbidden comes before it.
+# Value of padding candidates; ranks below `FORBIDDEN`.
 NO_CANDIDATE = 2 * FORBIDDEN
-# Of what `largest` has found: all that is left comes before it.
+# Replaces a value already taken by `largest`; ranks below all remaining ones.
 CHOSEN_BEFORE = 4 * FORBIDDEN
 # No value is lower than this.
 LOWEST = 8 * FORBIDDEN

@@ -38,17 +38,17 @@ def abilities(model: DecodingModel) -> frozenset[str]:
     return frozenset(name for name in has if has[name])
 
 
-def most_generated(model: DecodingModel, source_length: int) -> int | None:
+def max_new_tokens(model: DecodingModel, source_length: int) -> int | None:
     """Returns how many tokens a model can generate; None for no limit.
 
-    A language model has a `most_generated` of its own, which counts the prompt.
+    A model with a `most_generated` is asked: a language model's counts the prompt.
     """
     if hasattr(model, "most_generated"):
         return model.most_generated(source_length)
     return getattr(model, "max_length", None)
 
 
-def usual_limit(source_length: int) -> int:
+def default_max_length(source_length: int) -> int:
     """Returns how many tokens are generated at most where nobody sets a limit."""
     return 2 * source_length + 10
 

@@ -83,6 +83,7 @@ class Sample(Greedy):
         self, log_probs: Tensor, state: GreedyState, index: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Draws each beam's token; returns its value and it, int32 `(B, W)`."""
+        allowed = processors.is_allowed(log_probs)
         log_probs = ops.log_softmax(log_probs / self.temperature)
         if self.top_k is not None:
             log_probs = processors.keep_top_k(log_probs, self.top_k)
@@ -91,5 +92,8 @@ class Sample(Greedy):
             log_probs = processors.keep_top_p(log_probs, self.top_p)
         if self.min_p is not None:
             log_probs = processors.keep_min_p(log_probs, self.min_p)
+        # To divide and to normalize have made what is forbidden more probable: as much
+        # as anything where all is.
+        log_probs = ops.where(allowed, log_probs, processors.FORBIDDEN)
         noise = processors.gumbel_noise(state.seeds, index, log_probs.shape[-1])
         return super().choose(log_probs + noise, state, index)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from keras_seqattn.annotations import DecodingModel, Tensor
 from keras_seqattn.decoding.ensemble import Ensemble
 from keras_seqattn.decoding.hypotheses import pad_lists
-from keras_seqattn.decoding.protocol import most_generated, usual_limit
+from keras_seqattn.decoding.protocol import default_max_length, max_new_tokens
 
 
 class SegmentationEnsemble(Ensemble):
@@ -33,8 +33,9 @@ class SegmentationEnsemble(Ensemble):
         The usual number for their mean length, or the model's limit if less.
         """
         length = -(-source_length // len(self.models))
-        limit, usual = most_generated(self.models[0], length), usual_limit(length)
-        return usual if limit is None else min(usual, limit)
+        default = default_max_length(length)
+        limit = max_new_tokens(self.models[0], length)
+        return default if limit is None else min(default, limit)
 
     def _sources(self, source_ids: Tensor) -> list[Tensor]:
         count = len(self.models)

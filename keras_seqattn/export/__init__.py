@@ -31,7 +31,7 @@ are; where beams compete, a near tie may then be decided otherwise.
   `min_length`, 0 if not set.
 - `max_decoding_length`, 256 by default: 2 S + 10 for a line of S tokens, its end
   included, and at most the model's `max_length`. One call has one limit for all lines.
-- `max_input_length`, 1024 by default: the model's `max_length`; 0 where it has none.
+- `max_input_length`, 1024 by default: the translator's `max_source_length`.
 - `repetition_penalty` and `no_repeat_ngram_size`: as in the search.
 - `end_token`: with `stop_ids`, the texts of these and of the end token.
 

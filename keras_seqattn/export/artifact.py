@@ -73,12 +73,12 @@ def export_translator(
             "`path` must not exist, unless `overwrite=True`. "
             f"Received: path={str(path)!r}."
         )
-    room = importlib.import_module(f"keras_seqattn.export.{format}")
+    exporter = importlib.import_module(f"keras_seqattn.export.{format}")
     if verbose:
         print(f"Preparing the translator for {format}.")
-    names = set(arguments.names_of(room.prepare)) - {"translator", "path"}
+    names = set(arguments.names_of(exporter.prepare)) - {"translator", "path"}
     arguments.known(options, sorted(names), f"export(format={format!r})")
-    write = room.prepare(translator, path=path, **options)
+    write = exporter.prepare(translator, path=path, **options)
     with _new(path) as made:
         write(made)
     if verbose:
@@ -93,8 +93,9 @@ def _new(path):
     What stood there is removed last. After an error everything is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as room:
-        made, old = pathlib.Path(room, "new", path.name), pathlib.Path(room, "old")
+    prefix = f".{path.name}."
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=path.parent) as folder:
+        made, old = pathlib.Path(folder, "new", path.name), pathlib.Path(folder, "old")
         made.parent.mkdir()
         yield made
         if path.exists():

@@ -7,19 +7,16 @@ import base64
 import functools
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.annotations import Tensor
-from keras_seqattn.decoding import BeamSearch, Greedy, loop
+from keras_seqattn.decoding import Greedy, loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens
-from keras_seqattn.decoding.methods import Search
-from keras_seqattn.decoding.protocol import usual_limit
-from keras_seqattn.scheduling.generation import source_limit
+from keras_seqattn.decoding.protocol import default_max_length
 from keras_seqattn.scheduling.static import Sentences, begin_search
 from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
 
@@ -31,6 +28,9 @@ if TYPE_CHECKING:
 SHORTEST = 16
 # What `str.strip` takes for space, which is more than TensorFlow's `strip` does.
 ONLY_SPACE = r"[\t-\r\x1c-\x1f\x{85}\p{Z}]*"
+
+# What a `Translator` strips from the end of a line.
+LINE_BREAKS = r"[\r\n]+\z"
 
 
 def prepare(
@@ -58,8 +58,9 @@ def prepare(
     Serving's REST call is `{"instances": ["Two dogs.", ""]}` or `{"inputs": {"lines":
     [...]}}`. Where the search finds several hypotheses, the signature `n_best` returns
     all, both `(lines, hypotheses)`. Translations are those of `translator(lines)`: an
-    empty line becomes "" with score 0, and a line of more tokens than the model's
-    `max_length` is cut there, silently.
+    empty line becomes "" with score 0, the line break at the end of a line does not
+    count, and a line of more than `max_length` tokens, by default the translator's
+    `max_source_length`, is cut there, silently.
 
     Lines are sorted by length and searched `batch_size` at a time, fewer filled up,
     with sources padded to a power of 2 of tokens; there is one graph for each of these
@@ -91,7 +92,7 @@ def prepare(
             )
     import tensorflow as tf
 
-    max_length = max_length or source_limit(model)
+    max_length = max_length or translator.max_source_length
     graphs = _Graphs(translator, batch_size, max_length, jit_compile)
     archive = keras.export.ExportArchive()
     archive.track(model)
@@ -131,6 +132,7 @@ class _Graphs:
         """Returns the hypotheses of each line, best first, and their scores."""
         import tensorflow as tf
 
+        lines = tf.strings.regex_replace(lines, LINE_BREAKS, "")
         size, count = self._batch_size, self.search.num_hypotheses
         filled = tf.where(~tf.strings.regex_full_match(lines, ONLY_SPACE))[:, 0]
         source_ids, lengths = self._source_ids(tf.gather(lines, filled))
@@ -183,7 +185,7 @@ class _Graphs:
         lengths = tf.gather(lengths, rows)
         source_ids = tf.gather(source_ids, rows)
         most = self.model.max_length or tf.int32.max
-        limits = tf.minimum(usual_limit(lengths), most)
+        limits = tf.minimum(default_max_length(lengths), most)
         limits = tf.where(real, limits, 0)
         seeds = tf.gather(numbers, rows) * 2654435761 + seed
         given = limits, tf.cast(seeds, tf.int32)
@@ -212,25 +214,13 @@ class _Graphs:
         """Returns token ids `(B, N, L)`, ends included, and scores `(B, N)`."""
         model, search = self.model, self.search
         tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
-        usual = usual_limit(source_ids.shape[1])
+        usual = default_max_length(source_ids.shape[1])
         capacity = int(min(usual, model.max_length or np.inf))
         prefix = ops.zeros((source_ids.shape[0], 0), "int32")
         sentences = Sentences(source_ids, limits, seeds, prefix)
         state = begin_search(model, search, tokens, sentences, capacity, capacity)
         state = loop.run(search, model.step, state, tokens)
-        return ordered_results(search, state.search_state)
-
-
-def ordered_results(search: Search, state: Any) -> tuple[Tensor, Tensor]:
-    """Does what `search.results` does, in a graph.
-
-    Returns token ids `(B, N, L)`, ends included, and scores `(B, N)`, best first.
-    """
-    if isinstance(search, BeamSearch):
-        return search.results(state)
-    order = ops.argsort(-state.scores, axis=1)
-    token_ids = ops.take_along_axis(state.token_ids, order[..., None], axis=1)
-    return token_ids, ops.take_along_axis(state.scores, order, axis=1)
+        return search.results(state.search_state)
 
 
 def _source_lengths(max_length):

@@ -42,7 +42,7 @@ from keras_seqattn.scheduling.static import (
     finish,
     first_state,
     in_batches,
-    is_far,
+    is_much_shorter,
     put_rows,
     search_batches,
     to_arrays,
@@ -302,7 +302,7 @@ def schedule(
     last = [*last, *itertools.chain.from_iterable(left)]
     # A few: for a program that has the processor to itself.
     is_few = len(last) <= size_of(longest)
-    parts = [last] if is_few else deal_out(last, size_of(longest), longest)
+    parts = [last] if is_few else split_evenly(last, size_of(longest), longest)
     yield from search_batches(search, [(part, longest) for part in parts])
 
 
@@ -328,7 +328,7 @@ def _short_to_long(
         batches, waiting = in_batches(waiting, batch_size), []
         for batch in batches:
             indices, found, left = search(
-                batch, length, to_the_end=is_far(length, longer)
+                batch, length, to_the_end=is_much_shorter(length, longer)
             )
             waiting += left
             if indices:
@@ -336,8 +336,8 @@ def _short_to_long(
     return waiting
 
 
-def deal_out(items: Any, size: int, length: int) -> list[Any]:
-    """Deals sentences of one padded length out to programs, as many to each thread.
+def split_evenly(items: Any, size: int, length: int) -> list[Any]:
+    """Splits sentences of one padded length into programs, as many for each thread.
 
     Each part takes every n-th of `items`, so that it spans them from first to last.
     """

@@ -32,7 +32,7 @@ from keras_seqattn.decoding.hypotheses import (
     pad_lists,
 )
 from keras_seqattn.decoding.ids import (
-    check_range,
+    check_prefix_lengths,
     checked_ids,
     checked_model,
     checked_prefix,
@@ -46,9 +46,9 @@ from keras_seqattn.decoding.methods import (
 from keras_seqattn.decoding.protocol import (
     abilities,
     check_model,
-    most_generated,
+    default_max_length,
+    max_new_tokens,
     state_options,
-    usual_limit,
 )
 from keras_seqattn.scheduling import continuous, static
 from keras_seqattn.scheduling.static import (
@@ -63,9 +63,9 @@ from keras_seqattn.scheduling.threads import in_threads
 
 # Sentences of each of several programs that run at once: the fewest that one is begun
 # for, and the most.
-SHARES = (16, 32)
+BATCH_SIZE_PER_THREAD = (16, 32)
 # By how much the first capacity is longer than the source: most translations fit.
-SPARE = 8
+EXTRA_CAPACITY = 8
 # Most tokens of a line of text where neither the model nor the caller has a limit.
 MOST_TOKENS = 1024
 # Most positions of one program: its rows times their beams times the tokens of a source
@@ -91,22 +91,22 @@ class Plan(NamedTuple):
             >>> [Plan(64, False, width=4).size_of(2**k) for k in (7, 8, 11, 17)]
             [64, 32, 4, 1]
         """
-        generated = usual_limit(length) if generated is None else generated
+        generated = default_max_length(length) if generated is None else generated
         most_rows = MOST_POSITIONS // (self.width * (length + generated))
         if most_rows >= self.size:
             return self.size
         return max((size for size in BATCH_SIZES if size <= most_rows), default=1)
 
 
-def make_plan(count: int, width: int = 1, can_begin_late: bool = False) -> Plan:
+def make_plan(count: int, width: int = 1, supports_late_start: bool = False) -> Plan:
     """Plans the fastest search of `count` sentences.
 
-    The size is one of `BATCH_SIZES`, or 2. `can_begin_late` says whether the model can
-    begin a sentence while others go on.
+    The size is one of `BATCH_SIZES`, or 2. `supports_late_start` says whether the model
+    can begin a sentence while others go on.
     """
     threads = compile.num_threads()
     if threads > 1:
-        fewest, most = SHARES
+        fewest, most = BATCH_SIZE_PER_THREAD
     else:
         fewest = most = BATCH_SIZES[-1]
     share = min(max(-(-count // threads), fewest), most)
@@ -114,7 +114,7 @@ def make_plan(count: int, width: int = 1, can_begin_late: bool = False) -> Plan:
     if size * width < compile.fewest_rows():
         size = compile.fewest_rows()
     some_would_wait = count > threads * most
-    return Plan(size, can_begin_late and threads > 1 and some_would_wait, width)
+    return Plan(size, supports_late_start and threads > 1 and some_would_wait, width)
 
 
 def generate(
@@ -135,7 +135,8 @@ def generate(
     compiled, each once a model and search; `compile_report(model)` counts them.
 
     Args:
-        model: The model. Its attributes `start_id`, `end_id` and `pad_id` are used.
+        model: The model. Its attributes `start_id`, `end_id`, `pad_id` and `variables`
+            are used.
         source_ids: Int array `(B, S)`, padded with the model's `pad_id`, or a list of
             lists of integers.
         search: The search; `Greedy()` when None.
@@ -154,8 +155,8 @@ def generate(
         ValueError: If `source_ids` are not integers of rank 2, hold an id outside the
             vocabulary, or are longer than the model's `max_length`, or `max_length` is
             more than that, `search` is not a search, `prefix` or `constraints` do not
-            fit, or a method of `model` returns other structures or shapes than the
-            protocol has.
+            fit the limit of their sentence, or a method of `model` returns other
+            structures or shapes than the protocol has.
 
     Example:
         >>> import numpy as np
@@ -170,22 +171,22 @@ def generate(
     source_ids = checked_ids("source_ids", source_ids, size, model.pad_id)
     _check_source_length(model, source_ids.shape[1])
     _check_max_length(model, source_ids.shape[1], max_length)
+    limits = _limits(model, source_ids, max_length)
+    size = getattr(model, "target_vocabulary_size", None)
     if prefix is not None:
-        limit = max_length or _token_limit(model, source_ids.shape[1])
-        prefix = checked_prefix(prefix, len(source_ids), limit, model.pad_id)
-        check_range("prefix", prefix, getattr(model, "target_vocabulary_size", None))
+        prefix = checked_prefix(prefix, limits, model.pad_id, size)
     rows = None
     if constraints is not None:
         search = with_constraints(checked_search("search", search))
         rows = checked_constraints(
             constraints,
             len(source_ids),
-            getattr(model, "target_vocabulary_size", None),
+            size,
             SpecialTokens(model.start_id, model.end_id, model.pad_id),
             (*search.banned_ids, *search.stop_ids),
         )
         forced = None if prefix is None else (prefix != model.pad_id).sum(axis=1)
-        check_lengths(rows, _limits(model, source_ids, max_length), forced)
+        check_lengths(rows, limits, forced)
     return decode(model, source_ids, search, max_length, prefix, rows)
 
 
@@ -204,14 +205,14 @@ def decode(
     """
     method = checked_search("search", search)
     count, length = source_ids.shape
-    plan = plan or make_plan(count, method.width, _can_begin_late(model))
+    plan = plan or make_plan(count, method.width, _supports_late_start(model))
     length = padded_length(model, length, plan.continuous)
     size = plan.size_of(length, _capacity(model, length, max_length))
     seeds = sequence_seeds(np.arange(count), method)
     tables = () if constraints is None else make_constraints(constraints, model.pad_id)
     sentences = _sentences(model, source_ids, length, seeds, max_length, prefix, tables)
     options = _program_options(model, method, size, sentences, max_length)
-    cut = continuous.deal_out if plan.continuous else _cut
+    cut = continuous.split_evenly if plan.continuous else _cut
     parts = cut(np.arange(count), size, length)
 
     def search_part(part: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -245,10 +246,13 @@ def decode_lists(
     method = checked_search("search", search)
     chosen = range(len(lists)) if chosen is None else chosen
     seeds = sequence_seeds(first + np.arange(len(lists)), method)
-    plan = make_plan(len(chosen), method.width, _can_begin_late(model))
+    plan = make_plan(len(chosen), method.width, _supports_late_start(model))
+    counts = [len(ids) - list(ids).count(model.pad_id) for ids in lists]
+    limits = [_token_limit(model, count, max_length) for count in counts]
+    if prefixes is not None:
+        given = ([x[i] for i in chosen] for x in (prefixes, limits))
+        check_prefix_lengths(*given, [first + i for i in chosen])
     if constraints is not None:
-        counts = [len(ids) - list(ids).count(model.pad_id) for ids in lists]
-        limits = [_token_limit(model, count, max_length) for count in counts]
         forced = prefixes and [*map(len, prefixes)]
         check_lengths(constraints, limits, forced, first)
         table = table_size(constraints)
@@ -369,12 +373,16 @@ def _program_options(
     """Returns what the programs for sentences are compiled for."""
     _check_coverage(model, method)
     length = sentences.source_ids.shape[1]
-    capacity = max(int(sentences.limits.max()), _capacity(model, length, max_length))
+    capacity, limit = _capacity(model, length, max_length), int(sentences.limits.max())
+    if capacity < limit:
+        # The nearer prompts are to a language model's limit, the more is left to them
+        # than to one of the padded length, and each length has a limit of its own.
+        capacity = padded_length(model, limit)
     first = capacity
     can_grow = max_length is None and "grow" in abilities(model)
     stops_early = size in static.TAILS  # for others to go on with the whole capacity
     if can_grow and stops_early:
-        first = min(capacity, length + SPARE)
+        first = min(capacity, length + EXTRA_CAPACITY)
     asked = state_options(method.needs_coverage)
     check_model(model, (size, length), first, method.width, **asked)
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
@@ -406,8 +414,8 @@ def _limits(model: Any, source_ids: np.ndarray, max_length: int | None) -> np.nd
 
 def _token_limit(model: Any, source_length: int, max_length: int | None = None) -> int:
     """Returns the number of tokens that the caller and the model allow."""
-    limit = usual_limit(source_length) if max_length is None else max_length
-    own_limit = most_generated(model, source_length)
+    limit = default_max_length(source_length) if max_length is None else max_length
+    own_limit = max_new_tokens(model, source_length)
     return limit if own_limit is None else min(limit, own_limit)
 
 
@@ -416,7 +424,7 @@ def source_limit(model: Any) -> int:
     return getattr(model, "max_length", None) or MOST_TOKENS
 
 
-def _can_begin_late(model: Any) -> bool:
+def _supports_late_start(model: Any) -> bool:
     """Returns whether a model can begin a sentence while others go on."""
     return {"start", "grow"} <= abilities(model)
 
@@ -443,7 +451,7 @@ def _check_max_length(model: Any, source_length: int, max_length: int | None) ->
     if max_length is None:
         return
     arguments.positive_integer("max_length", max_length)
-    own_limit = most_generated(model, source_length)
+    own_limit = max_new_tokens(model, source_length)
     if own_limit is not None and max_length > own_limit:
         raise ValueError(
             f"`max_length` must be at most {own_limit}, the model's own. "

@@ -79,10 +79,14 @@ def compiled(
     """
     # `quantize` and `enable_lora` replace variables, which takes new programs.
     variables = list(model.variables)
-    key = (function, options, *map(id, variables))
+    ids = tuple(map(id, variables))
+    key = (function, options, ids)
     with _MAKING:
         made = _COMPILED.setdefault(model, {})
         if key not in made:
+            # A program keeps its variables: those that were replaced are to be free.
+            for stale in [other for other in made if other[-1] != ids]:
+                del made[stale]
             reference = weakref.ref(model)  # the dict must not keep its own key alive
             made[key] = compile.CompiledFunction(
                 lambda *tensors: function(reference(), *options, *tensors),

@@ -3,7 +3,7 @@
 Shapes: B sentences, S source length, T target length, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
+from keras_seqattn.decoding.hypotheses import pad_lists
 from keras_seqattn.decoding.ids import checked_ids
 from keras_seqattn.scheduling.programs import compiled
 from keras_seqattn.scheduling.static import (
@@ -21,9 +22,9 @@ from keras_seqattn.scheduling.static import (
     padded_length,
 )
 
-# Most positions at once, in sentences times the longer side: the logits of 4,096 are
-# 160 MB of a vocabulary of 10,000.
-POSITIONS = 4096
+# Most positions at once, in sentences times the longer side, and most logits, which
+# take 268 MB: so fewer positions where the vocabulary has more than 16,384 entries.
+POSITIONS, LOGITS = 4096, 2**26
 
 
 def scored(
@@ -75,31 +76,54 @@ def scored(
     return _score(model, (source_ids, target_ids))
 
 
-def score_texts(model: Any, token_ids: np.ndarray) -> np.ndarray:
-    """Returns the log-probability `(B,)`, in nats, of texts under a language model.
+def score_lists(
+    model: Any,
+    *sides: Sequence[Sequence[int]],
+    num_forced: int = 0,
+    on_batch: Callable[[int], Any] | None = None,
+) -> np.ndarray:
+    """Returns the log-probability `(B,)`, in nats, of lists of token ids.
 
-    The texts `(B, T)` are without start, with the end, padded.
+    Those of about one length are scored together. `sides` are the sources, of a
+    translation model, and the texts, without start, with the end. The first
+    `num_forced` tokens of a text are read, and do not count. `on_batch` is called with
+    the number of sentences of each batch.
     """
-    return _score(model, (token_ids,))
+    lengths = [sum(map(len, row)) for row in zip(*sides, strict=True)]
+    scores = np.zeros(len(lengths), "float32")
+    for rows in in_batches(sorted(range(len(lengths)), key=lengths.__getitem__)):
+        arrays = [pad_lists([side[i] for i in rows], model.pad_id) for side in sides]
+        scores[rows] = _score(model, arrays, num_forced)
+        if on_batch is not None:
+            on_batch(len(rows))
+    return scores
 
 
-def _score(model: Any, sequences: tuple[np.ndarray, ...]) -> np.ndarray:
+def _score(
+    model: Any, sequences: Sequence[np.ndarray], num_forced: int = 0
+) -> np.ndarray:
     """Returns the score of the last of one or two arrays, given the one before."""
     sides = [
         pad_to_length(ids, padded_length(model, ids.shape[1]), model.pad_id)
         for ids in sequences
     ]
     longest = max(side.shape[1] for side in sides)
-    size = max(1, min(BATCH_SIZES[-1], POSITIONS // longest))
+    size = max(1, min(BATCH_SIZES[-1], _most_positions(model) // longest))
     scores = []
     for batch in zip(*(in_batches(side, size) for side in sides), strict=True):
-        run = compiled(model, _log_prob, to_numpy=True)
+        run = compiled(model, _log_prob, num_forced, to_numpy=True)
         found = run(*(fill_batch(side, size) for side in batch))
         scores.append(found[: len(batch[0])])
     return np.concatenate(scores)
 
 
-def _log_prob(model: Any, *sides: Tensor) -> Tensor:
+def _most_positions(model: Any) -> int:
+    """Returns how many positions are scored at once."""
+    size = getattr(model, "target_vocabulary_size", None)
+    return min(POSITIONS, LOGITS // (size or getattr(model, "vocabulary_size", 1)))
+
+
+def _log_prob(model: Any, num_forced: int, *sides: Tensor) -> Tensor:
     """Computes the log-probability `(B,)` of the last of one or two tensors."""
     target_ids = sides[-1]
     start = ops.full_like(target_ids[:, :1], model.start_id)
@@ -108,4 +132,5 @@ def _log_prob(model: Any, *sides: Tensor) -> Tensor:
     logits = model(both if len(sides) == 2 else read)
     log_probs = ops.log_softmax(ops.cast(logits, "float32"))
     chosen = ops.take_along_axis(log_probs, target_ids[..., None], axis=-1)[..., 0]
-    return ops.sum(ops.where(target_ids != model.pad_id, chosen, 0.0), axis=-1)
+    counts = (target_ids != model.pad_id)[:, num_forced:]
+    return ops.sum(ops.where(counts, chosen[:, num_forced:], 0.0), axis=-1)

@@ -43,7 +43,7 @@ SHORTEST = 16
 TAILS = {32: 8, 64: 16}
 # In a batch of up to this padded length, sentences may be of any length; in a longer
 # one all are longer than a quarter of it.
-LONG = 128
+LONG_SOURCE = 128
 
 
 class Sentences(NamedTuple):
@@ -220,7 +220,7 @@ def schedule(
     while waiting:
         longest = lengths[waiting[0]]
         batch = waiting[: size_of(longest)]
-        batch = [index for index in batch if not is_far(lengths[index], longest)]
+        batch = [i for i in batch if not is_much_shorter(lengths[i], longest)]
         batches.append((batch, longest))
         waiting = waiting[len(batch) :]
     yield from search_batches(search, batches)
@@ -246,17 +246,17 @@ def in_batches(items: Any, size: int = BATCH_SIZES[-1]) -> Iterator[Any]:
         yield items[start : start + size]
 
 
-def is_far(length: int, longer: int) -> bool:
+def is_much_shorter(length: int, longer: int) -> bool:
     """Returns whether sentences would waste most of the time in a longer batch.
 
-    False in batches of at most `LONG` tokens, which few programs serve. Both lengths
-    are padded.
+    False in batches of at most `LONG_SOURCE` tokens, which few programs serve. Both
+    lengths are padded.
 
     Example:
-        >>> is_far(16, 64), is_far(64, 1024), is_far(512, 1024)
-        (False, True, False)
+        >>> [is_much_shorter(n, longer) for n, longer in ((16, 64), (64, 1024))]
+        [False, True]
     """
-    return longer > LONG and longer >= 4 * length
+    return longer > LONG_SOURCE and longer >= 4 * length
 
 
 def padded_length(model: Any, length: int, continuous: bool = False) -> int:

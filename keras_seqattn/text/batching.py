@@ -38,11 +38,12 @@ def translation_batches(
     """Makes batches for training and evaluating a translation model.
 
     Each element is `({"source_ids": x + end, "target_ids": start + y}, y + end)`,
-    int32, padded with 0. A pair goes to the shortest bucket that holds the longer of
-    its sides and one special token. All batches of a bucket of length L have the one
-    shape `(batch_tokens // L, L)`, so that few programs are compiled; the last one of
-    an epoch is filled with rows of padding, which count for nothing in a loss over
-    real tokens. Finer buckets waste less on padding and cost more programs.
+    int32, padded with each tokenizer's `pad_id`. A pair goes to the shortest bucket
+    that holds the longer of its sides and one special token. All batches of a bucket of
+    length L have the one shape `(batch_tokens // L, L)`, so that few programs are
+    compiled; the last one of an epoch is filled with rows of padding, which count for
+    nothing in a loss over real tokens. Finer buckets waste less on padding and cost
+    more programs.
 
     Pass it to `fit` with `shuffle=False`: otherwise Keras warns that it cannot shuffle
     a dataset.
@@ -210,7 +211,7 @@ def plan_epochs(
     epochs = Epochs(
         tokenizers,
         lines if copies.sampling else None,
-        [side.kept(rows) for side in plain],
+        [side.select(rows) for side in plain],
         [
             (batch_tokens // (length * group) * group, length)
             for length in bucket_lengths

@@ -19,7 +19,7 @@ from keras_seqattn.text.side import Side
 TRIALS, ATTEMPTS = 2, 5
 
 # Added to the seed, so that cutoff, directions and order are drawn independently.
-CUTS, TURNS = 1, 2
+CUTS, DIRECTIONS = 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Epochs:
             if len(plan) == self.steps:
                 break
         if number < self.both_ways:
-            sides = self._turn(sides, number)
+            sides = self._swap_sides(sides, number)
         return Epoch(self, number, sides, plan)
 
-    def _turn(self, sides, number):
+    def _swap_sides(self, sides, number):
         """Swaps the sides of half of the pairs, and of the others an epoch later."""
-        rng = np.random.default_rng((self.seed, number // 2, TURNS))
+        rng = np.random.default_rng((self.seed, number // 2, DIRECTIONS))
         is_kept = rng.permutation(len(self.plain[0].lengths)) % 2 == number % 2
         return [
             (source.where(is_kept, target), target.where(is_kept, source))

@@ -1,6 +1,7 @@
 """Tokenizing inside TensorFlow's graphs, as `tf.data` and a SavedModel do it.
 
-The one file of `text` that needs TensorFlow: lists of strings are tokenized without.
+TensorFlow is imported where a string tensor comes: lists of strings are tokenized
+without, except by a `WordPieceTokenizer`.
 """
 
 import sys

@@ -24,9 +24,9 @@ def language_batches(
 ) -> Dataset:
     """Makes batches for training and evaluating a `LanguageModel`.
 
-    Each element is `(start + x, x + end)`, int32, padded with 0: at every position the
-    label is the token that comes next. Buckets, order and sampling are those of
-    `translation_batches`.
+    Each element is `(start + x, x + end)`, int32, padded with `tokenizer.pad_id`: at
+    every position the label is the token that comes next. Buckets, order and sampling
+    are those of `translation_batches`.
 
     Args:
         lines: List of strings or `TextLines`, each line a text of its own.

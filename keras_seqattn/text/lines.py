@@ -55,7 +55,7 @@ class TextLines:
     def __iter__(self) -> Iterator[str]:
         """Yields the lines."""
         for path in self.paths:
-            for number, line in enumerate(_lines_of(path), start=1):
+            for number, line in enumerate(lines_of(path), start=1):
                 text = decoded(line, path, number)
                 yield text if self.column is None else self._cell(text, path, number)
 
@@ -88,12 +88,13 @@ class TextLines:
         return f"TextLines({paths!r}, column={self.column!r})"
 
 
-def _lines_of(path):
+def lines_of(path: pathlib.Path) -> Iterator[bytes]:
     """Yields a file's lines as bytes, without what ends them or a byte-order mark."""
     with reading_gzip(path), _opened(path) as file:
         for number, line in enumerate(file):
             line = line if number else line.removeprefix(codecs.BOM_UTF8)
-            yield line.removesuffix(b"\n").removesuffix(b"\r")
+            if line:  # A file of the mark alone holds no line.
+                yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _opened(path):

@@ -1,13 +1,11 @@
 """Parallel text in files of the user's own, and a report on their lines."""
 
-import codecs
-import gzip
 import pathlib
 from typing import Any, Self
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
-from keras_seqattn.text.lines import decoded, reading_gzip
+from keras_seqattn.text.lines import decoded, lines_of
 
 
 class ParallelText(tuple[list[str], list[str]]):
@@ -252,14 +250,8 @@ def _places(numbers):
 
 
 def _read_lines(path):
-    """Reads a file's lines as bytes, without what ends them or a byte-order mark."""
-    path = pathlib.Path(path)
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        with reading_gzip(path):
-            content = gzip.decompress(content)
-    content = content.removeprefix(codecs.BOM_UTF8)
-    if not content:
+    """Reads a file's lines as bytes, at least one."""
+    lines = list(lines_of(pathlib.Path(path)))
+    if not lines:
         raise ValueError(f"A corpus must hold lines. Received: empty {str(path)!r}.")
-    lines = content.removesuffix(b"\n").split(b"\n")
-    return [line.removesuffix(b"\r") for line in lines]
+    return lines

@@ -53,7 +53,7 @@ class Side(NamedTuple):
         )
         return cls(ids, ends - lengths, lengths, tokenizer.pad_id)
 
-    def kept(self, which: np.ndarray) -> "Side":
+    def select(self, which: np.ndarray) -> "Side":
         """Returns the lines that an array names: their numbers, or a bool for each."""
         return Side(self.ids, self.starts[which], self.lengths[which], self.pad_id)
 

@@ -218,9 +218,12 @@ class _Job:
         if real:
             lines, texts = ([side[i] for i in real] for side in (lines, texts))
             totals = self.translator.score(lines, texts)
-            ids = self.translator.target_tokenizer.tokenize(texts)
+            tokenizer = self.translator.target_tokenizer
+            # They begin every text, and `score` leaves them out.
+            given = len(getattr(tokenizer, "prefix_ids", ()))
+            ids = tokenizer.tokenize(texts)
             for i, total, tokens in zip(real, totals, ids, strict=True):
-                scores[i] = float(total) / (len(tokens) + 1)
+                scores[i] = float(total) / (len(tokens) - given + 1)
         return scores
 
 

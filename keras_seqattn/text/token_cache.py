@@ -1,7 +1,8 @@
 """Token ids on the disk in place of memory: written once, read where they are needed.
 
 The file holds blocks, one after another, of some pairs of one corpus each: the number
-of the corpus, of the sides (1 where both are the same) and of the pairs, three int64;
+of the corpus, of the sides (1 where both have the same ids in all corpora) and of the
+pairs, three int64;
 the lengths of the sources and of the targets, int32; their ids, of 2 bytes where the
 vocabularies are small enough, else 4; and zeros up to a multiple of 8 bytes. A block of
 no pairs, of the corpus -1, says that all are there.
@@ -41,16 +42,25 @@ def cached_sides(
     tokenizers, or one that another process writes to, is an error.
     """
     path = pathlib.Path(directory, "tokens")
+    both = _are_different(corpora, tokenizers)
     run = {
-        "corpora": [_identity(corpus) for corpus in corpora],
+        "corpora": [_identity(corpus, both) for corpus in corpora],
         "tokenizers": [_identity_of_tokenizer(tokenizer) for tokenizer in tokenizers],
     }
     journal = Journal(path, run, argument="cache")
     dtype = _dtype_of(tokenizers)
     if not _is_whole(journal):
         with journal:
-            _write(journal, corpora, tokenizers, dtype)
+            _write(journal, corpora, tokenizers, dtype, both)
     return _open(path, dtype, len(corpora), [x.pad_id for x in tokenizers])
+
+
+def _are_different(corpora, tokenizers):
+    """Returns whether some source has other ids than its target, so that both count."""
+    return tokenizers[0] is not tokenizers[1] or any(
+        corpus.targets is not corpus.sources or corpus.tag is not None
+        for corpus in corpora
+    )
 
 
 def _is_whole(journal):
@@ -64,10 +74,10 @@ def _is_whole(journal):
     return size == journal.size and end.tolist() == [_END, 0, 0]
 
 
-def _identity(corpus):
+def _identity(corpus, both):
     """Returns what tells a corpus from another, as JSON can hold it."""
     sides = list(zip(corpus.names, (corpus.sources, corpus.targets), strict=True))
-    sides = sides[:1] if corpus.targets is corpus.sources else sides
+    sides = sides if both else sides[:1]
     return [corpus.tag, *(_identity_of_lines(name, lines) for name, lines in sides)]
 
 
@@ -96,7 +106,7 @@ def _dtype_of(tokenizers):
     return np.dtype("uint16" if max(sizes) <= 2**16 else "int32")
 
 
-def _write(journal, corpora, tokenizers, dtype):
+def _write(journal, corpora, tokenizers, dtype, both):
     """Writes the blocks that are not there yet, and shows how many pairs there are."""
     bar = keras.utils.Progbar(None, unit_name="pair")
     pairs = (
@@ -106,7 +116,6 @@ def _write(journal, corpora, tokenizers, dtype):
     )
     pairs = itertools.islice(pairs, journal.lines, None)
     for number, some in itertools.groupby(pairs, key=operator.itemgetter(0)):
-        both = corpora[number].targets is not corpora[number].sources
         while block := list(itertools.islice(some, PAIRS_IN_A_BLOCK)):
             _, *columns = zip(*block, strict=True)
             sides = [

@@ -73,7 +73,7 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
         sampling: float = 0.0,
         seed: int | None = None,
     ) -> list[list[int]] | Tensor:
-        """Turns strings into token ids, without start or end.
+        """Converts strings to token ids, without start or end.
 
         Args:
             lines: List of strings, or a TensorFlow tensor of UTF-8 strings, as in a
@@ -103,7 +103,7 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
         return graph.ragged(self._encode(strings, sampling, seed))
 
     def detokenize(self, ids: TokenIds) -> list[str]:
-        """Turns token ids back into strings.
+        """Converts token ids back to strings.
 
         Args:
             ids: Rows of token ids: a list of lists, or a 2-D array or tensor. Pad,

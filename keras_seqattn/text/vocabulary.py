@@ -21,9 +21,10 @@ class MappedSentencePieceTokenizer(SentencePieces):
     loses, as it does for the trained model; a special token's text in a line is text.
 
     Each line may begin with given ids: the language of a model of many. They are part
-    of what `tokenize` returns, so that batches, scores and prefixes have them, a
-    `Translator` forces them to come first in what it generates, and `detokenize` leaves
-    them out. `convert.translator_from_huggingface` makes such tokenizers.
+    of what `tokenize` returns, so that batches and prefixes have them. A `Translator`
+    forces them to come first in what it generates, and does not score them.
+    `detokenize` leaves them out. `convert.translator_from_huggingface` makes such
+    tokenizers.
 
     Args:
         model: Bytes of a SentencePiece model.

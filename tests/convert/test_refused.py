@@ -112,6 +112,60 @@ def test_damaged_safetensors(copy):
         to_model(folder)
 
 
+@pytest.mark.parametrize(
+    "about",
+    [
+        3,
+        {},
+        {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": ["1"], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [-1], "data_offsets": [4, 0]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [0]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]},
+        {"dtype": "F32", "shape": [1]},
+    ],
+)
+def test_a_header_that_does_not_describe_its_tensors(copy, about):
+    folder = copy("marian")
+    header = json.dumps({"x": about}).encode()
+    content = len(header).to_bytes(8, "little") + header + bytes(4)
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match="'model.safetensors', whose header does not"):
+        to_model(folder)
+
+
+@pytest.mark.parametrize(
+    "index", ["{}", "[", '{"weight_map": []}', '{"weight_map": {"x": 1}}']
+)
+def test_an_index_that_does_not_name_files(copy, index):
+    folder = copy("marian")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ValueError, match="'model.safetensors.index.json', which does"):
+        to_model(folder)
+
+
+LLAMA_3 = {"bos_token_id": 50, "eos_token_id": [51, 52]}
+
+
+def test_padding_is_not_a_word_of_the_vocabulary(copy):
+    """Of Llama 3 the id 0 is "!"."""
+    folder = copy("llama", **LLAMA_3)
+    with pytest.raises(ValueError, match="`source` must have the option 'pad_token_id"):
+        to_model(folder)
+    model = to_model(folder, pad_id=53)
+    assert (model.start_id, model.end_id, model.pad_id) == (50, 51, 53)
+
+
+def test_padding_that_the_configuration_has(copy):
+    assert to_model(copy("llama", **LLAMA_3, pad_token_id=54)).pad_id == 54
+
+
+def test_padding_is_the_unknown_token_of_sentencepiece(copy):
+    assert to_model(copy("llama")).pad_id == 0
+
+
 def test_a_vocabulary_that_does_not_fit(copy):
     folder = copy("marian")
     path = folder / "vocab.json"

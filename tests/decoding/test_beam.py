@@ -427,7 +427,7 @@ def test_bad_arguments(options, message):
         ([[3], [4], [3]], "`prefix` must have 2 rows.*shape=.3, 1."),
         ([[3, 4], [PAD, 4]], r"padded at its end.*prefix\[1\]=\[0, 4\]"),
         ([[3, PAD, 4], [3, 4, 5]], r"padded at its end.*prefix\[0\]=\[3, 0, 4\]"),
-        ([[3] * 7, [3] * 7], "no longer than max_length=6.*length 7"),
+        ([[3] * 7, [3] * 7], r"`prefix\[0\]` must have at most 6 tokens.*of 7 tokens"),
     ],
 )
 def test_bad_prefix(prefix, message):

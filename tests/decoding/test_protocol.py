@@ -175,6 +175,17 @@ def test_a_method_must_be_there(name):
         decoding.generate(model, SOURCE)
 
 
+@pytest.mark.parametrize("name", ["variables", "start_id"])
+def test_an_attribute_must_be_there(name):
+    part = getattr(Model, name)
+    delattr(Model, name)
+    try:
+        with pytest.raises(ValueError, match=f"`model` must be .*`{name}`.*Received: "):
+            decoding.generate(Model(), SOURCE)
+    finally:
+        setattr(Model, name, part)
+
+
 def test_an_error_of_the_model_s_own_is_raised_unchanged():
     model = Model()
     model.step = changed(lambda logits, state: {}["nothing"])

@@ -110,6 +110,29 @@ def test_found_arrays_have_the_documented_types():
     ]
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        decoding.Greedy(banned_ids=range(V)),
+        decoding.Sample(banned_ids=range(V), seed=1),
+        decoding.Sample(banned_ids=range(V), seed=1, top_k=3, top_p=0.5, min_p=0.1),
+        decoding.Sample(banned_ids=range(V), seed=1, temperature=1e3),
+    ],
+)
+def test_where_all_is_forbidden_nothing_is_said(method):
+    table = says([5, 6], [7, 7], length=2)
+    found = search(scripted(table), 2, 2, method=method)
+    assert found.lengths.tolist() == [[0], [0]]
+    np.testing.assert_allclose(found.scores[:, 0], log_softmax(table)[:, 0, END])
+
+
+def test_what_is_banned_is_not_drawn_at_any_temperature():
+    banned = (END, 4, 5, 6, 7)
+    method = decoding.Sample(banned_ids=banned, seed=1, temperature=1e9)
+    found = search(scripted(says([5, 6] * 8, length=16)), 1, 16, method=method)
+    assert set(found.sequence(0)) == {3, 8}
+
+
 @pytest.mark.parametrize("banned", [PAD, START])
 def test_padding_and_start_are_never_said_and_scores_stay_the_model_s(banned):
     table = np.zeros((1, 2, V), "float32")
@@ -306,6 +329,7 @@ def test_generate_says_what_is_wrong_with_the_source(source_ids, message):
         ({4: 5}, "`source_ids` must be an integer array.*={4: 5}"),
         ([], "`source_ids` must not be empty.*=(0, 0)"),
         ([[4], [V]], "`source_ids` must be in [0, 9).*from 4 to 9"),
+        ([[4], [2**32 + 5]], "`source_ids` must be in [0, 9).*from 4 to 4294967301"),
     ],
 )
 def test_generate_says_which_list_is_wrong(source_ids, message):
@@ -325,6 +349,36 @@ def test_lists_of_unequal_lengths_are_padded():
     step, state = scripted(says([5, END], [6, END], length=4))
     found = search((step, state), 2, 4, prefix=[[8, 8], []])
     assert [found.sequence(b) for b in range(2)] == [[8, 8], [6]]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("prefix", [[[4], [2**32 + 5]], np.array([[4], [2**32 + 5]])])
+def test_forced_tokens_are_of_the_vocabulary(prefix):
+    model = Copier()
+    model.target_vocabulary_size = V
+    message = r"`prefix` must be in \[0, 9\).*from 4 to 4294967301"
+    with pytest.raises(ValueError, match=message):
+        decoding.generate(model, [[4], [5]], prefix=prefix)
+    message = r"`prefix` must be in \[0, 2147483648\).*from 4 to 4294967301"
+    with pytest.raises(ValueError, match=message):
+        search(scripted(says([5], [5], length=1)), 2, 1, prefix=prefix)
+
+
+@pytest.mark.backends("torch")
+def test_a_prefix_must_fit_the_limit_of_its_own_sentence():
+    """Of 2 tokens 14 are generated at most, of 8 tokens 26."""
+    sources, prefixes = [[4] * 8, [5, 6]], [[7] * 20, [7] * 14]
+    found = decoding.generate(Copier(), sources, prefix=prefixes)
+    assert [found.sequence(b)[: len(ids)] for b, ids in enumerate(prefixes)] == prefixes
+    prefixes = [[], [7] * 15]
+    message = r"`prefix\[{}\]` must have at most 14 tokens.*\[{}\] of 15 tokens"
+    with pytest.raises(ValueError, match=message.format(1, 1)):
+        decoding.generate(Copier(), sources, prefix=prefixes)
+    with pytest.raises(ValueError, match=message.format(4, 4)):
+        list(generation.decode_lists(Copier(), sources, prefixes=prefixes, first=3))
+    # Nothing is generated for what is not chosen.
+    chosen = generation.decode_lists(Copier(), sources, chosen=[0], prefixes=prefixes)
+    assert [places for places, _ in chosen] == [[0]]
 
 
 @pytest.mark.backends("torch")

@@ -12,7 +12,6 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.export import export_translator
-from keras_seqattn.export.saved_model import ordered_results
 from keras_seqattn.scheduling import generation
 from tests.export.translators import LINES, make_sentencepiece, make_translator
 
@@ -97,13 +96,16 @@ def test_a_fresh_process_serves_the_same_translations(tmp_path):
 def test_lines_that_are_empty_or_too_long(tmp_path):
     translator = make_translator(ks.decoding.BeamSearch(2), decoder_layers=1)
     lines = ["", "x" * 23, " \u3000\x1f\t", "x" * 24, "x" * 99, "x", "é"]
+    # The line break at the end does not count, and those before it do.
+    lines += ["x" * 23 + "\r\n", "x\n\r\n", "x\ny", "\nx"]
     found = served(translator, lines, tmp_path, batch_size=2)["serving_default"]
-    with pytest.warns(UserWarning, match="2 of 7 lines"):
+    with pytest.warns(UserWarning, match="2 of 11 lines"):
         pairs = [pairs[0] for pairs in translator.translate(lines)]
     expected = [text for text, _ in pairs]
     assert decoded(found["translations"]) == expected
     assert expected[1] == expected[3] == expected[4] != ""
-    filled = [1, 3, 4, 5, 6]
+    assert expected[7] == expected[1] and expected[8] == expected[5]
+    filled = [1, *range(3, len(lines))]
     scores = [pairs[i][1] for i in filled]
     np.testing.assert_allclose(found["scores"][filled], scores, atol=1e-4)
     assert found["scores"][[0, 2]].tolist() == [0.0, 0.0]
@@ -157,34 +159,6 @@ def test_compiled_and_a_limit_of_the_export_alone(tmp_path):
     assert outputs["scores"].dtype == tf.float32
 
 
-@pytest.mark.parametrize(
-    "search",
-    [
-        ks.decoding.Greedy(),
-        ks.decoding.Sample(seed=1, num_hypotheses=3),
-        ks.decoding.BeamSearch(width=4, num_hypotheses=2),
-    ],
-)
-@pytest.mark.backends("tensorflow")
-def test_results_are_those_of_the_search(rng, search):
-    tokens = ks.decoding.hypotheses.SpecialTokens()
-    batch_size, width, capacity = 6, search.width, 5
-    limits = keras.ops.convert_to_tensor(np.array([5, 3, 1, 5, 4, 0], "int32"))
-    seeds = keras.ops.zeros((batch_size,), "int32")
-    prefix = keras.ops.zeros((batch_size, 0), "int32")
-    state = search.begin(limits, seeds, prefix, capacity, tokens)
-    state = keras.tree.map_structure(keras.ops.convert_to_numpy, state)
-    shape = (batch_size, width, capacity)
-    scores = "scores" if hasattr(state, "scores") else "ended_scores"
-    drawn = -rng.random(getattr(state, scores).shape).astype("float32")
-    ids = rng.integers(2, 9, shape).astype("int32")
-    state = state._replace(token_ids=ids, **{scores: drawn})
-    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, state)
-    results = ordered_results(search, tensors)
-    for ours, theirs in zip(results, search.results(state), strict=True):
-        np.testing.assert_allclose(keras.ops.convert_to_numpy(ours), theirs, rtol=1e-6)
-
-
 @pytest.mark.skipif(ON_TENSORFLOW, reason="exports there")
 def test_other_backends_are_refused(tmp_path):
     message = f"KERAS_BACKEND=tensorflow.*Received: backend '{keras.backend.backend()}'"
@@ -218,6 +192,16 @@ def test_a_model_without_a_limit_gets_one(tmp_path, monkeypatch):
     found = served(translator, ["abc", "x" * 30], tmp_path, batch_size=2)
     texts = decoded(found["serving_default"]["translations"])
     assert texts == translator(["abc", "x" * 19])
+
+
+@tensorflow_only
+def test_a_translator_s_own_limit_is_kept(tmp_path):
+    model = make_translator(max_length=None, decoder_layers=1).model
+    tokenizer = ks.text.ByteTokenizer()
+    translator = ks.Translator(model, tokenizer, max_source_length=9)
+    found = served(translator, ["abc", "x" * 30], tmp_path, batch_size=2)
+    texts = decoded(found["serving_default"]["translations"])
+    assert texts == translator(["abc", "x" * 8])
 
 
 @tensorflow_only

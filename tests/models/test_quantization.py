@@ -131,6 +131,7 @@ def test_a_model_of_ones_own_quantizes_its_embedding_by_a_call():
     assert 0.0 < error < 0.05
 
 
+@pytest.mark.backends("torch")
 def test_a_mode_that_a_layer_does_not_know_is_left_out_with_a_warning(monkeypatch):
     def refuse(self, mode, **options):
         raise NotImplementedError(f"no {mode} here")

@@ -75,7 +75,7 @@ def test_what_overflows_its_row_is_searched_with_more_capacity(rng):
     randomize(model, rng)
     found, expected = both_ways(model, sources(rng), search)
     check_equal(found, expected)
-    first = 16 + generation.SPARE
+    first = 16 + generation.EXTRA_CAPACITY
     assert (found.lengths < first).sum() > 8 and (found.lengths > first).sum() > 8
 
 
@@ -161,6 +161,7 @@ def test_sentences_compete_by_score_at_limits_of_their_own(rng, monkeypatch):
     assert cut.any() and not cut.all()
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_a_state_grows_with_what_is_shared(rng):
     """As it is of one sentence too, and in a static batch."""
 
@@ -276,10 +277,11 @@ def test_a_single_row_is_two_on_tensorflow():
 
 def test_those_that_wait_are_dealt_out_to_all_threads(monkeypatch):
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
-    assert generation.make_plan(100, can_begin_late=True) == generation.Plan(32, True)
-    parts = continuous.deal_out(list(range(100)), 32, 16)
+    plan = generation.make_plan(100, supports_late_start=True)
+    assert plan == generation.Plan(32, True)
+    parts = continuous.split_evenly(list(range(100)), 32, 16)
     assert [len(part) for part in parts] == [50, 50]
     assert sorted(sum(parts, [])) == list(range(100))
-    assert generation.make_plan(64, can_begin_late=True).continuous is False
+    assert generation.make_plan(64, supports_late_start=True).continuous is False
     assert generation.make_plan(64).size == 32
-    assert generation.make_plan(100, can_begin_late=False).continuous is False
+    assert generation.make_plan(100, supports_late_start=False).continuous is False

@@ -1,5 +1,6 @@
 """`TextLines`: lines of files of any size, as they are asked for."""
 
+import codecs
 import gzip
 import json
 
@@ -19,6 +20,14 @@ def test_lines_are_those_of_the_files(tmp_path):
     for _ in range(2):
         assert list(lines) == expected
     assert list(TextLines(packed)) == expected[4:]
+
+
+def test_a_file_of_a_byte_order_mark_holds_no_line(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(codecs.BOM_UTF8)
+    assert list(TextLines(path)) == []
+    path.write_bytes(codecs.BOM_UTF8 + b"\n")
+    assert list(TextLines(path)) == [""]
 
 
 def test_a_column_of_columns(tmp_path):

@@ -75,6 +75,20 @@ def test_what_is_left_out_and_counted():
     assert ("same", "SAME ") in pairs(corpus) and ("long", "l" * 40) in pairs(corpus)
 
 
+def test_a_forced_language_is_no_token_of_the_mean(tmp_path):
+    class Language(ByteTokenizer):
+        prefix_ids = [7]
+
+        def tokenize(self, lines):
+            """Returns the ids with the language's first."""
+            return [[*self.prefix_ids, *row] for row in super().tokenize(lines)]
+
+    translator, path = Scripted(), tmp_path / "pairs.jsonl"
+    translator.target_tokenizer = Language()
+    synthesize(translator, ["one"], path=path)
+    assert json.loads(path.read_text("utf-8"))["score"] == -0.2  # 4 bytes and the end
+
+
 def test_scores_are_means_over_tokens_and_the_end():
     lines = ["one", "two", "long", "broken"]  # -0.2 (eins), -0.4, -1.0, -2.0
     corpus = synthesize(Scripted(), lines, min_score=-1.0)

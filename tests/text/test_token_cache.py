@@ -97,6 +97,36 @@ def test_several_corpora_of_files(tmp_path):
     )
 
 
+class Reversed(ByteTokenizer):
+    """Has other ids for the same text."""
+
+    def tokenize(self, lines, *arguments, **options):
+        """Returns the ids from the last."""
+        rows = super().tokenize(lines, *arguments, **options)
+        return [row[::-1] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "tokenizers"),
+    [
+        ({"<en>": SOURCES}, {"<en>": SOURCES}, [ByteTokenizer()]),
+        (SOURCES, SOURCES, [ByteTokenizer(), Reversed()]),
+        (
+            {"<de>": SOURCES, "<en>": SOURCES},
+            {"<de>": TARGETS, "<en>": SOURCES},
+            [ByteTokenizer()],
+        ),
+    ],
+    ids=["a tag", "two tokenizers", "beside translations"],
+)
+def test_targets_that_are_the_sources(sources, targets, tokenizers, tmp_path):
+    options = OPTIONS | {"bucket_lengths": (12, 32)}
+    assert_same(
+        translation_batches(sources, targets, *tokenizers, **options, cache=tmp_path),
+        translation_batches(sources, targets, *tokenizers, **options),
+    )
+
+
 def test_ids_beyond_two_bytes(tmp_path):
     class Wide(ByteTokenizer):
         vocabulary_size = 100_000

@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
+from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer, subwords
 
 # It computes with TensorFlow on every backend; one more to see that it may.
 pytestmark = pytest.mark.backends("tensorflow", "torch")
@@ -301,6 +301,18 @@ def test_seeded_draws_are_as_sentencepiece_s_own(model_type):
             alike = np.mean([a == b for a, b in zip(rows, plain, strict=True)])
             shares.append((length, alike))
         np.testing.assert_allclose(*shares, atol=0.03)
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_the_words_that_are_known_are_bounded(model_type, monkeypatch):
+    tokenizer = SentencePieceTokenizer.train(LINES, 320, model_type)
+    expected = tokenizer.tokenize(LINES, 0.3, seed=7)
+    monkeypatch.setattr(subwords, "MOST_KNOWN", 9)
+    tokenizer = tokenizer.from_config(tokenizer.get_config())
+    assert tokenizer.tokenize(LINES, 0.3, seed=7) == expected
+    known = tokenizer._subwords._known
+    longest = max(len(word) + 1 for line in LINES for word in line.split())
+    assert sum(len(word) for word, _ in known) <= max(9, longest)
 
 
 def test_bad_seeds(bpe):

@@ -1,0 +1,63 @@
+"""Scores of lists of token ids: their order, batches, and what counts."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_seqattn.scheduling.scoring import score_lists
+
+pytestmark = pytest.mark.backends("torch")
+
+NUM_LOGITS = 8
+
+
+class Uniform:
+    """A model to which all tokens are alike; it records the shapes of its inputs."""
+
+    start_id, pad_id = 1, 0
+    variables = ()
+
+    def __init__(self, vocabulary_size=NUM_LOGITS):
+        self.target_vocabulary_size = vocabulary_size
+        self.shapes = []
+
+    def __call__(self, inputs):
+        target_ids = inputs["target_ids"] if isinstance(inputs, dict) else inputs
+        self.shapes.append(tuple(target_ids.shape))
+        return ops.zeros((*target_ids.shape, NUM_LOGITS))
+
+
+def lists(lengths):
+    return [[5] * length for length in lengths]
+
+
+def test_scores_come_in_the_order_of_the_lists():
+    lengths, numbers = [3, 90, 1, 17, *range(1, 80)], []
+    scores = score_lists(Uniform(), lists(lengths), on_batch=numbers.append)
+    expected = -np.log(NUM_LOGITS) * np.array(lengths)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
+    assert scores.dtype == "float32" and numbers == [64, 19]
+    assert score_lists(Uniform(), []).shape == (0,)
+
+
+def test_forced_tokens_do_not_count():
+    sources, targets = lists([2, 30, 4]), lists([5, 2, 20])
+    scores = score_lists(Uniform(), sources, targets, num_forced=2)
+    expected = -np.log(NUM_LOGITS) * np.array([3, 0, 18])
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary_size", "length", "size"),
+    [
+        (8, 16, 64),
+        (16_384, 64, 64),
+        (32_000, 64, 32),
+        (256_206, 16, 16),
+        (256_206, 300, 1),
+    ],
+)
+def test_fewer_are_scored_at_once_of_a_large_vocabulary(vocabulary_size, length, size):
+    model = Uniform(vocabulary_size)
+    score_lists(model, lists([length] * 64))
+    assert {shape[0] for shape in model.shapes} == {size}
