@@ -227,10 +227,11 @@ class Translator(TextModel):
 
         Raises:
             ValueError: If `lines` or `prefix` is not a list of strings, or they differ
-                in length, `search` or `num_hypotheses` is not as above, or the
-                tokenizer cannot draw segmentations, or `constraints` or `glossary` are
-                not as above, do not fit the limit of a translation, or hold words that
-                the tokenizer does not know.
+                in length, a prefix is longer than its line's translation may be,
+                `search` or `num_hypotheses` is not as above, or the tokenizer cannot
+                draw segmentations, or `constraints` or `glossary` are not as above, do
+                not fit the limit of a translation, or hold words that the tokenizer
+                does not know.
         """
         lines = _checked_lines("lines", lines)
         if prefix is not None:
@@ -558,7 +559,7 @@ class Translator(TextModel):
         "saved_model", on the TensorFlow backend: model, tokenizers and search as one
         TensorFlow SavedModel, from strings to strings. Options: `batch_size` (16),
         number of lines searched together; `max_length`, number of tokens at which a
-        source is cut, by default the model's own limit, and 1024 where it sets none;
+        source is cut, by default `max_source_length`, and 1024 where that is None;
         `jit_compile` (False), whether XLA compiles the searches when they first run,
         which makes them several times faster where the server has it.
 

@@ -161,9 +161,7 @@ def test_a_token_that_begins_with_a_mark_continues_a_word():
     assert bits.tolist() == [1, 0, 1, 1, 0, 0, 0, 0]
 
 
-@each_variant(
-    "name", named("pieces", "bytes"), on_jax=["pieces"], on_tensorflow=[]
-)
+@each_variant("name", named("pieces", "bytes"), on_jax=["pieces"], on_tensorflow=[])
 def test_translations_hold_what_they_are_told(translators, name):
     translator = translators[name]
     constraints = [["dogs", "a man"], [], [("zwei Katzen", "park")], []]
