@@ -163,3 +163,18 @@ def test_it_is_called_again_in_training_with_other_and_the_same_draws():
     assert float(x.value.grad) == pytest.approx(float(ops.sum(noise[0])), rel=1e-5)
     layer(x.value, training=True)
     assert not np.allclose(layer.calls[2][1][0].detach(), noise[1].detach())
+
+
+def test_the_mask_on_the_input_counts_beside_an_attention_mask():
+    """Within what is computed twice JAX hands on other tensors, which have no mask."""
+    x = layers.PositionalEmbedding(VOCABULARY, WIDTH)(IDS)
+    attention_mask = np.ones((3, 5, 5), bool)
+    outputs = []
+    for gradient_checkpointing in (False, True):
+        keras.utils.set_random_seed(0)
+        block = layers.EncoderBlock(
+            2, 12, gradient_checkpointing=gradient_checkpointing
+        )
+        outputs.append(block(x, attention_mask=attention_mask, training=True))
+    plain, again = map(ops.convert_to_numpy, outputs)
+    np.testing.assert_allclose(again, plain, atol=1e-5)

@@ -63,6 +63,8 @@ class EncoderBlock(Block):
         use_causal_mask: Whether position i sees only j <= i: with it, a stack of these
             blocks is a decoder-only Transformer, as one of `DecoderBlock`s that are
             called without a source.
+        x_mask: The same as `mask`, by the name that Keras has for the mask on `x` where
+            there is an `attention_mask`.
 
     Returns:
         Float tensor `(B, L, D)` in the compute dtype; with `return_attention_scores`
@@ -100,10 +102,11 @@ class EncoderBlock(Block):
         return_attention_scores: bool = False,
         training: bool | None = None,
         use_causal_mask: bool = False,
+        x_mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Encodes `x`."""
         check_sequences(x=x)
-        mask = bool_mask("mask", mask)
+        mask = bool_mask("mask", x_mask if mask is None else mask)
         x, *scores = attend(
             self.attention_residual,
             x,
