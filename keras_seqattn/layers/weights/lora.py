@@ -5,7 +5,6 @@ Shapes: N width of a kernel's last axis, R rank.
 
 import math
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -13,6 +12,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Lines
+from keras_seqattn.backend.parts import layers_of
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent
 
 
@@ -121,7 +121,7 @@ def enable_lora(
     alpha = arguments.number("alpha", alpha, above=0.0, optional=True)
     train_norms = arguments.boolean("train_norms", train_norms)
     patterns = _patterns(targets)
-    layers = list(sublayers(model))
+    layers = layers_of(model)
     adapted = [
         layer
         for layer in layers
@@ -165,23 +165,3 @@ def _patterns(targets):
     if not isinstance(targets, list | tuple):
         arguments.refuse("targets", targets, "a list of strings", optional=True)
     return list(arguments.strings("targets", targets))
-
-
-def sublayers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
-    """Yields every layer that a layer holds, itself first, each once.
-
-    Keras has no public way to reach layers within layers.
-    """
-    seen, waiting = set(), [layer]
-    while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen:
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, keras.layers.Layer):
-            yield thing
-            waiting += vars(thing).values()
-        elif isinstance(thing, dict):
-            waiting += thing.values()
-        elif isinstance(thing, list | tuple):
-            waiting += thing
