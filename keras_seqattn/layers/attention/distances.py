@@ -76,7 +76,7 @@ def _checked_distances(bias, heads, target, source):
     shape = tuple(np.shape(bias.values))
     sizes = heads, target, source
     are_known = isinstance(target, int) and isinstance(source, int)
-    columns = target + source - 1 if are_known else None
+    columns = max(0, target + source - 1) if are_known else None
     fits = len(shape) == 2 and _may_be(shape[0], 1, heads)
     fits = fits and _may_be(shape[1], columns) and _may_be(bias.target_length, target)
     if not fits:
