@@ -61,7 +61,7 @@ SEARCHES = {
 }
 
 
-@each_variant("search", SEARCHES, on_jax=["samples"], on_tensorflow=["patience"])
+@each_variant("search", SEARCHES, on_jax=["samples"], on_tensorflow=[])
 def test_continuous_batching_finds_what_a_static_batch_finds(rng, search):
     model = transformer()
     randomize(model, rng)

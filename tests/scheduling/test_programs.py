@@ -24,6 +24,7 @@ def scaled(model, number, x):
     return model.variables[0] * number * x
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_programs_of_variables_that_were_replaced_are_dropped():
     """As those that `quantize` replaces: their memory is to be free."""
     model, x = Scale(), np.ones((1,), "float32")
