@@ -231,9 +231,16 @@ class Configuration(Config):
             return [training.ScheduleFreeAverage()]
         return []
 
-    def count_parameters(self) -> int:
-        """Counts the weights of a `TranslationTransformer` without making any."""
-        return count_parameters(**self.model.options())
+    def count_parameters(self) -> int | None:
+        """Counts the weights of a `TranslationTransformer` without making any.
+
+        Returns:
+            Their number; None where options of the attention are given, of which only a
+            model tells.
+        """
+        if self.model.attention is None and self.model.decoder_attention is None:
+            return count_parameters(**self.model.options())
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

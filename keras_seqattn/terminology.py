@@ -21,15 +21,27 @@ UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff"
 )
-# The marks that belong to the letter before them, which `\w` leaves out. Variation
-# selectors are none: they stand after emoji and, all those past this range, Chinese.
-_MARKS = re.sub(
-    rf"[{UNSPACED}\ufe00-\ufe0f]",
-    "",
-    "".join(c for c in map(chr, range(0x20000)) if category(c) in ("Mn", "Mc")),
-)
+
+
+def _marks() -> str:
+    """Returns the marks that belong to the letter before them, as ranges of a pattern.
+
+    Regular expressions take them for no part of a word. Variation selectors, which
+    follow emoji or Chinese characters, are left out here too.
+    """
+    left_out = re.compile(rf"[{UNSPACED}\ufe00-\ufe0f]")
+    found = [
+        code
+        for code in range(0x20000)  # past it are variation selectors alone
+        if category(chr(code)) in ("Mn", "Mc") and not left_out.match(chr(code))
+    ]
+    first = [code for code in found if code - 1 not in found]
+    last = [code for code in found if code + 1 not in found]
+    return "".join(f"{chr(x)}-{chr(y)}" for x, y in zip(first, last, strict=True))
+
+
 # A character that continues a word; a byte of one is read as U+FFFD.
-LETTER = rf"(?:[^\W{UNSPACED}]|[{_MARKS}])"
+LETTER = rf"(?:[^\W{UNSPACED}]|[{_marks()}])"
 _CONTINUES = re.compile(rf"{LETTER}|\ufffd")
 # What stands before a phrase to see how it is tokenized in a sentence.
 _LEAD = "a"
@@ -133,13 +145,10 @@ class Terms:
 
 def _pattern(sources: Iterable[str]) -> re.Pattern[str]:
     """Returns a pattern of whole phrases, of several at one place the longest."""
-
-    def whole(phrase):
-        before = rf"(?<!{LETTER})" if re.match(LETTER, phrase) else ""
-        after = rf"(?!{LETTER})" if re.match(LETTER, phrase[-1]) else ""
-        return before + re.escape(phrase) + after
-
-    return re.compile("|".join(map(whole, sorted(sources, key=len, reverse=True))))
+    # Not between two letters, of which one is the phrase's own.
+    boundary = f"(?:(?<!{LETTER})|(?!{LETTER}))"
+    phrases = map(re.escape, sorted(sources, key=len, reverse=True))
+    return re.compile(f"{boundary}(?:{'|'.join(phrases)}){boundary}")
 
 
 def _checked_glossary(glossary: Any) -> dict[str, tuple[str, ...]]:

@@ -559,7 +559,7 @@ class Translator(TextModel):
         "saved_model", on the TensorFlow backend: model, tokenizers and search as one
         TensorFlow SavedModel, from strings to strings. Options: `batch_size` (16),
         number of lines searched together; `max_length`, number of tokens at which a
-        source is cut, by default `max_source_length`, and 1024 where that is None;
+        source is cut, by default the translator's `max_source_length`;
         `jit_compile` (False), whether XLA compiles the searches when they first run,
         which makes them several times faster where the server has it.
 

@@ -92,8 +92,8 @@ class Sample(Greedy):
             log_probs = processors.keep_top_p(log_probs, self.top_p)
         if self.min_p is not None:
             log_probs = processors.keep_min_p(log_probs, self.min_p)
-        # To divide and to normalize have made what is forbidden more probable: as much
-        # as anything where all is.
+        # Dividing and normalizing raise forbidden tokens, to the level of all others
+        # where every token is forbidden.
         log_probs = ops.where(allowed, log_probs, processors.FORBIDDEN)
         noise = processors.gumbel_noise(state.seeds, index, log_probs.shape[-1])
         return super().choose(log_probs + noise, state, index)

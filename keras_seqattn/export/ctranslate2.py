@@ -67,7 +67,7 @@ def prepare(
         side: getattr(translator, f"{side}_tokenizer") for side in ("source", "target")
     }
     pieces = {side: _pieces(side, tokenizers[side]) for side in tokenizers}
-    spec = transformer_spec(model, _number_of_positions(model, max_length))
+    spec = transformer_spec(model, _number_of_positions(translator, max_length))
     spec.register_source_vocabulary(pieces["source"])
     spec.register_target_vocabulary(pieces["target"])
     _fill_config(spec.config, model, pieces, tokenizers["source"].unknown_id)
@@ -85,9 +85,10 @@ def prepare(
     return write
 
 
-def _number_of_positions(model, max_length):
+def _number_of_positions(translator, max_length):
+    model = translator.model
     if max_length is None:
-        return source_limit(model)
+        return max(source_limit(model), translator.max_source_length)
     return arguments.integer("max_length", max_length, least=1, most=model.max_length)
 
 

@@ -375,8 +375,8 @@ def _program_options(
     length = sentences.source_ids.shape[1]
     capacity, limit = _capacity(model, length, max_length), int(sentences.limits.max())
     if capacity < limit:
-        # The nearer prompts are to a language model's limit, the more is left to them
-        # than to one of the padded length, and each length has a limit of its own.
+        # A prompt shorter than the padded length leaves more of a model's limit
+        # for what is generated, for each length another number.
         capacity = padded_length(model, limit)
     first = capacity
     can_grow = max_length is None and "grow" in abilities(model)

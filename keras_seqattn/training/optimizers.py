@@ -77,10 +77,10 @@ class Adam(Averaging, keras.optimizers.Adam):
     Args:
         learning_rate: A positive number, or a schedule.
         ema_warmup: Whether the time averaged over grows with the steps taken.
-        learning_rate_factors: Dict of positive numbers by regular expressions: a weight
-            in whose path one of them is found, the first that is, has its learning rate
-            multiplied by that number. None: all learn at the rate itself. A model with
-            `base_dim` has a method of this name that returns such a dict.
+        learning_rate_factors: Dict of positive numbers by regular expressions: the
+            first one that is found in a weight's path multiplies its learning rate.
+            None: all learn at the rate itself. A model with `base_dim` has a method of
+            this name that returns such a dict.
         **kwargs: Other arguments of `keras.optimizers.Adam`.
 
     Raises:

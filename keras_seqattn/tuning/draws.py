@@ -39,6 +39,21 @@ def perturb(
         count += 1
     for hp in random.sample(free, min(count, len(free))) if count else ():
         drawn.values[hp.name] = _another(hp, drawn.values[hp.name], width, random)
+    return _active_values(drawn, hyperparameters)
+
+
+def sample(
+    hyperparameters: keras_tuner.HyperParameters, random: Random
+) -> dict[str, Any]:
+    """Returns active values drawn from the whole space, each by itself."""
+    drawn = keras_tuner.HyperParameters()
+    for hp in hyperparameters.space:
+        drawn.merge([hp])
+        drawn.values[hp.name] = hp.random_sample(random.randrange(2**31))
+    return _active_values(drawn, hyperparameters)
+
+
+def _active_values(drawn, hyperparameters):
     active = [hp.name for hp in hyperparameters.space if drawn.is_active(hp)]
     return {name: drawn.values[name] for name in active}
 

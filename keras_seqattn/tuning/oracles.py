@@ -21,8 +21,9 @@ from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.records import own_values, read_json, write_json
 
 # Draws in a row that may be over budget, or known to be or tried, before the space is
-# taken for exhausted; draws by the Gaussian process before one is at random.
-MOST_REJECTED, MOST_REPEATED, MOST_PREDICTIONS = 1000, 20, 10
+# taken for exhausted, which of halving those anywhere in it decide; draws by the
+# Gaussian process before one is at random.
+MOST_REJECTED, MOST_REPEATED, MOST_SAMPLED, MOST_PREDICTIONS = 1000, 20, 300, 10
 
 
 class Durable:
@@ -285,11 +286,13 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
             return draws.perturb(center, self.hyperparameters, 0, None)
         random = Random(f"{self.seed} {drawn} {len(self.rejected)} {failures}")
         tried = [own_values(t.hyperparameters.values) for t in self.trials.values()]
+        space = self.hyperparameters
         for count in range(failures, failures + MOST_REPEATED):  # ever further away
-            values = draws.perturb(center, self.hyperparameters, count, random)
+            values = draws.perturb(center, space, count, random)
             if values not in tried:
                 return values
-        return None
+        anywhere = (draws.sample(space, random) for _ in range(MOST_SAMPLED))
+        return next((values for values in anywhere if values not in tried), None)
 
 
 ORACLES = {

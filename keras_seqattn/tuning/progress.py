@@ -47,7 +47,7 @@ class Progress:
     def _time_left(self, known):
         """Returns the seconds left: of the budget, or for the trials left if fewer.
 
-        Of a plan's trials is not known how long they go on.
+        How long a plan's trials go on is not known.
         """
         clock, max_trials = self._study.clock, self._study.max_trials
         limits = [clock.left()] if clock.limit is not None else []

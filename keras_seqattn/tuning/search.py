@@ -157,15 +157,15 @@ def tune(
         algorithm: As in `tune_translation`, and so are all arguments that follow.
         batch_size: Samples of a batch of arrays; None: 32.
         epochs: Most epochs of a trial.
-        max_trials: Most trials, of "halving" most new ones.
+        max_trials: Maximum number of trials, with "halving" of new ones.
         max_seconds: Seconds for the study.
         finish: Share of them in which the best trial trains on.
         max_parameters: Most weights of a model; one with more is built, not trained.
         directory: Folder of the study.
-        workers: Number of processes. More than one import `build` from its module.
+        workers: Number of processes; several import `build` from its module.
         seed: Integer.
         prune: Whether a trial worse than the median of the others ends.
-        verbose: Whether to tell of epochs.
+        verbose: Whether to print progress.
 
     Returns:
         A `Study`.

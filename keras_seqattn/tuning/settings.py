@@ -175,10 +175,13 @@ class Settings(Config):
         oracle.max_trials = None if self.plan else self.trials  # It counts new ones.
         return oracle
 
-    def size_excess(self, parameters: int) -> str | None:
-        """Returns by how much a model exceeds `max_parameters`, or None."""
+    def size_excess(self, parameters: int | None) -> str | None:
+        """Returns by how much a model exceeds `max_parameters`, or None.
+
+        None too where its number of weights is not yet known.
+        """
         limit = self.max_parameters
-        if limit is None or parameters <= limit:
+        if limit is None or parameters is None or parameters <= limit:
             return None
         return f"{parameters} parameters, {limit} allowed"
 

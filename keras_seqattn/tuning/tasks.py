@@ -266,7 +266,7 @@ class CustomTask(Task):
     def identity(self) -> dict[str, Any]:
         """What makes it another task, as JSON keeps it."""
         space = repr(self.hyperparameters.get_config()["space"])
-        return {"task": OWN, "space": space, "batch_size": self.batch_size}
+        return {"task": OWN, "space": space, "batch_size": self.batch_size or 32}
 
     @functools.cached_property
     def hypermodel(self) -> keras_tuner.HyperModel:

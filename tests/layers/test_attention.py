@@ -615,3 +615,12 @@ def test_the_result_has_the_dtype_of_the_query(rng, kernel):
         query.astype("float16"), key, value, implementation=kernel
     )
     assert keras.backend.standardize_dtype(output.dtype) == "float16"
+
+
+@pytest.mark.backends("torch")
+def test_a_bias_that_is_nan_shows(rng):
+    query, key, value, *_ = draw(rng)
+    bias = np.zeros((1, 1, T, S), "float32")
+    bias[..., 1, 2] = np.nan
+    output = numpy(layers.dot_product_attention(query, key, value, bias=bias))
+    assert np.isnan(output[:, 1]).all() and not np.isnan(output[:, 0]).any()

@@ -228,3 +228,11 @@ def test_logits_may_have_a_bias(rng, training):
     ):
         logits = ops.convert_to_numpy(logits)
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_logits_of_vectors_without_a_length_have_no_mask(rng):
+    layer = layers.PositionalEmbedding(10, 6)
+    layer.build((None, None))
+    logits = layer.logits(ops.convert_to_tensor(rng.normal(size=(3, 6)), "float32"))
+    assert tuple(logits.shape) == (3, 10)
+    assert numpy_mask(logits) is None

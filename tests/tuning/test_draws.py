@@ -72,3 +72,14 @@ def test_what_regularizes_goes_half_way_to_the_most():
     }
     most = draws.regularize({"dropout": 0.3}, hp)
     assert most == {"dropout": 0.3}
+
+
+def test_samples_are_of_the_whole_space():
+    hp = keras_tuner.HyperParameters()
+    SPACE.choose(hp, 50)
+    random = Random(0)
+    drawn = [draws.sample(hp, random) for _ in range(300)]
+    assert {one["num_heads"] for one in drawn} == set(SPACE.num_heads)
+    assert {one["encoder_layers"] for one in drawn} == set(SPACE.encoder_layers)
+    for one in drawn:
+        assert ("learning_rate" in one) == one["normalize_first"]

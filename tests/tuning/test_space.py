@@ -75,6 +75,14 @@ def test_weights_that_cannot_be_counted_are_an_error():
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", ["attention", "decoder_attention"])
+def test_what_attention_has_is_left_to_the_model_to_count(name):
+    space = tuning.TranslationSpace(options={name: {"qk_norm": True}})
+    chosen = space.choose(keras_tuner.HyperParameters(), 50)
+    assert chosen.count_parameters() is None
+
+
+@pytest.mark.backends("torch")
 def test_every_draw_can_be_built():
     space = tuning.TranslationSpace(
         model_dim=(4, 6),

@@ -352,7 +352,8 @@ def hide_by_bias(
     if bias is None or isinstance(bias, DistanceBias):
         return mask, bias
     bias = ops.convert_to_tensor(bias)
-    seen = ops.cast(bias, "float32") > explicit.MASKED_SCORE
+    hidden = ops.cast(bias, "float32") <= explicit.MASKED_SCORE
+    seen = ops.logical_not(hidden)  # NaN too, which is to show
     bias = ops.where(seen, bias, ops.cast(0.0, bias.dtype))
     seen = ops.reshape(seen, (*[1] * (4 - len(seen.shape)), *ops.shape(seen)))
     return masks.combine_masks(_pair_mask(query, key, mask), seen), bias

@@ -257,6 +257,8 @@ class PositionalEmbedding(
             Float tensor `(..., V)`.
         """
         check_tensor("x", x, width=self.model_dim)
+        if kernel is None and len(x.shape) == 2:
+            return self(x[None], reverse=True)[0]  # Two axes may be those of token ids.
         if kernel is None:
             return self(x, reverse=True)
         check_tensor("kernel", kernel, "(width, vocabulary)", self.vocabulary_size)

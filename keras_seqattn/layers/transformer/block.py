@@ -129,11 +129,10 @@ class Block(arguments.Checked, keras.layers.Layer):
         plain = self.stochastic_depth == 0.0 and not self.gradient_checkpointing
         plain = plain and self.activity_regularizer is None
         # A class that derives from a block may have a `call` of its own.
-        is_own = _defining(type(self), "call") is _defining(type(self), "call_unpadded")
-        return (
-            plain
-            and is_own
-            and all(type(layer).call is MultiHeadAttention.call for layer in attended)
+        calls = (_defining(type(self), name) for name in ("call_unpadded", "call"))
+        plain = plain and issubclass(*calls)
+        return plain and all(
+            type(layer).call is MultiHeadAttention.call for layer in attended
         )
 
     def _attention_residuals(self):

@@ -29,8 +29,8 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
     it takes the padding out of `x` and `memory`, above the last it puts zeros in its
     place. It can where shapes may depend on values (TensorFlow and torch on a CPU, not
     compiled by XLA), where there is a mask, and where all blocks are of this package,
-    with its attention, without stochastic depth and gradient checkpointing. Elsewhere
-    it calls the blocks one by one.
+    with its attention and their own `call`, without stochastic depth, gradient
+    checkpointing and activity regularizers. Elsewhere it calls the blocks one by one.
     Shapes: B batch, T length, S length of the memory, D model_dim, H heads.
 
     Args:
