@@ -121,7 +121,7 @@ def test_translations_are_those_of_transformers(name, made):
             assert ours([line], search=search) == [expected]
 
 
-@pytest.mark.parametrize("name", families.TRANSLATORS)
+@pytest.mark.parametrize("name", SEARCHED)
 def test_a_saved_translator_translates_the_same(name, made, tmp_path):
     _, _, ours = made(name)
     ours.save(tmp_path / "translator.keras")

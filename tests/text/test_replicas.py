@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax")
-@pytest.mark.parametrize(
-    "rows_multiple", ["2", pytest.param("1", marks=pytest.mark.slow_on("jax"))]
-)
+@pytest.mark.parametrize("rows_multiple", ["2", "1"])
 def test_two_replicas_train_as_one_device(rows_multiple):
     """Also where they do not divide the rows of a batch."""
     command = [sys.executable, "-m", "tests.text.replicas", rows_multiple]
