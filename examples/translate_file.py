@@ -155,7 +155,8 @@ def written(args, translator, search, lines, first):
         )
     rows = []
     for number, (line, hypotheses) in enumerate(zip(lines, translations, strict=True)):
-        for text, score in hypotheses:
+        # The translator's own search may return more.
+        for text, score in hypotheses[: args.n_best or 1]:
             # A model may generate a line break, but a line stays a line.
             text = " ".join(text.splitlines())
             row = [text]

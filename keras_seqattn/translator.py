@@ -525,7 +525,9 @@ class Translator(TextModel):
             found = decoding.generate(
                 self.model, inputs, without_scores(self.search), prefix=forced
             )
-            target_ids = found.sequence(0)
+            # The model reads the start token too, within its limit.
+            limit = getattr(self.model, "max_length", None)
+            target_ids = found.sequence(0)[: None if limit is None else limit - 1]
         else:
             (target_ids,) = self._tokenize("target", _checked_lines("target", [target]))
         read = [self.model.start_id, *target_ids]

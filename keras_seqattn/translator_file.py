@@ -20,14 +20,17 @@ def write(whole: Any, path: Path, kind: type) -> None:
     parts = {name: getattr(whole, name) for name in kind.parts}
     if parts.get("target_tokenizer") is parts.get("source_tokenizer"):
         parts.pop("target_tokenizer", None)
-    model = whole.model
-    optimizer = getattr(model, "optimizer", None)
+    # An ensemble's models are saved with it.
+    models = [whole.model, *getattr(whole.model, "models", ())]
+    optimizers = [getattr(model, "optimizer", None) for model in models]
     try:
-        model.optimizer = None
+        for model in models:
+            model.optimizer = None
         with replacing(path) as unfinished:
             kind(**parts).save(unfinished)
     finally:
-        model.optimizer = optimizer
+        for model, optimizer in zip(models, optimizers, strict=True):
+            model.optimizer = optimizer
 
 
 def read(cls: type, path: Path, kind: type) -> Any:

@@ -199,3 +199,8 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install '\.\[plot\]'"):
         plotting.learning_curves({"loss": [1.0]})
+
+
+def test_dollar_signs_are_tokens(tmp_path):
+    figure = plotting.attention_map(np.full((1, 2), 0.5), ["$$", "a"], ["$x$"])
+    figure.savefig(tmp_path / "map.png")

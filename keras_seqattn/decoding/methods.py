@@ -105,7 +105,7 @@ class Search:
         model_log_probs = log_probs
         if self.repetition_penalty != 1.0:
             log_probs = processors.penalize_repetition(
-                log_probs, token_ids, self.repetition_penalty
+                log_probs, token_ids, index, self.repetition_penalty
             )
         if self.biased_ids:
             log_probs = processors.add_biases(log_probs, self.biased_ids)

@@ -72,17 +72,21 @@ def force(log_probs: Tensor, prefix: Tensor, index: Tensor, pad_id: int) -> Tens
     return ops.where(free, log_probs, certain)
 
 
-def penalize_repetition(log_probs: Tensor, token_ids: Tensor, penalty: float) -> Tensor:
+def penalize_repetition(
+    log_probs: Tensor, token_ids: Tensor, index: Tensor, penalty: float
+) -> Tensor:
     """Multiplies the log-probability of what a beam has said by a penalty.
 
-    `token_ids` `(B, W, L)` are padded with an id that is never said. A penalty
-    above 1 makes repetition less likely.
+    Of `token_ids` `(B, W, L)` the first `index` are said: a scalar, or `(B,)` where
+    each sentence has its own position. A penalty above 1 makes repetition less likely.
 
     Reference:
         Keskar et al. 2019, section 4.1. Differs: log-probabilities in place of logits,
         whose sign has no meaning.
     """
-    said = _mark_tokens(token_ids, log_probs.shape[-1])
+    positions = ops.arange(token_ids.shape[-1], dtype="int32")
+    is_said = positions < ops.reshape(index, (-1, 1, 1))  # (B or 1, 1, L)
+    said = _mark_where(is_said, token_ids, log_probs.shape[-1])
     return ops.where(said, log_probs * penalty, log_probs)
 
 
@@ -110,11 +114,15 @@ def forbid_repeated_ngrams(
         before = token_ids[..., place : place + windows]
         repeated = ops.logical_and(repeated, before == last)
     ends = token_ids[..., n - 1 :]  # (B, W, L - n + 1)
-    # What is not repeated marks an id outside the vocabulary.
-    vocabulary_size = log_probs.shape[-1]
-    ends = ops.where(repeated, ends, vocabulary_size)
-    said = _mark_tokens(ends, vocabulary_size + 1)[..., :-1]
+    said = _mark_where(repeated, ends, log_probs.shape[-1])
     return ops.where(said, FORBIDDEN, log_probs)
+
+
+def _mark_where(counts: Tensor, token_ids: Tensor, vocabulary_size: int) -> Tensor:
+    """Marks those ids of each beam `(B, W, L)` that count, as bools `(B, W, V)`."""
+    # What does not count marks an id outside the vocabulary.
+    token_ids = ops.where(counts, token_ids, vocabulary_size)
+    return _mark_tokens(token_ids, vocabulary_size + 1)[..., :-1]
 
 
 def _mark_tokens(token_ids: Tensor, vocabulary_size: int) -> Tensor:

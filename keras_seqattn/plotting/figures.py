@@ -88,8 +88,9 @@ def attention_map(
         names = [f"layer {layer + 1}"] * (layers > 1) + [f"head {head + 1}"]
         if not is_one_map:
             panel.set_title(", ".join(names), fontsize=8)
-        panel.set_xticks(range(columns), down, rotation=90)
-        panel.set_yticks(range(rows), across)
+        # Dollar signs are tokens, not formulas.
+        panel.set_xticks(range(columns), down, rotation=90, parse_math=False)
+        panel.set_yticks(range(rows), across, parse_math=False)
         panel.tick_params(labelsize=font_size, length=0, labelfontfamily=families)
         panel.spines[:].set_color(FAINT)
     figure.supxlabel("source tokens", fontsize=9)

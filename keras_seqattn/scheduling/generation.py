@@ -393,7 +393,9 @@ def _capacity(model: Any, length: int, max_length: int | None = None) -> int:
     """Returns the most generated tokens of sources of a padded length."""
     if max_length is None:
         return _token_limit(model, length)
-    return -(-max_length // SHORTEST) * SHORTEST
+    own_limit = max_new_tokens(model, 0)
+    most = max_length if own_limit is None else min(max_length, own_limit)
+    return -(-most // SHORTEST) * SHORTEST
 
 
 def _hypotheses(

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.training.callback_states import callbacks_with
 from keras_seqattn.training.snapshot import array_of
 
 
@@ -19,6 +20,16 @@ class _AveragedWeights(keras.callbacks.Callback):
     def averages(self) -> list[np.ndarray]:
         """Returns an array for each of the model's weights."""
         raise NotImplementedError
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Refuses a second average, which would be taken for what is trained."""
+        swaps = keras.callbacks.SwapEMAWeights
+        if any(isinstance(other, swaps) for other in callbacks_with(self)):
+            raise ValueError(
+                f"`callbacks` must be without `SwapEMAWeights` beside "
+                f"`{type(self).__name__}`: both put averages in the place of the "
+                "weights that are trained. Received: both."
+            )
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Puts the averages into the model."""
@@ -49,9 +60,7 @@ class CheckpointAverage(_AveragedWeights):
     that are not floats are those of the last epoch. Each validation uses the mean of
     the epochs so far, at most `last`, and so, where there is validation data, do the
     scores of a `TranslationScore` that stands after this one; in between, training
-    goes on with its own weights. With an optimizer that has `use_ema` those weights are
-    averaged, unless
-    `SwapEMAWeights(swap_on_epoch=True)` stands earlier in the list of callbacks.
+    goes on with its own weights. `SwapEMAWeights` in the same `fit` is an error.
 
     A copy of the weights of each of these epochs is held outside the accelerator.
     `Resume` saves the copies, so a training run that is killed does not lose them.
@@ -60,7 +69,8 @@ class CheckpointAverage(_AveragedWeights):
         last: Number of epochs, a positive integer. A run of fewer averages all of them.
 
     Raises:
-        ValueError: If `last` is not a positive integer.
+        ValueError: If `last` is not a positive integer; when training begins, if there
+            is a `SwapEMAWeights`.
 
     Example:
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -89,6 +99,7 @@ class CheckpointAverage(_AveragedWeights):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forgets the epochs of an earlier `fit`."""
+        super().on_train_begin(logs)
         self.checkpoints = []
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -116,7 +127,8 @@ class ScheduleFreeAverage(_AveragedWeights):
 
     Raises:
         ValueError: When training begins, if the model's optimizer is not a
-            `keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0.
+            `keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0, or there is a
+            `SwapEMAWeights`.
 
     Example:
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -136,15 +148,25 @@ class ScheduleFreeAverage(_AveragedWeights):
         Returns:
             List of an array for each of the model's weights.
         """
-        optimizer = _inner(self.model.optimizer)
-        fast = [v for v in optimizer.variables if v.name.endswith("momentum")]
-        if not fast:  # Nothing was trained.
-            return self._weights()
-        trained = map(id, self.model.trainable_variables)
-        fast = dict(zip(trained, fast, strict=True))
+        fast = self._fast_weights()
         return [
             self._average(weight, fast.get(id(weight))) for weight in self.model.weights
         ]
+
+    def _fast_weights(self):
+        """Returns the variable `z` of each trained weight by its id; none before."""
+        optimizer = _inner(self.model.optimizer)
+        fast = [v for v in optimizer.variables if v.name.endswith("momentum")]
+        trained = map(id, self.model.trainable_variables) if fast else ()
+        return dict(zip(trained, fast, strict=True))
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Leaves the averages in the model, and lets a further `fit` begin there."""
+        super().on_train_end(logs)
+        fast = self._fast_weights()
+        for weight in self.model.weights:
+            if id(weight) in fast:
+                fast[id(weight)].assign(array_of(weight))
 
     def _average(self, weight, fast):
         if fast is None:
@@ -155,6 +177,7 @@ class ScheduleFreeAverage(_AveragedWeights):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the optimizer."""
+        super().on_train_begin(logs)
         kind = keras.optimizers.ScheduleFreeAdamW
         optimizer = _inner(self.model.optimizer)
         if not isinstance(optimizer, kind) or not optimizer.beta_1:

@@ -91,14 +91,22 @@ def standing_before(
     found by the callback's parameters, which must be set. A warning names the callbacks
     that act at an epoch's end and stand after this one.
     """
+    together = callbacks_with(callback)
+    place = together.index(callback) if together else 0
+    _warn_of_late(together[place + 1 :])
+    return together[:place]
+
+
+def callbacks_with(
+    callback: keras.callbacks.Callback,
+) -> list[keras.callbacks.Callback]:
+    """Returns all callbacks of the same `fit`, this one too; none if none is found."""
     for thing in gc.get_objects():
         if not issubclass(type(thing), keras.callbacks.CallbackList):
             continue
         # The list of an earlier `fit` of the same callback may still be there.
         if thing.params is callback.params and callback in thing.callbacks:
-            place = thing.callbacks.index(callback)
-            _warn_of_late(thing.callbacks[place + 1 :])
-            return thing.callbacks[:place]
+            return thing.callbacks
     return []
 
 

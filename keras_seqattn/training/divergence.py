@@ -58,6 +58,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self.diverged = False
         self._first = self._lowest = None
         self._good, self._seen = [], ""
+        self._skipped = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forgets an earlier `fit`."""
@@ -69,12 +70,16 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         if not optimizer.built:  # else TensorFlow makes its state at the first step
             optimizer.build(self.model.trainable_variables)
         self._good = [array_of(variable) for variable in self._variables()]
+        self._skipped = 0
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Checks the mean loss so far, and ends the epoch when it is bad."""
-        self._look(logs, batch + 1 >= FEW)
+        # A `fit` that is resumed within an epoch skips batches, which have no loss.
+        if "loss" not in (logs or {}):
+            self._skipped = batch + 1
+        self._look(logs, batch + 1 - self._skipped >= FEW)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the good weights, so that these are validated."""

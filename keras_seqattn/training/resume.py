@@ -288,7 +288,11 @@ class Resume(keras.callbacks.Callback):
         if hasattr(self.data, "pass_over"):
             return self.data.pass_over(number, batch)
         for _ in range(number if self.data is not None else 0):
-            next(iter(self.data), None)
+            if isinstance(self.data, keras.utils.PyDataset):  # shuffles at these
+                self.data.on_epoch_begin()
+                self.data.on_epoch_end()
+            else:
+                next(iter(self.data), None)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Starts the random numbers, and skips the batches that were trained on."""

@@ -142,9 +142,11 @@ class TranslationScore(keras.callbacks.Callback):
             for ids in self.source_tokenizer.tokenize(self.sources)
         ]
         filled = [i for i, line in enumerate(self.sources) if line.strip()]
-        texts = {}
+        first = getattr(self.target_tokenizer, "prefix_ids", ())
+        forced = [list(first)] * len(token_ids) if first else None
+        search, texts = without_scores(self.search), {}
         for batch, found in decode_lists(
-            model, token_ids, without_scores(self.search), filled
+            model, token_ids, search, filled, prefixes=forced
         ):
             best = [found.sequence(row) for row in range(len(batch))]
             best = self.target_tokenizer.detokenize(best)

@@ -361,8 +361,22 @@ class Standing:
 
 
 def latest_records(known: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Returns, of each run that counts, the record that holds all its epochs."""
-    continued = {record.continued_from for record in known}
+    """Returns, of each run that counts, the record that holds all its epochs.
+
+    A trial that failed with other values than the one it went on from leaves that one
+    to go on; with the same values that would fail again.
+    """
+    by_id = {record.trial_id: record for record in known}
+    continued = {
+        record.continued_from
+        for record in known
+        if record.continued_from is not None
+        and (
+            record.status in records.COUNTED
+            or records.own_values(record.values)
+            == records.own_values(by_id[record.continued_from].values)
+        )
+    }
     return [
         record
         for record in known

@@ -298,3 +298,17 @@ def test_past_its_end_a_prefix_forces_nothing():
     for index in (1, 4):
         free = processors.force(log_probs, ops.array([[1]], "int32"), index, PAD)
         np.testing.assert_array_equal(free, log_probs)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("pad_id", [0, 2])
+def test_what_is_not_said_yet_is_not_repeated(pad_id):
+    """Where the padding is the end token, an end is no repetition."""
+    probs = np.array([1e-9, 1e-9, 0.55, 0.45], "float32")
+    log_probs = np.log(probs)[None, None]
+    token_ids = np.array([[[3, pad_id, pad_id]]])
+    found = processors.penalize_repetition(
+        ops.convert_to_tensor(log_probs), ops.convert_to_tensor(token_ids), 1, 2.0
+    )
+    expected = log_probs * np.array([1, 1, 1, 2])
+    np.testing.assert_allclose(ops.convert_to_numpy(found), expected, rtol=1e-5)

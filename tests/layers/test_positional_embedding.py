@@ -236,3 +236,15 @@ def test_logits_of_vectors_without_a_length_have_no_mask(rng):
     logits = layer.logits(ops.convert_to_tensor(rng.normal(size=(3, 6)), "float32"))
     assert tuple(logits.shape) == (3, 10)
     assert numpy_mask(logits) is None
+
+
+@pytest.mark.parametrize("given", ["float32", "bfloat16"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_logits_are_in_the_compute_dtype(given, policy, rng):
+    """Keras's layer casts nothing, as token ids are not to be cast."""
+    layer = layers.PositionalEmbedding(7, 4, dtype=policy)
+    layer.build()
+    x = ops.cast(rng.normal(size=(2, 3, 4)), given)
+    for training in (False, True):
+        logits = layer(x, reverse=True, training=training)
+        assert keras.backend.standardize_dtype(logits.dtype) == layer.compute_dtype

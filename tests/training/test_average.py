@@ -130,3 +130,31 @@ def test_the_schedule_free_average_is_that_of_the_paper():
 def test_schedule_free_wants_its_optimizer():
     with pytest.raises(ValueError, match="`optimizer` must be .*ScheduleFree.*SGD"):
         fitted(keras.optimizers.SGD(0.1), ScheduleFreeAverage())
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("swap_first", [True, False])
+def test_two_averages_are_an_error(swap_first):
+    optimizer = keras.optimizers.SGD(0.1, use_ema=True)
+    both = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True), CheckpointAverage()]
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    callbacks = both if swap_first else both[::-1]
+    with pytest.raises(ValueError, match="without `SwapEMAWeights` beside"):
+        model.fit(np.ones((4, 2)), np.ones(4), callbacks=callbacks, verbose=0)
+
+
+@pytest.mark.backends("torch", "tensorflow")
+def test_a_further_fit_begins_at_the_schedule_free_average():
+    optimizer = keras.optimizers.ScheduleFreeAdamW(0.1)
+    model, _, losses, _ = fitted(optimizer, ScheduleFreeAverage())
+    weights = model.get_weights()
+    x = np.random.default_rng(0).normal(size=(8, 2)).astype("float32")
+    y = x.sum(axis=1, keepdims=True)
+    average = ScheduleFreeAverage()
+    loss = model.evaluate(x, y, callbacks=[average], verbose=0)
+    assert loss == pytest.approx(losses[-1], rel=1e-5)
+    model.optimizer.learning_rate = 0.0
+    model.fit(x, y, callbacks=[average], verbose=0)
+    for now, before in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_allclose(now, before, rtol=1e-5, atol=1e-6)

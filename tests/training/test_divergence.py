@@ -94,6 +94,22 @@ def test_a_small_loss_may_vary():
     assert watch.diverged
 
 
+def test_batches_that_a_resumed_epoch_skips_do_not_count():
+    watch = TerminateOnDivergence()
+    watch.set_model(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]))
+    watch.model.compile("sgd", "mse")
+    watch.on_train_begin()
+    for epoch, skipped in ((0, 0), (1, 500)):
+        watch.on_epoch_begin(epoch)
+        for batch in range(skipped):
+            watch.on_train_batch_end(batch, {})
+        for count in range(100):
+            loss = 1.0 if epoch == 0 or count == 99 else 9.0
+            watch.on_train_batch_end(skipped + count, {"loss": loss})
+        assert not watch.diverged
+        watch.on_epoch_end(epoch, {"loss": 1.0})
+
+
 @pytest.mark.parametrize("rise", [0, -1.0, float("nan"), "0.3"])
 def test_rise_is_checked(rise):
     with pytest.raises(ValueError, match="`rise` must be"):

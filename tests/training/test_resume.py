@@ -636,3 +636,44 @@ def test_a_thousand_kills_change_nothing(tmp_path):
         assert kills == 500
         assert runs > 10
         print(f"{kills} kills in {runs} runs that came to their end")
+
+
+class Shuffled(keras.utils.PyDataset):
+    """Shuffles at the end of an epoch, as Keras's guide does."""
+
+    def __init__(self):
+        super().__init__()
+        self.random, self.seen = np.random.default_rng(0), []
+        self.order = self.random.permutation(6)
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        x = np.full((2, 3), self.order[index], "float32")
+        return x, x[:, :1]
+
+    def on_epoch_end(self):
+        self.order = self.random.permutation(6)
+
+
+def test_a_dataset_that_shuffles_at_an_epochs_end_has_its_order(tmp_path):
+    def run(name, epochs):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        data = Shuffled()
+        model.fit(
+            data,
+            epochs=epochs,
+            shuffle=False,
+            callbacks=[Resume(tmp_path / name, data=data)],
+            verbose=0,
+        )
+        return data.order.tolist(), model.get_weights()
+
+    run("cut", 1)
+    (order, weights), (expected, whole) = run("cut", 3), run("whole", 3)
+    assert order == expected
+    for one, other in zip(weights, whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)

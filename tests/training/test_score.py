@@ -94,3 +94,17 @@ def test_the_logs_have_sacrebleu_s_figures(monkeypatch):
     assert "nc:6" in score.chrf_signature
     model.evaluate(x, x, callbacks=[score], verbose=0)  # No epoch's validation.
     assert len(scored) == 3
+
+
+@pytest.mark.backends("torch")
+def test_the_language_that_a_tokenizer_puts_first_is_forced():
+    class Forced(ByteTokenizer):
+        prefix_ids = (7,)
+
+    tokenizer = Forced()
+    model = make_model(tokenizer)
+    score = TranslationScore(["a dog", "two"], ["x", "y"], tokenizer)
+    translations = score._translate(model)
+    assert translations == Translator(model, tokenizer)(["a dog", "two"])
+    plain = TranslationScore(["a dog", "two"], ["x", "y"], ByteTokenizer())
+    assert translations != plain._translate(model)

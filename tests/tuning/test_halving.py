@@ -309,3 +309,14 @@ def test_epochs_that_get_worse_by_chance_end_no_training():
     better = [9.0 - epoch / 10 for epoch in range(20)]
     worse = [8.0 + epoch / 10 for epoch in range(5)]
     assert not halving.has_plateaued(record(0, [*better, *worse]))
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.3])
+def test_a_continuation_that_failed_leaves_the_trial_before_it(dropout):
+    """Unless it had the same values: it would fail again."""
+    first, weak = record(0, [3.0, 2.3]), record(2, [5.0])
+    first.values = {"dropout": 0.1}
+    failed = record(1, [3.0, 2.3], status=records.OUT_OF_MEMORY)
+    failed.values, failed.continued_from = {"dropout": dropout}, "0"
+    latest = halving.latest_records([first, failed, weak])
+    assert [one.trial_id for one in latest] == (["2"] if dropout == 0.1 else ["0", "2"])

@@ -166,10 +166,15 @@ class PositionalEmbedding(
     ) -> Tensor:
         """Embeds `inputs`, or gives their logits."""
         self._check_inputs(inputs, reverse)
-        output = super().call(inputs, reverse=reverse)
+        kernel = self.logits_kernel() if reverse else None
+        if kernel is None:
+            output = super().call(inputs, reverse=reverse)
+        else:
+            # Keras's layer casts neither, as token ids are not to be cast.
+            inputs = ops.cast(inputs, self.compute_dtype)
+            output = ops.matmul(inputs, kernel)
         output = self._finish(output, inputs, start, reverse, positions)
-        kernel = self.logits_kernel() if reverse and training else None
-        if kernel is not None:
+        if kernel is not None and training:
             bias = None if self.bias_layer is None else self.bias_layer.bias
             keep_factors(output, inputs, kernel, bias)
         return output
@@ -284,10 +289,11 @@ class PositionalEmbedding(
     def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Marks real tokens; in reverse, passes the mask of the vectors on."""
         # Keras gives no sign of `reverse` here, and `keras.Sequential` feeds float ids,
-        # which have an axis less than vectors.
+        # which have an axis less than vectors of sequences.
         is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
-        if is_float and len(inputs.shape) > 2 and inputs.shape[-1] == self.model_dim:
-            return mask
+        if is_float and inputs.shape[-1] == self.model_dim:
+            if len(inputs.shape) > 2 or _has_fractions(inputs):
+                return mask
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
     def compute_output_spec(
@@ -321,6 +327,12 @@ class PositionalEmbedding(
             "epsilon": self.epsilon,
             "logits_bias": self.logits_bias,
         }
+
+
+def _has_fractions(x):
+    """Returns whether a tensor is seen to hold numbers that are no integers."""
+    values = tracing.known_values(x, wait=False)
+    return values is not None and bool((values != np.floor(values)).any())
 
 
 def _positions_layer(positions, max_length, dtype):
