@@ -284,7 +284,7 @@ class BeamSearch(Search):
             ranking=ranking,
             log_probs=gather(state.log_probs, parents) + added,
             parents=parents,
-            token=self.replace_stop_ids(token, tokens),
+            token=self.replace_stop_ids(token, tokens, state.prefix, index),
         )
 
     def _add_ended(

@@ -72,7 +72,8 @@ class ConstrainedBeamSearch(BeamSearch):
         )  # (B, W, M / W), and (B, W, M / W, K, A)
         missing = _count_missing(state.constraints, progress)
         ranking = state.ranking[..., None] + value
-        ends = self.replace_stop_ids(token, tokens) == tokens.end_id
+        ends = self.replace_stop_ids(token, tokens, state.prefix, index)
+        ends = ends == tokens.end_id
         left = ops.reshape(state.limits - index - 1, (-1, 1, 1))
         # A place is left for the end, and of all that is missing none at the end.
         possible = missing < ops.where(ends, 1, ops.maximum(left, 1))
@@ -91,7 +92,7 @@ class ConstrainedBeamSearch(BeamSearch):
             ranking=gather(ranking, chosen),
             log_probs=gather(state.log_probs, parents) + added,
             parents=parents,
-            token=self.replace_stop_ids(token, tokens),
+            token=self.replace_stop_ids(token, tokens, state.prefix, index),
             progress=gather(progress, chosen),
         )
 

@@ -10,6 +10,7 @@ Shapes: B sentences, W beams, V vocabulary, L capacity in generated tokens, P pr
 
 import collections.abc
 import dataclasses
+import functools
 from typing import Any, NamedTuple, Self
 
 import keras
@@ -127,11 +128,32 @@ class Search:
             )
         return model_log_probs, log_probs
 
-    def replace_stop_ids(self, token: Tensor, tokens: SpecialTokens) -> Tensor:
-        """Replaces the tokens that end a hypothesis by the end token."""
-        for stop_id in self.stop_ids:
-            token = ops.where(token == stop_id, tokens.end_id, token)
-        return token
+    def replace_stop_ids(
+        self, token: Tensor, tokens: SpecialTokens, prefix: Tensor, index: Tensor
+    ) -> Tensor:
+        """Replaces the tokens that end a hypothesis by the end token.
+
+        Those of a forced prefix end nothing.
+
+        Args:
+            token: Int32 tensor `(B, ...)`, tokens at position `index`.
+            tokens: The `SpecialTokens`.
+            prefix: Int32 tensor `(B, P)` of forced first tokens, padded.
+            index: The position, a scalar, or `(B,)` where each sentence has its own.
+
+        Returns:
+            Int32 tensor like `token`.
+        """
+        if not self.stop_ids:
+            return token
+        stops = [token == stop_id for stop_id in self.stop_ids]
+        stops = functools.reduce(ops.logical_or, stops)
+        if prefix.shape[1]:
+            forced = ops.sum(ops.cast(prefix != tokens.pad_id, "int32"), axis=1)
+            ones = [1] * (len(token.shape) - 1)
+            is_free = ops.reshape(index, (-1,)) >= forced
+            stops = ops.logical_and(stops, ops.reshape(is_free, (-1, *ones)))
+        return ops.where(stops, tokens.end_id, token)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -235,7 +257,8 @@ class Greedy(Search):
         scores = state.scores
         if self.scored:
             scores = scores + ops.where(frozen, 0.0, gather_log_probs(log_probs, token))
-        token = ops.where(frozen, tokens.pad_id, self.replace_stop_ids(token, tokens))
+        token = self.replace_stop_ids(token, tokens, state.prefix, index)
+        token = ops.where(frozen, tokens.pad_id, token)
         ended = ops.logical_or(frozen, token == tokens.end_id)
         at_limit = index + 1 >= state.limits
         state = state._replace(

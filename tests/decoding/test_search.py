@@ -440,3 +440,25 @@ def test_a_model_without_the_protocol_is_told_what_it_lacks():
 
 def test_a_seed_is_taken_modulo_what_32_bits_hold():
     assert decoding.Sample(seed=2**31 + 3).draw_seed() == 3
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        decoding.Greedy(stop_ids=(3, 7)),
+        decoding.BeamSearch(2, stop_ids=(3, 7)),
+    ],
+    ids=["greedy", "beam"],
+)
+def test_a_forced_token_ends_nothing(method):
+    table = says([8, 8, 8, 7, 8], [7, 8, 8, 8, 8], length=5)
+    step, state = scripted(table)
+
+    def step_of_beams(token_ids, state, index):
+        logits, state = step(token_ids, state, index)
+        return ops.repeat(logits, token_ids.shape[1], axis=1), state
+
+    prefix = [[4, 3, 5], [6, PAD, PAD]]
+    found = search((step_of_beams, state), 2, 5, method=method, prefix=prefix)
+    assert found.sequence(0) == [4, 3, 5]
+    assert found.sequence(1) == [6, 8, 8, 8, 8]
