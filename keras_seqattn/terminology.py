@@ -30,13 +30,13 @@ def _marks() -> str:
     follow emoji or Chinese characters, are left out here too.
     """
     left_out = re.compile(rf"[{UNSPACED}\ufe00-\ufe0f]")
-    found = [
+    found = {
         code
         for code in range(0x20000)  # past it are variation selectors alone
         if category(chr(code)) in ("Mn", "Mc") and not left_out.match(chr(code))
-    ]
-    first = [code for code in found if code - 1 not in found]
-    last = [code for code in found if code + 1 not in found]
+    }
+    first = sorted(code for code in found if code - 1 not in found)
+    last = sorted(code for code in found if code + 1 not in found)
     return "".join(f"{chr(x)}-{chr(y)}" for x, y in zip(first, last, strict=True))
 
 

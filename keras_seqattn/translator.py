@@ -31,7 +31,11 @@ from keras_seqattn.decoding.quality import (
 )
 from keras_seqattn.decoding.reranking import distinct_texts, minimum_bayes_risk
 from keras_seqattn.decoding.segmentations import SegmentationEnsemble, interleave
-from keras_seqattn.scheduling.generation import decode_lists, source_limit
+from keras_seqattn.scheduling.generation import (
+    decode_lists,
+    forced_prefixes,
+    source_limit,
+)
 from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.terminology import Terms, continuing_ids
 from keras_seqattn.text_model import TextModel, checked_lines, ranked_texts
@@ -592,14 +596,10 @@ class Translator(TextModel):
         export_translator(self, path, format, **options)
 
     def _prefix_ids(self, lines, prefix):
-        """Returns the ids that each translation is to begin with, or None.
-
-        A tokenizer with `prefix_ids`, such as a language's, puts them first by itself.
-        """
+        """Returns the ids that each translation is to begin with, or None."""
         if prefix is not None:
             return self._tokenize("prefix", prefix)
-        first = getattr(self.target_tokenizer, "prefix_ids", ())
-        return [list(first)] * len(lines) if first else None
+        return forced_prefixes(self.target_tokenizer, len(lines))
 
     def _tokenize_with_end(self, name, lines, first=0, **drawing):
         """Tokenizes lines as they are trained with, the end at the end of each."""

@@ -29,6 +29,7 @@ from keras_seqattn.decoding.processors import (
     FORBIDDEN,
     NO_CANDIDATE,
     best_of_all,
+    count_forced,
     gather,
     is_allowed,
     largest,
@@ -251,7 +252,8 @@ class BeamSearch(Search):
         Returns:
             The state after, and the beams that the new ones go on from.
         """
-        forced = _count_forced(state.prefix, tokens)
+        forced = count_forced(state.prefix, tokens.pad_id)
+        forced = ops.cast(forced, "float32")[:, None]
         if avoided is not None:
             choice_log_probs = choice_log_probs - avoided[:, None]
         candidates = self._candidates(state, log_probs, choice_log_probs, index, tokens)
@@ -407,12 +409,6 @@ class BeamSearch(Search):
             state.ended_scores,
             self.num_hypotheses,
         )
-
-
-def _count_forced(prefix: Tensor, tokens: SpecialTokens) -> Tensor:
-    """Counts the forced tokens of each sentence, float32 `(B, 1)`."""
-    real = ops.cast(prefix != tokens.pad_id, "float32")
-    return ops.sum(real, axis=1, keepdims=True)
 
 
 def _where_sentences(chosen: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from keras_seqattn.decoding.methods import Search
 from keras_seqattn.decoding.processors import (
     NO_CANDIDATE,
     best_of_all,
+    count_forced,
     gather,
     is_allowed,
     largest,
@@ -153,7 +154,7 @@ class ConstrainedBeamSearch(BeamSearch):
         after = ops.cast(after, "int32")
         progress = progress[:, :, None]
         lengths = state.constraints.lengths[:, None, None]
-        started = ops.sum(ops.cast(state.prefix != tokens.pad_id, "int32"), axis=1)
+        started = count_forced(state.prefix, tokens.pad_id)
         late = ops.reshape(index != started, (-1, 1, 1, 1, 1))
         late = ops.logical_and(late, state.constraints.is_first[:, None, None])
         after = ops.where(ops.logical_and(late, progress == 0), 0, after)

@@ -149,7 +149,7 @@ class Search:
         stops = [token == stop_id for stop_id in self.stop_ids]
         stops = functools.reduce(ops.logical_or, stops)
         if prefix.shape[1]:
-            forced = ops.sum(ops.cast(prefix != tokens.pad_id, "int32"), axis=1)
+            forced = processors.count_forced(prefix, tokens.pad_id)
             ones = [1] * (len(token.shape) - 1)
             is_free = ops.reshape(index, (-1,)) >= forced
             stops = ops.logical_and(stops, ops.reshape(is_free, (-1, *ones)))

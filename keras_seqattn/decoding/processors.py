@@ -56,6 +56,11 @@ def is_allowed(log_probs: Tensor) -> Tensor:
     return log_probs > FORBIDDEN / 2
 
 
+def count_forced(prefix: Tensor, pad_id: int) -> Tensor:
+    """Counts the tokens of each row of `prefix` `(B, P)`, int32 `(B,)`."""
+    return ops.sum(ops.cast(prefix != pad_id, "int32"), axis=1)
+
+
 def force(log_probs: Tensor, prefix: Tensor, index: Tensor, pad_id: int) -> Tensor:
     """Returns log-probabilities `(B, W, V)` in which a given token is certain.
 

@@ -225,6 +225,15 @@ def decode(
     return _hypotheses(sentences, options, token_ids[order], scores[order])
 
 
+def forced_prefixes(tokenizer: Any, count: int) -> list[list[int]] | None:
+    """Returns the forced first tokens of each of `count` translations, or None.
+
+    A tokenizer with `prefix_ids`, such as a language's, puts them first by itself.
+    """
+    first = getattr(tokenizer, "prefix_ids", ())
+    return [list(first)] * count if first else None
+
+
 def decode_lists(
     model: Any,
     lists: Sequence[Sequence[int]],

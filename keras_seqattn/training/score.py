@@ -7,7 +7,11 @@ import keras
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Lines, TokenizerLike
 from keras_seqattn.decoding.methods import Search, checked_search, without_scores
-from keras_seqattn.scheduling.generation import decode_lists, source_limit
+from keras_seqattn.scheduling.generation import (
+    decode_lists,
+    forced_prefixes,
+    source_limit,
+)
 
 
 class TranslationScore(keras.callbacks.Callback):
@@ -142,8 +146,7 @@ class TranslationScore(keras.callbacks.Callback):
             for ids in self.source_tokenizer.tokenize(self.sources)
         ]
         filled = [i for i, line in enumerate(self.sources) if line.strip()]
-        first = getattr(self.target_tokenizer, "prefix_ids", ())
-        forced = [list(first)] * len(token_ids) if first else None
+        forced = forced_prefixes(self.target_tokenizer, len(token_ids))
         search, texts = without_scores(self.search), {}
         for batch, found in decode_lists(
             model, token_ids, search, filled, prefixes=forced

@@ -226,7 +226,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
 
     def __init__(self, *args: Any, plan: halving.Plan, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._plan, self._refused = plan, 0
+        self._plan = plan
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Returns the values of the next trial: new ones, or those of one to go on."""
@@ -247,12 +247,10 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
 
     def _draw_within_budget(self, leader, known, drawn):
         """Returns new values within the budget; None where the space is exhausted."""
-        self._refused = 0
-        for _ in range(MOST_REJECTED):
-            values = self._draw(leader, known, drawn)
+        for refused in range(MOST_REJECTED):
+            values = self._draw(leader, known, drawn, refused)
             if values is None or self._admits(values):
                 return values
-            self._refused += 1
         return None
 
     def _known(self):
@@ -273,13 +271,13 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         values = [trial.hyperparameters.values for trial in self.trials.values()]
         return known, sum("tuner/trial_id" not in each for each in values)
 
-    def _draw(self, leader, known, drawn):
+    def _draw(self, leader, known, drawn, refused):
         """Returns the center's values first, then others near the leader's.
 
         None where nothing that was not tried is found.
         """
         center = {} if leader is None else own_values(leader.values)
-        failures = self._refused
+        failures = refused
         if leader is not None:
             failures += sum(int(r.trial_id) > int(leader.trial_id) for r in known)
         elif not drawn + failures:
