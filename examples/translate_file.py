@@ -188,7 +188,9 @@ def words(tokenizer, line, count):
     (ids,) = tokenizer.tokenize([line])
     ids = ids[: count - 1]  # The line may have been cut; the end is in no word.
     begun = tokenizer.detokenize([ids[: end + 1] for end in range(len(ids))])
-    places = [len(text.split()) - 1 for text in begun]
+    # Words that the tokenizer puts before the line, as T5's does, are not its own.
+    first = len(getattr(tokenizer, "text_prefix", "").split())
+    places = [max(-1, len(text.split()) - 1 - first) for text in begun]
     return [*places, *[-1] * (count - len(places))]
 
 

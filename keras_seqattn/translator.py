@@ -22,7 +22,7 @@ from keras_seqattn.annotations import (
 from keras_seqattn.decoding.beam import with_beams, with_hypotheses
 from keras_seqattn.decoding.constrained import with_constraints
 from keras_seqattn.decoding.methods import Search, checked_search, without_scores
-from keras_seqattn.decoding.protocol import default_max_length
+from keras_seqattn.decoding.protocol import default_max_length, length_limit
 from keras_seqattn.decoding.quality import (
     CorpusMetric,
     Utility,
@@ -148,7 +148,7 @@ class Translator(TextModel):
             "max_source_length",
             max_source_length,
             2,
-            getattr(model, "max_length", None),
+            length_limit(model),
             optional=True,
         ) or source_limit(model)
         for side in ("source", "target"):
@@ -530,7 +530,7 @@ class Translator(TextModel):
                 self.model, inputs, without_scores(self.search), prefix=forced
             )
             # The model reads the start token too, within its limit.
-            limit = getattr(self.model, "max_length", None)
+            limit = length_limit(self.model)
             target_ids = found.sequence(0)[: None if limit is None else limit - 1]
         else:
             (target_ids,) = self._tokenize("target", _checked_lines("target", [target]))
@@ -614,7 +614,7 @@ class Translator(TextModel):
         `tokenize` draws segmentations by.
         """
         limit = self.max_source_length
-        own_limit = getattr(self.model, "max_length", None)
+        own_limit = length_limit(self.model)
         is_source = name in ("lines", "sources", "source")
         tokenizer = self.source_tokenizer if is_source else self.target_tokenizer
         what = f"max_source_length={limit}"

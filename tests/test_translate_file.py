@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import keras_seqattn as ks
+from keras_seqattn.translator import AttentionWeights
 from tests.small import translation_model
 
 pytestmark = pytest.mark.backends("torch")
@@ -286,7 +287,7 @@ class Looking:
 
     def attention(self, source, target):
         weights = np.eye(len(target.encode()) + 1, len(source.encode()) + 1)
-        return ks.translator.AttentionWeights(None, None, weights[None, None])
+        return AttentionWeights(None, None, weights[None, None])
 
 
 @pytest.mark.parametrize(
@@ -301,6 +302,24 @@ class Looking:
 )
 def test_words_are_aligned_by_their_tokens(example, source, target, links):
     assert example.alignment(Looking(), source, target) == links
+
+
+def test_words_before_a_line_are_not_its_own(example):
+    class Prefixed(ks.text.ByteTokenizer):
+        text_prefix = "say so: "
+
+        def tokenize(self, lines, **options):
+            return super().tokenize([self.text_prefix + x for x in lines], **options)
+
+    class LookingPast(Looking):
+        source_tokenizer = Prefixed()
+
+        def attention(self, source, target):
+            first = len(Prefixed.text_prefix)
+            shape = len(target) + 1, first + len(source) + 1
+            return AttentionWeights(None, None, np.eye(*shape, first)[None, None])
+
+    assert example.alignment(LookingPast(), "a bc defg", "ab cdefg") == "0-0 2-1"
 
 
 @pytest.mark.parametrize("n_best", [(), ("--n-best", "2")])

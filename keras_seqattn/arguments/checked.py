@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_seqattn.arguments.errors import known, names_of, refuse
 from keras_seqattn.arguments.objects import tensor
-from keras_seqattn.arguments.scalars import index
+from keras_seqattn.arguments.scalars import index, may_be
 
 # Arguments of calls that are not tensors, by their kind.
 FLAGS = ("return_attention_scores", "use_causal_mask", "reverse", "training")
@@ -108,8 +108,7 @@ def _check_fits(name, mask, sizes, ranks, layout):
     wanted = sizes if len(shape) > 2 or len(ranks) == 1 else sizes[-len(shape) :]
     have = (shape[0], *shape[-2:]) if len(shape) > 2 else shape
     fits = len(shape) in ranks and all(
-        not (isinstance(one, int) and isinstance(other, int)) or one in (1, other)
-        for one, other in zip(have, wanted, strict=True)
+        may_be(one, 1, other) for one, other in zip(have, wanted, strict=True)
     )
     if not fits:
         raise ValueError(

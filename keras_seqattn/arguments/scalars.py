@@ -129,3 +129,12 @@ def seed(name: str, value: Any) -> Any:
     if isinstance(value, keras.random.SeedGenerator):
         return value
     return integer(name, value, optional=True)
+
+
+def may_be(size: Any, *wanted: Any) -> bool:
+    """Returns whether a size is one of those wanted, or one of them is not known.
+
+    Not known is None, or a tensor.
+    """
+    are_known = all(isinstance(each, int) for each in (size, *wanted))
+    return not are_known or size in wanted

@@ -280,6 +280,12 @@ class BeamSearch(Search):
         # The beams may end in (1 + len(stop_ids)) W ways, so that W more do not end.
         count = min(2 + len(self.stop_ids), vocabulary_size) * self.width
         ranking, indices = best_of_all(ranking, count)  # (B, C)
+        # Where all is forbidden nothing is left but to end the best beam.
+        is_stuck = ops.logical_not(is_allowed(ranking[:, :1]))
+        ends = ops.logical_and(is_stuck, ops.arange(count) == 0)
+        last = state.ranking[:, :1] + log_probs[:, 0, tokens.end_id, None]
+        ranking = ops.where(ends, last, ranking)
+        indices = ops.where(ends, tokens.end_id, indices)
         parents, token = indices // vocabulary_size, indices % vocabulary_size
         added = gather(ops.reshape(log_probs, (batch_size, -1)), indices)
         return Candidates(

@@ -14,7 +14,12 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import DecodingModel, State, Tensor, TokenIds
 from keras_seqattn.decoding.ids import checked_model
 from keras_seqattn.decoding.processors import log_softmax
-from keras_seqattn.decoding.protocol import abilities, max_new_tokens, state_options
+from keras_seqattn.decoding.protocol import (
+    abilities,
+    length_limit,
+    max_new_tokens,
+    state_options,
+)
 
 # What must be the same in all models that have it.
 SHARED = (
@@ -84,7 +89,7 @@ class Ensemble(keras.Model):
             _check_equal(models, name)
             if all(hasattr(model, name) for model in models):
                 setattr(self, name, getattr(models[0], name))
-        limits = [getattr(model, "max_length", None) for model in models]
+        limits = [length_limit(model) for model in models]
         self.max_length = min((x for x in limits if x is not None), default=None)
         self.built = True  # It has no weights of its own.
 

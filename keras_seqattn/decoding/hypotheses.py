@@ -3,6 +3,7 @@
 Shapes: B sentences, N hypotheses, L generated length, V vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -57,15 +58,17 @@ class Hypotheses(NamedTuple):
             sentence: Number of the sentence in [0, B).
 
         Returns:
-            A list of pairs: a list of token ids, and the score.
+            A list of pairs: a list of token ids, and the score; where nothing was
+            found, one that is empty, of score -inf.
         """
         arguments.integer("sentence", sentence, 0, len(self.token_ids) - 1)
         scores = self.scores[sentence].tolist()
-        return [
+        found = [
             (self.sequence(sentence, rank), score)
             for rank, score in enumerate(scores)
             if score != -np.inf
         ]
+        return found or [([], -math.inf)]
 
 
 class SpecialTokens(NamedTuple):

@@ -38,6 +38,11 @@ def abilities(model: DecodingModel) -> frozenset[str]:
     return frozenset(name for name in has if has[name])
 
 
+def length_limit(model: DecodingModel) -> int | None:
+    """Returns a model's `max_length`, None where it has none."""
+    return getattr(model, "max_length", None)
+
+
 def max_new_tokens(model: DecodingModel, source_length: int) -> int | None:
     """Returns how many tokens a model can generate; None for no limit.
 
@@ -45,7 +50,7 @@ def max_new_tokens(model: DecodingModel, source_length: int) -> int | None:
     """
     if hasattr(model, "most_generated"):
         return model.most_generated(source_length)
-    return getattr(model, "max_length", None)
+    return length_limit(model)
 
 
 def default_max_length(source_length: int) -> int:

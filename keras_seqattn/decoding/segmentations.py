@@ -11,7 +11,11 @@ from collections.abc import Sequence
 from keras_seqattn.annotations import DecodingModel, Tensor
 from keras_seqattn.decoding.ensemble import Ensemble
 from keras_seqattn.decoding.hypotheses import pad_lists
-from keras_seqattn.decoding.protocol import default_max_length, max_new_tokens
+from keras_seqattn.decoding.protocol import (
+    default_max_length,
+    length_limit,
+    max_new_tokens,
+)
 
 
 class SegmentationEnsemble(Ensemble):
@@ -19,7 +23,7 @@ class SegmentationEnsemble(Ensemble):
 
     def __init__(self, model: DecodingModel, count: int) -> None:
         super().__init__([model] * count)
-        limit = getattr(model, "max_length", None)
+        limit = length_limit(model)
         self.max_length = None if limit is None else count * limit
 
     @property

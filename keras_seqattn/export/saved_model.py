@@ -16,7 +16,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.decoding import Greedy, loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens
-from keras_seqattn.decoding.protocol import default_max_length
+from keras_seqattn.decoding.protocol import default_max_length, length_limit
 from keras_seqattn.scheduling.static import Sentences, begin_search
 from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
 
@@ -73,7 +73,7 @@ def prepare(
     jit_compile = arguments.boolean("jit_compile", jit_compile)
     model = translator.model
     arguments.integer(
-        "max_length", max_length, least=2, most=_limit_of(model), optional=True
+        "max_length", max_length, least=2, most=length_limit(model), optional=True
     )
     backend = keras.backend.backend()
     if backend != "tensorflow":
@@ -184,7 +184,7 @@ class _Graphs:
         real, rows = rows >= 0, tf.maximum(rows, 0)
         lengths = tf.gather(lengths, rows)
         source_ids = tf.gather(source_ids, rows)
-        most = _limit_of(self.model) or tf.int32.max
+        most = length_limit(self.model) or tf.int32.max
         limits = tf.minimum(default_max_length(lengths), most)
         limits = tf.where(real, limits, 0)
         seeds = tf.gather(numbers, rows) * 2654435761 + seed
@@ -215,7 +215,7 @@ class _Graphs:
         model, search = self.model, self.search
         tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
         default = default_max_length(source_ids.shape[1])
-        capacity = int(min(default, _limit_of(model) or np.inf))
+        capacity = int(min(default, length_limit(model) or np.inf))
         prefix = ops.zeros((source_ids.shape[0], 0), "int32")
         sentences = Sentences(source_ids, limits, seeds, prefix)
         state = begin_search(model, search, tokens, sentences, capacity, capacity)
@@ -244,8 +244,3 @@ def _detokenize(tokenizer, ids):
 
     model = base64.b64decode(tokenizer.get_config()["model"])
     return tensorflow_text.SentencepieceTokenizer(model).detokenize(ids)
-
-
-def _limit_of(model):
-    """Returns the model's `max_length`, which a model need not have."""
-    return getattr(model, "max_length", None)

@@ -47,6 +47,7 @@ from keras_seqattn.decoding.protocol import (
     abilities,
     check_model,
     default_max_length,
+    length_limit,
     max_new_tokens,
     state_options,
 )
@@ -432,7 +433,7 @@ def _token_limit(model: Any, source_length: int, max_length: int | None = None) 
 
 def source_limit(model: Any) -> int:
     """Returns the most tokens that a line of text is read to, its end included."""
-    return getattr(model, "max_length", None) or MOST_TOKENS
+    return length_limit(model) or MOST_TOKENS
 
 
 def _supports_late_start(model: Any) -> bool:
@@ -450,7 +451,7 @@ def _check_coverage(model: Any, search: Search) -> None:
 
 
 def _check_source_length(model: Any, length: int) -> None:
-    max_length = getattr(model, "max_length", None)
+    max_length = length_limit(model)
     if max_length is not None and length > max_length:
         raise ValueError(
             f"`source_ids` must be no longer than {max_length}, the model's "

@@ -28,7 +28,7 @@ from keras_seqattn.decoding.beam_state import BeamState
 from keras_seqattn.decoding.constraints import Constraints
 from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens
 from keras_seqattn.decoding.methods import GreedyState, Search
-from keras_seqattn.decoding.protocol import state_options
+from keras_seqattn.decoding.protocol import length_limit, state_options
 from keras_seqattn.scheduling.programs import compiled
 from keras_seqattn.scheduling.threads import in_threads
 
@@ -269,7 +269,7 @@ def padded_length(model: Any, length: int, continuous: bool = False) -> int:
         power *= 2
     if continuous and SHORTEST < power and length <= power * 3 // 4:
         power = power * 3 // 4
-    return max(length, min(power, getattr(model, "max_length", None) or power))
+    return max(length, min(power, length_limit(model) or power))
 
 
 def pad_to_length(token_ids: np.ndarray, length: int, pad_id: int) -> np.ndarray:

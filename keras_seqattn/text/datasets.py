@@ -52,13 +52,15 @@ class EpochDataset(keras.utils.PyDataset):
         self._epochs, self._arrange = epochs, arrange
         self._number, self._first, self._now = 0, 0, None
 
-    def pass_over(self, epochs: int, batches: int = 0) -> None:
+    def pass_over(self, epochs: int, batches: int = 0) -> int:
         """Passes over epochs, and over batches of the one that is then the next.
 
-        `training.Resume` calls it. Skipped batches are not made: in place of each
-        comes the first one after them.
+        `training.Resume` calls it. A negative number of epochs goes back. Skipped
+        batches are not made: in place of each comes the first one after them. Returns
+        the number of the epoch that is then the next.
         """
         self._number, self._first, self._now = self._number + epochs, batches, None
+        return self._number
 
     def __len__(self) -> int:
         """Returns the number of batches in each epoch."""

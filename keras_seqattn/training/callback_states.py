@@ -44,14 +44,17 @@ class CallbackStates:
         ]
 
     def restore(self, saved: list[Any]) -> None:
-        """Puts what `changed` listed into the callbacks of the same classes."""
-        waiting = list(self.kept)
+        """Puts what `changed` listed into the callbacks of the same classes.
+
+        What else may have changed is as it was when this was made.
+        """
+        waiting = list(zip(self.kept, self._begun, strict=True))
         for name, state in saved:
             # A callback that is gone needs no state; a new one starts from its own.
-            for callback in waiting:
+            for number, (callback, begun) in enumerate(waiting):
                 if type(callback).__name__ == name:
-                    vars(callback).update(state)
-                    waiting.remove(callback)
+                    vars(callback).update(copy.deepcopy({**begun, **state}))
+                    del waiting[number]
                     break
 
     def _warn(self):

@@ -83,14 +83,17 @@ class Resume(keras.callbacks.Callback):
         data: What `fit` is given as `x`, if each pass over it has a different order, as
             with `text.translation_batches`. If it has a method
             `pass_over(epochs, batches)`, as those batches have, no batch that was
-            trained on is made again. Otherwise one pass is begun, and left, for each
-            epoch that has ended, so that a resumed epoch gets its own order. None: each
-            pass is the same, or drawn from the random numbers named above.
+            trained on is made again, and the same object may be fit again in a process
+            if that method returns how many passes have begun. Otherwise one pass is
+            begun, and left, for each epoch that has ended, so that a resumed epoch gets
+            its own order. None: each pass is the same, or drawn from the random numbers
+            named above.
         callbacks: List of those callbacks before this one in the same `fit` whose state
             is kept; a warning names any other whose state changes. None: all.
         every: Number of batches after which to save within an epoch too, or None. A
             resumed epoch skips the batches that it has trained on; its training metrics
-            are those of the rest.
+            are those of the rest. Other callbacks are told of skipped batches, with
+            empty logs, and have their state of the save after them.
         files: Paths of files that callbacks of the same `fit` append to, apart from
             those of `CSVLogger`.
 
@@ -261,6 +264,7 @@ class Resume(keras.callbacks.Callback):
         """Brings back what was saved, if anything was."""
         self._states = CallbackStates(*self._parts)
         self._skipped, self._records = 0, []
+        self._passes_before = self._count_passes()
         if self._saved is not None:
             self._restore(self.model, self._saved)
             self._saved = None
@@ -282,11 +286,20 @@ class Resume(keras.callbacks.Callback):
                 variable.assign(value)
         self._states.restore(saved["callbacks"])
         self._seed, self._records = saved["seed"], saved["records"]
-        self._skipped = saved["batch"]
+        # Those saved before this was kept are taken for runs of another process.
+        self._passes_before = saved.get("passes_before", self._passes_before)
+        self._skipped, self._restored = saved["batch"], saved["callbacks"]
+
+    def _count_passes(self):
+        """Returns how many passes over the data have begun, 0 if they do not tell."""
+        can_tell = hasattr(self.data, "pass_over")
+        return (self.data.pass_over(0) or 0) if can_tell else 0
 
     def _begin_passes(self, number, batch):
         if hasattr(self.data, "pass_over"):
-            return self.data.pass_over(number, batch)
+            # In one process an earlier `fit` may have passed over the same data.
+            begun = self._count_passes() - self._passes_before
+            return self.data.pass_over(number - begun, batch)
         for _ in range(number if self.data is not None else 0):
             if isinstance(self.data, keras.utils.PyDataset):  # shuffles at these
                 self.data.on_epoch_begin()
@@ -301,7 +314,6 @@ class Resume(keras.callbacks.Callback):
         self._start_random_numbers(0)
         if self._skipped:
             self._skip_batches(self.model, self._skipped)
-            self._skipped = 0
 
     def _start_random_numbers(self, batch):
         place = np.random.SeedSequence((self._seed, self._epoch, batch))
@@ -333,6 +345,9 @@ class Resume(keras.callbacks.Callback):
     ) -> None:
         """Saves when `every` batches have passed since the last save."""
         batch += 1
+        if self._skipped and batch >= self._skipped:
+            self._skipped = 0
+            self._states.restore(self._restored)
         steps = self.params["steps"]
         # The save of the epoch's end stands in for that of the last batch.
         if batch - self._saved_batch >= self.every and (not steps or batch < steps):
@@ -342,6 +357,7 @@ class Resume(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves."""
+        self._skipped = 0
         self._records.append([epoch, dict(logs or {})])
         self._save(epoch + 1, 0)
 
@@ -359,6 +375,7 @@ class Resume(keras.callbacks.Callback):
                 "seed": self._seed,
                 "epoch": epoch,
                 "batch": batch,
+                "passes_before": self._passes_before,
                 "stopped": bool(model.stop_training),
                 "records": self._records,
                 "values": values,

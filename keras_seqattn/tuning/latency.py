@@ -8,6 +8,7 @@ import numpy as np
 from keras_seqattn import arguments
 from keras_seqattn.annotations import DecodingModel
 from keras_seqattn.decoding import Greedy, generate
+from keras_seqattn.decoding.protocol import length_limit
 
 REPETITIONS = 5
 
@@ -39,7 +40,7 @@ def decode_latency(
     arguments.offers("model", model, ("encode", "step", "end_id"), wanted)
     arguments.positive_integer("source_length", source_length)
     arguments.positive_integer("target_length", target_length)
-    longest = model.max_length or max(source_length, target_length)
+    longest = length_limit(model) or max(source_length, target_length)
     source_length, target_length = (
         min(length, longest) for length in (source_length, target_length)
     )

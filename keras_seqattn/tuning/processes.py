@@ -103,7 +103,7 @@ def run(settings: Settings) -> None:
 def _supervise(group, directory, names):
     """Waits for the workers to end, and starts again those that died."""
     deaths, early_deaths = collections.Counter(), collections.Counter()
-    running, ended = set(names), False
+    running, begun, ended = set(names), set(), False
     while running:
         time.sleep(CHECK_SECONDS)
         chief = group.status("chief")
@@ -111,12 +111,15 @@ def _supervise(group, directory, names):
             raise RuntimeError(f"The chief died with status {chief}; run it again.")
         for name in sorted(running):
             status, file = group.status(name), _heartbeat_file(directory, name)
+            if file.exists():
+                begun.add(name)
             if status is None:
                 continue
             if status == FATAL:
                 raise RuntimeError("The study cannot go on: a worker has said why.")
             deaths[name] += status != 0
-            early_deaths[name] += not file.exists()
+            early_deaths[name] += name not in begun
+            begun.discard(name)
             file.unlink(missing_ok=True)
             too_many = deaths[name] > MOST_DEATHS
             too_many = too_many or early_deaths[name] > MOST_EARLY_DEATHS

@@ -126,6 +126,34 @@ def test_where_all_is_forbidden_nothing_is_said(method):
     np.testing.assert_allclose(found.scores[:, 0], log_softmax(table)[:, 0, END])
 
 
+@pytest.mark.parametrize("options", [{}, {"num_hypotheses": 2}, {"num_groups": 2}])
+def test_where_all_is_forbidden_beams_end(options, rng):
+    table = rng.normal(size=(2, V, V)).astype("float32")
+    method = decoding.BeamSearch(banned_ids=range(V), length_penalty=0.0, **options)
+    found = search(chained(table, width=4), 2, 3, method=method)
+    scores = log_softmax(table)[:, START, END]
+    for row in range(2):
+        assert [ids for ids, _ in found.ranked(row)] == [[]]
+    np.testing.assert_allclose(found.scores[:, 0], scores, rtol=1e-5)
+
+
+def test_beams_end_where_nothing_more_may_be_said(rng):
+    """Two words, each once, and no end before the fourth token."""
+    table = rng.normal(size=(1, V, V)).astype("float32")
+    method = decoding.BeamSearch(
+        banned_ids=(3, 6, 7, 8), no_repeat_ngram=1, min_length=4, length_penalty=0.0
+    )
+    found = search(chained(table, width=4), 1, 4, method=method)
+    said = log_softmax(table)[0]
+    scores = {
+        words: said[START, words[0]] + said[words] + said[words[1], END]
+        for words in ((4, 5), (5, 4))
+    }
+    best = max(scores, key=scores.get)
+    assert found.sequence(0) == list(best)
+    np.testing.assert_allclose(found.scores, [[scores[best]]], rtol=1e-5)
+
+
 def test_what_is_banned_is_not_drawn_at_any_temperature():
     banned = (END, 4, 5, 6, 7)
     method = decoding.Sample(banned_ids=banned, seed=1, temperature=1e9)

@@ -82,9 +82,9 @@ def assert_same(left, right):
         np.testing.assert_array_equal(x, y)
 
 
-def fit(directory, *others, epochs=EPOCHS, every=None, interrupt=None):
+def fit(directory, *others, epochs=EPOCHS, every=None, interrupt=None, data=None):
     """Trains as a script would: all anew, but for what is in the directory."""
-    model, data = make_model(), batches()
+    model, data = make_model(), data or batches()
     callbacks = [*others, Resume(directory, data, every=every)]
     if interrupt:
         callbacks.append(interrupt)
@@ -183,6 +183,47 @@ def test_a_finished_training_trains_no_more_and_goes_on_with_more_epochs(tmp_pat
     # Nothing of it is left in the model: another `fit` starts at its own beginning.
     x = {name: np.ones((1, 2), "int32") for name in ("source_ids", "target_ids")}
     assert model.fit(x, x["target_ids"], verbose=0).epoch == [0]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("every", [None, 2])
+def test_the_same_batches_may_be_fit_again_in_a_process(every, tmp_path):
+    """A notebook makes them once, and runs the cell of `fit` as often as it likes."""
+    whole, _ = fit(tmp_path / "whole", every=every)
+    data = batches()
+    fit(tmp_path / "cut", epochs=1, every=every, data=data)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "cut", every=every, interrupt=Interrupt(1, 2), data=data)
+    model, _ = fit(tmp_path / "cut", every=every, data=data)
+    assert_same(state(model), state(whole))
+    # Another run begins where the data stand, as it would without this one.
+    fit(tmp_path / "other", epochs=1, every=every, data=data)
+
+
+class Counter(keras.callbacks.Callback):
+    """Counts and lists the batches that it is told of."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches, self.seen, self.begun = 0, [], 0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.begun += 1
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+        self.seen.append(batch)
+
+
+def test_callbacks_count_a_batch_once(tmp_path):
+    whole, cut, resumed = Counter(), Counter(), Counter()
+    fit(tmp_path / "whole", whole, every=2)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "cut", cut, every=2, interrupt=Interrupt(1, 4))
+    fit(tmp_path / "cut", resumed, every=2)
+    assert len(batches()) * EPOCHS == whole.batches
+    for name in ("batches", "seen", "begun"):
+        assert getattr(resumed, name) == getattr(whole, name)
 
 
 @pytest.mark.backends("torch")

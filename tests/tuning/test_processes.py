@@ -81,6 +81,39 @@ def test_one_that_said_goodbye_is_not_waited_for(oracle, tmp_path):
     assert oracle.workers == set()
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_worker_that_worked_is_started_again_more_often(
+    has_begun, monkeypatch, tmp_path
+):
+    """One that an error ends has taken its heartbeat's file with it."""
+    monkeypatch.setattr(processes, "CHECK_SECONDS", 0.0)
+    file = processes._heartbeat_file(tmp_path, "worker0")
+    file.parent.mkdir()
+
+    class Group:
+        starts, looks = 1, 0
+
+        def status(self, name):
+            if name == "chief":
+                return None
+            self.looks += 1
+            if self.looks % 2:
+                if has_begun:
+                    file.touch()
+                return None
+            file.unlink(missing_ok=True)
+            return 1
+
+        def start(self, name):
+            self.starts += 1
+
+    group = Group()
+    with pytest.raises(RuntimeError, match="All workers died"):
+        processes._supervise(group, tmp_path, ["worker0"])
+    most = processes.MOST_DEATHS if has_begun else processes.MOST_EARLY_DEATHS
+    assert group.starts == most + 1
+
+
 @pytest.mark.parametrize(
     ("cores", "count", "shares"),
     [

@@ -60,7 +60,7 @@ def checked_bias(
         return _checked_distances(bias, *sizes[1:])
     shape = tuple(np.shape(arguments.tensor("bias", bias)))
     fits = 0 < len(shape) <= 4 and all(
-        _may_be(have, 1, want)
+        arguments.may_be(have, 1, want)
         for have, want in zip(reversed(shape), reversed(sizes), strict=False)
     )
     if not fits:
@@ -77,8 +77,12 @@ def _checked_distances(bias, heads, target, source):
     sizes = heads, target, source
     are_known = isinstance(target, int) and isinstance(source, int)
     columns = max(0, target + source - 1) if are_known else None
-    fits = len(shape) == 2 and _may_be(shape[0], 1, heads)
-    fits = fits and _may_be(shape[1], columns) and _may_be(bias.target_length, target)
+    fits = (
+        len(shape) == 2
+        and arguments.may_be(shape[0], 1, heads)
+        and arguments.may_be(shape[1], columns)
+        and arguments.may_be(bias.target_length, target)
+    )
     if not fits:
         raise ValueError(
             "`bias` must be a `DistanceBias` of values (heads or 1, target + source - "
@@ -87,12 +91,6 @@ def _checked_distances(bias, heads, target, source):
             f"bias.target_length={bias.target_length!r}."
         )
     return bias
-
-
-def _may_be(size, *wanted):
-    """Returns whether a size is one of those wanted, or one of them is not known."""
-    are_known = all(isinstance(each, int) for each in (size, *wanted))
-    return not are_known or size in wanted
 
 
 def of_pairs(bias: DistanceBias | Tensor | None) -> Tensor | None:

@@ -246,7 +246,7 @@ def _rank_4_mask(mask, full):
     for _ in range(4 - len(shape)):
         mask = ops.expand_dims(mask, -3 if len(mask.shape) > 1 else 0)
     fits = len(shape) in (2, 3, 4) and all(
-        not (isinstance(have, int) and isinstance(want, int)) or have in (1, want)
+        arguments.may_be(have, 1, want)
         for have, want in zip(mask.shape, full, strict=True)
     )
     if not fits:
@@ -274,8 +274,7 @@ def checked_mask(name: str, mask: Tensor | None, length: int | None) -> Tensor |
     if mask is None:
         return None
     check_tensor(name, mask, "(batch, length)")
-    sizes = (mask.shape[1], length)
-    if all(isinstance(size, int) for size in sizes) and sizes[0] not in (1, length):
+    if not arguments.may_be(mask.shape[1], 1, length):
         raise ValueError(
             f"`{name}` must be (batch, length) of {length} positions. "
             f"Received: {name}.shape={tuple(mask.shape)}."
