@@ -13,8 +13,8 @@ import keras_seqattn as ks
 from tests.cases import CASES, HEADS, IDS, X
 from tests.small import translation_model
 
-ROOMS = ("layers", "models", "decoding", "training", "text", "tuning", "plotting")
-ROOMS += ("audit", "export")
+PARTS = ("layers", "models", "decoding", "training", "text", "tuning", "plotting")
+PARTS += ("audit", "export")
 FORMATS = ("saved_model", "ctranslate2", "onnx")
 # Classes that hold a result, which the library makes and its users read.
 MADE_BY_US = {
@@ -157,9 +157,9 @@ def protocol():
 def named():
     """Maps the name of every public class and function to itself."""
     found = {
-        f"{room}.{name}": getattr(getattr(ks, room), name)
-        for room in ROOMS
-        for name in getattr(ks, room).__all__
+        f"{part}.{name}": getattr(getattr(ks, part), name)
+        for part in PARTS
+        for name in getattr(ks, part).__all__
     }
     found["Translator"] = ks.Translator
     found["TextGenerator"] = ks.TextGenerator

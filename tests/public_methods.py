@@ -65,10 +65,10 @@ def derived():
     for name, cls in named().items():
         if not inspect.isclass(cls):
             continue
-        rooms = {base: base.__module__.partition(".")[0] for base in cls.__mro__}
-        of_keras = {x for base in rooms if rooms[base] in KERAS for x in vars(base)}
+        homes = {base: base.__module__.partition(".")[0] for base in cls.__mro__}
+        of_keras = {x for base in homes if homes[base] in KERAS for x in vars(base)}
         of_keras |= {"get_config", "from_config"}  # which Keras calls of any class
-        ours = [base for base in rooms if rooms[base] == OURS]
+        ours = [base for base in homes if homes[base] == OURS]
         for method in {x: None for base in ours for x in vars(base)}:
             private = method.startswith("_") and method != "__call__"
             value = inspect.getattr_static(cls, method)

@@ -16,11 +16,11 @@ from tests.cases import CASES, RESULTS
 from tests.layers.weights import randomize
 from tests.pairs import each_variant, named
 
-ROOMS = ("layers", "models", "decoding", "training", "text")
+PARTS = ("layers", "models", "decoding", "training", "text")
 PUBLIC = {
-    f"{room}.{name}": getattr(getattr(keras_seqattn, room), name)
-    for room in ROOMS
-    for name in getattr(keras_seqattn, room).__all__
+    f"{part}.{name}": getattr(getattr(keras_seqattn, part), name)
+    for part in PARTS
+    for name in getattr(keras_seqattn, part).__all__
 }
 CLASSES = {name for name, value in PUBLIC.items() if inspect.isclass(value)}
 EXAMPLES = {

@@ -1,6 +1,6 @@
-"""The house's import table, read from the source, and what an import brings in.
+"""What each part may import, read from the source, and what an import brings in.
 
-A room that is not in the table may not exist: a change of the house is a visible line
+A part that is not in the table may not exist: a change of this order is a visible line
 here.
 """
 
@@ -18,9 +18,9 @@ import keras_seqattn
 ROOT = pathlib.Path(keras_seqattn.__file__).parent
 PACKAGE = ROOT.name
 
-# Which other rooms each room may import, beside `arguments` and `annotations`. Modules
-# of one room import each other one way too: no import leads back to where it came from.
-ROOMS = {
+# Which other parts each part may import, beside `arguments` and `annotations`. Modules
+# of one part import each other one way too: no import leads back to where it came from.
+PARTS = {
     "": {"layers", "models", "decoding", "training", "version"},
     "version": set(),
     "arguments": set(),
@@ -54,10 +54,10 @@ ROOMS = {
     "tuning": {"decoding", "files", "models", "recipes", "training"},
     "audit": {"backend"},
 }
-# What the `__init__` of a room shows of rooms above the room's own modules.
+# What the `__init__` of a part shows of parts above the part's own modules.
 SHOWN = {"decoding": {"scheduling"}}
 # What a module may import of ours inside a function only.
-ROOMS_LATE = {
+PARTS_LATE = {
     "convert.translators": {"text"},
     "terminology": {"text"},
     "translator": {"export"},
@@ -151,19 +151,19 @@ def ours(path, late=None):
             yield name.removeprefix(PACKAGE).removeprefix(".")
 
 
-def test_every_room_has_its_line_and_every_line_its_room():
-    assert {name.partition(".")[0] for name in modules()} == set(ROOMS)
-    assert set(ROOMS_LATE) | set(THEIRS) | set(THEIRS_LATE) <= set(modules())
+def test_every_part_has_its_line_and_every_line_its_part():
+    assert {name.partition(".")[0] for name in modules()} == set(PARTS)
+    assert set(PARTS_LATE) | set(THEIRS) | set(THEIRS_LATE) <= set(modules())
 
 
 @pytest.mark.parametrize("module", modules())
-def test_rooms_import_no_others_than_their_table_says(module):
-    room = module.partition(".")[0]
+def test_parts_import_no_others_than_their_table_says(module):
+    part = module.partition(".")[0]
     allowed = (
-        ROOMS[room] | SHOWN.get(module, set()) | {room, "arguments", "annotations"}
+        PARTS[part] | SHOWN.get(module, set()) | {part, "arguments", "annotations"}
     )  # whoever has arguments checks them, and says their types
     for late in (False, True):
-        allowed |= ROOMS_LATE.get(module, set()) if late else set()
+        allowed |= PARTS_LATE.get(module, set()) if late else set()
         for name in ours(modules()[module], late):
             assert name.partition(".")[0] in allowed, f"`{module}` imports {name}"
 

@@ -24,7 +24,7 @@ PRIVATE = {
 PRIVATE_MODULES = ("keras.src", "keras_tuner.src", "tensorflow.python", "tf.python")
 # What Python documents, and a mark that layers of ours are given from outside.
 KNOWN = {"_replace", "_exit", "_is_checkpointing"}
-# Who may ask which backend it is, beside the room `backend`.
+# Who may ask which backend it is, beside the part `backend`.
 ASK_FOR_BACKEND = {"export.onnx", "export.saved_model", "tuning.processes"}
 
 
