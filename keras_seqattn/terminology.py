@@ -5,6 +5,7 @@ one. Scripts that write no spaces have no words here: their phrases may stand an
 so they are tokenized as they stand after a character too.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -43,23 +44,39 @@ def _marks() -> str:
 # A character that continues a word; a byte of one is read as U+FFFD.
 LETTER = rf"(?:[^\W{UNSPACED}]|[{_marks()}])"
 _CONTINUES = re.compile(rf"{LETTER}|\ufffd")
-# What stands before a phrase to see how it is tokenized in a sentence.
-_LEAD = "a"
+_WORD = re.compile(f"{LETTER}+")
 
 
 def continuing_ids(tokenizer: TokenizerLike) -> bytes:
     """Returns a bit for each token (`numpy.packbits`): whether it continues a word."""
-    (lead,) = tokenizer.tokenize([_LEAD])
+    (lead,) = tokenizer.tokenize([_lead(tokenizer)])
+    (before,) = tokenizer.detokenize([lead])
     ids = range(tokenizer.vocabulary_size)
     texts = tokenizer.detokenize([[*lead, token] for token in ids])
-    begins = [bool(_CONTINUES.match(text[len(_LEAD) :])) for text in texts]
+    begins = [bool(_CONTINUES.match(text[len(before) :])) for text in texts]
     return np.packbits(begins).tobytes()
+
+
+def _lead(tokenizer: TokenizerLike) -> str:
+    """Returns a word to stand before others, to see how these are tokenized there.
+
+    It is "a", or where a vocabulary has no such letter the first word that it has.
+    """
+    unknown = getattr(tokenizer, "unknown_id", None)
+    size = getattr(tokenizer, "vocabulary_size", 0)
+    own = (tokenizer.detokenize([[token]])[0] for token in range(size))
+    for word in itertools.chain("a", filter(_WORD.fullmatch, own)):
+        (ids,) = tokenizer.tokenize([word])
+        if unknown not in ids:
+            return word
+    return "a"
 
 
 class Terms:
     """The constraints of each line: those it is given, and those of a glossary.
 
-    `tokenizer` is the target's.
+    `tokenizer` is the target's; no phrase may hold one of `stop_ids`, which would end
+    it.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -68,8 +85,14 @@ class Terms:
         [1, 0, 1]
     """
 
-    def __init__(self, tokenizer: TokenizerLike, glossary: Glossary | None) -> None:
-        self._tokenizer = tokenizer
+    def __init__(
+        self,
+        tokenizer: TokenizerLike,
+        glossary: Glossary | None,
+        stop_ids: Iterable[int] = (),
+    ) -> None:
+        self._tokenizer, self._lead = tokenizer, _lead(tokenizer)
+        self._stop_ids = set(stop_ids)
         self._ids: dict[str, tuple[Phrase, ...]] = {}
         self._glossary = {} if glossary is None else _checked_glossary(glossary)
         self._tokenize(
@@ -105,7 +128,11 @@ class Terms:
                 row += [self._glossary[source] for source in found]
         before = [""] * len(given) if prefix is None else prefix
         return [
-            [self._ways(some, text) for some in dict.fromkeys(row)]
+            [
+                self._ways(some, text)
+                for some in dict.fromkeys(row)
+                if not _says(text, some)
+            ]
             for row, text in zip(given, before, strict=True)
         ]
 
@@ -121,11 +148,12 @@ class Terms:
         new = [(name, text) for name, text in named if text not in self._ids]
         texts = [text for _, text in new]
         tokenize = self._tokenizer.tokenize
-        (lead,) = tokenize([_LEAD])
+        (lead,) = tokenize([self._lead])
         before = len(getattr(self._tokenizer, "prefix_ids", ()))
         alone = [ids[before:] for ids in tokenize(texts)]
-        within = [ids[len(lead) :] for ids in tokenize([f"{_LEAD} {t}" for t in texts])]
-        joined = tokenize([_LEAD + text for text in texts])
+        spaced = tokenize([f"{self._lead} {text}" for text in texts])
+        within = [ids[len(lead) :] for ids in spaced]
+        joined = tokenize([self._lead + text for text in texts])
         unknown = getattr(self._tokenizer, "unknown_id", None)
         for (name, text), first, later, whole in zip(
             new, alone, within, joined, strict=True
@@ -139,8 +167,22 @@ class Terms:
             after = whole[len(lead) :]
             if after and not is_word and whole == [*lead, *after]:
                 ways.append(Phrase(tuple(after)))
-            ways = [way for way in dict.fromkeys(ways) if unknown not in way.ids]
+            if not self._stop_ids.isdisjoint(later):
+                _refuse(
+                    name, text, "phrases without a token of the search's `stop_ids`"
+                )
+            never = {unknown, *self._stop_ids}
+            ways = [way for way in dict.fromkeys(ways) if never.isdisjoint(way.ids)]
             self._ids[text] = tuple(ways)
+
+
+def _says(text: str, some: Iterable[str]) -> bool:
+    """Returns whether a text says one of some phrases before its last word ends.
+
+    What it ends with may be continued to another word.
+    """
+    found = _pattern(some).finditer(text) if text else ()
+    return any(match.end() < len(text) for match in found)
 
 
 def _pattern(sources: Iterable[str]) -> re.Pattern[str]:
@@ -169,7 +211,8 @@ def _checked_glossary(glossary: Any) -> dict[str, tuple[str, ...]]:
     for source, some in glossary.items():
         if not isinstance(source, str) or not source.strip():
             arguments.refuse("glossary", glossary, wanted, optional=True)
-        checked[source.strip()] = _alternatives(f"glossary[{source!r}]", some)
+        key, some = source.strip(), _alternatives(f"glossary[{source!r}]", some)
+        checked[key] = (*checked.get(key, ()), *some)
     return checked
 
 

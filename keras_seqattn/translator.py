@@ -268,7 +268,7 @@ class Translator(TextModel):
         if constraints is None and glossary is None:
             return None
         with_constraints(search)
-        terms = Terms(self.target_tokenizer, glossary)
+        terms = Terms(self.target_tokenizer, glossary, search.stop_ids)
         return terms.rows(lines, constraints, prefix)
 
     def _segmentation_ensemble(self, count):
@@ -280,6 +280,13 @@ class Translator(TextModel):
 
     def _draw_segmentations(self, lines, sources, count, sampling, seed):
         """Returns `count` segmentations of each line: of `sources`, and drawn."""
+        try:
+            self.source_tokenizer.tokenize([], sampling=sampling, seed=seed)
+        except ValueError as error:
+            raise ValueError(
+                "`segmentations` must be 1 where the source's tokenizer cannot draw "
+                f"any. Received: segmentations={count!r}. {error}"
+            ) from error
         drawn = [
             self._tokenize_with_end(
                 "lines", lines, sampling=sampling, seed=seed + number
@@ -359,7 +366,7 @@ class Translator(TextModel):
         terms = None
         if glossary is not None:
             with_constraints(search)
-            terms = Terms(self.target_tokenizer, glossary)
+            terms = Terms(self.target_tokenizer, glossary, search.stop_ids)
         return self._stream(iter(lines), search, verbose, terms)
 
     def _stream(self, lines, search, verbose, terms):

@@ -44,6 +44,12 @@ def drawn(panel):
     return {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
 
 
+def test_weights_may_be_tensors_with_a_gradient():
+    weights = keras.Variable(np.full((3, 5), 0.2, "float32")).value * 1.0
+    figure = plotting.attention_map(weights, SOURCE, TARGET)
+    assert len(figure.axes) == 2
+
+
 def test_one_attention_map(rng, tmp_path):
     weights = rng.random((3, 5))
     figure = plotting.attention_map(weights, SOURCE, TARGET, title="a title")

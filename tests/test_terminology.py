@@ -112,6 +112,48 @@ def test_tokens_that_continue_a_word(pieces):
 
 
 @pytest.mark.backends("torch")
+def test_words_are_told_apart_in_any_script():
+    """Of a vocabulary without a Latin "a" too."""
+    pieces = ["<pad>", "<s>", "</s>", "<unk>", "собака", "бежит", "##и", "."]
+    tokenizer = ks.text.WordPieceTokenizer(pieces)
+    bits = np.unpackbits(np.frombuffer(continuing_ids(tokenizer), "uint8"))
+    assert bits[4:8].tolist() == [0, 0, 1, 0]
+    ((row,),) = Terms(tokenizer, None).rows(["x"], [["бежит"]])
+    assert row == (Phrase((5,)),)
+
+
+def test_keys_of_a_glossary_that_differ_in_spaces_are_one():
+    terms = Terms(ks.text.ByteTokenizer(), {"dog": "Hund", "dog ": "Dogge"})
+    ((ways,),) = terms.rows(["a dog"])
+    assert len({bytes(x - 4 for x in way.ids).strip() for way in ways}) == 2
+
+
+@pytest.mark.parametrize(
+    ("prefix", "count"),
+    [("", 1), ("Hund ", 0), ("Hund bellt", 0), ("ein Hund,", 0), ("ein Hund", 1)],
+)
+def test_what_a_prefix_says_need_not_be_said_again(prefix, count):
+    terms = Terms(ks.text.ByteTokenizer(), None)
+    (row,) = terms.rows(["x"], [["Hund"]], [prefix])
+    assert len(row) == count
+
+
+def test_a_phrase_with_a_stop_token_is_an_error(translators):
+    translator = translators["bytes"]
+    (stop,) = translator.target_tokenizer.tokenize(["."])[0]
+    search = ks.decoding.BeamSearch(stop_ids=(stop,))
+    for given in ({"constraints": [["U.S."]]}, {"glossary": {"dog": "U.S."}}):
+        with pytest.raises(ValueError, match="must hold phrases without a token of"):
+            translator.translate(["a dog"], search=search, **given)
+    with pytest.raises(ValueError, match="must hold phrases without a token of"):
+        translator.stream(["a dog"], search=search, glossary={"dog": "U.S."})
+
+
+def test_segmentations_need_a_tokenizer_that_draws(translators):
+    with pytest.raises(ValueError, match="`segmentations` must be 1 where.*=2"):
+        translators["bytes"].translate(["a dog"], segmentations=2)
+
+
 def test_a_glossary_applies_to_whole_words_the_longest_first():
     tokenizer = ks.text.ByteTokenizer()
 
@@ -231,7 +273,8 @@ def test_hypotheses_of_different_texts(translators):
         ),
         (
             {"constraints": [["x " * 40], [], [], []]},
-            r"`constraints.0.` must have at most 25 tokens together, for a limit of 26 "
+            r"`constraints.0.` must have at most 25 tokens together, those of a "
+            r"glossary included, for a limit of 26 "
             r"tokens with the end's. Received: constraints.0. of 80 tokens",
         ),
         ({"glossary": 3}, "`glossary` must be a dict of source phrases.*or None.*=3"),

@@ -80,8 +80,9 @@ class BeamSearch(Search):
             twice; 0 for none.
         num_groups: Number of groups G that the beams are divided into, a divisor of
             `width`. Each group is its own search, which avoids the tokens that
-            earlier groups have chosen at the same step, and keeps at least N / G
-            hypotheses, so the hypotheses differ.
+            earlier groups have chosen to go on with at the same step, and keeps at
+            least N / G hypotheses. So hypotheses differ more, but two groups may end
+            with the same one.
         diversity_penalty: What is subtracted, if there are groups, from the
             log-probability of a token for each beam of earlier groups that chose it,
             at least 0; it affects only the choice, not the scores.

@@ -128,7 +128,10 @@ class ConstrainedBeamSearch(BeamSearch):
         useful = ops.where(is_end, before == 0, fewer)
         # What the search was told to avoid does not keep it from saying a phrase.
         next_value = _gather_tokens(choice_log_probs, next_token)
-        as_told = ops.logical_or(is_allowed(next_value), is_end)
+        # Nor is anything left but to end where all else is forbidden.
+        is_stuck = ops.logical_not(is_allowed(value[..., :1]))  # (B, W, 1)
+        may_end = ops.logical_and(is_end, ops.logical_not(is_stuck))
+        as_told = ops.logical_or(is_allowed(next_value), may_end)
         unasked = _gather_tokens(log_probs, next_token)
         next_value = ops.where(as_told, next_value, unasked)
         next_value = ops.where(useful, next_value, NO_CANDIDATE)

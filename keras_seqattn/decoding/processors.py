@@ -18,10 +18,10 @@ from keras_seqattn.annotations import Tensor
 FORBIDDEN = -1e9
 # Value of padding candidates; ranks below `FORBIDDEN`.
 NO_CANDIDATE = 2 * FORBIDDEN
+# No value of a search is lower than this: a model's own -inf counts as it.
+LOWEST = 4 * FORBIDDEN
 # Replaces a value already taken by `largest`; ranks below all remaining ones.
-CHOSEN_BEFORE = 4 * FORBIDDEN
-# No value is lower than this.
-LOWEST = 8 * FORBIDDEN
+CHOSEN_BEFORE = 8 * FORBIDDEN
 # A vocabulary is searched for its best tokens in blocks, of a size that divides it
 # where one does.
 BLOCK_SIZES = range(128, 63, -1)
@@ -234,7 +234,7 @@ def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     maxima = ops.maximum(ops.max(blocks, axis=-1), LOWEST)
     _, chosen = largest(maxima, count_blocks)
     values = ops.reshape(gather(blocks, chosen), (batch_size, -1))
-    best, indices = largest(values, count)
+    best, indices = largest(ops.maximum(values, LOWEST), count)
     chosen = gather(chosen, indices // block)
     blocks_a_beam = blocks.shape[1] // width
     beam, within = chosen // blocks_a_beam, chosen % blocks_a_beam
@@ -244,9 +244,9 @@ def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Returns the largest of each row and their indices: `(B, M)` to two `(B, C)`.
 
-    The largest come first, and of equal values the first. They are found one after
-    another, each by two plain reductions: XLA on a CPU sorts a whole row for
-    `ops.top_k`, and reads it number by number for `ops.argmax`.
+    No value may be lower than `LOWEST`. The largest come first, and of equal values the
+    first. They are found one after another, each by two plain reductions: XLA on a CPU
+    sorts a whole row for `ops.top_k`, and reads it number by number for `ops.argmax`.
     """
     size = values.shape[1]
     columns = ops.arange(size, dtype="int32")

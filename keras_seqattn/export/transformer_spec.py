@@ -98,6 +98,13 @@ def _stack_options(blocks, side):
     if activation not in ACTIVATIONS:
         refuse(f"have an activation of {tuple(ACTIVATIONS)}", f"{activation=}")
     heads, groups = attention.num_heads, attention.num_key_value_heads
+    if side == "decoder":
+        cross = block.cross_residual.sublayer.num_key_value_heads
+        if cross != groups:
+            refuse(
+                "have as many key-value heads in both attentions of a decoder block",
+                f"num_key_value_heads={groups} and, to the source, {cross}",
+            )
     return {
         "num_heads": heads,
         "pre_norm": block.normalize_first,

@@ -141,8 +141,10 @@ class TransformerConfig(BlockConfig):
 
     @property
     def _is_inside_attention(self) -> bool:
-        name = self.positions
-        return isinstance(name, str) and name in POSITIONS_IN_ATTENTION
+        given = self.positions
+        if isinstance(given, str):
+            return given in POSITIONS_IN_ATTENTION
+        return hasattr(given, "rotate") and hasattr(given, "bias")
 
     @property
     def embedding_positions(self) -> Any:

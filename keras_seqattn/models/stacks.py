@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Filters, Tensor
+from keras_seqattn.backend.parts import layers_of
 from keras_seqattn.layers import (
     PositionalEmbedding,
     TokenLogits,
@@ -118,6 +119,11 @@ class Configured:
         """Returns the constructor's arguments."""
         options = attention_config(self.config.options())
         config = {"name": self.name, "dtype": dtype_config(self), **options}
+        frozen = [part.path for part in layers_of(self)[1:] if not part.trainable]
+        if not self.trainable:
+            config["trainable"] = False
+        elif frozen:
+            config["frozen"] = frozen
         lora = getattr(self, "lora_options", None)
         return config if lora is None else {**config, "lora": dict(lora)}
 
@@ -130,10 +136,14 @@ class Configured:
         for name in ("attention", "decoder_attention", "positions"):
             if name in config:
                 config = {**config, name: attention_from_config(config[name])}
-        lora = config.get("lora")
-        model = cls(**{name: config[name] for name in config if name != "lora"})
+        config = dict(config)
+        lora, frozen = config.pop("lora", None), config.pop("frozen", ())
+        model = cls(**config)
         if lora is not None:
             enable_lora(model, **lora)
+        for part in layers_of(model):
+            if part.path in frozen:
+                part.trainable = False
         return model
 
 

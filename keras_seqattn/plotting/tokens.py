@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import keras
 import numpy as np
 
 from keras_seqattn import arguments
@@ -32,7 +33,10 @@ def panels_of(
             arguments.sequence(name, tokens, "a list of strings", arguments.text, True)
     source_tokens = getattr(weights, "source_tokens", source_tokens)
     target_tokens = getattr(weights, "target_tokens", target_tokens)
-    weights = np.asarray(getattr(weights, "weights", weights), "float32")
+    weights = getattr(weights, "weights", weights)
+    if keras.ops.is_tensor(weights):
+        weights = keras.ops.convert_to_numpy(weights)
+    weights = np.asarray(weights, "float32")
     shape = (len(target_tokens or ()), len(source_tokens or ()))
     if weights.ndim not in (2, 3, 4) or weights.shape[-2:] != shape or 0 in shape:
         raise ValueError(

@@ -174,6 +174,7 @@ def generate(
     _check_max_length(model, source_ids.shape[1], max_length)
     limits = _limits(model, source_ids, max_length)
     size = getattr(model, "target_vocabulary_size", None)
+    size = size or getattr(model, "vocabulary_size", None)  # a language model's
     if prefix is not None:
         prefix = checked_prefix(prefix, limits, model.pad_id, size)
     rows = None

@@ -43,14 +43,16 @@ def make_batches(
 class EpochDataset(keras.utils.PyDataset):
     """Batches of arrays, epoch after epoch, without TensorFlow.
 
-    Each pass is the next epoch, whether `fit` makes it or a loop does. Within an epoch
-    of `fit` a batch may be asked for again, in any order.
+    Each pass is the next epoch, whether `fit` makes it or a loop does. A pass that is
+    left before its last batch does not count: a first `fit` looks at a batch to build
+    the loss. Within an epoch of `fit` a batch may be asked for again, in any order.
     """
 
     def __init__(self, epochs: Epochs, arrange: Callable[..., Any] = as_given) -> None:
         super().__init__()
         self._epochs, self._arrange = epochs, arrange
-        self._number, self._first, self._now = 0, 0, None
+        self._number = 0
+        self.pass_over(0)
 
     def pass_over(self, epochs: int, batches: int = 0) -> int:
         """Passes over epochs, and over batches of the one that is then the next.
@@ -59,7 +61,8 @@ class EpochDataset(keras.utils.PyDataset):
         batches are not made: in place of each comes the first one after them. Returns
         the number of the epoch that is then the next.
         """
-        self._number, self._first, self._now = self._number + epochs, batches, None
+        self._number += epochs
+        self._first, self._now, self._pass, self._asked = batches, None, None, set()
         return self._number
 
     def __len__(self) -> int:
@@ -70,17 +73,24 @@ class EpochDataset(keras.utils.PyDataset):
         """Returns a batch of the epoch that runs, by its number."""
         if self._now is None:
             self._now = self._passed(self._epochs.epoch(self._number))
-        return self._now(range(len(self))[index])
+        number = range(len(self))[index]
+        self._asked.add(number)
+        return self._now(number)
 
     def on_epoch_end(self) -> None:
-        """Goes on to the next epoch."""
-        self.pass_over(1)
+        """Goes on to the next epoch, where all batches of this one were asked for."""
+        if len(self._asked) == len(self):
+            self.pass_over(1)
+        self._asked = set()
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the batches of the next epoch."""
         batch = self._passed(self._epochs.epoch(self._number))
-        self.on_epoch_end()
+        this = self._pass = object()
         for index in range(len(self)):
+            # Not where another pass has begun since, or the number was changed.
+            if index + 1 == len(self) and self._pass is this:
+                self.pass_over(1)
             yield batch(index)
 
     def _passed(self, epoch):

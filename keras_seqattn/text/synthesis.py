@@ -188,7 +188,12 @@ class _Job:
         search = self.search
         if search is None:
             search = getattr(translator, "search", None)
+        sides = ("source_tokenizer", "target_tokenizer")
+        tokenizers = [getattr(translator, side, None) for side in sides]
+        known = [getattr(tokenizer, "get_config", dict)() for tokenizer in tokenizers]
+        known = json.dumps(known, sort_keys=True, default=str).encode()
         return {
+            "tokenizers": hashlib.sha256(known).hexdigest(),
             "translator": weights.hexdigest(),
             "search": keras.saving.serialize_keras_object(search),
             "num_hypotheses": self.num_hypotheses,

@@ -98,7 +98,8 @@ class Resume(keras.callbacks.Callback):
             those of `CSVLogger`.
 
     Raises:
-        ValueError: If an argument is not as above; when training begins, if another
+        ValueError: If an argument is not as above; when training begins, if
+            `steps_per_epoch` cuts the epochs of a `data` with `pass_over`, if another
             process or thread uses the directory, if it is that of another model or
             optimizer, if the model was not built, or if one of `callbacks` does not
             stand before this one in `fit`.
@@ -263,11 +264,22 @@ class Resume(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Brings back what was saved, if anything was."""
         self._states = CallbackStates(*self._parts)
+        self._check_steps()
         self._skipped, self._records = 0, []
         self._passes_before = self._count_passes()
         if self._saved is not None:
             self._restore(self.model, self._saved)
             self._saved = None
+
+    def _check_steps(self):
+        """Raises an error if an epoch of `fit` is no pass over the data."""
+        steps = self.params.get("steps")
+        passes = hasattr(self.data, "pass_over") and hasattr(self.data, "__len__")
+        if passes and steps is not None and steps != len(self.data):
+            raise ValueError(
+                "`steps_per_epoch` of `fit` must be None for a `data` of which each "
+                f"epoch is a pass. Received: {steps} steps, of {len(self.data)}."
+            )
 
     def _restore(self, model, saved):
         if not model.optimizer.built:

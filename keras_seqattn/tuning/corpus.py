@@ -64,6 +64,10 @@ class Corpus:
         lines = [*self.train[0], *self.train[1]]
         return SentencePieceTokenizer.train(lines, vocabulary_size)
 
+    def pieces(self, vocabulary_size: int) -> list[str]:
+        """Returns the pieces of the tokenizer of a size."""
+        return self.tokenizer(vocabulary_size).pieces
+
     def _count_tokens(self, vocabulary_size, pairs=None):
         """Counts the target tokens, of training by default, without their ends."""
         _, targets = pairs or self.train
@@ -75,17 +79,23 @@ class Corpus:
         return translation_batches(*lines, self.tokenizer(vocabulary_size), **options)
 
     def batches(
-        self, vocabulary_size: int, bidirectional_epochs: int = 0
+        self,
+        vocabulary_size: int,
+        bidirectional_epochs: int = 0,
+        sampling: float | None = None,
     ) -> tuple[Dataset, Dataset]:
         """Returns a trial's batches of training, from epoch 0, and of validation.
 
         As many of the first epochs as are given, or as the options say, train both
-        directions.
+        directions. `sampling` is that of the options where it is None.
         """
-        own = self._options.get("bidirectional_epochs", 0)
-        options = {"bidirectional_epochs": max(own, bidirectional_epochs)}
+        options = dict(self._options)
+        own = options.get("bidirectional_epochs", 0)
+        options["bidirectional_epochs"] = max(own, bidirectional_epochs)
+        if sampling is not None:
+            options["sampling"] = sampling
         return (
-            self._batches(self.train, vocabulary_size, {**self._options, **options}),
+            self._batches(self.train, vocabulary_size, options),
             self._validation_batches(vocabulary_size),
         )
 

@@ -1,5 +1,7 @@
 """`TranslationHyperModel`, an ordinary KerasTuner hypermodel of translation."""
 
+from collections.abc import Callable, Sequence
+
 import keras_tuner
 
 from keras_seqattn import arguments
@@ -22,6 +24,9 @@ class TranslationHyperModel(keras_tuner.HyperModel):
             None where the space has sizes to choose among.
         target_vocabulary_size: Entries of the target's; None where it is shared.
         space: A `TranslationSpace`; None: its defaults.
+        pieces: Function of a vocabulary's size that returns the tokenizer's `pieces`,
+            where the copies of a pair may be segmented differently; see
+            `MaskedCrossentropy`. None: they are not.
 
     Example:
         >>> space = TranslationSpace(model_dim=8, num_heads=(1, 2), key_dim=4)
@@ -36,6 +41,7 @@ class TranslationHyperModel(keras_tuner.HyperModel):
         vocabulary_size: int | None = None,
         target_vocabulary_size: int | None = None,
         space: TranslationSpace | None = None,
+        pieces: Callable[[int], Sequence[str]] | None = None,
     ) -> None:
         optional_size("vocabulary_size", vocabulary_size)
         optional_size("target_vocabulary_size", target_vocabulary_size)
@@ -46,6 +52,7 @@ class TranslationHyperModel(keras_tuner.HyperModel):
         self.vocabulary_size = vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.space: TranslationSpace = space or TranslationSpace()
+        self.pieces = arguments.function("pieces", pieces, optional=True)
 
     def configuration(self, hp: keras_tuner.HyperParameters) -> Configuration:
         """Returns what the hyperparameters stand for, and builds nothing.
@@ -65,4 +72,6 @@ class TranslationHyperModel(keras_tuner.HyperModel):
 
     def build(self, hp: keras_tuner.HyperParameters) -> TranslationTransformer:
         """Makes the compiled model."""
-        return self.configuration(hp).make_model()
+        configuration = self.configuration(hp)
+        size, pieces = configuration.vocabulary_size, self.pieces
+        return configuration.make_model(pieces=pieces and pieces(size))

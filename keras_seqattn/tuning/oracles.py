@@ -140,11 +140,12 @@ class Durable:
     def _admits(self, values):
         """Returns whether values are within the budget; notes those that are not."""
         values = own_values(values)
-        if any(drawn["values"] == values for drawn in self.rejected):
-            return False
         reason = self._admit(values)
-        if reason is not None:
+        known = [drawn for drawn in self.rejected if drawn["values"] == values]
+        if reason is not None and not known:
             self.rejected.append({"values": values, "reason": reason})
+        if reason is None and known:  # under a smaller budget
+            self.rejected.remove(known[0])
         return reason is None
 
     def _withdraw(self, trial_id):

@@ -196,7 +196,7 @@ class Settings(Config):
             return excess
         # A model of this shape may have been found too slow.
         for record in records.load_records(self.directory):
-            slow = record.status == records.OVER_BUDGET
-            if slow and record.configuration.model == configuration.model:
+            is_slow = (record.latency or 0.0) > self.max_latency
+            if is_slow and record.configuration.model == configuration.model:
                 return record.reason
         return None

@@ -148,6 +148,8 @@ class TranslationSpace:
         ema_momentum: Share of the running average of the weights kept at a step, which
             is what is scored and saved; None for the weights themselves.
         vocabulary_size: Entries of the tokenizer; None: what the study is given.
+        sampling: Strength of subword sampling, of lists of strings that a study
+            batches; `choose` has no use for it.
         options: Dict of further arguments of `TranslationTransformer`, which do not
             vary.
         center: A `Configuration`, `RECIPES["own"]` by default: its values, or the
@@ -180,6 +182,7 @@ class TranslationSpace:
     post_norm_warmup_steps: Any = (800, 1600)
     ema_momentum: Any = 0.999
     vocabulary_size: Any = None
+    sampling: Any = dataclasses.field(default=(0.0, 0.1), repr=False)
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     center: Configuration = dataclasses.field(default=RECIPES["own"], repr=False)
 
@@ -200,7 +203,8 @@ class TranslationSpace:
         Args:
             center: A `Configuration`, a recipe for example.
             **fields: Fields other than the defaults; the center's value is added to
-                one with several values, too, unless it is None.
+                one with several values, too, unless it is None. A field whose default
+                is one value has the center's.
 
         Returns:
             A `TranslationSpace`.
@@ -211,21 +215,29 @@ class TranslationSpace:
             ((2, 4, 8), (200, 400, 500, 800))
         """
         space = cls(center=center, **fields)
-        wider = {
-            name: _with(getattr(space, name), value)
-            for name, value in space.center_values().items()
-        }
+        own = space.center_values()
+        wider = {name: _with(getattr(space, name), own[name]) for name in own}
+        free = {"tie_embeddings", "ema_momentum"} - fields.keys()
+        wider |= {name: own[name] for name in free}
         return dataclasses.replace(space, **wider)
 
     def center_values(self) -> dict[str, Any]:
         """Returns the center's value of each field that it has one for."""
         center, model = self.center, self.center.model
         ratio = model.intermediate_dim / model.model_dim
+        post_norm = {}
+        if not model.normalize_first:
+            post_norm = {
+                "post_norm_learning_rate": center.learning_rate,
+                "post_norm_warmup_steps": center.warmup_steps,
+            }
         return {
+            **post_norm,
             **{name: getattr(model, name) for name in _OPTIONS},
             "key_dim": model.key_dim or model.model_dim // model.num_heads,
             "feed_forward_ratio": int(ratio) if ratio.is_integer() else ratio,
             "vocabulary_size": model.source_vocabulary_size,
+            "sampling": getattr(center, "sampling", 0.0),
             **{name: getattr(center, name) for name in _OF_TRAINING},
         }
 
@@ -300,6 +312,7 @@ _CHECKS = {
     "post_norm_warmup_steps": arguments.positive_integer,
     "feed_forward_ratio": functools.partial(arguments.number, above=0),
     "vocabulary_size": arguments.positive_integer,
+    "sampling": functools.partial(arguments.number, least=0),
 }
 
 

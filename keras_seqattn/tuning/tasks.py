@@ -6,12 +6,14 @@ chooses hyperparameters, spends time and writes down.
 
 import dataclasses
 import functools
+import hashlib
 import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import keras
 import keras_tuner
+import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.models.config import Config, option, optional_size
@@ -20,7 +22,7 @@ from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
 from keras_seqattn.tuning.records import TrialRecord
-from keras_seqattn.tuning.space import TranslationSpace
+from keras_seqattn.tuning.space import TranslationSpace, declare
 
 OWN = "own"  # what stands in the file of a study for a user's own `build`
 
@@ -66,6 +68,17 @@ def _builder(name: str, build: Any) -> Any:
         wanted = "a function of `hp`, or a KerasTuner `HyperModel`"
         arguments.refuse(name, build, wanted)
     return build
+
+
+def _digest(data: Any) -> str | None:
+    """Returns a short text that no other arrays have; None where some are none."""
+    digest = hashlib.sha256()
+    for array in keras.tree.flatten(data):
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            return None
+        digest.update(f"{array.shape} {array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,6 +162,7 @@ class TranslationTask(Task):
         }
         if self.corpus is None:
             return {**asked, "corpus": "batches"}
+        asked["sampling"] = repr(self.space.sampling)
         lengths = list(self._batch_options["bucket_lengths"])
         options = {**self._batch_options, "bucket_lengths": lengths}
         # Last, as what stands before it may differ: see `Settings.claim`.
@@ -157,8 +171,12 @@ class TranslationTask(Task):
     @functools.cached_property
     def hypermodel(self) -> TranslationHyperModel:
         """What makes the models."""
+        has_views = self.corpus is not None and self._recipe.views is not None
         return TranslationHyperModel(
-            self.vocabulary_size, self.target_vocabulary_size, self.space
+            self.vocabulary_size,
+            self.target_vocabulary_size,
+            self.space,
+            pieces=self.corpus.pieces if has_views else None,
         )
 
     @functools.cached_property
@@ -187,7 +205,11 @@ class TranslationTask(Task):
         return options | {name: x for name, x in given.items() if x is not None}
 
     def configuration(self, hp: keras_tuner.HyperParameters) -> Configuration:
-        """Returns what hyperparameters stand for."""
+        """Returns what hyperparameters stand for, and declares those of the batches."""
+        # What batches its views are "sampled" in must sample.
+        if self.corpus is not None and self._recipe.views is None:
+            center = self.space.center_values()["sampling"]
+            declare(hp, "sampling", self.space.sampling, center)
         return self.hypermodel.configuration(hp)
 
     def epoch_tokens(self, record: TrialRecord) -> float:
@@ -220,7 +242,9 @@ class TranslationTask(Task):
         train, validation = self.train, self.validation
         if self.corpus is not None:
             train, validation = self.corpus.batches(
-                model.source_vocabulary_size, record.bidirectional_epochs
+                model.source_vocabulary_size,
+                record.bidirectional_epochs,
+                record.values.get("sampling"),
             )
         return {"x": train, "validation_data": validation, "shuffle": False}
 
@@ -266,7 +290,9 @@ class CustomTask(Task):
     def identity(self) -> dict[str, Any]:
         """What makes it another task, as JSON keeps it."""
         space = repr(self.hyperparameters.get_config()["space"])
-        return {"task": OWN, "space": space, "batch_size": self.batch_size or 32}
+        known = {"task": OWN, "space": space, "batch_size": self.batch_size or 32}
+        # Last: datasets are not known, nor what early versions were given.
+        return known | {"data": _digest((self.train, self.validation))}
 
     @functools.cached_property
     def hypermodel(self) -> keras_tuner.HyperModel:

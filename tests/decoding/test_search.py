@@ -137,6 +137,30 @@ def test_where_all_is_forbidden_beams_end(options, rng):
     np.testing.assert_allclose(found.scores[:, 0], scores, rtol=1e-5)
 
 
+@pytest.mark.parametrize("size", [9, 256, 300])
+def test_a_model_may_forbid_tokens_by_infinity(size, rng):
+    """As a grammar does: beams differ, and are those of a very low number."""
+    allowed = np.array([END, 5, 6, 7])
+    logits = rng.normal(size=(size, size)).astype("float32")
+
+    def found(low):
+        table = np.full((1, size, size), low, "float32")
+        table[0, :, allowed] = logits[allowed]
+
+        def step(token_ids, state, index):
+            seen = ops.one_hot(token_ids, size)
+            masked = ops.where(seen[..., None] > 0, state["sentence"]["table"], 0.0)
+            return ops.sum(masked, axis=2), state
+
+        state = {"beam": {}, "sentence": {"table": table[:, None]}}
+        method = decoding.BeamSearch(width=4, num_hypotheses=4)
+        return search((step, state), 1, 4, method=method)
+
+    infinite, finite = found(-np.inf), found(-1e4)
+    np.testing.assert_array_equal(infinite.token_ids, finite.token_ids)
+    np.testing.assert_allclose(infinite.scores, finite.scores, rtol=1e-5)
+
+
 def test_beams_end_where_nothing_more_may_be_said(rng):
     """Two words, each once, and no end before the fourth token."""
     table = rng.normal(size=(1, V, V)).astype("float32")

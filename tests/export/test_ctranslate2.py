@@ -144,6 +144,19 @@ def assert_same(translator, folder, sources):
         )
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decoder_attention": {"num_key_value_heads": 1}},
+        {"attention": {"num_key_value_heads": 2}, "decoder_attention": {}},
+    ],
+)
+def test_groups_that_differ_are_refused(options, tmp_path):
+    with pytest.raises(ValueError, match="as many key-value heads in both attentions"):
+        engine_of(make_translator(seed=5, **options), tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("case", CASES, ids=map(str, range(len(CASES))))
 def test_computes_what_the_model_does(tmp_path, case):
     assert_same(make_translator(seed=5, **case), tmp_path, SOURCES)

@@ -165,6 +165,20 @@ def test_it_is_called_again_in_training_with_other_and_the_same_draws():
     assert not np.allclose(layer.calls[2][1][0].detach(), noise[1].detach())
 
 
+def test_a_decoder_alone_in_a_stack_is_computed_again():
+    x = layers.PositionalEmbedding(VOCABULARY, WIDTH)(IDS)
+    outputs = []
+    for gradient_checkpointing in (False, True):
+        keras.utils.set_random_seed(0)
+        block = layers.DecoderBlock(
+            2, 12, gradient_checkpointing=gradient_checkpointing
+        )
+        outputs.append(layers.TransformerStack([block])(x, training=True))
+    real = np.asarray(IDS) != 0
+    plain, again = (ops.convert_to_numpy(x)[real] for x in outputs)
+    np.testing.assert_allclose(again, plain, atol=1e-5)
+
+
 def test_the_mask_on_the_input_counts_beside_an_attention_mask():
     """Within what is computed twice JAX hands on other tensors, which have no mask."""
     x = layers.PositionalEmbedding(VOCABULARY, WIDTH)(IDS)

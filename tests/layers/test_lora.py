@@ -115,7 +115,7 @@ def test_model_and_optimizer_are_saved_and_go_on(tmp_path):
 @pytest.mark.backends("torch")
 def test_weights_go_to_a_model_with_lora_or_without(tmp_path):
     model = made(tie_embeddings=False)
-    ks.training.enable_lora(model, rank=2)
+    ks.training.enable_lora(model, rank=2, alpha=16)
     compiled(model).train_on_batch(IDS, IDS)
     model.save_weights(tmp_path / "w.weights.h5")
     plain, adapted = made(tie_embeddings=False), made(tie_embeddings=False)
@@ -125,6 +125,49 @@ def test_weights_go_to_a_model_with_lora_or_without(tmp_path):
         other.load_weights(tmp_path / "w.weights.h5")
         found = keras.ops.convert_to_numpy(other(IDS))
         np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.backends("torch")
+def test_the_scale_of_a_model_of_ones_own_is_kept(tmp_path):
+    embedding = ks.layers.PositionalEmbedding(11, 8)
+    inputs = keras.Input((None,), dtype="int32")
+    model = keras.Model(inputs, embedding(embedding(inputs), reverse=True))
+    ks.training.enable_lora(model, rank=2, alpha=16)
+    randomize(model, np.random.default_rng(0))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(
+        loaded.predict(IDS, verbose=0), model.predict(IDS, verbose=0), rtol=1e-5
+    )
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_tied_logits_have_the_factors_beside_a_quantized_table(tmp_path):
+    model = made()
+    ks.training.enable_lora(model, rank=2, alpha=4, targets=["embedding"])
+    randomize(model, np.random.default_rng(1))
+    expected = keras.ops.convert_to_numpy(model(IDS))
+    model.quantize("int8")
+    found = keras.ops.convert_to_numpy(model(IDS))
+    assert np.abs(found - expected).mean() < 0.05 * np.abs(expected).mean()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    again = keras.ops.convert_to_numpy(loaded(IDS))
+    assert np.abs(again - found).mean() < 0.05 * np.abs(expected).mean()
+
+
+@pytest.mark.backends("torch")
+def test_what_is_frozen_stays_so(tmp_path):
+    model = made()
+    model.get_layer("decoder_0").attention_residual.trainable = False
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert 0 < len(loaded.trainable_weights) == len(model.trainable_weights)
+    assert len(model.trainable_weights) < len(model.weights)
+    made(trainable=False).save(tmp_path / "frozen.keras")
+    loaded = keras.saving.load_model(tmp_path / "frozen.keras")
+    assert not loaded.trainable and loaded.trainable_weights == []
 
 
 @pytest.mark.parametrize(

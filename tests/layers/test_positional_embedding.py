@@ -30,6 +30,23 @@ def test_embedding_is_scaled_and_positioned(positions):
     np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 257), ("float16", 2049)])
+def test_ids_that_a_dtype_rounds_are_an_error(dtype, most):
+    """`keras.Sequential` makes floats of the first layer's compute dtype of them."""
+    ids = np.array([[5, most - 1]])
+
+    def embedded(size, *first):
+        layer = layers.PositionalEmbedding(size, 6, dtype=f"mixed_{dtype}")
+        return keras.Sequential([*first, layer])(ids), layer(ids)
+
+    for first in ((), (keras.Input((None,), dtype="int32"),)):
+        found, expected = map(ops.convert_to_numpy, embedded(most, *first))
+        np.testing.assert_array_equal(found, expected)
+    embedded(most + 1, keras.Input((None,), dtype="int32"))
+    with pytest.raises(ValueError, match=f"`inputs` must be integers.*'{dtype}'"):
+        embedded(most + 1)
+
+
 def test_the_scale_may_be_given():
     layer = layers.PositionalEmbedding(10, 6, positions=None, embedding_scale=0.5)
     output = ops.convert_to_numpy(layer(np.array([[4, 9]], "int32")))

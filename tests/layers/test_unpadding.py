@@ -226,6 +226,23 @@ def test_an_attention_of_another_class_is_given_all_positions():
     assert tuple(output.shape) == X.shape
 
 
+def test_the_losses_of_an_attention_are_those_without_unpadding():
+    """Keras divides them by the batch size, which unpadded tokens do not have."""
+
+    def losses(unpad):
+        keras.utils.set_random_seed(0)
+        regularizer = keras.regularizers.L2(0.1)
+        block = layers.EncoderBlock(
+            2, 6, attention={"activity_regularizer": regularizer}
+        )
+        stack = layers.TransformerStack([block], unpad=unpad)
+        stack(X, mask=mask_of("some"), training=True)
+        return [float(loss) for loss in stack.losses]
+
+    assert losses(False)
+    np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)
+
+
 def test_a_block_of_ones_own_gets_the_padding_too():
     class Doubled(keras.layers.Layer):
         def call(self, x, mask=None):

@@ -159,6 +159,13 @@ def assert_greedy(found, b, rows):
     np.testing.assert_allclose(found.scores[b, 0], score, rtol=1e-4)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("given", [{"prefix": [[V]]}, {"constraints": [[[V, 5]]]}])
+def test_what_is_forced_is_of_the_vocabulary(rng, given):
+    with pytest.raises(ValueError, match=f"`{next(iter(given))}"):
+        decoding.generate(small(rng), PROMPTS[:1], max_length=4, **given)
+
+
 @each_variant(
     "positions",
     named("rotary", "sinusoidal"),

@@ -78,6 +78,20 @@ def test_all_tables_and_kernels_are_int8(kind, tmp_path):
     np.testing.assert_allclose(outputs(loaded, inputs), output, atol=1e-5)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+@pytest.mark.parametrize("filters", [None, "^output$"])
+def test_layers_of_one_name_are_told_apart(filters, tmp_path):
+    """The logits' layer and those of the feed-forwards are all called "output"."""
+    model, inputs = MODELS["language"](tie_embeddings=False)
+    model.quantize("int8", filters=filters)
+    output = outputs(model, inputs)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert num_bytes(loaded) == num_bytes(model)
+    np.testing.assert_allclose(outputs(loaded, inputs), output, atol=1e-5)
+
+
 @pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize("tie_embeddings", [True, False])

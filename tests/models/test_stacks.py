@@ -96,6 +96,21 @@ def test_a_recipe_hands_its_model_s_factors_to_its_optimizer():
         recipes.Configuration(options, 0.001, 100, optimizer="muon")
 
 
+@pytest.mark.backends("torch")
+def test_positions_inside_attention_may_be_a_layer(tmp_path):
+    ids = np.array([[5, 6, 2], [7, 2, 0]], "int32")
+    inputs = {"source_ids": ids, "target_ids": ids}
+    made = []
+    for positions in ("rotary", layers.RotaryPositions()):
+        keras.utils.set_random_seed(0)
+        model = translation_model(30, positions=positions, dropout=0.0)
+        made.append(model.predict(inputs, verbose=0))
+    np.testing.assert_allclose(*made, atol=1e-6)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.predict(inputs, verbose=0), made[1], atol=1e-6)
+
+
 @pytest.mark.parametrize("target", [None, 40])
 def test_embeddings_share_positions_that_are_a_layer(target, tmp_path):
     positions = layers.LearnedPositions(16)

@@ -487,6 +487,37 @@ def test_a_bidirectional_start_has_both_directions_in_two_epochs(shuffle):
     assert {pair for pair in pairs(arrays(again)) if pair in backward} == turned[0]
 
 
+@pytest.mark.parametrize("tensorflow", [True, False])
+def test_fit_begins_with_the_first_epoch(tensorflow, monkeypatch):
+    """What it looks at before that, to build the loss, is no pass."""
+    if not tensorflow:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    lines = [["a" * n for n in range(1, 17)], ["b" * n for n in range(1, 17)]]
+    sizes = {"batch_tokens": 32, "bucket_lengths": (32,)}
+    batches = translation_batches(*lines, BYTES, bidirectional_epochs=2, **sizes)
+    seen, (a,) = [], BYTES.tokenize(["a"])[0]
+
+    class Counting(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.table = keras.layers.Embedding(300, 300)
+
+        def call(self, inputs):
+            if isinstance(inputs["source_ids"], keras.KerasTensor):
+                return self.table(inputs["target_ids"])
+            ids = keras.ops.convert_to_numpy(inputs["source_ids"])
+            seen.extend(ids[:, 0][ids[:, 0] > 0].tolist())
+            return self.table(inputs["target_ids"])
+
+    model = Counting()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, run_eagerly=True)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    model.fit(batches, epochs=3, shuffle=False, verbose=0)
+    epochs = np.reshape(seen, (3, 16))
+    assert (epochs == a).sum(axis=1).tolist() == [8, 8, 16]
+
+
 def test_a_bidirectional_start_goes_with_copies():
     dataset = make(corpus(), repeat_batch=2, cutoff=0.3, bidirectional_epochs=1)
     for sources, targets, labels in arrays(dataset):

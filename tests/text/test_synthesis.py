@@ -159,6 +159,12 @@ def test_a_file_of_other_work_is_refused(tmp_path):
     search = ks.decoding.BeamSearch(width=3)
     with pytest.raises(ValueError, match="with other search"):
         synthesize(Scripted(), ["one", "two"], search, path=path)
+    other = Scripted()
+    other.target_tokenizer = ks.text.WordPieceTokenizer(
+        ["<pad>", "<s>", "</s>", "<unk>", "one"]
+    )
+    with pytest.raises(ValueError, match="with other tokenizers"):
+        synthesize(other, ["one", "two"], path=path)
     path.write_text("")
     with pytest.raises(ValueError, match="`path` must be whole, of .*of 0; delete"):
         synthesize(Scripted(), ["one", "two"], path=path)

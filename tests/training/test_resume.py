@@ -200,6 +200,21 @@ def test_the_same_batches_may_be_fit_again_in_a_process(every, tmp_path):
     fit(tmp_path / "other", epochs=1, every=every, data=data)
 
 
+@pytest.mark.backends("torch")
+def test_an_epoch_is_a_pass(tmp_path):
+    model, data = make_model(), batches()
+    with pytest.raises(
+        ValueError, match="`steps_per_epoch` of `fit` must be None.*2 s"
+    ):
+        model.fit(
+            data,
+            steps_per_epoch=2,
+            shuffle=False,
+            callbacks=[Resume(tmp_path, data)],
+            verbose=0,
+        )
+
+
 class Counter(keras.callbacks.Callback):
     """Counts and lists the batches that it is told of."""
 

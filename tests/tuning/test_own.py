@@ -161,6 +161,15 @@ def test_models_with_too_many_weights_are_not_trained(tmp_path):
     assert study.best_trial.parameters <= 4000
 
 
+def test_other_arrays_on_the_same_folder_are_an_error(tmp_path):
+    options = {"directory": tmp_path, "max_trials": 1, "epochs": 1, "verbose": False}
+    tuning = functools.partial(ks.tuning.tune, build, **options)
+    tuning(TRAIN, VALIDATION)
+    other = X[:32], 1 - Y[:32]
+    with pytest.raises(ValueError, match="of a study with another data"):
+        tuning(other, VALIDATION)
+
+
 def test_another_build_on_the_same_folder_is_an_error(tmp_path):
     tune(tmp_path, max_trials=1)
 

@@ -12,6 +12,7 @@ from keras_seqattn import models, tuning
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.recipes import RECIPES
 from keras_seqattn.tuning import warm
+from keras_seqattn.tuning.tasks import TranslationTask
 
 TINY = {
     "model_dim": 8,
@@ -124,6 +125,60 @@ def test_choices_may_mix_integers_and_floats():
 
 
 @pytest.mark.backends("torch")
+def test_a_space_around_a_recipe_begins_with_all_of_its_values():
+    center = dataclasses.replace(
+        RECIPES["multi30k"], learning_rate=0.002, warmup_steps=4000, ema_momentum=0.99
+    )
+    model = dataclasses.replace(
+        center.model, normalize_first=False, tie_embeddings=False
+    )
+    center = dataclasses.replace(center, model=model)
+    space = tuning.TranslationSpace.around(center)
+    chosen = space.choose(keras_tuner.HyperParameters(), 50)
+    for name in ("learning_rate", "warmup_steps", "ema_momentum", "label_smoothing"):
+        assert getattr(chosen, name) == getattr(center, name)
+    assert chosen.model.tie_embeddings is False
+    assert tuning.TranslationSpace.around(center, ema_momentum=0.5).ema_momentum == 0.5
+
+
+@pytest.mark.backends("torch")
+def test_views_that_differ_are_compared_by_their_pieces():
+    made = []
+    for pieces in (None, lambda size: ["x"] * size):
+        center = dataclasses.replace(
+            RECIPES["multi30k"].with_vocabulary(30), consistency=3.0
+        )
+        space = tuning.TranslationSpace.around(center, **{"options": {"dropout": 0.0}})
+        hypermodel = tuning.TranslationHyperModel(30, space=space, pieces=pieces)
+        made.append(hypermodel.build(keras_tuner.HyperParameters()).loss.pieces)
+    assert made[0] is None and len(made[1]) == 30
+
+
+def test_subwords_are_sampled_of_lines_alone():
+    """A study makes no batches of a dataset; views that differ are never plain."""
+
+    def names(train, **recipe):
+        center = dataclasses.replace(RECIPES["multi30k"], **recipe)
+        task = TranslationTask(
+            train=train,
+            validation=train,
+            space=tuning.TranslationSpace.around(center),
+            vocabulary_size=50,
+            target_vocabulary_size=None,
+            batch_tokens=None,
+            bucket_lengths=None,
+            seed=0,
+        )
+        return {hp.name: hp.default for hp in task.hyperparameters.space}
+
+    lines = (["a"], ["b"])
+    assert names(lines)["sampling"] == 0.0
+    assert names(lines, sampling=0.2)["sampling"] == 0.2
+    assert "sampling" not in names(keras.utils.PyDataset())
+    views = {"repeat_batch": 2, "views": ("plain", "sampled"), "sampling": 0.1}
+    assert "sampling" not in names(lines, **views)
+
+
 def test_no_choice_holds_none():
     with pytest.raises(ValueError, match=r"`ema_momentum` must be .*\(None, 0.999\)"):
         tuning.TranslationSpace(ema_momentum=(None, 0.999))

@@ -3,6 +3,7 @@
 Shapes: B batch, L length, D model_dim, V vocabulary.
 """
 
+import math
 from typing import Any, Literal
 
 import keras
@@ -20,6 +21,9 @@ from keras_seqattn.layers.shapes import check_rank, check_tensor, check_width
 from keras_seqattn.layers.transformer.residual import EPSILON, NORMS, make_norm
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent, unquantized
+
+# The largest number up to which a dtype holds all integers.
+EXACT_IDS = {"bfloat16": 2**8, "float16": 2**11}
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -193,7 +197,24 @@ class PositionalEmbedding(
         """Does what `call` does, on the quantized table."""
         self._check_inputs(inputs, reverse)
         output = super().quantized_call(inputs, reverse=reverse)
+        if reverse and self.tie_weights and self.lora_enabled:
+            output = output + self._logits_of_factors(inputs)
         return self._finish(output, inputs, start, reverse, positions)
+
+    def _logits_of_factors(self, inputs):
+        """Computes what LoRA adds to tied logits, which Keras's quantized layer lacks.
+
+        It would be added before a cap of the logits.
+        """
+        if self.logit_soft_cap is not None:
+            raise ValueError(
+                "`logit_soft_cap` must be None with LoRA beside a quantized table. "
+                f"Received: logit_soft_cap={self.logit_soft_cap!r}."
+            )
+        rows, columns = (ops.cast(x, self.compute_dtype) for x in self._factors())
+        inner = ops.matmul(ops.cast(inputs, self.compute_dtype), ops.transpose(columns))
+        scale = ops.cast(self.lora_alpha / self.lora_rank, self.compute_dtype)
+        return scale * ops.matmul(inner, ops.transpose(rows))
 
     def _check_inputs(self, inputs, reverse):
         if reverse:
@@ -201,11 +222,20 @@ class PositionalEmbedding(
             return
         if self.positions is not None:
             check_rank("inputs", inputs, "(batch, length)")
+        dtype = keras.backend.standardize_dtype(getattr(inputs, "dtype", "int32"))
+        most = EXACT_IDS.get(dtype, math.inf)
+        if self.vocabulary_size - 1 > most:
+            raise ValueError(
+                f"`inputs` must be integers: {dtype} holds them exactly up to {most}. "
+                'In a `keras.Sequential` put `keras.Input((None,), dtype="int32")` '
+                f"first. Received: inputs of dtype {dtype!r}, with a vocabulary of "
+                f"{self.vocabulary_size}."
+            )
         values = tracing.known_values(inputs, wait=False)
         if values is None or not values.size:
             return
         # `keras.Sequential` makes floats of ids.
-        low, high = values.min(), values.max()
+        low, high = values.min().item(), values.max().item()
         whole = values.dtype.kind in "iu" or (values == np.floor(values)).all()
         if not whole or low < 0 or high >= self.vocabulary_size:
             raise ValueError(

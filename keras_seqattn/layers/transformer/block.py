@@ -132,7 +132,9 @@ class Block(arguments.Checked, keras.layers.Layer):
         calls = (_defining(type(self), name) for name in ("call_unpadded", "call"))
         plain = plain and issubclass(*calls)
         return plain and all(
-            type(layer).call is MultiHeadAttention.call for layer in attended
+            type(layer).call is MultiHeadAttention.call
+            and layer.query_dense.activity_regularizer is None  # as of all projections
+            for layer in attended
         )
 
     def _attention_residuals(self):

@@ -152,7 +152,9 @@ class DecoderBlock(Block):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses two masks of the target; `call` cannot, since Keras fills one in."""
         mask, target_mask = kwargs.get("mask"), kwargs.get("target_mask")
-        if mask is not None and target_mask is not None:
+        # Where it is computed again it is given what Keras filled in, too.
+        is_first = not getattr(self, "_is_checkpointing", False)
+        if is_first and mask is not None and target_mask is not None:
             raise ValueError(
                 "`mask` must be None where `target_mask` is given: the two mean the "
                 f"same. Received: mask of shape {tuple(mask.shape)}, target_mask of "

@@ -55,6 +55,8 @@ class KeepsLora:
         super().load_own_variables(values)
         a, b, scale = saved
         if self.lora_enabled:
+            if scale is not None:
+                self.lora_alpha = float(ops.convert_to_numpy(scale)) * self.lora_rank
             factors = self._factors()
             factors[0].assign(before if a is None else a)
             if b is not None:

@@ -57,14 +57,22 @@ def dtype_config(layer: keras.layers.Layer) -> Any:
 
     `quantize` gives each part a policy of its own, which the parts, remade by the
     layer's `build`, must find again: here by the ends of their paths, since a layer
-    that was given to another is loaded outside of it.
+    that was given to another is loaded outside of it. The parts of a model are found
+    by their whole paths: the end of one may be that of another.
     """
     policy = layer.dtype_policy
     if layer.path is None:  # Not built, so nothing in it is quantized.
         return keras.dtype_policies.serialize(policy)
     outside = layer.path.rpartition("/")[0] + "/"
+    is_model = isinstance(layer, keras.Model)
+
+    def place(part):
+        if is_model:
+            return part.path
+        return f"(.*/)?{re.escape(part.path.removeprefix(outside))}"
+
     quantized = {
-        f"(.*/)?{re.escape(part.path.removeprefix(outside))}": part.dtype_policy
+        place(part): part.dtype_policy
         for part in layers_of(layer)[1:]
         if part.quantization_mode is not None
         and not isinstance(part.dtype_policy, keras.dtype_policies.DTypePolicyMap)
