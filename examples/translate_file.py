@@ -135,7 +135,10 @@ def translate(args, total, journal):
     # lines as one which was not.
     while block := list(itertools.islice(left, args.block)):
         lines = [line.decode().rstrip("\r\n") for line in block]
-        data = written(args, translator, search, lines, journal.lines).encode()
+        try:
+            data = written(args, translator, search, lines, journal.lines).encode()
+        except ValueError as error:  # a glossary that does not fit a line, say
+            sys.exit(f"{error} Line 0 is line {journal.lines + 1:,} of the input.")
         is_gz = args.output.suffix == ".gz"
         journal.append(gzip.compress(data) if is_gz else data, len(block))
         bar.add(len(block))

@@ -122,12 +122,14 @@ def test_words_are_told_apart_in_any_script():
     assert row == (Phrase((5,)),)
 
 
+@pytest.mark.backends("torch")
 def test_keys_of_a_glossary_that_differ_in_spaces_are_one():
     terms = Terms(ks.text.ByteTokenizer(), {"dog": "Hund", "dog ": "Dogge"})
     ((ways,),) = terms.rows(["a dog"])
     assert len({bytes(x - 4 for x in way.ids).strip() for way in ways}) == 2
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("prefix", "count"),
     [("", 1), ("Hund ", 0), ("Hund bellt", 0), ("ein Hund,", 0), ("ein Hund", 1)],
@@ -138,6 +140,7 @@ def test_what_a_prefix_says_need_not_be_said_again(prefix, count):
     assert len(row) == count
 
 
+@pytest.mark.backends("torch")
 def test_a_phrase_with_a_stop_token_is_an_error(translators):
     translator = translators["bytes"]
     (stop,) = translator.target_tokenizer.tokenize(["."])[0]
@@ -149,11 +152,13 @@ def test_a_phrase_with_a_stop_token_is_an_error(translators):
         translator.stream(["a dog"], search=search, glossary={"dog": "U.S."})
 
 
+@pytest.mark.backends("torch")
 def test_segmentations_need_a_tokenizer_that_draws(translators):
     with pytest.raises(ValueError, match="`segmentations` must be 1 where.*=2"):
         translators["bytes"].translate(["a dog"], segmentations=2)
 
 
+@pytest.mark.backends("torch")
 def test_a_glossary_applies_to_whole_words_the_longest_first():
     tokenizer = ks.text.ByteTokenizer()
 

@@ -322,6 +322,18 @@ def test_words_before_a_line_are_not_its_own(example):
     assert example.alignment(LookingPast(), "a bc defg", "ab cdefg") == "0-0 2-1"
 
 
+def test_an_error_says_which_line_of_the_input_it_is(
+    example, monkeypatch, tmp_path, saved
+):
+    argv = [*command(tmp_path, saved, "output.txt")[1:], "--block", "2"]
+    (tmp_path / "long.tsv").write_text("red\t" + "x " * 500 + "\n")
+    argv += ["--glossary", tmp_path / "long.tsv"]
+    (tmp_path / "input.txt").write_text("one\ntwo\none red\n")
+    monkeypatch.setattr(sys, "argv", list(map(str, argv)))
+    with pytest.raises(SystemExit, match="Line 0 is line 3 of the input"):
+        example.main()
+
+
 @pytest.mark.parametrize("n_best", [(), ("--n-best", "2")])
 def test_alignments_stand_beside_translations(
     example, monkeypatch, tmp_path, saved, n_best

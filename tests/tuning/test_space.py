@@ -154,6 +154,7 @@ def test_views_that_differ_are_compared_by_their_pieces():
     assert made[0] is None and len(made[1]) == 30
 
 
+@pytest.mark.backends("torch")
 def test_subwords_are_sampled_of_lines_alone():
     """A study makes no batches of a dataset; views that differ are never plain."""
 
@@ -179,6 +180,7 @@ def test_subwords_are_sampled_of_lines_alone():
     assert "sampling" not in names(lines, **views)
 
 
+@pytest.mark.backends("torch")
 def test_no_choice_holds_none():
     with pytest.raises(ValueError, match=r"`ema_momentum` must be .*\(None, 0.999\)"):
         tuning.TranslationSpace(ema_momentum=(None, 0.999))
