@@ -86,8 +86,8 @@ def files_of(given):
     found = {}
     for text in given:
         tag, _, name = text.rpartition("=")
-        path = pathlib.Path(text if pathlib.Path(text).is_file() else name)
-        tag = None if str(path) == text else tag
+        is_plain = pathlib.Path(text).is_file() or "=" not in text
+        path, tag = pathlib.Path(text if is_plain else name), None if is_plain else tag
         if not path.is_file():
             raise ValueError(f"a file. Received: {text}")
         if tag in found or (None in {tag, *found} and len(given) > 1):

@@ -42,7 +42,9 @@ def m2m_options(checkpoint: Checkpoint) -> dict[str, Any]:
     """
     half = checkpoint.option("d_model") // 2
     positions = SinusoidalPositions(
-        base=10000.0 ** (half / (half - 1)), layout="halves", shift=FIRST_POSITION
+        base=10000.0 ** (half / (half - 1)),
+        layout="halves",
+        shift=checkpoint.option("pad_token_id", default=1) + 1,
     )
     return {**_options(checkpoint), "positions": positions}
 

@@ -28,12 +28,18 @@ def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
         "use_bias": biases[0],
     }
     window = option("sliding_window", default=None)
-    if window is not None:
+    # That of a Llama's configuration has no effect in transformers.
+    if window is not None and checkpoint.model_type == "mistral":
         attention["sliding_window"] = window
     start_id, end_id = option("bos_token_id"), option("eos_token_id")
     # Few of these models have padding. Where SentencePiece has numbered the special
     # tokens 0 is the unknown one, which stands in no text; elsewhere it is a word.
     unknown_id = 0 if (start_id, end_id) == (1, 2) else None
+    ends = end_id if isinstance(end_id, list) else [end_id]
+    pad_id = option("pad_token_id", default=unknown_id)
+    # An end that stands for padding, as fine-tuned models have it, is no padding here:
+    # it would be hidden wherever it stands in a text.
+    pad_id = unknown_id if pad_id in ends else pad_id
     return {
         "vocabulary_size": option("vocab_size"),
         "model_dim": model_dim,
@@ -55,8 +61,8 @@ def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
         "max_length": option("max_position_embeddings"),
         "start_id": start_id,
         # Of several ends one is the model's; the others are `stop_ids` of a search.
-        "end_id": end_id[0] if isinstance(end_id, list) else end_id,
-        "pad_id": option("pad_token_id", default=unknown_id),
+        "end_id": ends[0],
+        "pad_id": pad_id,
     }
 
 

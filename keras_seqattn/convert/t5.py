@@ -71,9 +71,10 @@ def _is_tied(checkpoint):
 
     A configuration does not tell: transformers writes that all are tied.
     """
-    if not checkpoint.has(OUTPUT) or not checkpoint.has(SHARED):
+    table = next(filter(checkpoint.has, (SHARED, *TABLES)), None)
+    if not checkpoint.has(OUTPUT) or table is None:
         return True
-    output, shared = (checkpoint.tensor(name) for name in (OUTPUT, SHARED))
+    output, shared = (checkpoint.tensor(name) for name in (OUTPUT, table))
     return output.shape == shared.shape and np.array_equal(output, shared)
 
 

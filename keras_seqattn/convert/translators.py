@@ -131,8 +131,13 @@ def _fairseq(folder, model, source, target):
             "'special_tokens_map.json' or 'tokenizer_config.json'",
             "a folder without them",
         )
+    added = _added_ids(folder)
     tags = {tag: len(pieces) + i for i, tag in enumerate(languages)}
-    return _tagged(spm, pieces + languages, model, tags, source, target)
+    tags = {tag: added.get(tag, tags[tag]) for tag in tags}
+    texts = {number: tag for tag, number in {**added, **tags}.items()}
+    for number in range(len(pieces), 1 + max(tags.values())):
+        pieces.append(texts.get(number, f"<unused_{number}>"))
+    return _tagged(spm, pieces, model, tags, source, target)
 
 
 def _check_mbart(folder):
@@ -232,6 +237,22 @@ def _languages(folder):
             if found.get(key):
                 return [x if isinstance(x, str) else x["content"] for x in found[key]]
     return []
+
+
+def _added_ids(folder):
+    """Returns the ids of tokens beside the pieces, where a tokenizer lists them.
+
+    Those that were added later stand behind others, such as "<mask>".
+    """
+    found = {}
+    path = folder / "tokenizer_config.json"
+    if path.is_file():
+        listed = read_json(path).get("added_tokens_decoder") or {}
+        found |= {token["content"]: int(number) for number, token in listed.items()}
+    path = folder / "added_tokens.json"
+    if path.is_file():
+        found |= read_json(path)
+    return found
 
 
 def _shared_model(folder):

@@ -37,7 +37,8 @@ are; where beams compete, a near tie may then be decided otherwise.
 
 A tokenizer with `prefix_ids`, such as the language of a model of many, puts them before
 a line: their pieces (`tokenizer.pieces`) are the caller's to add, to the source's
-pieces, and as `target_prefix` where it is the target's.
+pieces, and as `target_prefix` where it is the target's. Nor does the folder hold the
+`text_prefix` of a tokenizer, as T5's has it: put it before each line yourself.
 
 Its sources are the pieces into which SentencePiece cuts a line by `source.spm`, without
 an end token, which the engine adds by itself; `target.spm` joins what it returns. A

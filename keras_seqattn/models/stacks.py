@@ -11,7 +11,6 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Filters, Tensor
-from keras_seqattn.backend.parts import layers_of
 from keras_seqattn.layers import (
     PositionalEmbedding,
     TokenLogits,
@@ -22,6 +21,7 @@ from keras_seqattn.layers.transformer.block import (
     attention_from_config,
 )
 from keras_seqattn.layers.transformer.residual import make_norm
+from keras_seqattn.layers.weights.frozen import freeze_parts, frozen_parts
 from keras_seqattn.layers.weights.lora import enable_lora
 from keras_seqattn.layers.weights.quantization import dtype_config, quantize_composites
 from keras_seqattn.models.config import Config, TransformerConfig
@@ -119,10 +119,9 @@ class Configured:
         """Returns the constructor's arguments."""
         options = attention_config(self.config.options())
         config = {"name": self.name, "dtype": dtype_config(self), **options}
-        frozen = [part.path for part in layers_of(self)[1:] if not part.trainable]
         if not self.trainable:
             config["trainable"] = False
-        elif frozen:
+        elif frozen := frozen_parts(self):
             config["frozen"] = frozen
         lora = getattr(self, "lora_options", None)
         return config if lora is None else {**config, "lora": dict(lora)}
@@ -141,9 +140,7 @@ class Configured:
         model = cls(**config)
         if lora is not None:
             enable_lora(model, **lora)
-        for part in layers_of(model):
-            if part.path in frozen:
-                part.trainable = False
+        freeze_parts(model, frozen)
         return model
 
 

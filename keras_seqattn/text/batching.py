@@ -256,6 +256,13 @@ def _check_tokenizers(source_tokenizer, target_tokenizer, cutoff):
     for name, tokenizer in given.items():
         optional = name == "target_tokenizer"
         arguments.offers(name, tokenizer, needed, "a tokenizer", optional)
+        pad_id = getattr(tokenizer, "pad_id", None)
+        if pad_id is not None and pad_id == getattr(tokenizer, "end_id", None):
+            raise ValueError(
+                f"`{name}` must have a `pad_id` other than its `end_id`, which would "
+                f"be hidden as padding. Received: {name}.pad_id={pad_id}, end_id="
+                f"{tokenizer.end_id}."
+            )
 
 
 def _check_budget(batch_tokens, longest, group):

@@ -34,14 +34,19 @@ class Subwords:
         proto = sentencepiece_model_pb2.ModelProto.FromString(model)
         kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
         usable = (kinds.NORMAL, kinds.USER_DEFINED)
-        self._ids, self._scores, self._bytes = {}, {}, []
+        self._ids, self._scores, self._bytes, symbols = {}, {}, [], []
         for number, piece in enumerate(proto.pieces):
+            if piece.type == kinds.USER_DEFINED:
+                symbols.append(piece.piece)
             if piece.type in usable:
                 self._ids[piece.piece] = number
                 self._scores[piece.piece] = piece.score
             elif piece.type == kinds.BYTE:
                 self._bytes.append(number)
         self._unknown_id = unknown_id
+        # What a model's user has defined is never cut, nor merged with anything.
+        symbols = [re.escape(x) for x in sorted(symbols, key=len, reverse=True)]
+        self._symbols = re.compile(f"({'|'.join(symbols) or '(?!)'})")
         self._is_bpe = proto.trainer_spec.model_type == proto.trainer_spec.BPE
         # Words are drawn one by one where no piece goes from one to the next.
         is_inside = any(SPACE in piece[1:] for piece in self._ids)
@@ -60,10 +65,25 @@ class Subwords:
         """
         rng = random.Random(seed)
         draw = self._draw_bpe if self._is_bpe else self._draw_unigram
-        return [
-            [i for word in self._words.findall(line) for i in draw(word, strength, rng)]
-            for line in lines
-        ]
+        drawn = []
+        for line in lines:
+            ids = []
+            for number, text in enumerate(self._symbols.split(line)):
+                if number % 2:  # what the pattern has matched
+                    ids.append(self._ids[text])
+                    continue
+                for word in self._words.findall(text):
+                    ids += draw(word, strength, rng)
+            drawn.append(self._with_unknown_runs_as_one(ids))
+        return drawn
+
+    def _with_unknown_runs_as_one(self, ids):
+        """Returns ids with runs of characters without a piece as one, as they are."""
+        unknown = self._unknown_id
+        if self._bytes or unknown not in ids:
+            return ids
+        pairs = zip([None, *ids], ids, strict=False)
+        return [i for before, i in pairs if not before == i == unknown]
 
     def _draw_bpe(self, word, share, rng):
         """Segments a word by BPE, of which each merge is left out by chance."""

@@ -16,6 +16,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
 from keras_seqattn.text.journal import Journal
 from keras_seqattn.text.parallel import ParallelText
+from keras_seqattn.text.token_cache import identity_of_tokenizer
 
 if TYPE_CHECKING:
     from keras_seqattn.decoding.methods import Search
@@ -190,10 +191,8 @@ class _Job:
             search = getattr(translator, "search", None)
         sides = ("source_tokenizer", "target_tokenizer")
         tokenizers = [getattr(translator, side, None) for side in sides]
-        known = [getattr(tokenizer, "get_config", dict)() for tokenizer in tokenizers]
-        known = json.dumps(known, sort_keys=True, default=str).encode()
         return {
-            "tokenizers": hashlib.sha256(known).hexdigest(),
+            "tokenizers": [identity_of_tokenizer(each) for each in tokenizers],
             "translator": weights.hexdigest(),
             "search": keras.saving.serialize_keras_object(search),
             "num_hypotheses": self.num_hypotheses,

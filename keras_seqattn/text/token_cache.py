@@ -15,6 +15,7 @@ import operator
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -45,7 +46,7 @@ def cached_sides(
     both = _are_different(corpora, tokenizers)
     run = {
         "corpora": [_identity(corpus, both) for corpus in corpora],
-        "tokenizers": [_identity_of_tokenizer(tokenizer) for tokenizer in tokenizers],
+        "tokenizers": [identity_of_tokenizer(tokenizer) for tokenizer in tokenizers],
     }
     journal = Journal(path, run, argument="cache")
     dtype = _dtype_of(tokenizers)
@@ -87,16 +88,22 @@ def _identity_of_lines(name, lines):
     arguments.instance(name, lines, list | tuple, "a list or `TextLines`")
     digest = hashlib.sha256()
     for line in lines:
-        digest.update(f"{line}\n".encode(errors="surrogatepass"))
+        # As JSON, in which a line break within a line is none.
+        digest.update(json.dumps(line).encode() + b"\n")
     return digest.hexdigest()
 
 
-def _identity_of_tokenizer(tokenizer):
+def identity_of_tokenizer(tokenizer: Any) -> str:
+    """Returns a text that no tokenizer of other ids has.
+
+    What Keras keeps with any layer, such as a name that it numbers, does not count.
+    """
     name = type(tokenizer).__name__
     if not hasattr(tokenizer, "get_config"):
         return name
     config = keras.saving.serialize_keras_object(tokenizer)["config"]
-    config = {key: value for key, value in config.items() if key != "name"}
+    of_keras = ("name", "dtype", "trainable")
+    config = {key: value for key, value in config.items() if key not in of_keras}
     text = json.dumps(config, sort_keys=True, default=str)
     return f"{name} {hashlib.sha256(text.encode()).hexdigest()}"
 

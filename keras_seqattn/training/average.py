@@ -22,13 +22,29 @@ class _AveragedWeights(keras.callbacks.Callback):
         raise NotImplementedError
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Refuses a second average, which would be taken for what is trained."""
+        """Refuses what does not go with an average that is put in and out.
+
+        A second one would be taken for what is trained; and what keeps the best weights
+        would keep those that are trained, chosen by the scores of the averages.
+        """
+        others, name = callbacks_with(self), type(self).__name__
+        scored = (x for x in others if str(getattr(x, "monitor", "")).startswith("val"))
+        for other in scored:
+            best = getattr(other, "save_best_only", False)
+            if best or getattr(other, "restore_best_weights", False):
+                option = "save_best_only" if best else "restore_best_weights"
+                raise ValueError(
+                    f"`callbacks` must be without `{option}` beside `{name}`: what was "
+                    "scored are the averages, which the model has while it is "
+                    "validated and when `fit` ends. "
+                    f"Received: {type(other).__name__}({option}=True)."
+                )
         swaps = keras.callbacks.SwapEMAWeights
-        if any(isinstance(other, swaps) for other in callbacks_with(self)):
+        if any(isinstance(other, swaps) for other in others):
             raise ValueError(
-                f"`callbacks` must be without `SwapEMAWeights` beside "
-                f"`{type(self).__name__}`: both put averages in the place of the "
-                "weights that are trained. Received: both."
+                f"`callbacks` must be without `SwapEMAWeights` beside `{name}`: both "
+                "put averages in the place of the weights that are trained. "
+                "Received: both."
             )
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -60,7 +76,9 @@ class CheckpointAverage(_AveragedWeights):
     that are not floats are those of the last epoch. Each validation uses the mean of
     the epochs so far, at most `last`, and so, where there is validation data, do the
     scores of a `TranslationScore` that stands after this one; in between, training
-    goes on with its own weights. `SwapEMAWeights` in the same `fit` is an error.
+    goes on with its own weights. In the same `fit` it is an error to have a
+    `SwapEMAWeights`, or what keeps the best weights by a score of the validation
+    (`save_best_only`, `restore_best_weights`): these would be the trained ones.
 
     A copy of the weights of each of these epochs is held outside the accelerator.
     `Resume` saves the copies, so a training run that is killed does not lose them.
@@ -70,7 +88,7 @@ class CheckpointAverage(_AveragedWeights):
 
     Raises:
         ValueError: If `last` is not a positive integer; when training begins, if there
-            is a `SwapEMAWeights`.
+            is a callback as named above.
 
     Example:
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -128,7 +146,7 @@ class ScheduleFreeAverage(_AveragedWeights):
     Raises:
         ValueError: When training begins, if the model's optimizer is not a
             `keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0, or there is a
-            `SwapEMAWeights`.
+            callback that `CheckpointAverage` refuses.
 
     Example:
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])

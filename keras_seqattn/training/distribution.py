@@ -69,7 +69,7 @@ def layout_map(
     return layouts
 
 
-def distribute(dataset: Dataset) -> Dataset:
+def distribute(dataset: Dataset, pad_id: int = 0) -> Dataset:
     """Returns the part of each batch that this process trains on.
 
     Called where the distribution is set: `keras.distribution.set_distribution` with
@@ -79,13 +79,16 @@ def distribute(dataset: Dataset) -> Dataset:
     so that all together train on each row once, in the order of one process alone. That
     holds for any number of processes, which may change from one run to the next.
 
-    A batch whose rows the devices do not divide gets rows of zeros at its end. They are
-    padding, and weigh nothing in our losses and metrics. With `rows_multiple` of
-    `translation_batches` the devices have about as many tokens each, which is quicker.
+    A batch whose rows the devices do not divide gets rows of `pad_id` at its end. They
+    are padding, and weigh nothing in our losses and metrics. With `rows_multiple` of
+    `translation_batches` the devices have about as many tokens each, which is quicker;
+    and on TensorFlow both copies of a pair are on one device, without which
+    `consistency` passes over them.
 
     Args:
         dataset: A `tf.data.Dataset` or `keras.utils.PyDataset` of batches: (nested)
             integer arrays whose first axis is the batch, the same in all processes.
+        pad_id: Id of padding, that of the tokenizers and of the model.
 
     Returns:
         A dataset of the same kind and number of batches, with the method `pass_over` of
@@ -100,12 +103,13 @@ def distribute(dataset: Dataset) -> Dataset:
         >>> len(distribute(batches)) == len(batches)  # of one process: all
         True
     """
+    arguments.integer("pad_id", pad_id, 0)
     if isinstance(dataset, keras.utils.PyDataset):
-        part = _Part(dataset, *parts_of_batches())
+        part = _Part(dataset, pad_id, *parts_of_batches())
     else:
         offers = ("map", "element_spec", "prefetch")
         arguments.offers("dataset", dataset, offers, "a tf.data.Dataset or PyDataset")
-        part = _part_of_tensors(dataset, *parts_of_batches())
+        part = _part_of_tensors(dataset, pad_id, *parts_of_batches())
     if hasattr(dataset, "pass_over"):
         part.pass_over = dataset.pass_over
     return part
@@ -114,13 +118,13 @@ def distribute(dataset: Dataset) -> Dataset:
 class _Part(keras.utils.PyDataset):
     """One part of each batch of a `PyDataset`."""
 
-    def __init__(self, dataset, replicas, parts, part):
+    def __init__(self, dataset, pad_id, replicas, parts, part):
         super().__init__(
             workers=dataset.workers,
             use_multiprocessing=dataset.use_multiprocessing,
             max_queue_size=dataset.max_queue_size,
         )
-        self._dataset = dataset
+        self._dataset, self._pad_id = dataset, pad_id
         self._parts = replicas, parts, part
 
     def __len__(self):
@@ -133,7 +137,8 @@ class _Part(keras.utils.PyDataset):
 
     def _cut(self, rows):
         before, after, missing = _bounds(len(rows), *self._parts)
-        padded = np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
+        padding = [(0, missing)] + [(0, 0)] * (rows.ndim - 1)
+        padded = np.pad(rows, padding, constant_values=self._pad_id)
         return padded[before:after]
 
     def on_epoch_begin(self):
@@ -145,13 +150,14 @@ class _Part(keras.utils.PyDataset):
         self._dataset.on_epoch_end()
 
 
-def _part_of_tensors(dataset, *parts):
+def _part_of_tensors(dataset, pad_id, *parts):
     """Returns one part of each batch of a `tf.data.Dataset`."""
     import tensorflow as tf
 
     def cut(rows):
         before, after, missing = _bounds(tf.shape(rows)[0], *parts)
-        padded = tf.pad(rows, [(0, missing)] + [(0, 0)] * (rows.shape.rank - 1))
+        padding = [(0, missing)] + [(0, 0)] * (rows.shape.rank - 1)
+        padded = tf.pad(rows, padding, constant_values=tf.cast(pad_id, rows.dtype))
         return padded[before:after]
 
     batches = dataset.map(lambda *batch: tf.nest.map_structure(cut, batch))

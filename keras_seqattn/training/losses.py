@@ -77,7 +77,10 @@ class MaskedCrossentropy(keras.losses.Loss):
         y_true: Integer labels `(B, T)`, each `pad_id` or in [0, V).
         y_pred: Logits `(B, T, V)`.
         sample_weight: Optional weights of the tokens, `(B, T)`, or `(B,)` for all
-            tokens of a row. The mean is over the weights of the real tokens.
+            tokens of a row. The mean is over the weights of the real tokens. The loss
+            of factors has no gradient for them. Weights of classes are to be given
+            so, as `table[labels]`: Keras's `class_weight` takes a row's labels for
+            scores of classes.
 
     Returns:
         Float32 scalar.
@@ -164,6 +167,7 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     def _projected(self, factors, labels, weights, pairs):
         """Returns the loss, of the logits' factors, and each token's crossentropy."""
+        weights = ops.stop_gradient(weights)
         total, crossentropies = projected_crossentropy(
             factors.hidden,
             factors.kernel,
@@ -227,7 +231,8 @@ def linear_crossentropy(
         kernel: Float tensor `(D, V)` of the same dtype: `TokenLogits(...).kernel`, or
             `PositionalEmbedding(...).logits_kernel()`.
         labels: Integer tensor `(B, T)`, each `pad_id` or in [0, V).
-        sample_weight: Optional weights of the tokens, `(B, T)` or `(B,)`.
+        sample_weight: Optional weights of the tokens, `(B, T)` or `(B,)`, which get no
+            gradient.
         label_smoothing: Share of the target spread over the vocabulary, in [0, 1).
         pad_id: Label of the positions that do not count.
 
@@ -267,7 +272,7 @@ def linear_crossentropy(
     _check_labels("labels", labels, kernel.shape[-1], pad_id)
     labels = ops.cast(labels, "int32")
     weights = ops.reshape(_token_weights(labels != pad_id, sample_weight), (-1,))
-    labels = ops.reshape(labels, (-1,))
+    labels, weights = ops.reshape(labels, (-1,)), ops.stop_gradient(weights)
     if 0 in hidden.shape[:2]:
         return ops.cast(ops.sum(hidden), "float32")
     total, _ = projected_crossentropy(hidden, kernel, labels, weights, smoothing)

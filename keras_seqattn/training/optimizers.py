@@ -26,8 +26,10 @@ class Averaging(keras.optimizers.Optimizer):
 
     A model can be fit again on JAX: Keras gives each weight the array of its average at
     the end of `fit`, and a training step on JAX, which takes the arrays of all that it
-    updates, refuses one that is two. And with `ema_warmup`, which a class that derives
-    from this one sets, the time averaged over grows with the steps.
+    updates, refuses one that is two. Gradients are the same on every backend, before
+    they are clipped: TensorFlow's of an embedding lists its tokens. And with
+    `ema_warmup`, which a class that derives from this one sets, the time averaged over
+    grows with the steps.
     """
 
     ema_warmup: bool = False
@@ -37,12 +39,23 @@ class Averaging(keras.optimizers.Optimizer):
         """Momentum of the moving average: with `ema_warmup` that of the next step."""
         if not self.ema_warmup or not self.built:
             return self._ema_momentum
-        step = ops.cast(self.iterations, "float32")
+        # Keras averages after each batch, and counts those that are accumulated as one.
+        step = self.iterations * (self.gradient_accumulation_steps or 1)
+        step = ops.cast(step, "float32")
         return ops.minimum(self._ema_momentum, (1 + step) / (10 + step))
 
     @ema_momentum.setter
     def ema_momentum(self, momentum: float) -> None:
         self._ema_momentum = momentum
+
+    def apply(
+        self,
+        grads: Sequence[Any],
+        trainable_variables: Sequence[keras.Variable] | None = None,
+    ) -> None:
+        """Updates all weights, by gradients that sum up what each token contributes."""
+        grads = [grad if grad is None else dense(grad) for grad in grads]
+        super().apply(grads, trainable_variables)
 
     def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
         """Applies the averages to the weights at the end of `fit`, as copies."""
@@ -136,7 +149,7 @@ class Adam(Averaging, keras.optimizers.Adam):
         factor = self._factors.get(id(variable))
         if factor is not None:
             learning_rate = learning_rate * ops.cast(factor, learning_rate.dtype)
-        super().update_step(dense(gradient), variable, learning_rate)
+        super().update_step(gradient, variable, learning_rate)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
@@ -163,7 +176,8 @@ class Muon(Averaging):
         rms_rate: Root mean square of a matrix's step before it is multiplied by the
             learning rate.
         exclude_layers: List of regular expressions: a kernel in whose path one of them
-            is found is Adam's, as that of the logits should be.
+            is found is Adam's, as that of the logits should be: "^output/" in models of
+            this library whose logits are not tied.
         adam_beta_1: Decay of Adam's first moment, in [0, 1).
         adam_beta_2: Decay of Adam's second moment, in [0, 1).
         epsilon: Added to the denominator of Adam's steps, for numerical stability.
@@ -175,7 +189,7 @@ class Muon(Averaging):
         ValueError: If an argument is out of range.
 
     Example:
-        >>> optimizer = Muon(learning_rate=0.5, exclude_layers=["logits"])
+        >>> optimizer = Muon(learning_rate=0.5, exclude_layers=["^output/"])
         >>> weight = keras.Variable([[3.0, 0.0], [0.0, 1.0]], name="kernel")
         >>> optimizer.apply([keras.ops.array([[0.4, 0.0], [0.0, 0.1]])], [weight])
         >>> keras.ops.convert_to_numpy(weight).diagonal().round(1)
@@ -235,7 +249,7 @@ class Muon(Averaging):
     ) -> None:
         """Updates one weight and what is kept of its gradients."""
         momentum, velocity = self._slots[id(variable)]
-        gradient = ops.cast(dense(gradient), variable.dtype)
+        gradient = ops.cast(gradient, variable.dtype)
         rate = ops.cast(learning_rate, variable.dtype)
         if velocity is not None:
             step = self._adam_step(gradient, momentum, velocity)
@@ -246,11 +260,13 @@ class Muon(Averaging):
 
     def _adam_step(self, gradient, momentum, velocity):
         """Updates the moments, and returns the step of Adam at a rate of 1."""
-        count = ops.cast(self.iterations + 1, gradient.dtype)
+        # In float32: in bfloat16 0.999 is 1.
+        count = ops.cast(self.iterations + 1, "float32")
         beta_1, beta_2 = self.adam_beta_1, self.adam_beta_2
         self.assign_add(momentum, (gradient - momentum) * (1 - beta_1))
         self.assign_add(velocity, (ops.square(gradient) - velocity) * (1 - beta_2))
         factor = ops.sqrt(1 - ops.power(beta_2, count)) / (1 - ops.power(beta_1, count))
+        factor = ops.cast(factor, gradient.dtype)
         return factor * momentum / (ops.sqrt(velocity) + self.epsilon)
 
     def _orthogonal(self, kernel):

@@ -4,10 +4,13 @@ import json
 import pickle
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
 import keras_seqattn as ks
+from keras_seqattn.convert import llama, t5, translators
+from keras_seqattn.convert.checkpoint import Checkpoint
 from tests.convert import families
 
 pytestmark = pytest.mark.backends("torch")
@@ -226,3 +229,48 @@ def test_the_tokenizer_of_mbart_25(copy):
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
     with pytest.raises(ValueError, match="have the tokenizer of mBART-50, with"):
         to_translator(folder, source="en_XX", target="de_DE")
+
+
+def checkpoint(config, *tensors):
+    """A checkpoint whose tensors are of one number each, as their names are given."""
+    return Checkpoint(config, {name: np.array([number]) for name, number in tensors})
+
+
+def test_the_output_of_t5_may_have_a_table_of_its_own():
+    """MADLAD's files call the embedding's table by that of the decoder alone."""
+    for table in (t5.SHARED, *t5.TABLES):
+        for number in (1.0, 2.0):
+            given = checkpoint({}, (table, 1.0), (t5.OUTPUT, number))
+            assert t5._is_tied(given) == (number == 1.0)
+    assert t5._is_tied(checkpoint({}, (t5.SHARED, 1.0)))
+
+
+LLAMA = {
+    **{"num_attention_heads": 2, "hidden_size": 8, "vocab_size": 30},
+    **{"num_hidden_layers": 1, "intermediate_size": 8, "hidden_act": "silu"},
+    **{"rms_norm_eps": 1e-5, "max_position_embeddings": 64, "bos_token_id": 1},
+    **{"eos_token_id": 2, "sliding_window": 4, "model_type": "llama"},
+}
+
+
+@pytest.mark.parametrize("end_id", [2, [2, 5]])
+def test_an_end_is_no_padding(end_id):
+    config = {**LLAMA, "eos_token_id": end_id, "pad_token_id": 2}
+    options = llama.llama_options(checkpoint(config))
+    assert options["end_id"] == 2
+    assert options["pad_id"] == (0 if end_id == 2 else None)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_a_window_is_that_of_mistral(kind):
+    options = llama.llama_options(checkpoint({**LLAMA, "model_type": kind}))
+    assert ("sliding_window" in options["attention"]) == (kind == "mistral")
+
+
+def test_languages_that_were_added_have_their_own_ids(tmp_path):
+    listed = {"53": {"content": "<mask>"}, "54": {"content": "tyv_Cyrl"}}
+    content = json.dumps({"added_tokens_decoder": listed})
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    (tmp_path / "added_tokens.json").write_text('{"abk_Cyrl": 55}')
+    expected = {"<mask>": 53, "tyv_Cyrl": 54, "abk_Cyrl": 55}
+    assert translators._added_ids(tmp_path) == expected

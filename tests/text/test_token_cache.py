@@ -276,3 +276,10 @@ def test_texts_of_a_language_model_are_kept_once(tmp_path):
             np.testing.assert_array_equal(one, two)
     bytes_of_ids = 2 * sum(len(line) + 1 for line in SOURCES)
     assert (tmp_path / "tokens").stat().st_size < 1.3 * bytes_of_ids + 500
+
+
+@pytest.mark.backends("torch")
+def test_line_breaks_within_lines_are_told_from_those_between(tmp_path):
+    ks.text.language_batches(["a\nb", "c"], ByteTokenizer(), cache=tmp_path)
+    with pytest.raises(ValueError, match="with other corpora"):
+        ks.text.language_batches(["a", "b", "c"], ByteTokenizer(), cache=tmp_path)

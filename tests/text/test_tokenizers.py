@@ -1,3 +1,4 @@
+import io
 import json
 import subprocess
 import sys
@@ -5,6 +6,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import sentencepiece
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -327,3 +329,27 @@ def test_bad_sampling(bpe):
         bpe.tokenize(["a"], sampling=-0.1)
     with pytest.raises(ValueError, match=r"must be 0 for bytes.*sampling=0.1"):
         ByteTokenizer().tokenize(["a"], sampling=0.1)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_drawn_subwords_keep_symbols_and_runs_of_unknown_characters(kind):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["two red dogs run", "a dog sleeps"] * 20),
+        model_writer=model,
+        vocab_size=40,
+        hard_vocab_limit=False,
+        model_type=kind,
+        user_defined_symbols=["<2de>"],
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    known = subwords.Subwords(model.getvalue(), processor.unk_id())
+    lines = ["<2de> two dogs", "日本 dogs", "a <2de>"]
+    normalized = processor.normalize(lines)
+    strength = 1e-9 if kind == "bpe" else 1e3  # the plain segmentation
+    assert known.draw(normalized, strength, 0) == processor.encode(lines)
+    symbol = processor.piece_to_id("<2de>")
+    for seed in range(9):
+        drawn = known.draw(normalized, 0.5, seed)
+        assert [row.count(symbol) for row in drawn] == [1, 0, 1]

@@ -144,6 +144,22 @@ def test_two_averages_are_an_error(swap_first):
         model.fit(np.ones((4, 2)), np.ones(4), callbacks=callbacks, verbose=0)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("callback", "option"),
+    [
+        (keras.callbacks.ModelCheckpoint("x.keras", save_best_only=True), "save_best"),
+        (keras.callbacks.EarlyStopping(restore_best_weights=True), "restore_best"),
+    ],
+)
+def test_what_keeps_the_best_weights_would_keep_others(callback, option):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    callbacks = [CheckpointAverage(), callback]
+    with pytest.raises(ValueError, match=f"must be without `{option}.*True"):
+        model.fit(np.ones((4, 2)), np.ones(4), callbacks=callbacks, verbose=0)
+
+
 @pytest.mark.backends("torch", "tensorflow")
 def test_a_further_fit_begins_at_the_schedule_free_average():
     optimizer = keras.optimizers.ScheduleFreeAdamW(0.1)

@@ -1,6 +1,7 @@
 """Devices and processes share each batch: no row twice, none left out."""
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -83,6 +84,19 @@ def test_each_row_is_in_one_part(make, replicas, parts, monkeypatch):
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize("tensorflow", [True, False])
+def test_rows_that_are_added_are_padding(tensorflow, monkeypatch):
+    monkeypatch.setattr(distribution, "parts_of_batches", lambda: (2, 1, 0))
+    rows = np.full((3, 2), 5, "int32")
+    whole = tf.data.Dataset.from_tensors(rows) if tensorflow else Batches()
+    if not tensorflow:
+        monkeypatch.setattr(Batches, "__getitem__", lambda self, index: rows)
+    (batch,) = itertools.islice(distribute(whole, pad_id=15), 1)
+    (batch,) = tree.flatten(batch)
+    assert np.asarray(batch).tolist() == [[5, 5]] * 3 + [[15, 15]]
+
+
+@pytest.mark.backends("torch")
 def test_the_whole_dataset_is_told_of_its_epochs():
     whole = Batches()
     distribute(whole).on_epoch_begin()
@@ -101,7 +115,7 @@ def test_a_part_passes_over_epochs_as_the_whole_does(installed, monkeypatch):
         return translation_batches(lines, lines, ByteTokenizer(), batch_tokens=512)
 
     whole, part = batches(), distribute(batches())
-    next(iter(whole))
+    list(whole)
     part.pass_over(1)
     for (_, labels), (_, others) in zip(whole, part, strict=True):
         np.testing.assert_array_equal(np.asarray(labels), np.asarray(others))

@@ -78,6 +78,25 @@ def test_the_average_is_of_a_share_of_the_steps_so_far():
     assert (again.ema_warmup, again.ema_momentum) == (True, 0.8)
 
 
+def test_the_average_counts_batches_that_are_accumulated():
+    """So it is of about the last ninth of them, however many make a step."""
+    options = {"use_ema": True, "ema_warmup": True, "gradient_accumulation_steps": 4}
+    optimizer = Adam(0.1, **options)
+    weight = keras.Variable([0.0])
+    for _ in range(41):
+        optimizer.apply([ops.array([1.0])], [weight])
+    assert float(optimizer.ema_momentum) == pytest.approx(41 / 50, abs=0.02)
+
+
+@pytest.mark.backends("jax", "torch")
+def test_muon_trains_in_bfloat16_what_is_no_matrix():
+    weight = keras.Variable([0.5], dtype="bfloat16", name="bias")
+    optimizer = Muon(0.1)
+    for _ in range(2):
+        optimizer.apply([ops.array([1.0], "bfloat16")], [weight])
+    assert float(ops.cast(weight, "float32")[0]) == pytest.approx(0.3, abs=0.01)
+
+
 def test_a_weight_learns_at_a_factor_of_the_rate():
     """The first factor whose expression is found in its path; else the rate itself."""
     factors = {"a/ker": 0.5, "kernel$": 3.0}
