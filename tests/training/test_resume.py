@@ -60,11 +60,12 @@ def make_model(width=4, learning_rate=0.01, dropout=0.5):
     return model
 
 
-def batches():
-    """Six batches an epoch."""
+def batches(times=1):
+    """Six batches an epoch, so many times."""
+    lines = LINES * times
     return translation_batches(
-        LINES,
-        LINES,
+        lines,
+        lines,
         ByteTokenizer(),
         batch_tokens=64,
         bucket_lengths=(16,),
