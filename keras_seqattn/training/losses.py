@@ -138,11 +138,12 @@ class MaskedCrossentropy(keras.losses.Loss):
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
         )
-        pairs = None
+        pairs, factors, largest = None, factors_of(y_pred), 1.0
+        if factors is not None and sample_weight is not None:
+            weights, largest = _scaled(weights)
         if self.consistency:
             self._check_pieces(logits.shape[-1])
             pairs = find_pairs(labels, weights, ops.shape(y_true)[1], self._pieces)
-        factors = factors_of(y_pred)
         if factors is not None:
             loss, crossentropies = self._projected(factors, labels, weights, pairs)
             if sample_weight is None:
@@ -153,10 +154,10 @@ class MaskedCrossentropy(keras.losses.Loss):
             if pairs is not None:
                 loss = loss + self._divergence(logits, weights, pairs)
         if self.normalize_by is not None:
-            return loss / self.normalize_by
+            return loss * largest / self.normalize_by
         # Keras has divided this replica's mean by the number of replicas, whose losses
         # are summed. Each mean counts by its share of the tokens.
-        return mean_among_replicas(loss, ops.sum(weights))
+        return mean_among_replicas(loss, ops.sum(weights) * largest)
 
     def _check_pieces(self, vocabulary_size):
         if self.pieces is not None and len(self.pieces) != vocabulary_size:
@@ -167,7 +168,6 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     def _projected(self, factors, labels, weights, pairs):
         """Returns the loss, of the logits' factors, and each token's crossentropy."""
-        weights = ops.stop_gradient(weights)
         total, crossentropies = projected_crossentropy(
             factors.hidden,
             factors.kernel,
@@ -272,7 +272,7 @@ def linear_crossentropy(
     _check_labels("labels", labels, kernel.shape[-1], pad_id)
     labels = ops.cast(labels, "int32")
     weights = ops.reshape(_token_weights(labels != pad_id, sample_weight), (-1,))
-    labels, weights = ops.reshape(labels, (-1,)), ops.stop_gradient(weights)
+    labels, (weights, _) = ops.reshape(labels, (-1,)), _scaled(weights)
     if 0 in hidden.shape[:2]:
         return ops.cast(ops.sum(hidden), "float32")
     total, _ = projected_crossentropy(hidden, kernel, labels, weights, smoothing)
@@ -329,6 +329,18 @@ def flatten_tokens(
         ops.reshape(y_pred, (-1, y_pred.shape[-1])),
         ops.reshape(_token_weights(labels != pad_id, sample_weight), (-1,)),
     )
+
+
+def _scaled(weights):
+    """Returns weights of which the largest is 1, and what that was; no gradient.
+
+    Gradients of half precision are computed with them before a mean divides by their
+    sum, so that very small or large ones would not fit.
+    """
+    weights = ops.stop_gradient(weights)
+    largest = ops.max(ops.abs(weights), initial=0.0)
+    largest = ops.where(largest > 0.0, largest, 1.0)
+    return weights / largest, largest
 
 
 def _token_weights(real, sample_weight):

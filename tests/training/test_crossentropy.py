@@ -147,6 +147,23 @@ def test_loss_of_factors_is_the_loss_of_logits(normalize_by, weights):
     np.testing.assert_allclose(gradient, expected_gradient, atol=1e-6)
 
 
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+def test_the_size_of_weights_does_not_matter_in_float16(factor):
+    hidden, kernel = (ops.cast(x, "float16") for x in (HIDDEN, KERNEL))
+
+    def computed(weights):
+        return value_and_gradient(
+            lambda x: linear_crossentropy(x, kernel, LABELS, sample_weight=weights),
+            hidden,
+        )
+
+    weights = np.linspace(0.5, 1.0, LABELS.size).reshape(LABELS.shape)
+    value, gradient = computed(weights * factor)
+    expected, exact = computed(weights)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient, exact, rtol=2e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("weights", [None, WEIGHTS, np.array([1.0, 2.0, 0.5])])
 def test_linear_crossentropy_is_the_loss_of_logits(weights):
     def linear(hidden):
