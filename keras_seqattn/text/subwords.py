@@ -78,7 +78,10 @@ class Subwords:
         return drawn
 
     def _with_unknown_runs_as_one(self, ids):
-        """Returns ids with runs of characters without a piece as one, as they are."""
+        """Returns ids in which a run of characters without a piece is one id.
+
+        As SentencePiece has it, where a model has no bytes.
+        """
         unknown = self._unknown_id
         if self._bytes or unknown not in ids:
             return ids
