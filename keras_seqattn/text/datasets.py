@@ -45,7 +45,9 @@ class EpochDataset(keras.utils.PyDataset):
 
     Each pass is the next epoch, whether `fit` makes it or a loop does. A pass that is
     left before its last batch does not count: a first `fit` looks at a batch to build
-    the loss. Within an epoch of `fit` a batch may be asked for again, in any order.
+    the loss. (It reads a few batches ahead, so where an epoch has no more than these
+    the look may count.) Within an epoch of `fit` a batch may be asked for again, in any
+    order.
     """
 
     def __init__(self, epochs: Epochs, arrange: Callable[..., Any] = as_given) -> None:
@@ -62,7 +64,8 @@ class EpochDataset(keras.utils.PyDataset):
         the number of the epoch that is then the next.
         """
         self._number += epochs
-        self._first, self._now, self._pass, self._asked = batches, None, None, set()
+        self._first, self._now, self._asked = batches, None, set()
+        self._pass = object()  # which of several iterators is to count it
         return self._number
 
     def __len__(self) -> int:
@@ -81,14 +84,13 @@ class EpochDataset(keras.utils.PyDataset):
         """Goes on to the next epoch, where all batches of this one were asked for."""
         if len(self._asked) == len(self):
             self.pass_over(1)
-        self._asked = set()
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the batches of the next epoch."""
         batch = self._passed(self._epochs.epoch(self._number))
-        this = self._pass = object()
+        this = self._pass
         for index in range(len(self)):
-            # Not where another pass has begun since, or the number was changed.
+            # Not where another iterator has come to its end, or the number was changed.
             if index + 1 == len(self) and self._pass is this:
                 self.pass_over(1)
             yield batch(index)

@@ -44,18 +44,24 @@ class CallbackStates:
         ]
 
     def restore(self, saved: list[Any]) -> None:
-        """Puts what `changed` listed into the callbacks of the same classes.
-
-        What else may have changed is as it was when this was made.
-        """
-        waiting = list(zip(self.kept, self._begun, strict=True))
+        """Puts what `changed` listed into the callbacks of the same classes."""
+        waiting = list(self.kept)
         for name, state in saved:
             # A callback that is gone needs no state; a new one starts from its own.
-            for number, (callback, begun) in enumerate(waiting):
+            for callback in waiting:
                 if type(callback).__name__ == name:
-                    vars(callback).update(copy.deepcopy({**begun, **state}))
-                    del waiting[number]
+                    vars(callback).update(state)
+                    waiting.remove(callback)
                     break
+
+    def copies(self) -> list[dict[str, Any]]:
+        """Returns copies of the states as they are, for `put_back`."""
+        return [copy.deepcopy(_plain(callback)) for callback in self.kept]
+
+    def put_back(self, copies: list[dict[str, Any]]) -> None:
+        """Puts back what `copies` has returned."""
+        for callback, state in zip(self.kept, copies, strict=True):
+            vars(callback).update(state)
 
     def _warn(self):
         """Warns, once for each attribute or callback, of state that is not saved."""

@@ -93,7 +93,8 @@ class Resume(keras.callbacks.Callback):
         every: Number of batches after which to save within an epoch too, or None. A
             resumed epoch skips the batches that it has trained on; its training metrics
             are those of the rest. Other callbacks are told of skipped batches, with
-            empty logs, and have their state of the save after them.
+            empty logs; where `every` is still given, they then have the state again
+            that they had before these.
         files: Paths of files that callbacks of the same `fit` append to, apart from
             those of `CSVLogger`.
 
@@ -274,11 +275,16 @@ class Resume(keras.callbacks.Callback):
     def _check_steps(self):
         """Raises an error if an epoch of `fit` is no pass over the data."""
         steps = self.params.get("steps")
-        passes = hasattr(self.data, "pass_over") and hasattr(self.data, "__len__")
-        if passes and steps is not None and steps != len(self.data):
+        if steps is None or not hasattr(self.data, "pass_over"):
+            return
+        try:
+            batches = len(self.data)
+        except TypeError:  # not known
+            return
+        if steps != batches:
             raise ValueError(
                 "`steps_per_epoch` of `fit` must be None for a `data` of which each "
-                f"epoch is a pass. Received: {steps} steps, of {len(self.data)}."
+                f"epoch is a pass. Received: {steps} steps, of {batches}."
             )
 
     def _restore(self, model, saved):
@@ -300,12 +306,12 @@ class Resume(keras.callbacks.Callback):
         self._seed, self._records = saved["seed"], saved["records"]
         # Those saved before this was kept are taken for runs of another process.
         self._passes_before = saved.get("passes_before", self._passes_before)
-        self._skipped, self._restored = saved["batch"], saved["callbacks"]
+        self._skipped = saved["batch"]
 
     def _count_passes(self):
         """Returns how many passes over the data have begun, 0 if they do not tell."""
         can_tell = hasattr(self.data, "pass_over")
-        return (self.data.pass_over(0) or 0) if can_tell else 0
+        return (self.data.pass_over(0, 0) or 0) if can_tell else 0
 
     def _begin_passes(self, number, batch):
         if hasattr(self.data, "pass_over"):
@@ -325,6 +331,7 @@ class Resume(keras.callbacks.Callback):
         self._restore_history()
         self._start_random_numbers(0)
         if self._skipped:
+            self._before_skipped = self._states.copies()
             self._skip_batches(self.model, self._skipped)
 
     def _start_random_numbers(self, batch):
@@ -359,7 +366,7 @@ class Resume(keras.callbacks.Callback):
         batch += 1
         if self._skipped and batch >= self._skipped:
             self._skipped = 0
-            self._states.restore(self._restored)
+            self._states.put_back(self._before_skipped)
         steps = self.params["steps"]
         # The save of the epoch's end stands in for that of the last batch.
         if batch - self._saved_batch >= self.every and (not steps or batch < steps):
@@ -453,7 +460,8 @@ def _training(model):
     """Describes a training run, to tell it from another."""
     variables = [[list(v.shape), str(v.dtype)] for v in model.variables]
     try:
-        config = model.get_config()
+        config = {**model.get_config()}
+        config.pop("frozen", None)  # Which of our models' parts are: no other model.
     except NotImplementedError:  # A subclass without a configuration.
         config = None
     return {

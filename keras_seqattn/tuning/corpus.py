@@ -79,23 +79,17 @@ class Corpus:
         return translation_batches(*lines, self.tokenizer(vocabulary_size), **options)
 
     def batches(
-        self,
-        vocabulary_size: int,
-        bidirectional_epochs: int = 0,
-        sampling: float | None = None,
+        self, vocabulary_size: int, bidirectional_epochs: int = 0
     ) -> tuple[Dataset, Dataset]:
         """Returns a trial's batches of training, from epoch 0, and of validation.
 
         As many of the first epochs as are given, or as the options say, train both
-        directions. `sampling` is that of the options where it is None.
+        directions.
         """
-        options = dict(self._options)
-        own = options.get("bidirectional_epochs", 0)
-        options["bidirectional_epochs"] = max(own, bidirectional_epochs)
-        if sampling is not None:
-            options["sampling"] = sampling
+        own = self._options.get("bidirectional_epochs", 0)
+        options = {"bidirectional_epochs": max(own, bidirectional_epochs)}
         return (
-            self._batches(self.train, vocabulary_size, options),
+            self._batches(self.train, vocabulary_size, {**self._options, **options}),
             self._validation_batches(vocabulary_size),
         )
 

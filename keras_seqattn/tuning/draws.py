@@ -10,7 +10,7 @@ import keras_tuner
 WIDTH, CHANGED, MOST_CHANGED, WIDENING = 0.25, 0.35, 0.8, 12
 MOST_GUESSES = 20  # of a value that is another one
 # How the names of hyperparameters end of which more regularizes.
-REGULARIZERS = ("dropout", "dropout_rate", "smoothing", "decay", "sampling")
+REGULARIZERS = ("dropout", "dropout_rate", "smoothing", "decay")
 
 
 def perturb(

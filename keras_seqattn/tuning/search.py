@@ -141,9 +141,9 @@ def tune(
     and called again as that is. The first trial of "halving" has the defaults of the
     hyperparameters, and leads until another one is ahead where both can be compared.
     "halving" knows by the ends of their names what looks worse early than it is: more
-    of "dropout", "dropout_rate", "smoothing", "decay", "sampling" (of which a model
-    that overfits gets more), "layers" or "warmup_steps", and less of "learning_rate" or
-    "lr". A compiled model is expected, with the learning rate or schedule that it is to
+    of "dropout", "dropout_rate", "smoothing", "decay" (of which a model that overfits
+    gets more), "layers" or "warmup_steps", and less of "learning_rate" or "lr". A
+    compiled model is expected, with the learning rate or schedule that it is to
     have. Where its optimizer averages the weights (`use_ema`), the average is scored.
 
     Args:

@@ -185,6 +185,12 @@ class Settings(Config):
             return None
         return f"{parameters} parameters, {limit} allowed"
 
+    def latency_excess(self, latency: float) -> str:
+        """Returns by how much the seconds of a sentence exceed `max_latency`."""
+        return (
+            f"{1000 * latency:.1f} ms a sentence, {1000 * self.max_latency:g} allowed"
+        )
+
     def over_budget_reason(self, values: dict[str, Any]) -> str | None:
         """Returns why values are over budget, before anything is built; None if not."""
         hp = hyperparameters_of(values)
@@ -194,9 +200,9 @@ class Settings(Config):
         excess = self.size_excess(configuration.count_parameters())
         if excess is not None or self.max_latency is None:
             return excess
-        # A model of this shape may have been found too slow.
+        # A model of this shape may have been found to be too slow.
         for record in records.load_records(self.directory):
             is_slow = (record.latency or 0.0) > self.max_latency
             if is_slow and record.configuration.model == configuration.model:
-                return record.reason
+                return self.latency_excess(record.latency)
         return None

@@ -148,8 +148,6 @@ class TranslationSpace:
         ema_momentum: Share of the running average of the weights kept at a step, which
             is what is scored and saved; None for the weights themselves.
         vocabulary_size: Entries of the tokenizer; None: what the study is given.
-        sampling: Strength of subword sampling, of lists of strings that a study
-            batches; `choose` has no use for it.
         options: Dict of further arguments of `TranslationTransformer`, which do not
             vary.
         center: A `Configuration`, `RECIPES["own"]` by default: its values, or the
@@ -182,7 +180,6 @@ class TranslationSpace:
     post_norm_warmup_steps: Any = (800, 1600)
     ema_momentum: Any = 0.999
     vocabulary_size: Any = None
-    sampling: Any = dataclasses.field(default=(0.0, 0.1), repr=False)
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     center: Configuration = dataclasses.field(default=RECIPES["own"], repr=False)
 
@@ -237,7 +234,6 @@ class TranslationSpace:
             "key_dim": model.key_dim or model.model_dim // model.num_heads,
             "feed_forward_ratio": int(ratio) if ratio.is_integer() else ratio,
             "vocabulary_size": model.source_vocabulary_size,
-            "sampling": getattr(center, "sampling", 0.0),
             **{name: getattr(center, name) for name in _OF_TRAINING},
         }
 
@@ -312,7 +308,6 @@ _CHECKS = {
     "post_norm_warmup_steps": arguments.positive_integer,
     "feed_forward_ratio": functools.partial(arguments.number, above=0),
     "vocabulary_size": arguments.positive_integer,
-    "sampling": functools.partial(arguments.number, least=0),
 }
 
 

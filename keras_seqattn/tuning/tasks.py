@@ -22,7 +22,7 @@ from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
 from keras_seqattn.tuning.records import TrialRecord
-from keras_seqattn.tuning.space import TranslationSpace, declare
+from keras_seqattn.tuning.space import TranslationSpace
 
 OWN = "own"  # what stands in the file of a study for a user's own `build`
 
@@ -77,7 +77,7 @@ def _digest(data: Any) -> str | None:
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
             return None
         digest.update(f"{array.shape} {array.dtype}".encode())
-        digest.update(np.ascontiguousarray(array))
+        digest.update(array.tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -162,7 +162,6 @@ class TranslationTask(Task):
         }
         if self.corpus is None:
             return {**asked, "corpus": "batches"}
-        asked["sampling"] = repr(self.space.sampling)
         lengths = list(self._batch_options["bucket_lengths"])
         options = {**self._batch_options, "bucket_lengths": lengths}
         # Last, as what stands before it may differ: see `Settings.claim`.
@@ -205,11 +204,7 @@ class TranslationTask(Task):
         return options | {name: x for name, x in given.items() if x is not None}
 
     def configuration(self, hp: keras_tuner.HyperParameters) -> Configuration:
-        """Returns what hyperparameters stand for, and declares those of the batches."""
-        # What batches its views are "sampled" in must sample.
-        if self.corpus is not None and self._recipe.views is None:
-            center = self.space.center_values()["sampling"]
-            declare(hp, "sampling", self.space.sampling, center)
+        """Returns what hyperparameters stand for."""
         return self.hypermodel.configuration(hp)
 
     def epoch_tokens(self, record: TrialRecord) -> float:
@@ -242,9 +237,7 @@ class TranslationTask(Task):
         train, validation = self.train, self.validation
         if self.corpus is not None:
             train, validation = self.corpus.batches(
-                model.source_vocabulary_size,
-                record.bidirectional_epochs,
-                record.values.get("sampling"),
+                model.source_vocabulary_size, record.bidirectional_epochs
             )
         return {"x": train, "validation_data": validation, "shuffle": False}
 

@@ -247,10 +247,8 @@ class Tuner(keras_tuner.Tuner):
             record.latency = decode_latency(model)
             record.save()
         if record.latency > limit:
-            raise trials.TrialEnded(
-                records.OVER_BUDGET,
-                f"{1000 * record.latency:.1f} ms a sentence, {1000 * limit:g} allowed",
-            )
+            excess = self._settings.latency_excess(record.latency)
+            raise trials.TrialEnded(records.OVER_BUDGET, excess)
 
 
 def is_worker() -> bool:

@@ -61,16 +61,14 @@ def test_what_regularizes_goes_half_way_to_the_most():
     hp.Choice("dropout_rate", [0.1, 0.5])
     hp.Float("weight_decay", 1e-6, 1e-2, sampling="log")
     hp.Choice("attention_dropout", ["none", "some"])
-    hp.Choice("sampling", [0.0, 0.1])
     hp.Int("units", 8, 64)
     values = {"dropout": 0.0, "label_smoothing": 0.1, "weight_decay": 1e-4}
     values |= {"dropout_rate": 0.1, "attention_dropout": "none", "units": 8}
-    values |= {"sampling": 0.0}
     more = draws.regularize(values, hp)
     assert more.pop("weight_decay") == pytest.approx(1e-3)
     assert more == {
         **{"dropout": 0.2, "dropout_rate": 0.5, "label_smoothing": 0.1},
-        **{"attention_dropout": "none", "units": 8, "sampling": 0.1},
+        **{"attention_dropout": "none", "units": 8},
     }
     most = draws.regularize({"dropout": 0.3}, hp)
     assert most == {"dropout": 0.3}

@@ -241,7 +241,6 @@ def test_a_space_in_which_all_was_tried_ends_the_draws_of_halving(study):
     fixed |= {"normalize_first": True, "positions": "rotary", "learning_rate": 0.001}
     fixed |= {"warmup_steps": 200, "post_norm_learning_rate": None}
     fixed |= {"post_norm_warmup_steps": None, "tie_embeddings": (True, False)}
-    fixed |= {"sampling": 0.0}
     space = dataclasses.replace(conftest.SPACE, **fixed)
     table = study(space=space, max_trials=9, epochs=9).table()
     drawn = table[table["continued_from"].isna()]
@@ -254,7 +253,7 @@ def test_a_space_in_which_all_was_tried_ends_the_draws_of_halving(study):
 
 @pytest.mark.parametrize("algorithm", ["halving", "random"])
 def test_what_was_too_large_is_drawn_under_a_larger_budget(study, algorithm):
-    fixed = dataclasses.replace(conftest.SPACE, model_dim=(8, 64), sampling=0.0)
+    fixed = dataclasses.replace(conftest.SPACE, model_dim=(8, 64))
     options = {"space": fixed, "algorithm": algorithm}
     first = study(max_parameters=2000, max_trials=2, **options).table()
     assert 64 not in set(first[first["status"] != "over budget"]["model_dim"])

@@ -12,7 +12,6 @@ from keras_seqattn import models, tuning
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.recipes import RECIPES
 from keras_seqattn.tuning import warm
-from keras_seqattn.tuning.tasks import TranslationTask
 
 TINY = {
     "model_dim": 8,
@@ -152,32 +151,6 @@ def test_views_that_differ_are_compared_by_their_pieces():
         hypermodel = tuning.TranslationHyperModel(30, space=space, pieces=pieces)
         made.append(hypermodel.build(keras_tuner.HyperParameters()).loss.pieces)
     assert made[0] is None and len(made[1]) == 30
-
-
-@pytest.mark.backends("torch")
-def test_subwords_are_sampled_of_lines_alone():
-    """A study makes no batches of a dataset; views that differ are never plain."""
-
-    def names(train, **recipe):
-        center = dataclasses.replace(RECIPES["multi30k"], **recipe)
-        task = TranslationTask(
-            train=train,
-            validation=train,
-            space=tuning.TranslationSpace.around(center),
-            vocabulary_size=50,
-            target_vocabulary_size=None,
-            batch_tokens=None,
-            bucket_lengths=None,
-            seed=0,
-        )
-        return {hp.name: hp.default for hp in task.hyperparameters.space}
-
-    lines = (["a"], ["b"])
-    assert names(lines)["sampling"] == 0.0
-    assert names(lines, sampling=0.2)["sampling"] == 0.2
-    assert "sampling" not in names(keras.utils.PyDataset())
-    views = {"repeat_batch": 2, "views": ("plain", "sampled"), "sampling": 0.1}
-    assert "sampling" not in names(lines, **views)
 
 
 @pytest.mark.backends("torch")

@@ -265,24 +265,6 @@ def test_the_first_epochs_of_a_trial_may_train_both_directions():
     assert begin(validation) == {a}
 
 
-@pytest.mark.backends("torch")
-def test_a_trial_may_sample_subwords():
-    lines = [["red dogs run"] * 4, ["rote Hunde rennen"] * 4]
-    corpus = Corpus(lines, lines, {"sampling": 0.0}, {}, seed=0)
-
-    def epochs(sampling):
-        batches, validation = corpus.batches(285, sampling=sampling)
-        drawn = [[np.array(x["source_ids"]) for x, _ in batches] for _ in range(4)]
-        plain = [np.array(x["source_ids"]) for x, _ in validation]
-        return {str([*map(np.unique, epoch)]) for epoch in drawn}, str(plain)
-
-    for sampling in (None, 0.0):
-        assert len(epochs(sampling)[0]) == 1
-    drawn, validation = epochs(0.5)
-    assert len(drawn) > 1
-    assert validation == epochs(None)[1]
-
-
 @pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax")
 @pytest.mark.parametrize("objective", ["val_bleu", "val_chrf"])

@@ -9,7 +9,8 @@ from keras_seqattn.backend.parts import layers_of
 
 def frozen_parts(model: keras.Model) -> list[str]:
     """Returns the paths of the parts whose `trainable` is False."""
-    return [part.path for part in layers_of(model)[1:] if not part.trainable]
+    parts = (part for part in layers_of(model)[1:] if not part.trainable)
+    return [part.path for part in parts if part.path is not None]
 
 
 def freeze_parts(model: keras.Model, paths: Sequence[str]) -> None:
