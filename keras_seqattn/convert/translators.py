@@ -132,8 +132,7 @@ def _fairseq(folder, model, source, target):
             "a folder without them",
         )
     added = _added_ids(folder)
-    tags = {tag: len(pieces) + i for i, tag in enumerate(languages)}
-    tags = {tag: added.get(tag, tags[tag]) for tag in tags}
+    tags = {tag: added.get(tag, len(pieces) + i) for i, tag in enumerate(languages)}
     texts = {number: tag for tag, number in {**added, **tags}.items()}
     for number in range(len(pieces), 1 + max(tags.values())):
         pieces.append(texts.get(number, f"<unused_{number}>"))

@@ -1,6 +1,7 @@
 """Ending a training run that diverges, with the last good weights."""
 
 import math
+import types
 import warnings
 from typing import Any
 
@@ -58,7 +59,8 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self.diverged = False
         self._first = self._lowest = None
         self._good, self._seen = [], ""
-        self._skipped = 0
+        # An object, since `Resume` puts numbers back as they were before what it skips.
+        self._skipped = types.SimpleNamespace(batches=0)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forgets an earlier `fit`."""
@@ -70,7 +72,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         if not optimizer.built:  # else TensorFlow makes its state at the first step
             optimizer.build(self.model.trainable_variables)
         self._good = [array_of(variable) for variable in self._variables()]
-        self._skipped = 0
+        self._skipped.batches = 0
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -78,8 +80,8 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         """Checks the mean loss so far, and ends the epoch when it is bad."""
         # A `fit` that is resumed within an epoch skips batches, which have no loss.
         if "loss" not in (logs or {}):
-            self._skipped = batch + 1
-        self._look(logs, batch + 1 - self._skipped >= FEW)
+            self._skipped.batches = batch + 1
+        self._look(logs, batch + 1 - self._skipped.batches >= FEW)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the good weights, so that these are validated."""

@@ -367,6 +367,7 @@ class Resume(keras.callbacks.Callback):
         if self._skipped and batch >= self._skipped:
             self._skipped = 0
             self._states.put_back(self._before_skipped)
+            self._before_skipped = []
         steps = self.params["steps"]
         # The save of the epoch's end stands in for that of the last batch.
         if batch - self._saved_batch >= self.every and (not steps or batch < steps):

@@ -17,7 +17,13 @@ import tensorflow as tf
 from keras import ops
 
 from keras_seqattn.text import ByteTokenizer, translation_batches
-from keras_seqattn.training import CheckpointAverage, Resume, resume
+from keras_seqattn.training import (
+    CheckpointAverage,
+    Resume,
+    TerminateOnDivergence,
+    divergence,
+    resume,
+)
 from keras_seqattn.training.snapshot import read_snapshot
 
 LINES = [f"{i} red dogs" for i in range(24)]
@@ -240,6 +246,23 @@ def test_callbacks_count_a_batch_once(tmp_path):
     assert len(batches()) * EPOCHS == whole.batches
     for name in ("batches", "seen", "begun"):
         assert getattr(resumed, name) == getattr(whole, name)
+
+
+@pytest.mark.backends("torch")
+def test_skipped_batches_are_none_of_those_before_a_loss_tells(tmp_path, monkeypatch):
+    """`TerminateOnDivergence` knows them, though its state is put back after them."""
+    looked = []
+    monkeypatch.setattr(
+        TerminateOnDivergence,
+        "_look",
+        lambda self, logs, tells: looked.append(tells) if logs else None,
+    )
+    monkeypatch.setattr(divergence, "FEW", 2)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, every=2, epochs=1, interrupt=Interrupt(0, 2))
+    fit(tmp_path, TerminateOnDivergence(), every=2, epochs=1)
+    # Of six batches two were skipped; the last is the epoch's end.
+    assert looked == [False, True, True, True, True]
 
 
 @pytest.mark.backends("torch")
