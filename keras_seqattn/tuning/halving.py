@@ -16,9 +16,10 @@ than it is on a low rung, and what acts early, less of these or a higher rate, l
 better. So a rung promotes by groups: runs that act later or earlier than the first
 trial compete only with their like. One that acts later leads as soon as it is ahead
 nevertheless; one that acts earlier does not lead before the first trial has come to its
-end. Where the loss of the leader's validation rises, or is far above that of its
-training, it overfits: it goes on, from its weights and its optimizer's state, with more
-of what regularizes. A translation then learns both directions for a while.
+end. Where the loss of the leader's validation rises, is far above that of its training,
+or is above it and has all but stopped falling, it overfits: it goes on, from its
+weights and its optimizer's state, with more of what regularizes. A translation then
+learns both directions for a while.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
@@ -56,8 +57,10 @@ FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
 # several epochs are no better by chance alone, and even worse one after another.
 PATIENCE = 8
 # A run overfits so many epochs after the validation's loss was lowest; one that went on
-# from no other, as soon as the training's loss is lower by this share of it.
+# from no other, as soon as the training's loss is lower by this share of it, or by the
+# smaller one if the validation's fell by no more than this share in as many epochs.
 RISING, APART = 4, 0.25
+STALLED_APART, STALLED = 0.1, 0.005
 # How the names of hyperparameters end of which more acts late, and less does.
 LATE_IF_MORE = (*REGULARIZERS, "layers", "warmup_steps")
 LATE_IF_LESS = ("learning_rate", "lr")
@@ -406,8 +409,13 @@ def has_overfit(record: TrialRecord) -> bool:
         return False
     if len(losses) - losses.index(min(losses)) > RISING:
         return True
+    if record.inherited_epochs:
+        return False
+    last = abs(losses[-1])
     gap = losses[-1] - own[-1].get("loss", losses[-1])
-    return not record.inherited_epochs and gap > APART * abs(losses[-1])
+    before = losses[-1 - RISING] if len(losses) > RISING else math.inf
+    has_stalled = before - losses[-1] <= STALLED * last
+    return gap > (STALLED_APART if has_stalled else APART) * last
 
 
 def lineage(record: TrialRecord, known: Sequence[TrialRecord]) -> Iterator[TrialRecord]:

@@ -188,6 +188,13 @@ def test_a_leader_that_overfits_goes_on_with_more_of_what_regularizes():
         falling.epochs[-1]["loss"] = 1.4 * falling.epochs[-1]["score"]
         is_first = not falling.inherited_epochs
         assert Standing(timed, [falling]).next_step().regularized == is_first
+    # Where it has all but stopped falling, it need not be far above.
+    for last, share, stalls in [(1.99, 0.92, 0), (1.99, 0.88, 1), (1.95, 0.88, 0)]:
+        flat = record(0, [6.0, 5.0, 4.0, 3.0, 2.0], values={"dropout": 0.1})
+        losses = [1.999, 1.998, 1.997, 1.996, last]
+        for epoch, loss in zip(flat.epochs, losses, strict=True):
+            epoch.update(val_loss=loss, loss=share * loss)
+        assert Standing(timed, [flat]).next_step().regularized == stalls
     # One epoch can tell.
     short = record(0, [2.0], values={"dropout": 0.1})
     short.epochs[0].update(val_loss=2.0, loss=1.0)
