@@ -4,11 +4,12 @@
     python -m benchmarks.ablations --data-dir DIRECTORY --folder FOLDER --rows heads-1
     python -m benchmarks.ablations --folder FOLDER --pairs 300 --epochs 1  # a try
 
-The recipe is `multi30k`, as docs/how_to/better_translations.md trains it for 100
-epochs: small enough for a row to take 45 minutes of a core. A row is a quarter of those
-epochs, with one choice changed. Judged by the BLEU of the validation lines: of greedy
-search after the last epoch, and of 5 beams. The last column is the p-value of
-sacrebleu's paired bootstrap against the row named before it.
+The recipe is `multi30k` with sinusoidal positions, as
+docs/how_to/better_translations.md trains it for 100 epochs: small enough for a row to
+take 45 minutes of a core. A row is a quarter of those epochs, with one choice changed.
+Judged by the BLEU of the validation lines: of greedy search after the last epoch, and
+of 5 beams. The last column is the p-value of sacrebleu's paired bootstrap against the
+row named before it.
 
 Each row has a folder of its own in `--folder`: the same command goes on where it was
 stopped, and passes over rows that are done. Rows can be trained by several processes at
@@ -35,7 +36,7 @@ LONGER = {
     "ema_momentum": 0.9995,
     "ema_warmup": True,
 }
-DROPOUT = {"dropout": 0.2}
+MODEL = {"dropout": 0.2, "positions": "sinusoidal"}
 AVERAGED = "averaging"  # the recipe as it is, with which most rows are compared
 TWO_COPIES = {"repeat_batch": 2, "consistency": 3.0}
 # Of each row: what it changes of the recipe, of the model's arguments, and the row that
@@ -109,7 +110,7 @@ def recipe_of(name, epochs):
     from keras_seqattn.recipes import RECIPES
 
     recipe, (changes, model, _) = RECIPES["multi30k"], ROWS[name]
-    model = {**recipe.model.options(), **DROPOUT, **model}
+    model = {**recipe.model.options(), **MODEL, **model}
     changes = {**LONGER, "epochs": epochs, **changes}
     return dataclasses.replace(recipe, model=model, **changes)
 

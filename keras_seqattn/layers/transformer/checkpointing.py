@@ -30,12 +30,17 @@ def checkpointed(call: Callable[..., Any]) -> Callable[..., Any]:
     def checkpointed_call(self, *args, **kwargs):
         given = signature.bind(self, *args, **kwargs).arguments
         again = given.get("training") and self.gradient_checkpointing
-        if not again or getattr(self, "_is_checkpointing", False):
+        if not again or is_checkpointing(self):
             return call(self, *args, **kwargs)
         del given["self"], given["training"]
         return _call_twice(self, given)
 
     return checkpointed_call
+
+
+def is_checkpointing(layer: keras.layers.Layer) -> bool:
+    """Returns whether a call of a layer is one that `checkpointed` makes of it."""
+    return getattr(layer, "_is_checkpointing", False)
 
 
 def _call_twice(layer, arguments):

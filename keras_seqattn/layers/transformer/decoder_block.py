@@ -29,7 +29,10 @@ from keras_seqattn.layers.transformer.block import (
     check_sequences,
     checked_attention,
 )
-from keras_seqattn.layers.transformer.checkpointing import checkpointed
+from keras_seqattn.layers.transformer.checkpointing import (
+    checkpointed,
+    is_checkpointing,
+)
 from keras_seqattn.layers.transformer.residual import EPSILON
 from keras_seqattn.layers.transformer.unpadding import Unpadding
 
@@ -153,7 +156,7 @@ class DecoderBlock(Block):
         """Refuses two masks of the target; `call` cannot, since Keras fills one in."""
         mask, target_mask = kwargs.get("mask"), kwargs.get("target_mask")
         # Where it is computed again it is given what Keras filled in, too.
-        is_first = not getattr(self, "_is_checkpointing", False)
+        is_first = not is_checkpointing(self)
         if is_first and mask is not None and target_mask is not None:
             raise ValueError(
                 "`mask` must be None where `target_mask` is given: the two mean the "
