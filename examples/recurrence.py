@@ -174,6 +174,7 @@ def draw(runs):
     curves.spines[["top", "right"]].set_visible(False)
     for panel, (name, run) in zip(maps, runs.items(), strict=True):
         source, target, weights = run.attention
+        source, target = map(readable, (source, target))
         mean = weights.mean(axis=(0, 1))
         image = panel.imshow(mean, vmin=0, vmax=1, cmap="Blues")
         panel.set_xticks(range(len(source)), source, rotation=90)
@@ -183,6 +184,13 @@ def draw(runs):
     bar = figure.colorbar(image, ax=maps, fraction=0.03)
     bar.set_label("attention weight (a row sums to 1)")
     return figure
+
+
+def readable(tokens):
+    """Escapes control characters, which a model that learnt little may write."""
+    return [
+        "".join(c if c.isprintable() else ascii(c)[1:-1] for c in x) for x in tokens
+    ]
 
 
 if __name__ == "__main__":
