@@ -22,6 +22,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import keras_seqattn as ks
+from keras_seqattn.plotting.tokens import readable
 
 COLOURS = {"recurrent": "#c2410c", "Transformer": "#1d4ed8"}
 
@@ -184,13 +185,6 @@ def draw(runs):
     bar = figure.colorbar(image, ax=maps, fraction=0.03)
     bar.set_label("attention weight (a row sums to 1)")
     return figure
-
-
-def readable(tokens):
-    """Escapes control characters, which a model that learnt little may write."""
-    return [
-        "".join(c if c.isprintable() else ascii(c)[1:-1] for c in x) for x in tokens
-    ]
 
 
 if __name__ == "__main__":
