@@ -79,17 +79,17 @@ class Corpus:
         return translation_batches(*lines, self.tokenizer(vocabulary_size), **options)
 
     def batches(
-        self, vocabulary_size: int, bidirectional_epochs: int = 0
+        self, vocabulary_size: int, bidirectional_epochs: int = 0, copies: int = 1
     ) -> tuple[Dataset, Dataset]:
         """Returns a trial's batches of training, from epoch 0, and of validation.
 
-        As many of the first epochs as are given, or as the options say, train both
-        directions.
+        As many of the first epochs as are given, or as the options say, if more, train
+        both directions, and a batch has so many copies of each pair.
         """
-        own = self._options.get("bidirectional_epochs", 0)
-        options = {"bidirectional_epochs": max(own, bidirectional_epochs)}
+        given = {"bidirectional_epochs": bidirectional_epochs, "repeat_batch": copies}
+        more = {name: max(n, self._options.get(name, n)) for name, n in given.items()}
         return (
-            self._batches(self.train, vocabulary_size, {**self._options, **options}),
+            self._batches(self.train, vocabulary_size, self._options | more),
             self._validation_batches(vocabulary_size),
         )
 

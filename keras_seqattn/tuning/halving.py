@@ -19,7 +19,8 @@ nevertheless; one that acts earlier does not lead before the first trial has com
 end. Where the loss of the leader's validation rises, is far above that of its training,
 or is above it and has all but stopped falling, it overfits: it goes on, from its
 weights and its optimizer's state, with more of what regularizes. A translation then
-learns both directions for a while.
+learns both directions for a while, and from two copies of each pair, whose predictions
+are drawn together.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
@@ -29,6 +30,7 @@ Reference:
     goes on with other hyperparameters. Differs: only with more that regularizes.
     Ding et al. 2021, "Improving Neural Machine Translation by Bidirectional Training".
     Differs: not from the start, but once the one direction overfits.
+    Wu et al. 2021, "R-Drop". Differs: not from the start either.
 """
 
 import dataclasses
@@ -97,6 +99,8 @@ class Plan:
             overfitting; the same where there is no more.
         bidirectional: Whether what overfits also learns the other direction, for as
             many epochs as it has had, or half of those that the time is for.
+        consistency: Factor of the divergence between two copies of a pair with which
+            what overfits goes on, in epochs that take twice as long; 0 for none.
     """
 
     direction: str
@@ -108,6 +112,7 @@ class Plan:
     workers: int = 1
     regularize: Callable[[dict[str, Any]], dict[str, Any]] = dict
     bidirectional: bool = False
+    consistency: float = 0.0
 
     def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
         """Returns a function of a run's record: whether it pauses at its rung.
@@ -239,9 +244,9 @@ class Standing:
     def continued(self, step: Step) -> dict[str, Any]:
         """Returns the values of the trial with which a run goes on, for a step."""
         source = self._source(step)
-        values = records.own_values(source.values)
+        values = records.trained_values(source.values)
         if step.regularized:
-            values = self._plan.regularize(values)
+            values = self._regularized(source)
         bidirectional = step.bidirectional_epochs or source.bidirectional_epochs
         if bidirectional:
             values[records.BIDIRECTIONAL_EPOCHS] = bidirectional
@@ -276,12 +281,25 @@ class Standing:
             return False
         if not has_overfit(record):
             return False
-        begin, last = (record.epochs[i]["seconds"] for i in (0, -1))
+        begin, last = record.epochs[0]["seconds"], self._regularized_seconds(record)
         if self._seconds_left < begin + PATIENCE * last:
             return False  # It would compile and be of no use.
-        more = self._plan.regularize(records.own_values(record.values))
+        more = self._regularized(record)
         # If it was tried and failed, it would fail again.
-        return all(records.own_values(other.values) != more for other in self._known)
+        tried = [records.trained_values(other.values) for other in self._known]
+        return more not in tried
+
+    def _regularized(self, record):
+        """Returns the values with which a run goes on that overfits."""
+        values = records.trained_values(record.values)
+        if self._plan.consistency:
+            values[records.CONSISTENCY] = self._plan.consistency
+        return values | self._plan.regularize(records.own_values(values))
+
+    def _regularized_seconds(self, record):
+        """Returns the seconds of an epoch of a run that then goes on so."""
+        is_new = self._plan.consistency and not record.values.get(records.CONSISTENCY)
+        return record.epochs[-1]["seconds"] * (2 if is_new else 1)
 
     @property
     def _seconds_left(self):
@@ -293,7 +311,7 @@ class Standing:
         if not self._plan.bidirectional or record.bidirectional_epochs:
             return 0
         count = len(record.epochs)
-        left = self._seconds_left / record.epochs[-1]["seconds"]
+        left = self._seconds_left / self._regularized_seconds(record)
         return count + min(count, int(left / 2))
 
     def _ranked(self, runs, rung):
@@ -376,8 +394,8 @@ def latest_records(known: Sequence[TrialRecord]) -> list[TrialRecord]:
         if record.continued_from is not None
         and (
             record.status in records.COUNTED
-            or records.own_values(record.values)
-            == records.own_values(by_id[record.continued_from].values)
+            or records.trained_values(record.values)
+            == records.trained_values(by_id[record.continued_from].values)
         )
     }
     return [

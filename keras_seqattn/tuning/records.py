@@ -37,8 +37,10 @@ COUNTED = (*SCORED, *UNFINISHED)
 # Epochs below which the scores of trials say who begins fast, not who ends well.
 FEW_EPOCHS = 3
 BEST = {"min": min, "max": max}  # of scores, by the direction of the objective
-# Among a trial's values, beside its hyperparameters.
+# Among a trial's values, and those of the trials that continue it, beside its
+# hyperparameters.
 BIDIRECTIONAL_EPOCHS = "tuner/bidirectional_epochs"
+CONSISTENCY = "tuner/consistency"
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -219,6 +221,12 @@ def without_optimizer(model: Any) -> Iterator[None]:
 def own_values(values: dict[str, Any]) -> dict[str, Any]:
     """Returns the hyperparameters without what an oracle adds to them."""
     return {name: values[name] for name in values if not name.startswith("tuner/")}
+
+
+def trained_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the hyperparameters, and the consistency with which a run goes on."""
+    added = {CONSISTENCY: values[CONSISTENCY]} if CONSISTENCY in values else {}
+    return own_values(values) | added
 
 
 def folder_of(study: Path, trial_id: str) -> pathlib.Path:

@@ -119,6 +119,7 @@ class Settings(Config):
             workers=self.workers,
             regularize=lambda values: regularize(values, self.task.hyperparameters),
             bidirectional=self.task.bidirectional,
+            consistency=self.task.consistency,
         )
 
     @property

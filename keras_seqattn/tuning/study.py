@@ -163,7 +163,8 @@ class Study:
             sentence, where it was measured), `continued_from`, `warm_started_from`,
             `inherited_seconds` (of training by others that it did not need to do),
             `bidirectional_epochs` (how many of the first, those of the trial that it
-            goes on from included, trained both directions), `resumed` (how often,
+            goes on from included, trained both directions), `consistency` (its factor,
+            for two copies of each pair, where it overfitted), `resumed` (how often,
             after a kill), `reason`, and each hyperparameter.
         """
         import pandas
@@ -289,7 +290,7 @@ class Study:
 _COLUMNS = ("trial", "status", "score", "epochs", "best_epoch", "seconds")
 _COLUMNS += ("first_step", "finished_at", "parameters", "latency", "continued_from")
 _COLUMNS += ("warm_started_from", "inherited_seconds", "bidirectional_epochs")
-_COLUMNS += ("resumed", "reason")
+_COLUMNS += ("consistency", "resumed", "reason")
 # Columns of which some rows, or all, may have nothing.
 _TYPES = dict.fromkeys(("trial", "continued_from", "warm_started_from"), "Int64")
 _TYPES |= dict.fromkeys(("score", "latency", "finished_at", "first_step"), "float64")
@@ -300,6 +301,7 @@ def _row(record):
     values = vars(record) | {"trial": record.trial_id, "epochs": len(record.epochs)}
     values["resumed"] = max(0, record.starts - 1)
     values["bidirectional_epochs"] = record.bidirectional_epochs
+    values["consistency"] = record.values.get(records.CONSISTENCY, 0.0)
     if record.status not in records.COUNTED:
         values["score"] = None
     for name in ("trial", "continued_from", "warm_started_from"):

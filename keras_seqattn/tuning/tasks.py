@@ -21,10 +21,11 @@ from keras_seqattn.recipes import RECIPES, Configuration, Recipe
 from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
-from keras_seqattn.tuning.records import TrialRecord
+from keras_seqattn.tuning.records import CONSISTENCY, TrialRecord
 from keras_seqattn.tuning.space import TranslationSpace
 
 OWN = "own"  # what stands in the file of a study for a user's own `build`
+FACTOR = 1.0  # of consistency, for what overfits
 
 _space = functools.partial(
     arguments.instance, types=TranslationSpace, wanted="a `TranslationSpace`"
@@ -96,6 +97,16 @@ class Task(Config):
         if self.configuration(hp) is None:  # which has declared the space
             self.hypermodel.build(hp)
         return hp
+
+
+class _HyperModel(TranslationHyperModel):
+    """Adds the consistency with which a study lets a trial go on."""
+
+    def configuration(self, hp):
+        """Returns what hyperparameters stand for."""
+        made = super().configuration(hp)
+        consistency = hp.values.get(CONSISTENCY, made.consistency)
+        return dataclasses.replace(made, consistency=consistency)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,7 +182,7 @@ class TranslationTask(Task):
     def hypermodel(self) -> TranslationHyperModel:
         """What makes the models."""
         has_views = self.corpus is not None and self._recipe.views is not None
-        return TranslationHyperModel(
+        return _HyperModel(
             self.vocabulary_size,
             self.target_vocabulary_size,
             self.space,
@@ -232,12 +243,23 @@ class TranslationTask(Task):
         """Whether the data can also be learnt in the other direction."""
         return self.corpus is not None
 
+    @property
+    def consistency(self) -> float:
+        """The factor for what overfits; 0 where two copies are had, or have no room."""
+        if self.corpus is None or self.space.center.consistency:
+            return 0.0
+        options = self._batch_options
+        has_room = options["batch_tokens"] >= 2 * options["bucket_lengths"][-1]
+        return FACTOR if has_room and self._recipe.repeat_batch == 1 else 0.0
+
     def fit_arguments(self, model: keras.Model, record: TrialRecord) -> dict[str, Any]:
         """Returns the data as arguments of `fit`. The batches come shuffled."""
         train, validation = self.train, self.validation
         if self.corpus is not None:
             train, validation = self.corpus.batches(
-                model.source_vocabulary_size, record.bidirectional_epochs
+                model.source_vocabulary_size,
+                record.bidirectional_epochs,
+                copies=2 if CONSISTENCY in record.values else 1,
             )
         return {"x": train, "validation_data": validation, "shuffle": False}
 
@@ -261,6 +283,7 @@ class CustomTask(Task):
     batch_size: int | None = option(optional_size)
     monitors: ClassVar[Mapping[str, str]] = {}
     bidirectional: ClassVar[bool] = False
+    consistency: ClassVar[float] = 0.0
 
     def check(self, objective: str, workers: int) -> None:
         """Raises an error if the task cannot be shared."""

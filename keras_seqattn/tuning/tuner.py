@@ -225,7 +225,8 @@ class Tuner(keras_tuner.Tuner):
         if record.continued_from is not None:
             return
         record.inherit(before)
-        if records.own_values(before.values) != records.own_values(record.values):
+        trained = records.trained_values
+        if trained(before.values) != trained(record.values):
             hp = draws.hyperparameters_of(before.values)
             adapt(record.state, self.hypermodel.build(hp), model)
         record.save()

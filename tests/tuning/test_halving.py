@@ -258,6 +258,43 @@ def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
     assert own.continued(own.next_step()) == goes_on
 
 
+def test_what_overfits_goes_on_with_two_copies_of_each_pair():
+    """Whose epochs take twice as long."""
+    leader = record(0, [3.0 - 0.1 * epoch for epoch in range(8)])
+    for entry in leader.epochs:
+        entry.update(val_loss=2.0, loss=1.0)
+    leader.values = {"dropout": 0.1, halving.RUNG: 3}
+    options = {"epochs": 1000, "consistency": 1.0, "bidirectional": True}
+    for seconds, until in ((1000.0, 16), (28.0, 13)):
+        standing = Standing(plan(seconds=seconds, **options), [leader])
+        step = standing.next_step()
+        # With them alone where nothing else regularizes more.
+        assert step == Step(3, "0", regularized=True, bidirectional_epochs=until)
+        values = standing.continued(step)
+        assert values["dropout"] == 0.1
+        assert values[records.CONSISTENCY] == 1.0
+    # Too little time for eight of them.
+    short = Standing(plan(seconds=24.0, **options), [leader])
+    assert not short.next_step().regularized
+    # What goes on from it keeps them, and begins with them once.
+    timed = plan(seconds=1000.0, **options)
+    later = record(1, [3.0 - 0.1 * epoch for epoch in range(30)], values=values)
+    later.continued_from = "0"
+    for epoch, entry in enumerate(later.epochs):
+        entry["val_loss"] = 1.0 + epoch
+    assert halving.has_overfit(later)
+    standing = Standing(timed, [leader, later])
+    step = standing.next_step()
+    assert not step.regularized
+    kept = standing.continued(Step(RUNGS, "1"))
+    assert kept[records.CONSISTENCY] == 1.0
+    # Where they failed, the run goes on without them.
+    later.status = records.OUT_OF_MEMORY
+    standing = Standing(timed, [leader, later])
+    assert standing.leader is leader
+    assert not standing.next_step().regularized
+
+
 def test_a_leader_that_gets_no_better_leaves_the_time_to_others():
     leader = record(0, [1.0] * 9, seconds=10.0)
     timed = plan(seconds=95.0, epochs=1000)

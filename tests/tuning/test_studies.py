@@ -13,13 +13,16 @@ import subprocess
 import sys
 import time
 
+import keras_tuner
 import numpy as np
 import pytest
 
 import keras_seqattn as ks
 from keras_seqattn import tuning
+from keras_seqattn.recipes import RECIPES
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.corpus import Corpus
+from keras_seqattn.tuning.tasks import TranslationTask
 from tests.tuning import program
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -263,6 +266,70 @@ def test_the_first_epochs_of_a_trial_may_train_both_directions():
 
     assert [begin(batches) for _ in range(3)] == [{a, b}, {a, b}, {a}]
     assert begin(validation) == {a}
+
+
+def test_a_trial_may_train_on_two_copies_of_each_pair():
+    lines = [["a" * n for n in range(1, 9)], ["b" * n for n in range(1, 9)]]
+    corpus = Corpus(lines, lines, {}, {}, seed=0)
+    corpus.tokenizer = lambda size: ks.text.ByteTokenizer()
+    for copies in (1, 2):
+        train, validation = corpus.batches(300, copies=copies)
+        lengths = collections.Counter()
+        for _, labels in train:
+            lengths.update(np.count_nonzero(np.array(labels), axis=1))
+        assert set(lengths.values()) - {lengths[0]} == {copies}
+        (labels,) = (np.array(labels) for _, labels in validation)
+        assert np.count_nonzero(labels.any(axis=1)) == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "copied"),
+    [
+        ({}, True),
+        ({"batch_tokens": 31}, False),  # no room for two of 16 tokens
+        ({"center": RECIPES["multi30k-best"]}, False),  # which has copies itself
+        ({"train": range(0), "validation": range(0)}, False),  # batches
+    ],
+)
+def test_what_can_be_trained_on_two_copies(options, copied):
+    options = dict(options)
+    center = options.pop("center", RECIPES["own"])
+    lines = (["a"], ["b"])
+    given = {"train": lines, "validation": lines, "vocabulary_size": 50} | options
+    task = TranslationTask(
+        space=tuning.TranslationSpace(center=center),
+        target_vocabulary_size=None,
+        **{"bucket_lengths": (16,), "batch_tokens": 32, "seed": 0} | given,
+    )
+    assert bool(task.consistency) == copied
+    hp = keras_tuner.HyperParameters()
+    own = task.configuration(hp).consistency
+    hp.values[records.CONSISTENCY] = 0.5
+    assert own == center.consistency
+    assert task.configuration(hp).consistency == 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")
+def test_a_translation_that_overfits_goes_on_with_two_copies(tmp_path):
+    """With a validation of other words it does so soon."""
+    sources, targets = program.lines(range(32))
+    space = program.SPACE | {"dropout": (0.0, 0.2), "learning_rate": 0.02}
+    study = tuning.tune_translation(
+        (sources, targets),
+        (sources[:8], ["XYZ"] * 8),
+        space=tuning.TranslationSpace(**space),
+        **{"vocabulary_size": 290, "batch_tokens": 256, "bucket_lengths": (16,)},
+        **{"epochs": 30, "max_trials": 1, "max_seconds": 300, "verbose": False},
+        directory=tmp_path,
+    )
+    table = study.table()
+    assert list(table["consistency"]) == [0.0, 1.0]
+    assert list(table["dropout"]) == [0.0, 0.2]
+    before, after = records.load_records(tmp_path)
+    assert after.epochs[: len(before.epochs)] == before.epochs
+    assert len(after.epochs) > len(before.epochs)
+    assert after.configuration.consistency == 1.0
 
 
 @pytest.mark.slow
