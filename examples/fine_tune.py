@@ -166,7 +166,9 @@ def fit(args, translator, validation):
     before = args.output / "before.json"
     if not before.exists():  # A run that was stopped has been scored.
         # New LoRA factors add exactly zero: these are the given model's scores.
-        before.write_text(json.dumps(score(translator, validation)))
+        unfinished = before.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(score(translator, validation)))
+        unfinished.replace(before)
     model.fit(
         training,
         validation_data=ks.text.translation_batches(

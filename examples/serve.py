@@ -19,6 +19,7 @@ import argparse
 import base64
 import collections
 import concurrent.futures
+import dataclasses
 import hashlib
 import itertools
 import logging
@@ -204,11 +205,23 @@ def busy(reason):
     )
 
 
+def search_of(translator, width):
+    """Returns the translator's own search, with another number of beams."""
+    own = translator.search or ks.decoding.Greedy()
+    if width > 1 and isinstance(own, ks.decoding.BeamSearch):
+        sizes = {"width": width, "num_hypotheses": width, "num_groups": 1}
+        return dataclasses.replace(own, **sizes)
+    shared = {field.name for field in dataclasses.fields(ks.decoding.Greedy)}
+    shared &= {field.name for field in dataclasses.fields(ks.decoding.BeamSearch)}
+    options = {name: getattr(own, name) for name in shared}
+    if width == 1:
+        return ks.decoding.Greedy(**options)
+    return ks.decoding.BeamSearch(width=width, num_hypotheses=width, **options)
+
+
 def translate(translator, lines, width):
     """Translates lines, at most as many as the largest of `SIZES`."""
-    search = ks.decoding.Greedy()
-    if width > 1:
-        search = ks.decoding.BeamSearch(width=width, num_hypotheses=width)
+    search = search_of(translator, width)
     size = next(size for size in SIZES if size >= len(lines))
     filled = lines + lines[-1:] * (size - len(lines))
     return translator.translate(filled, search=search)[: len(lines)]
@@ -281,7 +294,10 @@ def make_app(translator, **options):
         text = checked("text", given.get("text"))
         # Whatever a model writes may be looked at: it may be longer than a source may
         # be, and have line breaks.
-        weights = done((text, given.get("translation", "")))
+        try:
+            weights = done((text, given.get("translation", "")))
+        except ValueError as error:  # An ensemble has none.
+            raise BadRequest(str(error)) from None
         return ks.plotting.attention_html(weights, title="What attends to what")
 
     @app.errorhandler(HTTPException)

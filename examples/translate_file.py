@@ -27,6 +27,7 @@ import gzip
 import hashlib
 import itertools
 import pathlib
+import re
 import sys
 
 import keras
@@ -188,13 +189,13 @@ def alignment(translator, source, target):
 
 def words(tokenizer, line, count):
     """Returns the word that each of `count` tokens of a line is in, -1 for none."""
-    (ids,) = tokenizer.tokenize([line])
-    ids = ids[: count - 1]  # The line may have been cut; the end is in no word.
-    begun = tokenizer.detokenize([ids[: end + 1] for end in range(len(ids))])
-    # Words that the tokenizer puts before the line, as T5's does, are not its own.
-    first = len(getattr(tokenizer, "text_prefix", "").split())
-    places = [max(-1, len(text.split()) - 1 - first) for text in begun]
-    return [*places, *[-1] * (count - len(places))]
+    ends = [match.end() for match in re.finditer(r"\S+", line)]
+    # What the tokenizer puts before a line, as T5's does, is before an empty one, too.
+    before, *after = map(len, tokenizer.tokenize(["", *(line[:end] for end in ends)]))
+    last = min(after[-1], count - 1)  # The line may have been cut, and has an end.
+    places = np.searchsorted(after, np.arange(last), side="right")
+    places[:before] = -1
+    return [*places.tolist(), *[-1] * (count - last)]
 
 
 def search_of(beam):

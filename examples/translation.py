@@ -50,7 +50,7 @@ def arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     corpora.add_corpus(parser)
-    corpora.add_files(parser, val="scored after each epoch", test="scored at the end")
+    corpora.add_files(parser, val="its loss after each epoch", test="scored at the end")
     add = parser.add_argument
     add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")

@@ -253,10 +253,11 @@ class Recipe(Configuration):
         bucket_lengths: Lengths in tokens that batches are padded to; a longer pair is
             left out of training.
         epochs: Passes over the training pairs.
-        repeat_batch: Copies of each pair in a batch; this and all that follow as
-            `text.translation_batches` has them.
-        cutoff: Share of the tokens of a second copy that are cut off.
-        sampling: Strength of subword sampling.
+        repeat_batch: Copies of each pair in a batch; this, `cutoff`, `sampling`,
+            `views` and `bidirectional_epochs` as `text.translation_batches` has them.
+        cutoff: Share in [0, 1) of the tokens of all copies but the first that are cut
+            off.
+        sampling: Strength of subword sampling, at least 0.
         views: Whether the subwords of each copy are "plain" or "sampled", or None.
         bidirectional_epochs: How many of the first epochs train both directions.
         teacher_epochs: Epochs of models of both directions, trained first in the same
@@ -307,7 +308,7 @@ class Recipe(Configuration):
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
-        """Makes a recipe of what `dataclasses.asdict` gave, as JSON keeps it.
+        """Makes a recipe of what `dataclasses.asdict` returned, as JSON keeps it.
 
         Args:
             config: A dict of the fields. Those of early versions may have the

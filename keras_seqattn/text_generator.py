@@ -16,7 +16,12 @@ from keras_seqattn.decoding.methods import (
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.scheduling.streaming import stream_tokens
-from keras_seqattn.text_model import TextModel, checked_lines, ranked_texts
+from keras_seqattn.text_model import (
+    TextModel,
+    checked_lines,
+    continuations,
+    ranked_texts,
+)
 
 # What the end of an unfinished text may be read as: U+FFFD are the first bytes of a
 # character, U+0010 the first half of what SentencePiece writes for U+2581 and itself.
@@ -137,7 +142,8 @@ class TextGenerator(TextModel):
             return []
         lists = self._tokenize_with_start("prompts", prompts)
         decoded = decode_lists(self.model, lists, search, max_length=max_length)
-        continued = ranked_texts(decoded, self.tokenizer, len(prompts))
+        begun = [ids[1:] for ids in lists]
+        continued = ranked_texts(decoded, self.tokenizer, len(prompts), prompts=begun)
         return [continued[index] for index in range(len(prompts))]
 
     def stream(
@@ -177,7 +183,7 @@ class TextGenerator(TextModel):
         found = stream_tokens(
             self.model, source_ids, without_scores(search), max_length
         )
-        return _pieces(self.tokenizer, found)
+        return _pieces(self.tokenizer, ids[1:], found)
 
     def score(self, lines: Lines) -> np.ndarray:
         """Returns the log-probability of texts.
@@ -204,8 +210,14 @@ class TextGenerator(TextModel):
         limit = source_limit(self.model) - 1
         lists = [[self.model.start_id, *ids] for ids in self.tokenizer.tokenize(lines)]
         for number, ids in enumerate(lists):
+            where = name if name == "prompt" else f"{name}[{number}]"
+            if self.model.pad_id in ids:
+                raise ValueError(
+                    f"`{where}` must have no token of padding, id {self.model.pad_id}, "
+                    "which the model does not see. "
+                    f"Received: {where}={lines[number]!r}."
+                )
             if len(ids) > limit:
-                where = name if name == "prompt" else f"{name}[{number}]"
                 raise ValueError(
                     f"`{where}` must have at most {limit - 1} tokens. "
                     f"Received: {where} of {len(ids) - 1} tokens."
@@ -213,15 +225,15 @@ class TextGenerator(TextModel):
         return lists
 
 
-def _pieces(tokenizer, ids):
-    """Yields the text of token ids as they come, each piece once it is settled.
+def _pieces(tokenizer, prompt, ids):
+    """Yields what token ids add to a prompt's text as they come, once it is settled.
 
     No piece is empty; joined they are the text of all.
     """
     known, told, text = [], 0, ""
     for token in ids:
         known.append(token)
-        (text,) = tokenizer.detokenize([known])
+        (text,) = continuations(tokenizer, [prompt], [known])
         settled = text.rstrip(UNSETTLED)
         if len(settled) > told:
             yield settled[told:]

@@ -1,6 +1,6 @@
 """What `Translator` and `TextGenerator` share: lines, a search, texts, and one file."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import keras
@@ -60,15 +60,38 @@ def checked_lines(name: str, given: Any, first: int = 0) -> list[str]:
     return list(arguments.strings(name, lines, first))
 
 
+def continuations(
+    tokenizer: TokenizerLike,
+    prompts: Sequence[list[int]],
+    sequences: Sequence[list[int]],
+) -> list[str]:
+    """Returns the texts that sequences of token ids add to those of their prompts.
+
+    Whether a space comes first shows after the prompt alone: tokenizers leave it out at
+    a text's beginning.
+    """
+    before = tokenizer.detokenize(prompts)
+    whole = tokenizer.detokenize(
+        [[*prompt, *ids] for prompt, ids in zip(prompts, sequences, strict=True)]
+    )
+    alone = tokenizer.detokenize(sequences)
+    return [
+        text[len(begin) :] if text.startswith(begin) else own
+        for begin, text, own in zip(before, whole, alone, strict=True)
+    ]
+
+
 def ranked_texts(
     decoded: Iterable[tuple[list[int], Hypotheses]],
     tokenizer: TokenizerLike,
     count: int,
     verbose: bool = False,
+    prompts: Sequence[list[int]] | None = None,
 ) -> dict[int, list[tuple[str, float]]]:
     """Returns the pairs `(text, score)` of each line, best first, by its number.
 
-    `decoded` is what `decode_lists` yields for `count` lines.
+    `decoded` is what `decode_lists` yields for `count` lines; the texts continue those
+    of the token ids `prompts`, if there are any.
     """
     progress = keras.utils.Progbar(count, verbose=verbose, unit_name="line")
     ranked = {}
@@ -78,7 +101,11 @@ def ranked_texts(
         progress.add(len(numbers))
     # All at once: a call of the tokenizer costs as much as a hundred lines.
     sequences = [ids for pairs in ranked.values() for ids, _ in pairs]
-    texts = iter(tokenizer.detokenize(sequences))
+    if prompts is None:
+        texts = iter(tokenizer.detokenize(sequences))
+    else:
+        before = [prompts[number] for number, pairs in ranked.items() for _ in pairs]
+        texts = iter(continuations(tokenizer, before, sequences))
     return {
         number: [(next(texts), score) for _, score in pairs]
         for number, pairs in ranked.items()

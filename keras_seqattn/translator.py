@@ -227,7 +227,7 @@ class Translator(TextModel):
         Returns:
             For each line a list of pairs `(text, score)`, best first; the score is
             the search's: a log-probability (a number of nats, at most 0), of a beam
-            search divided by its length penalty. An empty line gives `[("", 0.0)]`.
+            search divided by its length penalty. For an empty line it is `[("", 0.0)]`.
 
         Raises:
             ValueError: If `lines` or `prefix` is not a list of strings, or they differ
@@ -475,7 +475,8 @@ class Translator(TextModel):
                 function of translations and references, two lists of strings, that
                 returns a number, the larger the better.
             search: A `BeamSearch` with what all searches have in common, such as
-                `penalty="gnmt"`; None: the translator's own, if it is one.
+                `penalty="gnmt"`, and one group of beams; None: the translator's own, if
+                it is one.
             verbose: Whether to show progress bars, and to print each score.
 
         Returns:
@@ -531,7 +532,9 @@ class Translator(TextModel):
             "source", _checked_lines("source", [source])
         )
         inputs = np.array([source_ids], "int32")
-        if target is None:
+        if target is None and not source.strip():
+            target_ids = []  # An empty line is not searched.
+        elif target is None:
             forced = self._prefix_ids([source], None)
             found = decoding.generate(
                 self.model, inputs, without_scores(self.search), prefix=forced

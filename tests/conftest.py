@@ -40,8 +40,10 @@ def pytest_collection_modifyitems(items):
     import keras
 
     for item in items:
-        for marker in item.iter_markers("slow_on"):
-            if keras.backend.backend() in marker.args:
+        for marker in item.iter_markers():
+            if marker.name in ("backends", "slow_on") and marker.kwargs:
+                raise pytest.UsageError(f"{item.nodeid}: {marker} takes names alone")
+            if marker.name == "slow_on" and keras.backend.backend() in marker.args:
                 item.add_marker("slow")
 
 

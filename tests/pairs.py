@@ -84,6 +84,9 @@ def each_variant(argument, variants, on_jax, on_tensorflow=None):
     """
     on_tensorflow = variants if on_tensorflow is None else on_tensorflow
     chosen = {"tensorflow": on_tensorflow, "jax": on_jax}
+    unknown = {*on_tensorflow, *on_jax} - {*variants}
+    if unknown:
+        raise ValueError(f"No such variants: {sorted(unknown)}.")
     return pytest.mark.parametrize(
         argument,
         [

@@ -66,6 +66,20 @@ def assert_same(outputs, expected, name):
         np.testing.assert_array_equal(left, right, err_msg=name)
 
 
+@pytest.mark.backends("torch")
+def test_arguments_by_position_are_the_same_in_a_functional_model():
+    """Keras hands a layer's symbolic call on as it was written."""
+    for name in CLASSES:
+        cls = PUBLIC[name]
+        if not name.startswith("layers.") or "compute_output_spec" not in vars(cls):
+            continue
+        call, spec = (
+            list(inspect.signature(method).parameters)
+            for method in (cls.call, cls.compute_output_spec)
+        )
+        assert spec[: len(call)] == call[: len(spec)], name
+
+
 def test_every_public_class_has_a_case_and_every_case_its_class():
     assert CLASSES == set(CASES) | RESULTS
 

@@ -121,6 +121,9 @@ def test_learning_curves_of_what_fit_returns():
     loss, other = plotting.learning_curves(history).axes
     assert drawn(loss) == {"training": [[1, 2.0]], "validation": [[1, 3.0]]}
     assert other.get_ylabel() == "other"
+    history.epoch = [5]  # of `fit(initial_epoch=5)`
+    loss, _ = plotting.learning_curves(history).axes
+    assert drawn(loss)["training"] == [[6, 2.0]]
 
 
 def test_epochs_without_a_validation_are_no_points(tmp_path):

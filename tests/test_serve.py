@@ -38,6 +38,7 @@ class Stub:
     source_tokenizer = target_tokenizer = Words()
 
     def __init__(self):
+        self.search = None
         self.batches, self.free = [], threading.Event()
         self.free.set()
 
@@ -158,6 +159,30 @@ def test_attention_is_the_page_of_plotting(client, stub):
     for translation in ("", "b " * 20, "b\nc\n"):
         query = {"text": "a", "translation": translation}
         assert client.get("/attention", query_string=query).status_code == 200
+
+
+def test_a_model_without_attention_says_so(example, stub, monkeypatch):
+    def attention(*given):
+        raise ValueError("`model` must be a single model. Received: an ensemble.")
+
+    monkeypatch.setattr(stub, "attention", attention)
+    answer = example.make_app(stub).test_client().get("/attention?text=a&translation=b")
+    assert answer.status_code == 400
+    assert "an ensemble" in answer.json["error"]
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_the_search_is_the_translator_s_own(example, stub, width):
+    own = {"banned_ids": (7,), "min_length": 2}
+    stub.search = ks.decoding.BeamSearch(2, length_penalty=1.3, num_groups=2, **own)
+    search = example.search_of(stub, width)
+    assert (search.banned_ids, search.min_length, search.width) == ((7,), 2, width)
+    assert search.num_hypotheses == width
+    if width > 1:
+        assert (search.length_penalty, search.num_groups) == (1.3, 1)
+    stub.search = ks.decoding.Greedy(**own)
+    search = example.search_of(stub, width)
+    assert (search.banned_ids, search.min_length, search.width) == ((7,), 2, width)
 
 
 def test_a_look_is_no_longer_than_a_translation(example):

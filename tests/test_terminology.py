@@ -79,6 +79,19 @@ def dummy_prefix():
 
 
 @pytest.mark.backends("torch")
+def test_pieces_that_the_vocabulary_has_alone_are_text(dummy_prefix):
+    """As a Marian model's target may hold the pieces of its source."""
+    config = dummy_prefix.get_config()
+    config["pieces"] = [*config["pieces"], "\u2581Smartphone"]
+    foreign = len(config["pieces"]) - 1
+    tokenizer = type(dummy_prefix).from_config(config)
+    (ids,) = tokenizer.tokenize(["dogs"])
+    word = [i for i in ids if i not in tokenizer.prefix_ids]
+    found = tokenizer.detokenize([[foreign, *word], [*word, foreign], [foreign]])
+    assert found == ["Smartphone dogs", "dogs Smartphone", "Smartphone"]
+
+
+@pytest.mark.backends("torch")
 def test_without_spaces_a_phrase_follows_a_character(dummy_prefix):
     ((row, word),) = Terms(dummy_prefix, None).rows(["x"], [["狗", "dogs"]])
     spellings = [

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_seqattn as ks
-from keras_seqattn import text_generator
+from keras_seqattn import text_generator, text_model
 from keras_seqattn.scheduling.streaming import stream_tokens
 from tests.pairs import each_variant
 
@@ -128,14 +128,36 @@ def test_no_piece_is_changed_by_a_later_token(tokenizers):
         rows = tokenizer.tokenize(["é 🙂 two▁dogs \x10\x10▁ \ufffd in a blue park, 🙂"])
         rows += rng.integers(3, tokenizer.vocabulary_size, (20, 12)).tolist()
         for ids in rows:
-            pieces = list(text_generator._pieces(tokenizer, ids))
+            pieces = list(text_generator._pieces(tokenizer, [], ids))
             assert "".join(pieces) == tokenizer.detokenize([ids])[0]
             assert all(pieces)
     byte = tokenizers[0]
     (ids,) = byte.tokenize(["é🙂!"])
-    assert list(text_generator._pieces(byte, ids)) == ["é", "🙂", "!"]
-    cut = list(text_generator._pieces(byte, ids[:-2]))
+    assert list(text_generator._pieces(byte, [], ids)) == ["é", "🙂", "!"]
+    cut = list(text_generator._pieces(byte, [], ids[:-2]))
     assert cut == ["é", "\ufffd"]
+
+
+@torch
+def test_a_continuation_begins_with_the_space_that_is_its_own(tokenizers):
+    """Which a tokenizer leaves out at the beginning of a text."""
+    word_piece = tokenizers[2]
+    whole, prompt = word_piece.tokenize(["two dogs run", "two dogs"])
+    assert whole[: len(prompt)] == prompt
+    rest = whole[len(prompt) :]
+    assert text_model.continuations(word_piece, [prompt], [rest]) == [" run"]
+    assert "".join(text_generator._pieces(word_piece, prompt, rest)) == " run"
+
+
+@torch
+def test_a_prompt_that_holds_padding_is_refused():
+    class Words(ks.text.ByteTokenizer):
+        def _encode(self, lines, sampling, seed):
+            return [[0] if line == "?" else [9] for line in lines]
+
+    generator = ks.TextGenerator(make_model(max_length=32), Words())
+    with pytest.raises(ValueError, match=r"`prompts\[1\]` must have no token of pad"):
+        generator(["a", "?"])
 
 
 @torch

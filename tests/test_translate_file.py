@@ -304,6 +304,16 @@ def test_words_are_aligned_by_their_tokens(example, source, target, links):
     assert example.alignment(Looking(), source, target) == links
 
 
+def test_words_are_those_of_the_line_whatever_the_tokenizer_makes_of_it(example):
+    """Word pieces set off punctuation, and SentencePiece loses unknown characters."""
+    lines = ["dogs, cats run", "dogs run"] * 20
+    word_piece = ks.text.WordPieceTokenizer.train(lines, vocabulary_size=60)
+    (ids,) = word_piece.tokenize(["dogs, cats"])
+    found = example.words(word_piece, "dogs, cats", len(ids) + 1)
+    assert found[0] == 0 and found[-2:] == [1, -1]
+    assert sorted(set(found)) == [-1, 0, 1]
+
+
 def test_words_before_a_line_are_not_its_own(example):
     class Prefixed(ks.text.ByteTokenizer):
         text_prefix = "say so: "

@@ -271,6 +271,13 @@ def test_attention_of_the_own_translation(translator):
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.backends("torch")
+def test_attention_of_an_empty_line_is_of_its_empty_translation(translator):
+    assert translator(["  "]) == [""]
+    looked = translator.attention("  ")
+    assert looked.weights.shape[2] == len(looked.target_tokens) == 1
+
+
 @pytest.mark.backends("tensorflow", "torch")
 def test_attention_of_a_given_translation(sentencepiece):
     model = make_model(vocabulary_size=290)
@@ -662,8 +669,7 @@ def test_bad_prefix(translator):
         translator.translate(["a", "b"], prefix=["c"])
 
 
-@each_variant("kind", named("cross", "encoder", "decoder"), on_jax=["cross"])
-@pytest.mark.slow_on("jax")
+@each_variant("kind", named("cross", "encoder", "decoder"), on_jax=[])
 def test_attention_of_every_kind_is_normalized(translator, kind):
     looked = translator.attention("two", "ab", kind=kind)
     sizes = {"cross": (3, 4), "encoder": (4, 4), "decoder": (3, 3)}[kind]

@@ -60,7 +60,7 @@ def check_causality(
             a leak that few tokens show.
         tolerance: Largest relative difference that counts as equal; None: 1e-5, or 2
             units in the last place where a layer computes in 16 bits.
-        select: Function from what the model gives to what is checked of it; None: all
+        select: Function from the model's output to what is checked of it; None: all
             outputs whose second axis has the length L.
         seed: Integer seed of the replacements.
 

@@ -69,7 +69,7 @@ def check_padding_invariance(
         tolerance: Largest relative difference that counts as equal; None: 1e-5, or 2
             units in the last place where a layer computes in 16 bits. Ten times that is
             allowed where the length changes.
-        select: Function from what the model gives to what is checked of it; None: all.
+        select: Function from the model's output to what is checked of it; None: all.
         seed: Integer seed of the contents.
 
     Returns:

@@ -37,9 +37,9 @@ def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
     unknown_id = 0 if (start_id, end_id) == (1, 2) else None
     ends = end_id if isinstance(end_id, list) else [end_id]
     pad_id = option("pad_token_id", default=unknown_id)
-    # An end that stands for padding, as fine-tuned models have it, is no padding here:
-    # it would be hidden wherever it stands in a text.
-    pad_id = unknown_id if pad_id in ends else pad_id
+    # A start or an end that stands for padding, as fine-tuned models have it, is no
+    # padding here: it would be hidden wherever it stands in a text.
+    pad_id = unknown_id if pad_id in (start_id, *ends) else pad_id
     return {
         "vocabulary_size": option("vocab_size"),
         "model_dim": model_dim,

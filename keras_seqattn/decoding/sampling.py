@@ -32,12 +32,12 @@ class Sample(Greedy):
             reach together, or None.
         min_p: Probability in (0, 1] relative to the most probable token's, below which
             no token is drawn, or None.
-        seed: Integer in [0, 2**31); None for another at every search, which
-            `keras.utils.set_random_seed` makes repeatable.
+        seed: Integer of at least 0, taken modulo 2**31; None for another at every
+            search, which `keras.utils.set_random_seed` makes repeatable.
         num_hypotheses: Number of samples drawn a sentence.
-        min_length: Number of tokens before the end token may come.
-        repetition_penalty: Factor of the log-probability of tokens already generated;
-            1 for none.
+        min_length: Number of tokens before the end token may come, at least 0.
+        repetition_penalty: Factor of the log-probability of tokens already generated, a
+            positive number; 1 for none.
         no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
             twice; 0 for none.
         banned_ids: Token ids that are never generated.
@@ -53,6 +53,11 @@ class Sample(Greedy):
     Example:
         >>> Sample(temperature=0.7, top_k=10, seed=1).top_k
         10
+
+    Reference:
+        `top_k`: Fan et al. 2018, "Hierarchical Neural Story Generation". `top_p`:
+        Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration". `min_p`:
+        Nguyen et al. 2024, "Turning Up the Heat: Min-p Sampling".
     """
 
     temperature: float = 1.0

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from keras_seqattn import arguments
+from keras_seqattn.decoding.protocol import default_max_length, length_limit
 from keras_seqattn.export.artifact import needed_package
 from keras_seqattn.export.transformer_spec import refuse, transformer_spec
 from keras_seqattn.models import TranslationTransformer
@@ -88,7 +89,9 @@ def prepare(
 def _number_of_positions(translator, max_length):
     model = translator.model
     if max_length is None:
-        return max(source_limit(model), translator.max_source_length)
+        longest = max(source_limit(model), translator.max_source_length)
+        # A translation of the longest line may be longer than the line.
+        return longest if length_limit(model) else default_max_length(longest)
     return arguments.integer("max_length", max_length, least=1, most=model.max_length)
 
 

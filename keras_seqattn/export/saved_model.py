@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from keras_seqattn.translator import Translator
 
 
+IN_GRAPHS = (SentencePieceTokenizer, ByteTokenizer)  # tokenizers that run there
 # The shortest length that sources are padded to; the others are its doubles.
 SHORTEST = 16
 # What `str.strip` takes for space, which is more than TensorFlow's `strip` does.
@@ -84,12 +85,18 @@ def prepare(
         )
     for side in ("source", "target"):
         tokenizer = getattr(translator, f"{side}_tokenizer")
-        if not isinstance(tokenizer, SentencePieceTokenizer | ByteTokenizer):
+        if type(tokenizer) not in IN_GRAPHS:  # A subclass may tokenize otherwise.
             raise ValueError(
-                f"`{side}_tokenizer` must be a `SentencePieceTokenizer` or a "
-                "`ByteTokenizer`, which run in a graph. "
+                f"`{side}_tokenizer` must be one of {[x.__name__ for x in IN_GRAPHS]}, "
+                "which run in a graph. "
                 f"Received: {side}_tokenizer of class {type(tokenizer).__name__}."
             )
+    forced = list(getattr(translator.target_tokenizer, "prefix_ids", ()))
+    if forced:
+        raise ValueError(
+            "`target_tokenizer` must have no `prefix_ids`: a SavedModel forces no "
+            f"first tokens. Received: target_tokenizer.prefix_ids={forced!r}."
+        )
     import tensorflow as tf
 
     max_length = max_length or translator.max_source_length

@@ -68,6 +68,11 @@ class Config:
             if name in options and smallest is not None:
                 optional = name == "zero_id"
                 arguments.integer(name, options[name], 0, smallest - 1, optional)
+        if "pad_id" in options and options["pad_id"] == options.get("end_id"):
+            raise ValueError(
+                "`pad_id` must be a token other than the end, `end_id`, which would be "
+                f"hidden as padding. Received: pad_id={options['pad_id']!r}."
+            )
         if options.get("zero_id") in {options.get("pad_id")} - {None}:
             raise ValueError(
                 "`zero_id` must be a token other than padding, `pad_id`. "

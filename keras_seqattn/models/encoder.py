@@ -34,7 +34,7 @@ class EncoderConfig(TransformerConfig):
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class EncoderModel(stacks.Configured, keras.Model):
-    """Reads a whole text: gives logits of its hidden tokens, or of its classes.
+    """Computes logits of a text's hidden tokens, or of its classes.
 
     A functional model: token ids (B, T) -> (B, T, V), or with `num_classes` (B, C).
     Every position sees all real ones; padding is masked by itself.

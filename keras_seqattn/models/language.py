@@ -37,7 +37,7 @@ class LanguageModel(stacks.Configured, keras.Model):
     With `memory_length` M it is segment-recurrent: `segment` reads a long text piece by
     piece, and each block attends to the M vectors that entered it before the piece, of
     which no gradient comes back. The model itself reads a piece as a text's first,
-    with an empty memory; `recurrent` gives the model to `fit` on texts that go on from
+    with an empty memory; `recurrent` makes the model to `fit` on texts that go on from
     batch to batch, of the same weights.
     Shapes: B batch, T length, M memory_length, V vocabulary.
 

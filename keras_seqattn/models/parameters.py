@@ -21,7 +21,7 @@ def count_parameters(**options: Any) -> int:
             `attention` or `decoder_attention`.
 
     Returns:
-        What `count_params` of the model gives.
+        What `count_params` of the model returns.
 
     Raises:
         ValueError: If an option is unknown or out of range, or has weights that cannot

@@ -79,8 +79,8 @@ class TranslationRNN(TranslationModel):
         start_id: The id each target starts with.
         end_id: The id each sentence ends with.
         pad_id: The id that fills a batch.
-        zero_id: Id of a token whose vector is 0, before its position is added, or None:
-            the tokenizer's `unknown_id` where `text.translation_batches` has `cutoff`.
+        zero_id: Id of a token whose vector is 0, or None: the tokenizer's `unknown_id`
+            where `text.translation_batches` has `cutoff`.
         **kwargs: `name`, `dtype`.
 
     Call arguments:

@@ -36,8 +36,8 @@ def attention_html(
     Shapes: T target tokens, S source tokens, H heads.
 
     Args:
-        weights: What `Translator.attention` gives, or an array `(T, S)`, `(H, T, S)` or
-            `(layers, H, T, S)` of numbers in [0, 1].
+        weights: What `Translator.attention` returns, or an array `(T, S)`,
+            `(H, T, S)` or `(layers, H, T, S)` of numbers in [0, 1].
         source_tokens: S strings, where `weights` is an array.
         target_tokens: T strings, where `weights` is an array. For self-attention, the
             same as the source's.

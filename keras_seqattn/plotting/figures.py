@@ -204,6 +204,7 @@ def _points(columns, x, name):
 
 def _columns(history):
     """Returns a dict from names to equally long lists, "epoch" from 1 among them."""
+    epochs = getattr(history, "epoch", None)  # counted from 0
     history = getattr(history, "history", history)
     if isinstance(history, dict):
         wanted = "a dict from names to lists of numbers, one an epoch"
@@ -211,9 +212,9 @@ def _columns(history):
             name: list(arguments.sequence("history", values, wanted))
             for name, values in history.items()
         }
-        columns.setdefault(
-            "epoch", list(range(1, 1 + max(map(len, columns.values()), default=0)))
-        )
+        if epochs is None:
+            epochs = range(max(map(len, columns.values()), default=0))
+        columns.setdefault("epoch", [1 + epoch for epoch in epochs])
     else:
         arguments.path("history", history)
         with open(history, newline="", encoding="utf-8") as file:

@@ -40,10 +40,11 @@ def translation_batches(
     Each element is `({"source_ids": x + end, "target_ids": start + y}, y + end)`,
     int32, padded with each tokenizer's `pad_id`. A pair goes to the shortest bucket
     that holds the longer of its sides and one special token. All batches of a bucket of
-    length L have the one shape `(batch_tokens // L, L)`, so that few programs are
-    compiled; the last one of an epoch is filled with rows of padding, which count for
-    nothing in a loss over real tokens. Finer buckets waste less on padding and cost
-    more programs.
+    length L have the one shape `(R, L)`, R being the largest multiple of
+    `repeat_batch * rows_multiple` with at most `batch_tokens` positions, so that few
+    programs are compiled; the last one of an epoch is filled with rows of padding,
+    which count for nothing in a loss over real tokens. Finer buckets waste less on
+    padding and cost more programs.
 
     Pass it to `fit` with `shuffle=False`: otherwise Keras warns that it cannot shuffle
     a dataset.
@@ -108,8 +109,8 @@ def translation_batches(
 
     Returns:
         Where TensorFlow is installed a prefetched `tf.data.Dataset`, else a
-        `keras.utils.PyDataset` of the same batches as arrays. `len` gives the number of
-        batches in each epoch. It has the attributes
+        `keras.utils.PyDataset` of the same batches as arrays. `len` returns the number
+        of batches in each epoch. It has the attributes
         `shapes`, the set of all (batch, length); `skipped`, the number of pairs left
         out since they are too long for the last bucket (also said by a warning);
         `target_tokens`, the number of real target tokens in an epoch, end included

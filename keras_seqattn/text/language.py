@@ -41,19 +41,20 @@ def language_batches(
             `sampling`; None: they stay in memory.
 
     Returns:
-        What `translation_batches` gives, with the same attributes.
+        What `translation_batches` returns, with the same attributes.
 
     Raises:
         ValueError: If `lines` is empty or not a list of strings, if no line fits, or if
             the numbers given do not describe batches.
 
     Example:
+        >>> import numpy as np
         >>> from keras_seqattn.text import ByteTokenizer
         >>> for inputs, labels in language_batches(
         ...     ["one", "two"], ByteTokenizer(), batch_tokens=64, shuffle=False
         ... ):
-        ...     print(inputs.numpy()[0, :5].tolist(), labels.numpy()[0, :5].tolist())
-        [1, 115, 114, 105, 0] [115, 114, 105, 2, 0]
+        ...     print(np.asarray(inputs)[0, :5], np.asarray(labels)[0, :5])
+        [  1 115 114 105   0] [115 114 105   2   0]
     """
     arguments.offers("tokenizer", tokenizer, ("tokenize",), "a tokenizer")
     # A translation of each line into itself, of which the source is dropped.

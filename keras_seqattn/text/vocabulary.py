@@ -11,6 +11,8 @@ from keras_seqattn import arguments
 from keras_seqattn.text import graph
 from keras_seqattn.text.tokenizers import SentencePieces
 
+SPACE = "\u2581"  # how pieces write it
+
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class MappedSentencePieceTokenizer(SentencePieces):
@@ -152,11 +154,17 @@ class MappedSentencePieceTokenizer(SentencePieces):
         return tf.concat([tf.repeat(prefix, ids.nrows(), axis=0), ids], axis=1)
 
     def _decode(self, rows):
-        return [
+        texts = [
             self._processor.decode_pieces(
                 [self._pieces[token] for token in row if token not in self._silent]
             )
             for row in rows
+        ]
+        # A piece that only the vocabulary has, such as the source's of a Marian model
+        # for the target's tokenizer, comes as it is.
+        return [
+            text.replace(SPACE, " ").strip() if SPACE in text else text
+            for text in texts
         ]
 
     def get_config(self) -> dict[str, Any]:

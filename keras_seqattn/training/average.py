@@ -128,6 +128,7 @@ class CheckpointAverage(_AveragedWeights):
         """Leaves the mean in the model."""
         if self.checkpoints:
             self._assign(self._means(self.checkpoints))
+        self.checkpoints = []  # The model has their mean, for an `evaluate` too.
 
     def _means(self, checkpoints):
         columns = zip(*checkpoints[-self.last :], strict=True)

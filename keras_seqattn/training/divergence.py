@@ -58,21 +58,24 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self.raise_error = arguments.boolean("raise_error", raise_error)
         self.diverged = False
         self._first = self._lowest = None
-        self._good, self._seen = [], ""
+        self._good, self._good_epoch, self._seen = [], None, ""
         # An object, since `Resume` puts numbers back as they were before what it skips.
         self._skipped = types.SimpleNamespace(batches=0)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forgets an earlier `fit`."""
         self.diverged, self._first, self._lowest = False, None, None
+        self._good, self._good_epoch = [], None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Copies the weights and the optimizer's state, which are good."""
         optimizer = self.model.optimizer
         if not optimizer.built:  # else TensorFlow makes its state at the first step
             optimizer.build(self.model.trainable_variables)
-        self._good = [array_of(variable) for variable in self._variables()]
-        self._skipped.batches = 0
+        # Those that `Resume` brought back are of the epoch's beginning, too.
+        if not self._good or self._good_epoch != epoch:
+            self._good = [array_of(variable) for variable in self._variables()]
+        self._good_epoch, self._skipped.batches = epoch, 0
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -85,7 +88,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the good weights, so that these are validated."""
-        if self.diverged:
+        if self.diverged and self._good:  # An `evaluate` after `fit` has none.
             self._restore()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -95,7 +98,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
             # Not before: within an epoch JAX's trainer holds the weights itself.
             self._restore()
             self._tell(epoch)
-        elif self._first is not None:
+        elif self._first is not None and "loss" in (logs or {}):
             self._lowest = min(self._lowest, float(logs["loss"]))
         self._good = []
 

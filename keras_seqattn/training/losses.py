@@ -31,7 +31,7 @@ class MaskedCrossentropy(keras.losses.Loss):
     padding alone gives 0, and zero gradients. The losses of replicas that share a batch
     average to this mean over all of its tokens.
 
-    With `consistency` two predictions of the same labels are also drawn together, as
+    With `consistency` two predictions of the same labels are also made more alike, as
     dropout makes them differ: `consistency * sum(w * d) / sum(w)` is added, where `d`
     is the divergence `(KL(p || q) + KL(q || p)) / 2` of each pair of tokens in rows 2i
     and 2i + 1 whose labels are equal, and `w` the lesser of their weights. The batches

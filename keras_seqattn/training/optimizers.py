@@ -174,14 +174,16 @@ class Muon(Averaging):
         learning_rate: A positive number, or a schedule.
         momentum: Decay of a matrix's momentum, in [0, 1).
         rms_rate: Root mean square of a matrix's step before it is multiplied by the
-            learning rate.
+            learning rate, a positive number.
         exclude_layers: List of regular expressions: a kernel in whose path one of them
             is found is Adam's, as that of the logits should be: "^output/" in models of
             this library whose logits are not tied.
         adam_beta_1: Decay of Adam's first moment, in [0, 1).
         adam_beta_2: Decay of Adam's second moment, in [0, 1).
-        epsilon: Added to the denominator of Adam's steps, for numerical stability.
-        ns_steps: Number of Newton-Schulz iterations.
+        epsilon: Added to the denominator of Adam's steps, for numerical stability; a
+            positive number.
+        ns_steps: Number of Newton-Schulz iterations, matrix products that bring all
+            singular values near 1; at least 1.
         ema_warmup: As of `Adam`.
         **kwargs: Other arguments of `keras.optimizers.Optimizer`.
 
@@ -318,10 +320,12 @@ def matrix_shape(shape: Shape) -> tuple[int, int]:
 
 
 def _is_expression(pattern):
-    """Returns whether a pattern is a regular expression."""
+    """Returns whether a pattern is a regular expression, a string."""
+    if not isinstance(pattern, str):
+        return False
     try:
         re.compile(pattern)
-    except (re.error, TypeError):
+    except re.error:
         return False
     return True
 

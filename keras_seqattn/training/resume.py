@@ -25,6 +25,7 @@ from keras_seqattn.training.callback_states import (
 from keras_seqattn.training.snapshot import array_of, read_snapshot, write_snapshot
 
 _LAST, _BEFORE = "state.npz", "before.npz"  # the last save, and the one before
+LOCK = "lock"  # beside them, of the run that is on
 # What the file holds, and what to do where it does not: see `files.reading`.
 _SAVED = (
     *("training", "seed", "epoch", "batch"),
@@ -87,7 +88,9 @@ class Resume(keras.callbacks.Callback):
             if that method returns how many passes have begun. Otherwise one pass is
             begun, and left, for each epoch that has ended, so that a resumed epoch gets
             its own order. None: each pass is the same, or drawn from the random numbers
-            named above.
+            named above. Where `fit` has `steps_per_epoch` for data that goes on past an
+            epoch, such as an infinite `tf.data.Dataset`, a resumed run begins the data
+            anew: give none.
         callbacks: List of those callbacks before this one in the same `fit` whose state
             is kept; a warning names any other whose state changes. None: all.
         every: Number of batches after which to save within an epoch too, or None. A
@@ -100,7 +103,7 @@ class Resume(keras.callbacks.Callback):
 
     Raises:
         ValueError: If an argument is not as above; when training begins, if
-            `steps_per_epoch` cuts the epochs of a `data` with `pass_over`, if another
+            `steps_per_epoch` is not the length of `data`, if another
             process or thread uses the directory, if it is that of another model or
             optimizer, if the model was not built, or if one of `callbacks` does not
             stand before this one in `fit`.
@@ -145,6 +148,7 @@ class Resume(keras.callbacks.Callback):
             arguments.refuse("files", files, "a list of paths")
         self.files = list(files)
         self._parts, self._appended, self._saved = ([], []), [], None
+        self._is_training = False
         if every is not None:
             arguments.positive_integer("every", every)
             # Keras calls the callbacks in a thread where none has this method.
@@ -162,7 +166,7 @@ class Resume(keras.callbacks.Callback):
 
     @property
     def _lock(self):
-        return self.directory / "lock"
+        return self.directory / LOCK
 
     def set_params(self, params: dict[str, Any]) -> None:
         """Takes the directory and cuts files, before a callback opens them."""
@@ -267,7 +271,8 @@ class Resume(keras.callbacks.Callback):
         self._states = CallbackStates(*self._parts)
         self._check_steps()
         self._skipped, self._records = 0, []
-        self._passes_before = self._count_passes()
+        self._first_epoch = self._skip = None
+        self._passes_before, self._is_training = self._count_passes(), True
         if self._saved is not None:
             self._restore(self.model, self._saved)
             self._saved = None
@@ -275,12 +280,14 @@ class Resume(keras.callbacks.Callback):
     def _check_steps(self):
         """Raises an error if an epoch of `fit` is no pass over the data."""
         steps = self.params.get("steps")
-        if steps is None or not hasattr(self.data, "pass_over"):
+        if steps is None or self.data is None:
             return
         try:
             batches = len(self.data)
-        except TypeError:  # not known
-            return
+        except TypeError as error:  # It is not known, or there is no end.
+            if "infinite" not in str(error):
+                return
+            batches = "infinitely many"
         if steps != batches:
             raise ValueError(
                 "`steps_per_epoch` of `fit` must be None for a `data` of which each "
@@ -295,7 +302,7 @@ class Resume(keras.callbacks.Callback):
         epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
         _begin_at(model, epoch)
         if epoch < self.params["epochs"]:
-            self._begin_passes(saved["epoch"], saved["batch"])
+            self._begin_passes(saved["epoch"] - self._first_epoch, saved["batch"])
 
     def _assign(self, model, saved):
         """Restores what was saved of model and callbacks."""
@@ -304,6 +311,7 @@ class Resume(keras.callbacks.Callback):
                 variable.assign(value)
         self._states.restore(saved["callbacks"])
         self._seed, self._records = saved["seed"], saved["records"]
+        self._first_epoch = saved.get("first_epoch", 0)
         # Those saved before this was kept are taken for runs of another process.
         self._passes_before = saved.get("passes_before", self._passes_before)
         self._skipped = saved["batch"]
@@ -328,6 +336,8 @@ class Resume(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Starts the random numbers, and skips the batches that were trained on."""
         self._epoch, self._saved_batch = epoch, self._skipped
+        if self._first_epoch is None:  # that of `initial_epoch`
+            self._first_epoch = epoch
         self._restore_history()
         self._start_random_numbers(0)
         if self._skipped:
@@ -357,7 +367,7 @@ class Resume(keras.callbacks.Callback):
                 self._start_random_numbers(batch)
             return ({}, *state) if state else {}  # JAX has its state passed on.
 
-        model.train_function = skip
+        model.train_function, self._skip, self._train = skip, skip, train
 
     def _on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -378,6 +388,9 @@ class Resume(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves."""
         self._skipped = 0
+        if self._skip is not None and self.model.train_function is self._skip:
+            # The epoch was over before all that was to be skipped.
+            self.model.train_function = self._train
         self._records.append([epoch, dict(logs or {})])
         self._save(epoch + 1, 0)
 
@@ -396,6 +409,7 @@ class Resume(keras.callbacks.Callback):
                 "epoch": epoch,
                 "batch": batch,
                 "passes_before": self._passes_before,
+                "first_epoch": self._first_epoch,
                 "stopped": bool(model.stop_training),
                 "records": self._records,
                 "values": values,
@@ -407,7 +421,13 @@ class Resume(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Leaves the model ready for another `fit`, and the directory free."""
         self._restore_history()
+        self._is_training = False
         release_lock(self._lock)
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Leaves the directory free after an `evaluate`, which takes it as `fit`."""
+        if not self._is_training:
+            release_lock(self._lock)
 
     def _restore_history(self):
         """Restores earlier epochs in the `History`, which a new `fit` empties."""

@@ -18,8 +18,8 @@ class TranslationScore(keras.callbacks.Callback):
     """Translates lines during `fit`, and logs sacreBLEU's BLEU and chrF of them.
 
     The logs get `val_bleu` and `val_chrf`, from 0 to 100 and better when larger, as
-    `sacrebleu.corpus_bleu` and `corpus_chrf` give them for the translations that a
-    `Translator` of the same model and search gives. The signatures that belong beside
+    `sacrebleu.corpus_bleu` and `corpus_chrf` compute them of the translations that a
+    `Translator` of the same model and search returns. The signatures that belong beside
     published figures are attributes. An empty line translates to "", and a line
     past the model's `max_length` is cut there. The search runs compiled (on torch
     eagerly), in few programs, which later epochs use again.
@@ -28,7 +28,9 @@ class TranslationScore(keras.callbacks.Callback):
     `ModelCheckpoint` (with `mode="max"`), `CSVLogger`, `Resume`. It stands after
     `SwapEMAWeights`: the lines are translated when the validation begins, and so by
     the moving averages of the weights, which that callback has put into the model
-    then. Without validation data they are translated at the end of the epoch.
+    then. Without validation data they are translated at the end of the epoch, and so by
+    the weights that are trained, as in an epoch that `validation_freq` leaves without a
+    validation: take that for `every`, too.
 
     Args:
         sources: List of strings.

@@ -27,7 +27,8 @@ def repeating(seconds, action):
 
     def repeat():
         while not stopped.wait(seconds):
-            action()
+            with contextlib.suppress(OSError):  # the disk may be full for a moment
+                action()
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()

@@ -1,5 +1,6 @@
 """Which hyperparameters a trial has: near those of the best, or regularizing more."""
 
+import itertools
 from random import Random
 from typing import Any
 
@@ -32,7 +33,9 @@ def perturb(
     for hp in hyperparameters.space:
         drawn.merge([hp])
         drawn.values[hp.name] = center.get(hp.name, hp.default)
-        if drawn.is_active(hp) and len(hp.values) > 1:
+        # An integer's are a generator.
+        several = len([*itertools.islice(hp.values, 2)]) > 1
+        if drawn.is_active(hp) and several:
             free.append(hp)
     count = 0 if random is None else 1
     while count and random.random() < more:

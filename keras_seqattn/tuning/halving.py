@@ -19,8 +19,8 @@ nevertheless; one that acts earlier does not lead before the first trial has com
 end. Where the loss of the leader's validation rises, is far above that of its training,
 or is above it and has all but stopped falling, it overfits: it goes on, from its
 weights and its optimizer's state, with more of what regularizes. A translation then
-learns both directions for a while, and from two copies of each pair, whose predictions
-are drawn together.
+learns both directions for a while, and trains on two copies of each pair with a loss
+that makes their predictions alike.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
@@ -38,11 +38,13 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
+
+import keras_tuner
 
 from keras_seqattn.annotations import Path
 from keras_seqattn.tuning import records
-from keras_seqattn.tuning.draws import REGULARIZERS
+from keras_seqattn.tuning.draws import REGULARIZERS, regularize
 from keras_seqattn.tuning.records import TrialRecord
 
 # Of which the best goes on; and rungs between the first and the last.
@@ -113,6 +115,11 @@ class Plan:
     regularize: Callable[[dict[str, Any]], dict[str, Any]] = dict
     bidirectional: bool = False
     consistency: float = 0.0
+
+    def within(self, hyperparameters: keras_tuner.HyperParameters) -> Self:
+        """Returns the plan that regularizes the hyperparameters of a space."""
+        more = functools.partial(regularize, hyperparameters=hyperparameters)
+        return dataclasses.replace(self, regularize=more)
 
     def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
         """Returns a function of a run's record: whether it pauses at its rung.
@@ -213,7 +220,7 @@ class Standing:
         if epochs is None or not record.epochs:
             return None
         limit = epochs[rung]
-        if has_plateaued(record):
+        if is_over(record):
             limit = min(limit, len(record.epochs))
         return record.best_until(limit, self._plan.direction)
 
@@ -273,7 +280,7 @@ class Standing:
         return records.best_of(able, self._plan.direction)
 
     def _has_ended(self, record):
-        return has_plateaued(record) or len(record.epochs) >= self._plan.epochs
+        return is_over(record) or len(record.epochs) >= self._plan.epochs
 
     def _overfits(self, record):
         """Returns whether a run is to go on with more of what regularizes."""
@@ -324,7 +331,7 @@ class Standing:
             r
             for r in runs
             if scores[r.trial_id] is not None
-            and (has_plateaued(r) or self._sent_to(r) >= rung)
+            and (is_over(r) or self._sent_to(r) >= rung)
         ]
         reverse = self._plan.direction == "max"
         return sorted(seen, key=lambda r: scores[r.trial_id], reverse=reverse)
@@ -344,7 +351,7 @@ class Standing:
         return None
 
     def _is_paused_at(self, record, rung):
-        if record.status in records.UNFINISHED or has_plateaued(record):
+        if record.status in records.UNFINISHED or is_over(record):
             return False
         if self.score(record, rung + 1) is None:
             return True
@@ -413,6 +420,11 @@ def has_plateaued(record: TrialRecord) -> bool:
     best = record.best_epoch or 0
     begin = max(best, record.bidirectional_epochs)
     return len(record.epochs) - begin >= max(PATIENCE, best)
+
+
+def is_over(record: TrialRecord) -> bool:
+    """Returns whether a run goes on no more: a callback may have ended it, too."""
+    return record.status == records.COMPLETED or has_plateaued(record)
 
 
 def has_overfit(record: TrialRecord) -> bool:

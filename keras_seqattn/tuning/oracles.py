@@ -232,7 +232,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
     def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Returns the values of the next trial: new ones, or those of one to go on."""
         known, drawn = self._known()
-        standing = halving.Standing(self._plan, known)
+        standing = halving.Standing(self._plan.within(self.hyperparameters), known)
         step = standing.next_step(drawn)
         if step is not None and step.continued is None:
             values = self._draw_within_budget(standing.leader, known, drawn)
@@ -257,12 +257,16 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
     def _known(self):
         """Returns all records, and the number of draws, those just given out too."""
         known = records.load_records(self.state_path.parent)
-        begun = {record.trial_id for record in known}
+        begun = {
+            record.trial_id
+            for record in known
+            if record.continued_from or record.status not in records.UNFINISHED
+        }
         given = [trial for key, trial in self.trials.items() if key not in begun]
         sources = {
             trial.hyperparameters.values.get("tuner/trial_id") for trial in given
         }
-        # What goes on in a trial that has not begun is running, too.
+        # What goes on in a trial that has not gone on from it yet is running, too.
         known = [
             dataclasses.replace(record, status=records.RUNNING)
             if record.trial_id in sources

@@ -3,7 +3,7 @@
 Its files are replaced atomically, so a kill leaves them consistent.
 
 A study's folder holds `study.json`, what it was asked; `oracle.json`, what KerasTuner's
-oracle knows; `clock.json`, the seconds spent; and for each trial a folder
+oracle knows; `clock.json`, the seconds spent; `lock`; and for each trial a folder
 `trial_<number>` with `record.json`, the state its training resumes from, and
 `best.weights.h5`, the weights of its best epoch.
 """

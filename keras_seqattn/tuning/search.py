@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keras_seqattn import arguments, training
 from keras_seqattn.annotations import Dataset, Lines, Path
+from keras_seqattn.files import release_lock, take_lock
 from keras_seqattn.tuning import processes
 from keras_seqattn.tuning.clock import repeating
 from keras_seqattn.tuning.objective import of_any, of_translation
@@ -53,6 +54,10 @@ def tune_translation(
     continues it. With one worker, `seed` decides all, and a resumed study makes the
     same trials as one that was never interrupted; where "halving" has `max_seconds`,
     the speed of the machine decides with it.
+
+    With `max_seconds` "halving" lets its leader go on, once it overfits, with more
+    dropout, label smoothing and weight decay; of lists of strings also in both
+    directions for a while, and with two copies of each pair and R-Drop's loss.
 
     Draws with more than `max_parameters` weights are not built and count as nothing.
     A trial that turns NaN, runs out of memory or is too slow is noted with its reason,
@@ -105,8 +110,12 @@ def tune_translation(
 
     Raises:
         ValueError: If an argument is out of its range, or `directory` holds another
-            study.
+            study or is in use by another call.
         RuntimeError: If three trials in a row fail, or the workers die again and again.
+
+    Reference:
+        "halving": Li et al. 2020, "A System for Massively Parallel Hyperparameter
+        Tuning". Differs: see `keras_seqattn.tuning.halving`.
     """
     given = dict(locals())
     sizes = _sizes(vocabulary_size)
@@ -172,7 +181,7 @@ def tune(
 
     Raises:
         ValueError: If an argument is out of its range, or `directory` holds another
-            study.
+            study or is in use by another call.
         RuntimeError: If three trials in a row fail, or the workers die again and again.
     """
     given = dict(locals())
@@ -186,15 +195,35 @@ def _study(task, given):
     """Runs the study of a task, or goes on with it, to its end."""
     settings = Settings.of({**given, "task": task})
     settings.claim()
-    if settings.workers > 1:
-        processes.run(settings)
-    else:
+    if is_worker():
         run(settings)
-    if settings.finish and settings.plan is None and not is_worker():
-        settings.clock.limit = settings.max_seconds
-        with settings.clock:
-            Tuner(settings).finish()
+        return Study(settings.directory, task)
+    with _in_use(settings.directory):
+        if settings.workers > 1:
+            processes.run(settings)
+        else:
+            run(settings)
+        if settings.finish and settings.plan is None:
+            settings.clock.limit = settings.max_seconds
+            with settings.clock:
+                Tuner(settings).finish()
     return Study(settings.directory, task)
+
+
+@contextlib.contextmanager
+def _in_use(directory):
+    """Keeps other calls out of a study's folder for as long as the block lasts."""
+    lock = directory / "lock"
+    holder = take_lock(lock)
+    if holder is not None:
+        raise ValueError(
+            "`directory` must not be in use by another call. Received: "
+            f"directory={str(directory)!r}, in use by {holder}."
+        )
+    try:
+        yield
+    finally:
+        release_lock(lock)
 
 
 def run(settings: Settings) -> None:

@@ -12,7 +12,7 @@ from keras_seqattn import arguments
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
-from keras_seqattn.tuning.draws import hyperparameters_of, regularize
+from keras_seqattn.tuning.draws import hyperparameters_of
 from keras_seqattn.tuning.halving import Plan
 from keras_seqattn.tuning.oracles import ORACLES
 from keras_seqattn.tuning.progress import Progress
@@ -117,7 +117,6 @@ class Settings(Config):
             epochs=self.trial_epochs,
             trials=self.trials or math.inf,
             workers=self.workers,
-            regularize=lambda values: regularize(values, self.task.hyperparameters),
             bidirectional=self.task.bidirectional,
             consistency=self.task.consistency,
         )

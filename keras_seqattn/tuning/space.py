@@ -75,8 +75,8 @@ def attention_choices(
 ) -> AttentionChoices:
     """Chooses heads, their width and the depth, for anyone's `build(hp)`.
 
-    What it gives can be built whatever is drawn: heads of `key_dim` are projected back
-    to `model_dim`, which they need not divide. Layers that know no width of a head, and
+    Whatever is drawn can be built: heads of `key_dim` are projected back to
+    `model_dim`, which they need not divide. Layers that know no width of a head, and
     cut `model_dim` into heads, want `key_dim=None`: then only numbers of heads that
     divide `model_dim` are drawn.
 
@@ -126,7 +126,7 @@ class TranslationSpace:
     """What a search may vary, each field one value or several to choose among.
 
     A tuple is what is chosen among, a `Range` a stretch of numbers, anything else is
-    fixed. `dataclasses.replace(space, num_heads=4)` gives another space. What stands
+    fixed. `dataclasses.replace(space, num_heads=4)` makes another space. What stands
     nearest to `center` is the first trial of a study with "halving".
 
     Attributes:
@@ -243,7 +243,7 @@ class TranslationSpace:
         vocabulary_size: int | None = None,
         target_vocabulary_size: int | None = None,
     ) -> Configuration:
-        """Declares the space on `hp`, and gives what `hp` has chosen.
+        """Declares the space on `hp`, and returns what `hp` has chosen.
 
         Args:
             hp: KerasTuner's `HyperParameters`.
@@ -317,9 +317,11 @@ def _check_hp(hp):
 
 def _check_values(name, values, check=arguments.positive_integer):
     """Checks what a hyperparameter may be: a `Range`, None, one value or several."""
-    if values is None or isinstance(values, Range):
-        return  # None declares nothing
+    if values is None:
+        return  # which declares nothing
     several = values if isinstance(values, tuple | list) else (values,)
+    if isinstance(values, Range):
+        several = values.low, (values.low + values.high) / 2, values.high
     if not several or None in several:
         arguments.refuse(name, values, "one value, or several in a tuple, not None")
     for value in several:
@@ -378,7 +380,9 @@ def declare(
         value = hp.Float(
             name, values.low, values.high, sampling=sampling, default=default
         )
-        return None if value is None else float(f"{value:.3g}")
+        if value is None:
+            return None
+        return min(max(float(f"{value:.3g}"), values.low), values.high)
     if not isinstance(values, tuple | list):
         return hp.Fixed(name, values)
     if _are_numbers(values) and float in map(type, values):

@@ -162,10 +162,10 @@ class Study:
             `finished_at` (in seconds of the study), `parameters`, `latency` (seconds a
             sentence, where it was measured), `continued_from`, `warm_started_from`,
             `inherited_seconds` (of training by others that it did not need to do),
-            `bidirectional_epochs` (how many of the first, those of the trial that it
-            goes on from included, trained both directions), `consistency` (its factor,
-            for two copies of each pair, where it overfitted), `resumed` (how often,
-            after a kill), `reason`, and each hyperparameter.
+            `bidirectional_epochs` (the epoch up to which both directions are trained;
+            those that it goes on from were of one), `consistency` (the factor of the
+            loss between two copies of each pair; 0 without copies), `resumed` (how
+            often, after a kill), `reason`, and each hyperparameter.
         """
         import pandas
 

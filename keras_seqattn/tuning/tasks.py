@@ -7,6 +7,7 @@ chooses hyperparameters, spends time and writes down.
 import dataclasses
 import functools
 import hashlib
+import json
 import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -26,6 +27,8 @@ from keras_seqattn.tuning.space import TranslationSpace
 
 OWN = "own"  # what stands in the file of a study for a user's own `build`
 FACTOR = 1.0  # of consistency, for what overfits
+# Options of a model that, beside its dropout, make two copies of a pair differ.
+RANDOM = ("attention_dropout", "activation_dropout", "stochastic_depth")
 
 _space = functools.partial(
     arguments.instance, types=TranslationSpace, wanted="a `TranslationSpace`"
@@ -133,7 +136,15 @@ class TranslationTask(Task):
             object.__setattr__(self, "vocabulary_size", size)
 
     def check(self, objective: str, workers: int) -> None:
-        """Raises an error if the task cannot be scored or shared so."""
+        """Raises an error if the task cannot be written down, scored or shared so."""
+        try:
+            json.dumps([self.space.options, dataclasses.asdict(self.space.center)])
+        except TypeError as error:
+            raise ValueError(
+                "`space` must have `options` and a `center` that JSON can hold, as the "
+                "records of a study do: names in place of functions and layers. "
+                f"Received: {error}."
+            ) from error
         if workers > 1 and type(self.space).__module__ == "__main__":
             raise ValueError(
                 "`space` must be of a class that the workers can import: put it in a "
@@ -245,12 +256,22 @@ class TranslationTask(Task):
 
     @property
     def consistency(self) -> float:
-        """The factor for what overfits; 0 where two copies are had, or have no room."""
-        if self.corpus is None or self.space.center.consistency:
+        """The factor for what overfits.
+
+        0 where there are copies anyway, or would be alike, or have no room in a batch.
+        """
+        recipe = self._recipe
+        has_copies = recipe.repeat_batch > 1 or recipe.views is not None
+        if self.corpus is None or self.space.center.consistency or has_copies:
             return 0.0
-        options = self._batch_options
-        has_room = options["batch_tokens"] >= 2 * options["bucket_lengths"][-1]
-        return FACTOR if has_room and self._recipe.repeat_batch == 1 else 0.0
+        options = {**self.space.center.model.options(), **self.space.options}
+        dropout = self.space.dropout
+        is_random = any(dropout) if isinstance(dropout, tuple | list) else bool(dropout)
+        if not is_random and not any(options.get(name) for name in RANDOM):
+            return 0.0
+        sizes = self._batch_options
+        has_room = sizes["batch_tokens"] >= 2 * sizes["bucket_lengths"][-1]
+        return FACTOR if has_room else 0.0
 
     def fit_arguments(self, model: keras.Model, record: TrialRecord) -> dict[str, Any]:
         """Returns the data as arguments of `fit`. The batches come shuffled."""

@@ -118,7 +118,7 @@ class Recorder(keras.callbacks.Callback):
 
 
 class Pausing(training.Resume):
-    """A `Resume` that ends a run where another trial may go on with it.
+    """A `Resume` that ends a run, `has_paused`, where another trial may go on with it.
 
     Sets `stop_training` only after saving: a save that recorded it would not resume.
     """
@@ -131,12 +131,13 @@ class Pausing(training.Resume):
     ) -> None:
         super().__init__(record.state, **kwargs)
         self._record, self._is_done = record, is_done
+        self.has_paused: bool = False
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves; then asks whether the trial ends."""
         super().on_epoch_end(epoch, logs)
         if self._is_done(self._record):
-            self.model.stop_training = True
+            self.model.stop_training = self.has_paused = True
 
 
 def is_below_median(
@@ -188,9 +189,9 @@ def fit(
     epochs: int,
     is_done: Callable[[TrialRecord], bool],
 ) -> bool:
-    """Trains a trial on from where it stands; returns whether it ended before `epochs`.
+    """Trains a trial on from where it stands; returns whether `is_done` ended it.
 
-    After each epoch `is_done` says whether it ends.
+    That is asked after each epoch; a callback of the user's own may end it, too.
     """
     # A kill may have come between an epoch and the end it led to.
     if len(record.epochs) < epochs and is_done(record):
@@ -198,14 +199,15 @@ def fit(
     task = study.task
     given = task.fit_arguments(model, record)
     batches = None if "y" in given else given["x"]
+    # Last: an epoch that it knows is one that was written down.
+    pausing = Pausing(record, is_done, data=batches)
     callbacks = [
         SaveScoredWeights(record),
         *task.callbacks(model, record, study.objective.name),
         Recorder(record, study),
-        # Last: an epoch that it knows is one that was written down.
-        Pausing(record, is_done, data=batches),
+        pausing,
     ]
     task.hypermodel.fit(
         hp, model, epochs=epochs, callbacks=callbacks, verbose=0, **given
     )
-    return len(record.epochs) < epochs
+    return pausing.has_paused and len(record.epochs) < epochs

@@ -11,7 +11,8 @@ from typing import Any
 import keras
 import keras_tuner
 
-from keras_seqattn.training.resume import adapt
+from keras_seqattn.files import release_lock, take_lock
+from keras_seqattn.training.resume import LOCK, adapt
 from keras_seqattn.tuning import draws, halving, records, trials, warm
 from keras_seqattn.tuning.latency import decode_latency
 from keras_seqattn.tuning.settings import MOST_EPOCHS, Settings
@@ -73,7 +74,14 @@ class Tuner(keras_tuner.Tuner):
             values = dict(trial.hyperparameters.values)
             record = records.TrialRecord(trial.trial_id, values=values, path=path)
         if record.status in records.UNFINISHED:
-            self._run(trial.hyperparameters, record)
+            try:
+                self._run(trial.hyperparameters, record)
+            except keras_tuner.errors.FatalError:
+                raise
+            except Exception as error:  # The record could not be written, say.
+                raise keras_tuner.errors.FatalRuntimeError(
+                    f"trial {record.trial_id} ended in {type(error).__name__}: {error}"
+                ) from error
         if record.status not in records.SCORED:
             raise keras_tuner.errors.FailedTrialError(record.reason)
         return {self._settings.objective.name: record.score}
@@ -85,13 +93,13 @@ class Tuner(keras_tuner.Tuner):
             self._end(record, *self._outcome(record, ended_early))
         except trials.TrialEnded as ended:
             self._end(record, ended.status, ended.reason)
-            if ended.status == records.FAILED:
-                self._failures += 1
-                if self._failures == FAILURES_IN_A_ROW:
-                    raise keras_tuner.errors.FatalRuntimeError(
-                        f"{self._failures} trials in a row failed, the last one with "
-                        f"{ended.reason}"
-                    ) from ended
+            has_failed = ended.status == records.FAILED
+            self._failures = self._failures + 1 if has_failed else 0
+            if self._failures == FAILURES_IN_A_ROW:
+                raise keras_tuner.errors.FatalRuntimeError(
+                    f"{self._failures} trials in a row failed, the last one with "
+                    f"{ended.reason}"
+                ) from ended
             return
         except (trials.OutOfTime, KeyboardInterrupt):
             # It did not take its process with it.
@@ -99,6 +107,8 @@ class Tuner(keras_tuner.Tuner):
             record.status = records.STOPPED
             record.save()
             raise
+        finally:
+            release_lock(record.state / LOCK)
         self._failures = 0
 
     def _outcome(self, record, ended_early):
@@ -139,7 +149,8 @@ class Tuner(keras_tuner.Tuner):
         epochs = hp.values.get("tuner/epochs", settings.trial_epochs)
         is_done = self._is_below_median
         if settings.plan is not None:
-            is_done = settings.plan.pauses(hp.values[halving.RUNG], settings.directory)
+            plan = settings.plan.within(self.oracle.get_space())
+            is_done = plan.pauses(hp.values[halving.RUNG], settings.directory)
         return trials.fit(model, hp, settings, record, epochs, is_done)
 
     def _is_below_median(self, record):
@@ -212,6 +223,12 @@ class Tuner(keras_tuner.Tuner):
         record.fruitless_starts += 1
         record.owner = self._owner
         record.save()
+        # A worker that was taken for dead lets go at its next epoch's end.
+        record.state.mkdir(exist_ok=True)
+        while take_lock(record.state / LOCK) is not None:
+            if self._settings.clock.is_over():
+                raise trials.OutOfTime("the time is over")
+            time.sleep(IDLE_SECONDS)
 
     def _promote(self, record, parent, model):
         """Lets a trial go on from the last epoch of another, its parent.

@@ -6,7 +6,8 @@ blocks, heads and hidden units that give 0 at first, computes exactly what the s
 one does, and learns from there. What cannot grow so: `model_dim`, `key_dim`, the
 vocabulary, and all that changes the formula (positions, norm, activation, tying); the
 depth of post-norm models, whose norms are no identity; the depth of models that share
-their layers; the heads of `alibi`, whose slopes depend on their number.
+their layers; the heads of `alibi`, whose slopes depend on their number, and those that
+share keys and values by groups.
 """
 
 import dataclasses
@@ -42,7 +43,13 @@ def can_grow(smaller: TranslationConfig, larger: TranslationConfig) -> bool:
     deeper = not grown.isdisjoint(DEPTHS)
     if deeper and (larger.share_layers or not larger.normalize_first):
         return False
-    by_heads = larger.positions == "alibi" or larger.key_dim is None
+    attention = [x or {} for x in (larger.attention, larger.decoder_attention)]
+    by_heads = (
+        larger.positions == "alibi"
+        or larger.key_dim is None
+        or any(x.get("positions") == "alibi" for x in attention)
+        or any(x.get("num_key_value_heads") not in (None, 1) for x in attention)
+    )
     return not ("num_heads" in grown and by_heads)
 
 

@@ -280,11 +280,15 @@ def test_a_translator_of_an_ensemble(translator):
     assert translator.max_source_length == 24
     found = translator.translate(LINES, decoding.BeamSearch(2), num_hypotheses=2)
     assert [len(each) for each in found] == [2, 1, 2, 2]
-    text, score = found[0][0]
-    if len(text.encode()) < 16:  # the end was found, not the limit
-        length = len(text.encode()) + 1
-        (log_prob,) = translator.score(["one"], [text])
-        np.testing.assert_allclose(score, log_prob / length, rtol=1e-3)
+    # Of letters, whose tokens the text tells, and ended before the limit by a bias;
+    # no score counts what was told.
+    told = {"banned_ids": (0, 1, 3, *range(132, 260)), "min_length": 4}
+    ending = decoding.BeamSearch(2, biased_ids={translator.model.end_id: 9.0}, **told)
+    ((text, score),) = translator.translate(["one"], ending)[0]
+    length = len(text.encode()) + 1
+    assert 4 < length < 17
+    (log_prob,) = translator.score(["one"], [text])
+    np.testing.assert_allclose(score, log_prob / length, rtol=1e-3)
 
 
 def test_a_saved_ensemble_translates_the_same(translator, tmp_path):

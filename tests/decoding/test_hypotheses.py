@@ -7,6 +7,7 @@ from keras_seqattn.backend.compile import CompiledFunction
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 
 
+@pytest.mark.backends("tensorflow", "jax")
 @pytest.mark.parametrize(
     "search",
     [

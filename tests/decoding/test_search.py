@@ -84,19 +84,23 @@ def test_greedy_without_scores_finds_the_same(options, rng):
 
 def test_samples_without_scores_are_the_same_in_the_order_drawn(rng):
     table = rng.normal(0, 2, (2, V, V)).astype("float32")
-    found, unscored = (
+    found, unscored, two, one = (
         search(
-            chained(table, width=3),
+            chained(table, width=width),
             2,
             6,
-            method=decoding.Sample(num_hypotheses=3, seed=5, scored=scored),
+            method=decoding.Sample(num_hypotheses=width, seed=5, scored=scored),
         )
-        for scored in (True, False)
+        for width, scored in ((3, True), (3, False), (2, False), (1, False))
     )
     assert np.isnan(unscored.scores).all()
     for row in range(2):
         samples = found.token_ids[row].tolist()
         assert sorted(unscored.token_ids[row].tolist()) == sorted(samples)
+    # Each is drawn by itself, so that fewer are the first of more.
+    for fewer in (two, one):
+        width = fewer.token_ids.shape[1]
+        np.testing.assert_array_equal(unscored.token_ids[:, :width], fewer.token_ids)
 
 
 def test_found_arrays_have_the_documented_types():
@@ -359,7 +363,7 @@ def test_a_model_s_length_bounds_what_its_encoder_sees(rng):
         (np.array([[4.0]]), "`source_ids` must be integers.*'float64'"),
         (np.array([[4, V]]), "`source_ids` must be in [0, 9).*from 4 to 9"),
         (np.array([[-1, 4]]), "`source_ids` must be in [0, 9).*from -1 to 4"),
-        (np.full((1, 41), 4), "41"),
+        (np.full((1, 41), 4), "`source_ids` must .*41"),
     ],
     ids=["rank", "rows", "columns", "float", "high", "low", "long"],
 )

@@ -93,6 +93,23 @@ def test_a_fresh_process_serves_the_same_translations(tmp_path):
 
 
 @tensorflow_only
+def test_all_hypotheses_of_pieces_are_served(tmp_path):
+    search = ks.decoding.BeamSearch(width=2, num_hypotheses=2)
+    pieces = make_sentencepiece(), make_sentencepiece(300)
+    translator = make_translator(search, *pieces, decoder_layers=1, max_length=12)
+    found = served(translator, ["two dogs", "a man"], tmp_path, batch_size=2)
+    expected = translator.translate(["two dogs", "a man"], num_hypotheses=2)
+    n_best = found["n_best"]
+    for texts, scores, pairs in zip(
+        n_best["translations"], n_best["scores"], expected, strict=True
+    ):
+        assert decoded(texts) == [text for text, _ in pairs]
+        np.testing.assert_allclose(scores, [score for _, score in pairs], atol=1e-4)
+    best = decoded(found["serving_default"]["translations"])
+    assert best == [pairs[0][0] for pairs in expected]
+
+
+@tensorflow_only
 def test_lines_that_are_empty_or_too_long(tmp_path):
     translator = make_translator(ks.decoding.BeamSearch(2), decoder_layers=1)
     lines = ["", "x" * 23, " \u3000\x1f\t", "x" * 24, "x" * 99, "x", "é"]
@@ -224,4 +241,11 @@ def test_another_tokenizer_is_refused(tmp_path):
     translator = make_translator()
     translator.target_tokenizer = keras.layers.Identity()
     with pytest.raises(ValueError, match="Received: target_tokenizer of class Iden"):
+        export_translator(translator, tmp_path / "model")
+
+    class Language(ks.text.ByteTokenizer):
+        prefix_ids = [7]
+
+    translator.target_tokenizer = Language()
+    with pytest.raises(ValueError, match="Received: target_tokenizer of class Lang"):
         export_translator(translator, tmp_path / "model")

@@ -75,6 +75,10 @@ def test_a_training_is_the_same_dropout_included(dtype, jit_compile):
 
 @pytest.mark.backends("torch")
 def test_nothing_changes_outside_of_training():
+    layer = Noisy()
+    x = keras.Variable(1.0)
+    ops.sum(layer(x.value, training=False)).backward()
+    assert len(layer.calls) == 1
     outputs = [
         ops.convert_to_numpy(make_model(checkpointed)([IDS, OTHER_IDS]))
         for checkpointed in (True, False)
@@ -92,31 +96,36 @@ def loss_of_blocks(gradient_checkpointing):
         block.build((None, None, WIDTH))
         blocks.append(block)
 
-    def loss(x):
+    def loss(x, training=True):
         for block in blocks:
-            x = block(x, training=True)
+            x = block(x, training=training)
         return ops.sum(x * x)
 
     return loss
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="sees what torch keeps")
-def test_little_is_kept_for_the_backward_pass():
+def bytes_kept(function, shape):
+    """Counts the bytes that torch keeps for the backward pass of a call in training."""
     import torch
 
-    def kept_bytes(gradient_checkpointing):
-        sizes = []
+    sizes = []
 
-        def keep(tensor):
-            sizes.append(tensor.numel() * tensor.element_size())
-            return tensor
+    def keep(tensor):
+        sizes.append(tensor.numel() * tensor.element_size())
+        return tensor
 
-        x = torch.ones((4, 64, WIDTH), requires_grad=True)
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            loss_of_blocks(gradient_checkpointing)(x)
-        return sum(sizes)
+    x = torch.ones(shape, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        function(x, training=True)
+    return sum(sizes)
 
-    assert kept_bytes(True) < 0.1 * kept_bytes(False)
+
+@pytest.mark.skipif(BACKEND != "torch", reason="sees what torch keeps")
+def test_little_is_kept_for_the_backward_pass():
+    again, plain = (
+        bytes_kept(loss_of_blocks(x), (4, 64, WIDTH)) for x in (True, False)
+    )
+    assert again < 0.1 * plain
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="reads the program that JAX compiles")
@@ -177,6 +186,17 @@ def test_a_decoder_alone_in_a_stack_is_computed_again():
     real = np.asarray(IDS) != 0
     plain, again = (ops.convert_to_numpy(x)[real] for x in outputs)
     np.testing.assert_allclose(again, plain, atol=1e-5)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="sees what torch keeps")
+def test_a_decoder_alone_in_a_stack_keeps_little():
+    def kept_bytes(gradient_checkpointing):
+        block = layers.DecoderBlock(
+            2, 32, gradient_checkpointing=gradient_checkpointing
+        )
+        return bytes_kept(layers.TransformerStack([block]), (4, 64, WIDTH))
+
+    assert kept_bytes(True) < 0.2 * kept_bytes(False)
 
 
 def test_the_mask_on_the_input_counts_beside_an_attention_mask():

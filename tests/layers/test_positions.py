@@ -185,6 +185,19 @@ def test_learned_positions_need_a_length(max_length):
         layers.LearnedPositions(max_length)
 
 
+@pytest.mark.backends("tensorflow")
+def test_learned_positions_end_where_no_length_is_known():
+    import tensorflow as tf
+
+    layer = layers.LearnedPositions(4)
+    layer.build((None, None, 2))
+    function = tf.function(layer, jit_compile=True, autograph=False)
+    function = function.get_concrete_function(tf.TensorSpec((None, None, 2)))
+    y = function(tf.zeros((1, 6, 2))).numpy()
+    np.testing.assert_array_equal(y[0, :4], layer.table.numpy())
+    assert np.isnan(y[0, 4:]).all()
+
+
 def test_learned_positions_end():
     layer = layers.LearnedPositions(4)
     layer(np.zeros((1, 4, 2), "float32"))

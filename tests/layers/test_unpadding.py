@@ -83,9 +83,10 @@ def test_heads_go_to_their_positions_and_back():
 @with_multiples
 def test_padding_alone_gives_numbers_and_no_gradient(multiple):
     mask = mask_of("none")
-    value, gradient = value_and_gradient(lambda x: ops.sum(encoded(x, mask)), X)
-    assert value == 0.0
+    _, gradient = value_and_gradient(lambda x: ops.sum(encoded(x, mask)), X)
     assert not gradient.any()
+    stack = layers.TransformerStack([layers.EncoderBlock(2, 6)])
+    assert np.isfinite(ops.convert_to_numpy(stack(X, mask=mask, training=True))).all()
 
 
 @pytest.mark.backends("tensorflow")

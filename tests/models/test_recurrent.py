@@ -57,7 +57,6 @@ def table(model, name):
 
 
 @each_variant("options", VARIANTS, on_jax=["two layers"])
-@pytest.mark.slow_on("jax")
 def test_equals_the_oracle(rng, options):
     model, tied = small(**options), options.get("tie_embeddings", True)
     randomize(model, rng)

@@ -70,7 +70,7 @@ def change_of_logits(make, width, base_dim, tie_embeddings):
     return np.abs(ops.convert_to_numpy(model(inputs)) - before).mean()
 
 
-@pytest.mark.backends("torch", slow=("jax", "tensorflow"))
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("tie_embeddings", [True, False])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_a_step_moves_the_logits_no_further_where_the_width_grows(make, tie_embeddings):

@@ -434,6 +434,7 @@ def test_translates_lines_it_has_not_seen(rng):
         ({"start_id": V}, "`start_id` must.*start_id=11"),
         ({"zero_id": V}, "`zero_id` must be an integer in .*zero_id=11"),
         ({"zero_id": 0}, "`zero_id` must be a token other than padding.*zero_id=0"),
+        ({"pad_id": 2}, "`pad_id` must be a token other than the end.*pad_id=2"),
     ],
     ids=str,
 )

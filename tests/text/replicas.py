@@ -1,6 +1,6 @@
 """Trains on one device, then on two that share each batch; prints what came out.
 
-    python -m tests.text.replicas ROWS_MULTIPLE
+    python -m tests.text.replicas ROWS_MULTIPLE OPTIMIZER
 
 On JAX it trains a third time, with weights that are split over the two. With 1 for a
 multiple each batch has five rows, which two devices do not divide.
@@ -52,7 +52,7 @@ def make_two_devices():
         tf.config.set_logical_device_configuration(cpu, twice)
 
 
-def train(scope, rows_multiple):
+def train(scope, rows_multiple, optimizer):
     """Returns the losses of an epoch, and the weights after it."""
     batches = text.translation_batches(
         *LINES,
@@ -77,7 +77,10 @@ def train(scope, rows_multiple):
         # The tokens of an average batch, or those of each.
         tokens = 30 if rows_multiple > 1 else None
         loss = training.MaskedCrossentropy(normalize_by=tokens)
-        model.compile("sgd", loss, metrics=[training.TokenCrossentropy()])
+        made = {"sgd": keras.optimizers.SGD, "adam": training.Adam}
+        made["muon"] = training.Muon
+        metrics = [training.TokenCrossentropy()]
+        model.compile(made[optimizer](0.01), loss, metrics=metrics)
         history = model.fit(batches, validation_data=batches, verbose=0)
         weights = [keras.ops.convert_to_numpy(x).tolist() for x in model.get_weights()]
     return {name: values[0] for name, values in history.history.items()}, weights
@@ -85,8 +88,8 @@ def train(scope, rows_multiple):
 
 if __name__ == "__main__":
     make_two_devices()
-    rows_multiple = int(sys.argv[1])
+    options = int(sys.argv[1]), sys.argv[2]
     scopes = [contextlib.nullcontext(), two_devices()]
     if keras.backend.backend() == "jax":
         scopes.append(split_weights())
-    print(json.dumps([train(scope, rows_multiple) for scope in scopes]))
+    print(json.dumps([train(scope, *options) for scope in scopes]))

@@ -10,10 +10,13 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax")
-@pytest.mark.parametrize("rows_multiple", ["2", "1"])
-def test_two_replicas_train_as_one_device(rows_multiple):
+@pytest.mark.parametrize(
+    ("rows_multiple", "optimizer"),
+    [("2", "sgd"), ("1", "sgd"), ("2", "adam"), ("2", "muon")],
+)
+def test_two_replicas_train_as_one_device(rows_multiple, optimizer):
     """Also where they do not divide the rows of a batch."""
-    command = [sys.executable, "-m", "tests.text.replicas", rows_multiple]
+    command = [sys.executable, "-m", "tests.text.replicas", rows_multiple, optimizer]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (losses, weights), *shared = json.loads(done.stdout.splitlines()[-1])

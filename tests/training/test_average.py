@@ -27,6 +27,18 @@ def test_the_mean_of_the_last_epochs_is_in_the_model(last, averaged):
         np.testing.assert_allclose(weight, np.mean(values, axis=0), rtol=1e-6)
 
 
+def test_an_evaluation_after_fit_is_of_the_mean():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    x, average = np.random.default_rng(0).normal(size=(8, 2)), CheckpointAverage(2)
+    model.fit(x, x[:, :1], epochs=3, callbacks=[average], verbose=0)
+    mean, data = model.get_weights(), (x, x[:, :1])
+    expected = model.evaluate(*data, verbose=0)
+    assert model.evaluate(*data, callbacks=[average], verbose=0) == expected
+    for weight, before in zip(model.get_weights(), mean, strict=True):
+        np.testing.assert_array_equal(weight, before)
+
+
 @pytest.mark.parametrize("last", [0, 1.5, None])
 def test_last_is_checked(last):
     with pytest.raises(ValueError, match=f"Received: last={last!r}"):

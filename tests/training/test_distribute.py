@@ -16,6 +16,7 @@ from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import distribute, distribution, layout_map
 from tests.cases import CASES
 from tests.documents import ROOT
+from tests.small import translation_model
 
 ROWS = (8, 3, 1)  # of batches; four replicas do not divide the last two
 
@@ -167,6 +168,22 @@ SPLIT = {
 def test_heads_feed_forward_and_vocabulary_are_split():
     layouts = layout_map(mesh())
     assert {path: layouts[path].axes.index("model") for path in SPLIT} == SPLIT
+
+
+@pytest.mark.backends("torch")
+def test_all_large_weights_of_a_translation_model_are_split():
+    model = translation_model(20, tie_embeddings=False)
+    layouts = layout_map(mesh())
+    split = {x.path for x in model.weights if layouts[x.path] is not None}
+    own = ("encoder/", "decoder/", "source_embedding/", "output/")
+    assert {path for path in SPLIT if path.startswith(own)} <= split
+    kept = {x.path for x in model.weights} - split
+    names = {path.rpartition("/")[2] for path in kept}
+    assert not names & {"kernel", "embeddings"}
+    # The biases left are of outputs, of which each device has a part of the sum.
+    outputs = ("attention_output", "output")
+    biases = {path.split("/")[-2] for path in kept if path.endswith("/bias")}
+    assert biases <= {*outputs}
 
 
 @pytest.mark.backends("torch")

@@ -57,6 +57,22 @@ def test_the_last_good_weights_and_averages_are_kept(rate, seen, average):
         np.testing.assert_allclose(mine, theirs, atol=0.1)
 
 
+def test_the_weights_left_are_those_that_the_epoch_began_with():
+    spoil = Spoil(3, 1e30)
+    with pytest.warns(UserWarning, match="diverged in epoch 4"):
+        model, _ = fit(TerminateOnDivergence(), spoil, use_ema=False)
+    for mine, theirs in zip(model.get_weights(), spoil.seen[3], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_an_evaluation_after_it_is_of_the_model_as_it_is():
+    watch = TerminateOnDivergence()
+    with pytest.warns(UserWarning, match="diverged in epoch 2"):
+        model, _ = fit(watch, Spoil(1, 1e30), use_ema=False)
+    expected = model.evaluate(X, Y, verbose=0)
+    assert model.evaluate(X, Y, callbacks=[watch], verbose=0) == expected
+
+
 def test_an_error_leaves_the_weights_and_what_resume_saved(tmp_path):
     spoil, watch = Spoil(2, 1e30), TerminateOnDivergence(raise_error=True)
     with pytest.raises(RuntimeError, match="diverged in epoch 3.*from before"):

@@ -1,5 +1,7 @@
 """Our Adam is Keras's, whatever runs it, and so is Muon, but for three axes."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -118,6 +120,8 @@ def test_a_weight_learns_at_a_factor_of_the_rate():
         ({"(": 1.0}, r"must be a dict by regular expressions. Received: .*'\('"),
         ({2: 1.0}, "must be a dict by regular expressions. Received: .*{2: 1.0}"),
         ([1.0], "`learning_rate_factors` must be a dict.*Received: .*1.0"),
+        ({re.compile("a"): 1.0}, "`learning_rate_factors` must be a dict.*re.compile"),
+        ({b"a": 1.0}, "`learning_rate_factors` must be a dict by regular.*b'a'"),
     ],
 )
 def test_bad_factors_of_rates_are_refused(factors, message):
@@ -293,7 +297,7 @@ def test_replicas_train_by_muon_too():
 @pytest.mark.parametrize(
     "given",
     [{"momentum": 1.0}, {"rms_rate": 0.0}, {"ns_steps": 0}, {"learning_rate": -1.0}]
-    + [{"exclude_layers": x} for x in ("output", ["("], [2])]
+    + [{"exclude_layers": x} for x in ("output", ["("], [2], [re.compile("a")])]
     + [{"adam_beta_1": 1.0}, {"adam_beta_2": -0.1}, {"epsilon": 0.0}],
 )
 def test_bad_options_of_muon_are_refused(given):

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from keras_seqattn.files import take_lock
 from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import (
     CheckpointAverage,
@@ -135,6 +136,72 @@ def test_an_interrupted_training_ends_as_the_uninterrupted_one(every, tmp_path):
         # Of an epoch that is resumed midway the metrics are those of the rest.
         known = [0, 1, 2] if every is None else [0, 2]
         assert [history.history[name][i] for i in known] == [values[i] for i in known]
+
+
+@pytest.mark.backends("torch")
+def test_a_run_that_begins_at_a_later_epoch_resumes_on_its_data(tmp_path):
+    """Its first pass over them is that of its own first epoch."""
+
+    def run(directory, interrupt=None):
+        data = batches()
+        callbacks = [Resume(directory, data)]
+        callbacks += [interrupt] if interrupt else []
+        model = make_model()
+        options = {"initial_epoch": 3, "epochs": 7, "shuffle": False, "verbose": 0}
+        model.fit(data, callbacks=callbacks, **options)
+        return state(model)
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", Interrupt(5, 2))
+    assert_same(run(tmp_path / "cut"), whole)
+
+
+@pytest.mark.backends("torch")
+def test_an_evaluation_leaves_the_directory_free(tmp_path):
+    model, data = make_model(), batches()
+    model.evaluate(data, callbacks=[Resume(tmp_path, data)], verbose=0)
+    taken = []
+    thread = threading.Thread(
+        target=lambda: taken.append(take_lock(tmp_path / "lock")), name="other"
+    )
+    thread.start()
+    thread.join()
+    assert taken == [None]
+
+
+@pytest.mark.backends("tensorflow")
+def test_data_without_an_end_are_refused(tmp_path):
+    model, data = make_model(), batches().repeat()
+    with pytest.raises(ValueError, match="must be None for a `data`.*infinitely many"):
+        model.fit(
+            data, steps_per_epoch=3, callbacks=[Resume(tmp_path, data)], verbose=0
+        )
+
+
+@pytest.mark.backends("torch")
+def test_weights_of_before_an_epoch_outlive_an_interruption_within_it(tmp_path):
+    """Of a run that diverges in the epoch which it goes on with."""
+    good, left = [], []
+
+    class Spoil(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 3 and self.model.optimizer.iterations > 9:
+                self.model.optimizer.learning_rate = 1e30
+
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: good.append(state(note.model))
+    )
+    # Before `fit` puts the average into the model.
+    after = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: left.append(state(after.model))
+    )
+    watch = TerminateOnDivergence()
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, watch, note, every=2, interrupt=Interrupt(1, 2))
+    with pytest.warns(UserWarning, match="diverged in epoch 2"):
+        fit(tmp_path, TerminateOnDivergence(), after, Spoil(), every=2)
+    assert_same(left[-1], good[1])
 
 
 def callbacks_with_state():
@@ -456,7 +523,7 @@ def test_a_callback_of_an_epochs_end_that_stands_after_is_named(tmp_path):
 
 @pytest.mark.slow_on("jax")
 @pytest.mark.backends("tensorflow", "jax")
-def test_replicas_resume_as_one_device_does(tmp_path):
+def test_replicas_resume_as_if_never_interrupted(tmp_path):
     command = [sys.executable, "-m", "tests.training.replicas", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -26,20 +26,33 @@ def test_draws_stand_near_and_widen():
         drawn = [draws.perturb(center, hp, failures, random) for _ in range(300)]
         names = center.keys()
         counts = [sum(one.get(n) != center[n] for n in names) for one in drawn]
-        rates = [
-            abs(math.log(one["learning_rate"] / center["learning_rate"]))
-            for one in drawn
-            if "learning_rate" in one
-        ]
+        rate = center["learning_rate"]
+        logs = (abs(math.log(x.get("learning_rate", rate) / rate)) for x in drawn)
+        moves = [log for log in logs if log > 0.0]
         assert min(counts) >= 1
         assert all(
             "post_norm_warmup_steps" in x for x in drawn if not x["normalize_first"]
         )
-        return sum(counts) / 300, max(rates)
+        return sum(counts) / 300, sum(moves) / len(moves)
 
     (few, near), (many, far) = changes(0), changes(60)
     assert few < 2.5 < many
-    assert near <= far
+    # A quarter of the range's width, of which the far ones turn back at its ends.
+    assert near < 0.4 * math.log(8) and 1.3 * near < far
+
+
+def test_whole_numbers_and_steps_are_drawn():
+    """Of which KerasTuner has a generator, where it has a list of others."""
+    hp = keras_tuner.HyperParameters()
+    hp.Int("units", 8, 64)
+    hp.Float("share", 0.0, 1.0, step=0.25)
+    hp.Int("fixed", 3, 3)
+    center = draws.perturb({}, hp, 0, None)
+    drawn = [draws.perturb(center, hp, 0, Random(seed)) for seed in range(40)]
+    assert all(one != center for one in drawn)
+    assert len({one["units"] for one in drawn}) > 5
+    assert {one["share"] for one in drawn} <= {0.0, 0.25, 0.5, 0.75, 1.0}
+    assert {one["fixed"] for one in drawn} == {3}
 
 
 def test_the_first_trial_is_the_recipe():

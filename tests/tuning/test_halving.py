@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 
+import keras_tuner
 import pytest
 
 from keras_seqattn.tuning import halving, records
@@ -256,6 +257,30 @@ def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
         assert halving.has_overfit(later) == (count > until + halving.RISING)
     own = Standing(plan(seconds=1000.0, **options), [leader])
     assert own.continued(own.next_step()) == goes_on
+
+
+def test_a_plan_regularizes_all_that_a_space_has():
+    hp = keras_tuner.HyperParameters()
+    hp.Choice("kind", ["plain", "dropping"])
+    with hp.conditional_scope("kind", ["dropping"]):
+        hp.Choice("dropout", [0.0, 0.4])
+    leader = record(0, [3.0 - 0.1 * epoch for epoch in range(8)])
+    for entry in leader.epochs:
+        entry.update(val_loss=2.0, loss=1.0)
+    leader.values = {"kind": "dropping", "dropout": 0.0, halving.RUNG: 3}
+    timed = plan(seconds=1000.0, epochs=1000).within(hp)
+    standing = Standing(timed, [leader])
+    assert standing.continued(standing.next_step())["dropout"] == 0.4
+
+
+def test_a_run_that_a_callback_ended_is_not_continued():
+    """It counts as it is, also on rungs that it has not reached."""
+    over = record(0, [3.0, 1.0], status=records.COMPLETED)
+    others = [record(number, [2.0] * 9) for number in (1, 2)]
+    standing = Standing(plan(trials=3), [over, *others])
+    assert standing.leader is over
+    assert standing.next_step() is None
+    assert Standing(plan(trials=1), [over]).next_step() is None
 
 
 def test_what_overfits_goes_on_with_two_copies_of_each_pair():

@@ -12,7 +12,7 @@ import pytest
 import keras_seqattn as ks
 from keras_seqattn.tuning import records, trials
 
-pytestmark = pytest.mark.backends("torch", slow=("tensorflow", "jax"))
+pytestmark = pytest.mark.slow_on("tensorflow", "jax")
 
 rng = np.random.default_rng(0)
 X = rng.integers(1, 9, (48, 6))
@@ -113,6 +113,27 @@ def test_a_model_that_overfits_gets_more_dropout(tmp_path):
     before, after = records.load_records(tmp_path)
     assert after.epochs[: len(before.epochs)] == before.epochs
     assert len(after.epochs) > len(before.epochs)
+
+
+@pytest.mark.parametrize("algorithm", ["random", "halving"])
+def test_a_callback_of_one_s_own_may_end_a_trial(tmp_path, algorithm):
+    class Short(keras_tuner.HyperModel):
+        def build(self, hp):
+            return build(hp)
+
+        def fit(self, hp, model, *args, callbacks, **options):
+            def stop(epoch, logs):
+                model.stop_training = True
+
+            stopping = keras.callbacks.LambdaCallback(on_epoch_end=stop)
+            return model.fit(*args, callbacks=[stopping, *callbacks], **options)
+
+    table = tune(tmp_path, Short(), algorithm=algorithm, epochs=6).table()
+    assert set(table["epochs"]) == {1}
+    if algorithm == "random":
+        assert list(table["status"]) == ["completed"] * 3
+    else:  # A rung is one epoch, too: the leader is continued once, in vain.
+        assert list(table["status"]) == ["paused"] * 3 + ["completed"]
 
 
 @pytest.mark.parametrize("algorithm", ["random", "hyperband", "halving"])

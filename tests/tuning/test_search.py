@@ -1,13 +1,27 @@
 """What a study does with budgets, failures, larger budgets and wrong arguments."""
 
+import contextlib
 import dataclasses
 import math
+import threading
+import time
+from types import SimpleNamespace
 
+import keras
 import keras_tuner
 import pytest
 
 from keras_seqattn import tuning
-from keras_seqattn.tuning import oracles, records, settings, trials
+from keras_seqattn.files import release_lock, take_lock
+from keras_seqattn.tuning import (
+    clock,
+    halving,
+    latency,
+    oracles,
+    records,
+    settings,
+    trials,
+)
 from tests.tuning import conftest
 
 pytestmark = [
@@ -110,6 +124,22 @@ def test_a_draw_over_budget_takes_no_place_in_a_bracket(tmp_path):
     assert [drawn["id"] for drawn in first] == [trial.trial_id for trial in made]
 
 
+def test_a_latency_is_the_median_without_the_call_that_compiles(monkeypatch):
+    model = SimpleNamespace(encode=None, step=None, end_id=2, max_length=9)
+    seconds, calls = iter([50.0, 1.0, 9.0, 2.0, 3.0, 4.0]), []
+    now = 0.0
+
+    def generate(model, ids, search, max_length):
+        nonlocal now
+        now += next(seconds)
+        calls.append((ids.tolist(), search.min_length, max_length))
+
+    monkeypatch.setattr(latency, "generate", generate)
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: now)
+    assert tuning.decode_latency(model, source_length=3, target_length=16) == 3.0
+    assert calls == 6 * [([[2, 2, 2]], 9, 9)]
+
+
 def test_a_model_too_slow_is_over_budget_and_its_like_not_drawn(study, monkeypatch):
     def latency(model):
         return 0.2
@@ -168,6 +198,108 @@ def test_three_errors_in_a_row_end_the_search(study, monkeypatch):
     fail_where(monkeypatch, lambda values, record: ValueError("wrong everywhere"))
     with pytest.raises(RuntimeError, match="3 trials in a row .*wrong everywhere"):
         study(algorithm="random")
+
+
+def test_errors_with_others_between_are_not_in_a_row(study, monkeypatch):
+    def error_of(values, record):
+        odd = int(record.trial_id) % 2
+        return trials.TrialEnded(records.NAN, "nan") if odd else ValueError("bad luck")
+
+    fail_where(monkeypatch, error_of)
+    found = study(algorithm="random", max_trials=7)
+    assert statuses(found) == [
+        "failed",
+        "nan",
+        "failed",
+        "nan",
+        "failed",
+        "nan",
+        "failed",
+    ]
+
+
+def test_what_cannot_be_written_down_ends_the_search(study, monkeypatch):
+    def save(record):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(records.TrialRecord, "save", save)
+    with pytest.raises(RuntimeError, match="trial 0+ ended in OSError: no space"):
+        study(algorithm="random")
+
+
+@contextlib.contextmanager
+def held(lock):
+    """Another thread that holds a lock; yields what lets it go."""
+    begun, over = threading.Event(), threading.Event()
+
+    def hold():
+        assert take_lock(lock) is None
+        begun.set()
+        over.wait(30)
+        release_lock(lock)
+
+    thread = threading.Thread(target=hold, name="other")
+    thread.start()
+    assert begun.wait(30)
+    yield over.set
+    over.set()
+    thread.join()
+
+
+def test_a_folder_serves_one_call_at_a_time(study):
+    study.folder.mkdir()
+    refused = pytest.raises(ValueError, match="not be in use by another call.*other")
+    with held(study.folder / "lock"), refused:
+        study(algorithm="random", max_trials=1)
+    assert statuses(study(algorithm="random", max_trials=1)) == ["completed"]
+
+
+def test_a_trial_waits_for_the_worker_that_still_has_it(study, monkeypatch):
+    """One that was taken for dead."""
+    state = records.folder_of(study.folder, "0") / "state"
+    state.mkdir(parents=True)
+    with held(state / "lock") as let_go:
+        timer = threading.Timer(1.0, let_go)
+        timer.start()
+        begin = time.monotonic()
+        assert statuses(study(algorithm="random", max_trials=1)) == ["completed"]
+        assert time.monotonic() - begin > 0.9
+
+
+def test_what_another_trial_is_about_to_continue_is_running(study):
+    """So that no other worker continues it, too."""
+    found = study(algorithm="halving", epochs=27, max_trials=4)
+    known = records.load_records(found.directory)
+    later = next(record for record in known if record.continued_from)
+    source = later.continued_from
+    oracle = oracles.SuccessiveHalving(
+        keras_tuner.Objective("val_loss", "min"),
+        admit=lambda values: None,
+        clock=settings.Clock(found.directory),
+        directory=found.directory,
+        plan=halving.Plan("min", lambda record: 1.0, math.inf, 0.75, 27),
+    )
+    oracle.reload()
+    for status, running in (("running", True), ("failed", False)):
+        later.status, later.continued_from = status, None
+        later.save()
+        (record,) = (r for r in oracle._known()[0] if r.trial_id == source)
+        assert (record.status == records.RUNNING) == running
+
+
+def test_a_clock_that_cannot_write_goes_on():
+    count = 0
+
+    def failing():
+        nonlocal count
+        count += 1
+        raise OSError("no space left on device")
+
+    with clock.repeating(0.001, failing):
+        begin = time.monotonic()
+        while count < 3 and time.monotonic() - begin < 10:
+            time.sleep(0.001)
+    assert count >= 3
 
 
 def test_a_trial_that_takes_its_process_with_it_is_given_up(study, monkeypatch):
@@ -394,6 +526,17 @@ def test_progress_counts_the_new_trials_of_halving(study, capsys):
         "9 of 9",
     ]
     assert not any("left" in line for line in lines)  # of no draw is known how long
+
+
+def test_what_a_record_cannot_hold_is_refused(study):
+    for change in (
+        {"options": {"activation": keras.activations.gelu}},
+        {"options": {"dtype": keras.DTypePolicy("mixed_bfloat16")}},
+    ):
+        space = dataclasses.replace(conftest.SPACE, **change)
+        with pytest.raises(ValueError, match="`space` must have `options`.*Received"):
+            study(space=space)
+    assert not study.folder.exists()
 
 
 def test_a_folder_is_one_study_s(study):

@@ -196,6 +196,21 @@ def test_the_hypermodel_serves_any_tuner(tmp_path):
     assert tuner.get_best_hyperparameters()[0]["key_dim"] == 2
 
 
+@pytest.mark.backends("jax")
+def test_a_range_is_kept_and_checked_as_its_field_is():
+    space = tuning.TranslationSpace(ema_momentum=tuning.Range(0.99, 0.9999))
+    hp = keras_tuner.HyperParameters()
+    hp.values = {"ema_momentum": 0.99985}  # 1.0 to three digits
+    assert space.choose(hp, 50).ema_momentum == 0.9999
+    for name, low, high, message in (
+        ("dropout", 0.1, 1.5, "`dropout` must be .*Received: dropout=1.5"),
+        ("warmup_steps", 200, 800, "`warmup_steps` must be a positive integer.*500.0"),
+        ("positions", 0.1, 0.2, "`positions` must be .*0.1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tuning.TranslationSpace(**{name: tuning.Range(low, high)})
+
+
 GROWTHS = [
     {"encoder_layers": 3, "decoder_layers": 2},
     {"num_heads": 3, "intermediate_dim": 24},
@@ -243,6 +258,14 @@ def test_what_cannot_grow():
     assert can_grow(post_norm, post_norm | {"num_heads": 4})
     alibi = base | {"positions": "alibi"}
     assert not can_grow(alibi, alibi | {"num_heads": 4})
+    for options, grows in (
+        ({"num_key_value_heads": 2}, False),
+        ({"positions": "alibi"}, False),
+        ({"num_key_value_heads": 1}, True),
+    ):
+        for name in ("attention", "decoder_attention"):
+            own = base | {name: options}
+            assert can_grow(own, own | {"num_heads": 4}) == grows
     assert not can_grow(base | {"encoder_layers": 2}, base)
     assert can_grow(base | {"dropout": 0.1}, base | {"dropout": 0.3})
     pairs = itertools.product([{"num_heads": 4}, {"encoder_layers": 3}], repeat=2)

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -282,22 +283,29 @@ def test_a_trial_may_train_on_two_copies_of_each_pair():
         assert np.count_nonzero(labels.any(axis=1)) == 8
 
 
+ONE_VIEW = {"sampling": 0.1, "views": ("sampled",)}
+
+
 @pytest.mark.parametrize(
     ("options", "copied"),
     [
         ({}, True),
         ({"batch_tokens": 31}, False),  # no room for two of 16 tokens
         ({"center": RECIPES["multi30k-best"]}, False),  # which has copies itself
+        ({"center": dataclasses.replace(RECIPES["own"], **ONE_VIEW)}, False),
+        ({"space": {"dropout": 0.0}}, False),  # copies would be alike
+        ({"space": {"dropout": 0.0, "options": {"attention_dropout": 0.1}}}, True),
         ({"train": range(0), "validation": range(0)}, False),  # batches
     ],
 )
 def test_what_can_be_trained_on_two_copies(options, copied):
     options = dict(options)
     center = options.pop("center", RECIPES["own"])
+    space = options.pop("space", {})
     lines = (["a"], ["b"])
     given = {"train": lines, "validation": lines, "vocabulary_size": 50} | options
     task = TranslationTask(
-        space=tuning.TranslationSpace(center=center),
+        space=tuning.TranslationSpace(center=center, **space),
         target_vocabulary_size=None,
         **{"bucket_lengths": (16,), "batch_tokens": 32, "seed": 0} | given,
     )

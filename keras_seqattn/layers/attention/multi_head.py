@@ -80,7 +80,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         bias_initializer: Initializer of the biases.
         kernel_regularizer: Regularizer of the kernels.
         bias_regularizer: Regularizer of the biases.
-        activity_regularizer: Regularizer of what each projection gives.
+        activity_regularizer: Regularizer of the output of each projection.
         kernel_constraint: Constraint of the kernels.
         bias_constraint: Constraint of the biases.
         use_gate: Whether sigmoid(query W_g) multiplies what the heads give.

@@ -1,5 +1,6 @@
 """Learned positions: a vector for each position, added to those of a sequence."""
 
+import math
 from typing import Any
 
 import keras
@@ -36,7 +37,9 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
     Raises:
         ValueError: If `max_length` is not a positive integer, or the sequence is
             longer than it, or a shape does not fit. `positions` beyond the table are an
-            error where their values can be seen: not in a compiled program.
+            error where their values can be seen: not in a compiled program. Nor can a
+            length be seen that a compiled program leaves open: vectors beyond the table
+            are NaN there.
 
     Example:
         >>> import numpy as np
@@ -77,7 +80,10 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
             self._check_length(length, start)
             rows = self.table[start : start + length]
         else:
-            rows = ops.take(self.table, positions_of(x, start), axis=0)
+            # Of unknown length: what is past the table is seen in the result.
+            places = positions_of(x, start)
+            rows = ops.take(self.table, places, axis=0)
+            rows = ops.where(places[..., None] < self.max_length, rows, math.nan)
         return x + ops.cast(rows, x.dtype)
 
     def _rows(self, positions):

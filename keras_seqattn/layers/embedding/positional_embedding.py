@@ -30,7 +30,7 @@ EXACT_IDS = {"bfloat16": 2**8, "float16": 2**11}
 class PositionalEmbedding(
     arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.ReversibleEmbedding
 ):
-    """Embeds token ids with their positions; in reverse, gives tied logits.
+    """Embeds token ids with their positions; in reverse, computes tied logits.
 
     Forward: dropout(norm(table[token] * sqrt(model_dim) + position)), the norm where
     it is asked for. In reverse: logits = x . table^T, and a bias likewise. With
@@ -168,7 +168,7 @@ class PositionalEmbedding(
         training: bool | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Embeds `inputs`, or gives their logits."""
+        """Embeds `inputs`, or computes their logits."""
         self._check_inputs(inputs, reverse)
         kernel = self.logits_kernel() if reverse else None
         if kernel is None:

@@ -250,8 +250,10 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         target: Tensor,
         source: Tensor,
         state: Tensor,
+        target_mask: Tensor | None = None,
+        source_mask: Tensor | None = None,
         return_attention_scores: bool = False,
-        **kwargs: Any,
+        training: bool | None = None,
     ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         _check_shapes(target, source, state)

@@ -320,7 +320,7 @@ class DecoderBlock(Block):
             **options: Those of a call.
 
         Returns:
-            What a call gives, and the cache with the T positions.
+            What a call returns, and the cache with the T positions.
         """
         check_built(self)
         check_tensor("target", target, "(batch, length, width)")
@@ -402,9 +402,14 @@ class DecoderBlock(Block):
         self,
         target: Tensor,
         source: Tensor | None = None,
+        mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        source_mask: Tensor | None = None,
         return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = True,
         past: Tensor | None = None,
-        **kwargs: Any,
+        past_mask: Tensor | None = None,
     ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(target=target, source=source, past=past)

@@ -154,7 +154,14 @@ class EncoderBlock(Block):
         return mask
 
     def compute_output_spec(
-        self, x: Tensor, return_attention_scores: bool = False, **kwargs: Any
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        x_mask: Tensor | None = None,
     ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(x=x)

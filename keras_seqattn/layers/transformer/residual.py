@@ -26,8 +26,8 @@ class Residual(arguments.Checked, keras.layers.Layer):
     Pre-norm: y = x + dropout(sublayer(norm(x))); post-norm:
     y = norm(x + dropout(sublayer(x))). Masks pass through. A sublayer that takes more
     than `x` is called between `enter` and `leave`. While training, stochastic depth p
-    leaves the sublayer out of a sample with probability p, and multiplies what it gives
-    to the others by 1 / (1 - p), so that nothing is scaled at inference.
+    leaves the sublayer out of a sample with probability p, and multiplies its output
+    for the others by 1 / (1 - p), so that nothing is scaled at inference.
 
     Args:
         sublayer: The layer, which keeps the shape of its first input.

@@ -275,9 +275,12 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
     def compute_output_spec(
         self,
         x: Tensor,
-        memory: Any = None,
+        memory: Tensor | None = None,
+        mask: Tensor | None = None,
+        x_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
         return_attention_scores: bool = False,
-        **kwargs: Any,
+        training: bool | None = None,
     ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(x=x, memory=memory)

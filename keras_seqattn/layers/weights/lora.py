@@ -31,7 +31,7 @@ class KeepsLora:
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the weights, and both factors beside them."""
-        if not self.lora_enabled or self.quantization_mode:
+        if not self.lora_enabled:
             super().save_own_variables(store)
             return
         self.lora_enabled = False  # else the factors would be merged
@@ -46,9 +46,6 @@ class KeepsLora:
 
     def load_own_variables(self, store: Any) -> None:
         """Loads the weights and the factors; merges these where LoRA is not enabled."""
-        if self.quantization_mode:
-            super().load_own_variables(store)
-            return
         values = {name: store[name] for name in store.keys()}
         saved = [values.pop(f"lora_{part}", None) for part in ("a", "b", "scale")]
         before = self._factors()[0].numpy() if self.lora_enabled else None
@@ -61,6 +58,11 @@ class KeepsLora:
             factors[0].assign(before if a is None else a)
             if b is not None:
                 factors[1].assign(b)
+        elif a is not None and self.quantization_mode:
+            raise ValueError(
+                "`model` must have LoRA enabled to load factors beside quantized "
+                f"kernels. Received: the layer {self.path!r} without."
+            )
         elif a is not None:
             weight = getattr(self, self.adapted_weight)
             product = ops.matmul(ops.array(a), ops.array(b)) * ops.array(scale)
