@@ -38,14 +38,15 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
-
-import keras_tuner
+from typing import TYPE_CHECKING, Any, Self
 
 from keras_seqattn.annotations import Path
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.draws import REGULARIZERS, regularize
 from keras_seqattn.tuning.records import TrialRecord
+
+if TYPE_CHECKING:
+    import keras_tuner
 
 # Of which the best goes on; and rungs between the first and the last.
 REDUCTION, RUNGS = 3, 4
@@ -116,7 +117,7 @@ class Plan:
     bidirectional: bool = False
     consistency: float = 0.0
 
-    def within(self, hyperparameters: keras_tuner.HyperParameters) -> Self:
+    def within(self, hyperparameters: "keras_tuner.HyperParameters") -> Self:
         """Returns the plan that regularizes the hyperparameters of a space."""
         more = functools.partial(regularize, hyperparameters=hyperparameters)
         return dataclasses.replace(self, regularize=more)
