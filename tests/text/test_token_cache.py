@@ -207,7 +207,7 @@ def test_a_damaged_file_is_said_to_be(damage, tmp_path):
     translation_batches(*arguments, cache=tmp_path)
     path = tmp_path / "tokens"
     path.write_bytes(path.read_bytes()[damage])
-    with pytest.raises(ValueError, match="tokens"):
+    with pytest.raises(ValueError, match="`cache` must be whole, of .*Received"):
         translation_batches(*arguments, cache=tmp_path)
 
 
