@@ -211,9 +211,8 @@ def search_of(translator, width):
     if width > 1 and isinstance(own, ks.decoding.BeamSearch):
         sizes = {"width": width, "num_hypotheses": width, "num_groups": 1}
         return dataclasses.replace(own, **sizes)
-    shared = {field.name for field in dataclasses.fields(ks.decoding.Greedy)}
-    shared &= {field.name for field in dataclasses.fields(ks.decoding.BeamSearch)}
-    options = {name: getattr(own, name) for name in shared}
+    shared = dataclasses.fields(ks.decoding.methods.Search)
+    options = {field.name: getattr(own, field.name) for field in shared}
     if width == 1:
         return ks.decoding.Greedy(**options)
     return ks.decoding.BeamSearch(width=width, num_hypotheses=width, **options)

@@ -126,6 +126,19 @@ def mapping(content: Any, keys: Iterable[str]) -> Any:
     return content
 
 
+LOCK = "lock"  # the file in a folder that one run at a time may use
+
+
+def lock_directory(directory: Path, user: str) -> None:
+    """Takes the lock of a folder; raises an error if another `user` holds it."""
+    holder = take_lock(pathlib.Path(directory) / LOCK)
+    if holder is not None:
+        raise ValueError(
+            f"`directory` must not be in use by another {user}. Received: "
+            f"directory={str(directory)!r}, in use by {holder}."
+        )
+
+
 def take_lock(path: Path) -> str | None:
     """Takes a lock and returns None, or returns who holds it.
 

@@ -70,14 +70,12 @@ def continuations(
     Whether a space comes first shows after the prompt alone: tokenizers leave it out at
     a text's beginning.
     """
-    before = tokenizer.detokenize(prompts)
-    whole = tokenizer.detokenize(
-        [[*prompt, *ids] for prompt, ids in zip(prompts, sequences, strict=True)]
-    )
-    alone = tokenizer.detokenize(sequences)
+    whole = [[*prompt, *ids] for prompt, ids in zip(prompts, sequences, strict=True)]
+    texts = tokenizer.detokenize([*prompts, *whole])
+    begins, texts = texts[: len(whole)], texts[len(whole) :]
     return [
-        text[len(begin) :] if text.startswith(begin) else own
-        for begin, text, own in zip(before, whole, alone, strict=True)
+        text[len(begin) :] if text.startswith(begin) else tokenizer.detokenize([ids])[0]
+        for begin, text, ids in zip(begins, texts, sequences, strict=True)
     ]
 
 

@@ -9,9 +9,8 @@ import sentencepiece
 
 from keras_seqattn import arguments
 from keras_seqattn.text import graph
+from keras_seqattn.text.subwords import SPACE
 from keras_seqattn.text.tokenizers import SentencePieces
-
-SPACE = "\u2581"  # how pieces write it
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")

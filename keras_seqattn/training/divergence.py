@@ -58,24 +58,23 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self.raise_error = arguments.boolean("raise_error", raise_error)
         self.diverged = False
         self._first = self._lowest = None
-        self._good, self._good_epoch, self._seen = [], None, ""
+        self._good, self._seen = [], ""
         # An object, since `Resume` puts numbers back as they were before what it skips.
         self._skipped = types.SimpleNamespace(batches=0)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forgets an earlier `fit`."""
         self.diverged, self._first, self._lowest = False, None, None
-        self._good, self._good_epoch = [], None
+        self._good = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Copies the weights and the optimizer's state, which are good."""
         optimizer = self.model.optimizer
         if not optimizer.built:  # else TensorFlow makes its state at the first step
             optimizer.build(self.model.trainable_variables)
-        # Those that `Resume` brought back are of the epoch's beginning, too.
-        if not self._good or self._good_epoch != epoch:
+        if not self._good:  # else `Resume` brought back those of this epoch's beginning
             self._good = [array_of(variable) for variable in self._variables()]
-        self._good_epoch, self._skipped.batches = epoch, 0
+        self._skipped.batches = 0
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None

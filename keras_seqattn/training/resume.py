@@ -16,7 +16,13 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
 from keras_seqattn.backend.processes import from_first, is_first
 from keras_seqattn.backend.random import start_randomness
-from keras_seqattn.files import keep_copy, reading, release_lock, take_lock
+from keras_seqattn.files import (
+    LOCK,
+    keep_copy,
+    lock_directory,
+    reading,
+    release_lock,
+)
 from keras_seqattn.training.callback_states import (
     CallbackStates,
     split,
@@ -25,7 +31,6 @@ from keras_seqattn.training.callback_states import (
 from keras_seqattn.training.snapshot import array_of, read_snapshot, write_snapshot
 
 _LAST, _BEFORE = "state.npz", "before.npz"  # the last save, and the one before
-LOCK = "lock"  # beside them, of the run that is on
 # What the file holds, and what to do where it does not: see `files.reading`.
 _SAVED = (
     *("training", "seed", "epoch", "batch"),
@@ -196,12 +201,7 @@ class Resume(keras.callbacks.Callback):
     def _take(self):
         """Locks the directory and reads it; returns a new seed and what was saved."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        holder = take_lock(self._lock)
-        if holder:
-            raise ValueError(
-                "`directory` must not be in use by another run. Received: "
-                f"directory={str(self.directory)!r}, in use by {holder}."
-            )
+        lock_directory(self.directory, "run")
         try:
             return random.randrange(2**32), self._read()
         except Exception:
@@ -388,7 +388,7 @@ class Resume(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves."""
         self._skipped = 0
-        if self._skip is not None and self.model.train_function is self._skip:
+        if self.model.train_function is self._skip:
             # The epoch was over before all that was to be skipped.
             self.model.train_function = self._train
         self._records.append([epoch, dict(logs or {})])

@@ -306,7 +306,7 @@ class Standing:
 
     def _regularized_seconds(self, record):
         """Returns the seconds of an epoch of a run that then goes on so."""
-        is_new = self._plan.consistency and not record.values.get(records.CONSISTENCY)
+        is_new = self._plan.consistency and not record.consistency
         return record.epochs[-1]["seconds"] * (2 if is_new else 1)
 
     @property

@@ -120,6 +120,11 @@ class TrialRecord:
         return self.values.get(BIDIRECTIONAL_EPOCHS, 0)
 
     @property
+    def consistency(self) -> float:
+        """The factor that the study adds, for two copies of each pair; 0 for none."""
+        return self.values.get(CONSISTENCY, 0.0)
+
+    @property
     def best_seconds(self) -> float:
         """Seconds up to the best epoch, those of the trial it goes on from included."""
         return sum(epoch["seconds"] for epoch in self.epochs[: self.best_epoch])

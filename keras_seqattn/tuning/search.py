@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keras_seqattn import arguments, training
 from keras_seqattn.annotations import Dataset, Lines, Path
-from keras_seqattn.files import release_lock, take_lock
+from keras_seqattn.files import LOCK, lock_directory, release_lock
 from keras_seqattn.tuning import processes
 from keras_seqattn.tuning.clock import repeating
 from keras_seqattn.tuning.objective import of_any, of_translation
@@ -213,17 +213,11 @@ def _study(task, given):
 @contextlib.contextmanager
 def _in_use(directory):
     """Keeps other calls out of a study's folder for as long as the block lasts."""
-    lock = directory / "lock"
-    holder = take_lock(lock)
-    if holder is not None:
-        raise ValueError(
-            "`directory` must not be in use by another call. Received: "
-            f"directory={str(directory)!r}, in use by {holder}."
-        )
+    lock_directory(directory, "call")
     try:
         yield
     finally:
-        release_lock(lock)
+        release_lock(directory / LOCK)
 
 
 def run(settings: Settings) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import keras_tuner
 
 
+# The options of a model that drop something while it trains, and change nothing else.
+DROPPING = ("dropout", "attention_dropout", "activation_dropout", "stochastic_depth")
 HEADS, WIDTHS, DEPTHS = (2, 4, 8), (16, 32, 64), (1, 2, 3, 4, 6)
 
 

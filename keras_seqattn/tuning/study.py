@@ -301,7 +301,7 @@ def _row(record):
     values = vars(record) | {"trial": record.trial_id, "epochs": len(record.epochs)}
     values["resumed"] = max(0, record.starts - 1)
     values["bidirectional_epochs"] = record.bidirectional_epochs
-    values["consistency"] = record.values.get(records.CONSISTENCY, 0.0)
+    values["consistency"] = record.consistency
     if record.status not in records.COUNTED:
         values["score"] = None
     for name in ("trial", "continued_from", "warm_started_from"):

@@ -23,12 +23,10 @@ from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
 from keras_seqattn.tuning.records import CONSISTENCY, TrialRecord
-from keras_seqattn.tuning.space import TranslationSpace
+from keras_seqattn.tuning.space import DROPPING, TranslationSpace
 
 OWN = "own"  # what stands in the file of a study for a user's own `build`
 FACTOR = 1.0  # of consistency, for what overfits
-# Options of a model that, beside its dropout, make two copies of a pair differ.
-RANDOM = ("attention_dropout", "activation_dropout", "stochastic_depth")
 
 _space = functools.partial(
     arguments.instance, types=TranslationSpace, wanted="a `TranslationSpace`"
@@ -264,10 +262,10 @@ class TranslationTask(Task):
         has_copies = recipe.repeat_batch > 1 or recipe.views is not None
         if self.corpus is None or self.space.center.consistency or has_copies:
             return 0.0
-        options = {**self.space.center.model.options(), **self.space.options}
-        dropout = self.space.dropout
-        is_random = any(dropout) if isinstance(dropout, tuple | list) else bool(dropout)
-        if not is_random and not any(options.get(name) for name in RANDOM):
+        center, space = self.space.center.model.options(), self.space
+        options = {**center, "dropout": space.dropout, **space.options}
+        dropped = (options[name] for name in DROPPING)
+        if not any(any(x) if isinstance(x, tuple | list) else x for x in dropped):
             return 0.0
         sizes = self._batch_options
         has_room = sizes["batch_tokens"] >= 2 * sizes["bucket_lengths"][-1]
@@ -280,7 +278,7 @@ class TranslationTask(Task):
             train, validation = self.corpus.batches(
                 model.source_vocabulary_size,
                 record.bidirectional_epochs,
-                copies=2 if CONSISTENCY in record.values else 1,
+                copies=2 if record.consistency else 1,
             )
         return {"x": train, "validation_data": validation, "shuffle": False}
 

@@ -11,8 +11,8 @@ from typing import Any
 import keras
 import keras_tuner
 
-from keras_seqattn.files import release_lock, take_lock
-from keras_seqattn.training.resume import LOCK, adapt
+from keras_seqattn.files import LOCK, release_lock, take_lock
+from keras_seqattn.training.resume import adapt
 from keras_seqattn.tuning import draws, halving, records, trials, warm
 from keras_seqattn.tuning.latency import decode_latency
 from keras_seqattn.tuning.settings import MOST_EPOCHS, Settings

@@ -22,18 +22,17 @@ from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.settings import Settings
+from keras_seqattn.tuning.space import DROPPING
 
 GROWING = ("encoder_layers", "decoder_layers", "num_heads", "intermediate_dim")
 DEPTHS = GROWING[:2]
-# What of a model's arguments leaves its function as it is when nothing is dropped.
-IRRELEVANT = ("dropout", "attention_dropout", "activation_dropout", "stochastic_depth")
 # The kernels through which heads and hidden units are seen from outside.
 _OUTGOING = re.compile(r"/(attention_output|output)/kernel$")
 
 
 def can_grow(smaller: TranslationConfig, larger: TranslationConfig) -> bool:
     """Returns whether a model can start as another one that is no larger."""
-    free = {name: getattr(larger, name) for name in (*GROWING, *IRRELEVANT)}
+    free = {name: getattr(larger, name) for name in (*GROWING, *DROPPING)}
     if dataclasses.replace(smaller, **free) != larger:
         return False
     sizes = {name: (getattr(smaller, name), free[name]) for name in GROWING}

@@ -169,6 +169,12 @@ def test_padding_is_the_unknown_token_of_sentencepiece(copy):
     assert to_model(copy("llama")).pad_id == 0
 
 
+@pytest.mark.parametrize("special", [1, 2])
+def test_a_start_or_an_end_is_no_padding(copy, special):
+    """Each text has them."""
+    assert to_model(copy("llama", pad_token_id=special)).pad_id == 0
+
+
 def test_a_vocabulary_that_does_not_fit(copy):
     folder = copy("marian")
     path = folder / "vocab.json"

@@ -8,6 +8,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.export import export_translator
+from keras_seqattn.export.ctranslate2 import _number_of_positions
 from tests.export.translators import make_sentencepiece, make_translator
 from tests.pairs import case_id, every_pair
 
@@ -29,6 +30,13 @@ class AlternatePositions(keras.layers.Layer):
 
 def attention(**options):
     return {"attention": options}
+
+
+@pytest.mark.parametrize(("max_length", "positions"), [(None, 2058), (24, 24)])
+def test_positions_are_enough_for_the_longest_translation(max_length, positions):
+    """Of 1,024 tokens, where the model has no limit: twice as many, and 10."""
+    translator = make_translator(max_length=max_length)
+    assert _number_of_positions(translator, None) == positions
 
 
 CASES = [
