@@ -272,7 +272,9 @@ def served(example, translator, **options):
     try:
         yield f"http://127.0.0.1:{server.effective_port}/"
     finally:
-        server.trigger.pull_trigger(server.close)
+        # Its thread may close the trigger before what pulls it has written to it.
+        with contextlib.suppress(OSError):
+            server.trigger.pull_trigger(server.close)
         thread.join(2)  # or, while a browser keeps its connection, until that is idle
 
 
