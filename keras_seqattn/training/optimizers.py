@@ -4,6 +4,7 @@ Adam takes a token's whole gradient, and learns at a rate by weight; Muon takes 
 matrices that are orthogonal.
 """
 
+import collections
 import math
 import re
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ from keras_seqattn.backend.ops import dense
 # Of the odd polynomial of a matrix that brings its singular values near to 1: Jordan et
 # al. 2024 chose the coefficients, so that small ones grow fast.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+# Numbers of the matrices, at most, that are made orthogonal at once: enough that a step
+# of a small model is few products, and few enough for a core's cache.
+MOST_AT_ONCE = 2**18
 
 
 class Averaging(keras.optimizers.Optimizer):
@@ -233,6 +237,7 @@ class Muon(Averaging):
         self.ns_steps = arguments.positive_integer("ns_steps", ns_steps)
         self.ema_warmup = arguments.boolean("ema_warmup", ema_warmup)
         self._slots = {}  # momentum and velocity, None of a matrix, by a weight's id
+        self._sizes, self._waiting = [], _Waiting()
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Makes the momentum of each weight, and the velocity of those of Adam."""
@@ -245,20 +250,51 @@ class Muon(Averaging):
             if not is_matrix(variable, self.exclude_layers):
                 velocity = make(variable, name="velocity")
             self._slots |= dict.fromkeys(_ids(variable), (momentum, velocity))
+        self._sizes = [*map(self._size_together, variables)]
+
+    def apply(
+        self,
+        grads: Sequence[Any],
+        trainable_variables: Sequence[keras.Variable] | None = None,
+    ) -> None:
+        """Updates all weights, the matrices of one size together."""
+        sizes = self._sizes
+        if trainable_variables is not None:
+            sizes = map(self._size_together, trainable_variables)
+        updated = zip(grads, sizes, strict=False)
+        self._waiting = _Waiting(size for grad, size in updated if grad is not None)
+        super().apply(grads, trainable_variables)
+
+    def _size_together(self, variable):
+        """Returns the size of a matrix; None of what is updated alone.
+
+        Those are the replicas of TensorFlow, too.
+        """
+        is_one = is_matrix(variable, self.exclude_layers) and not _replicas(variable)
+        return _size(variable) if is_one else None
 
     def update_step(
         self, gradient: Any, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
-        """Updates one weight and what is kept of its gradients."""
+        """Updates one weight and what is kept of its gradients.
+
+        A matrix waits until `apply` has come to the others of its size.
+        """
         momentum, velocity = self._slots[id(variable)]
         gradient = ops.cast(gradient, variable.dtype)
         rate = ops.cast(learning_rate, variable.dtype)
         if velocity is not None:
             step = self._adam_step(gradient, momentum, velocity)
-        else:
-            self.assign(momentum, self.momentum * momentum + gradient)
-            step = self._orthogonal(self.momentum * momentum + gradient)
-        self.assign_sub(variable, rate * step)
+            self.assign_sub(variable, rate * step)
+            return
+        self.assign(momentum, self.momentum * momentum + gradient)
+        moment = self.momentum * momentum + gradient
+        together = self._waiting.add(_size(variable), (variable, moment))
+        if together:
+            variables, moments = zip(*together, strict=True)
+            steps = self._orthogonal(moments)
+            for each, step in zip(variables, steps, strict=True):
+                self.assign_sub(each, rate * step)
 
     def _adam_step(self, gradient, momentum, velocity):
         """Updates the moments, and returns the step of Adam at a rate of 1."""
@@ -271,20 +307,23 @@ class Muon(Averaging):
         factor = ops.cast(factor, gradient.dtype)
         return factor * momentum / (ops.sqrt(velocity) + self.epsilon)
 
-    def _orthogonal(self, kernel):
-        """Returns the orthogonal part of a kernel, its root mean square `rms_rate`."""
-        rows, columns = matrix_shape(kernel.shape)
-        matrix = ops.reshape(kernel, (rows, columns))
-        matrix = ops.transpose(matrix) if rows > columns else matrix
-        matrix = matrix / (ops.norm(matrix) + 1e-7)  # no singular value above 1
+    def _orthogonal(self, kernels):
+        """Returns the orthogonal parts of kernels of one size, of `rms_rate`."""
+        shapes = [matrix_shape(kernel.shape) for kernel in kernels]
+        is_tall = [rows > columns for rows, columns in shapes]
+        matrices = map(ops.reshape, kernels, shapes)
+        matrices = ops.stack([*map(_transposed_if, matrices, is_tall)])
+        # No singular value is above 1 then.
+        norms = ops.norm(matrices, axis=(1, 2), keepdims=True)
+        matrices = matrices / (norms + 1e-7)
         first, third, fifth = NEWTON_SCHULZ
         for _ in range(self.ns_steps):
-            square = matrix @ ops.transpose(matrix)
-            square = third * square + fifth * square @ square
-            matrix = first * matrix + square @ matrix
-        matrix = ops.transpose(matrix) if rows > columns else matrix
-        size = self.rms_rate * math.sqrt(max(rows, columns))
-        return ops.reshape(size * matrix, kernel.shape)
+            squares = matrices @ ops.transpose(matrices, (0, 2, 1))
+            squares = third * squares + fifth * squares @ squares
+            matrices = first * matrices + squares @ matrices
+        size = self.rms_rate * math.sqrt(max(shapes[0]))
+        steps = map(_transposed_if, ops.unstack(size * matrices), is_tall)
+        return [*map(ops.reshape, steps, [kernel.shape for kernel in kernels])]
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
@@ -319,6 +358,33 @@ def matrix_shape(shape: Shape) -> tuple[int, int]:
     return min(shapes, key=lambda each: max(each) / min(each))
 
 
+class _Waiting:
+    """Matrices of a step, each of which waits for the last one of its size."""
+
+    def __init__(self, sizes=()):
+        """Takes the sizes of all that will come."""
+        self._coming, self._here = collections.Counter(sizes), {}
+
+    def add(self, size, matrix):
+        """Returns the matrices of this size whose turn it is, or none."""
+        here = self._here.setdefault(size, [])
+        here.append(matrix)
+        self._coming[size] -= 1
+        rows, columns, _ = size
+        is_full = (len(here) + 1) * rows * columns > MOST_AT_ONCE
+        return self._here.pop(size) if is_full or self._coming[size] <= 0 else []
+
+
+def _size(variable):
+    """Returns the shorter and the longer side of a kernel as a matrix, and its type."""
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    return (*sorted(matrix_shape(variable.shape)), dtype)
+
+
+def _transposed_if(matrix, condition):
+    return ops.transpose(matrix) if condition else matrix
+
+
 def _is_expression(pattern):
     """Returns whether a pattern is a regular expression, a string."""
     if not isinstance(pattern, str):
@@ -335,7 +401,10 @@ def _ids(variable):
 
     TensorFlow hands it its own variable, or that of a replica.
     """
-    value = variable.value
-    replicas = getattr(value, "values", ())
-    replicas = replicas if isinstance(replicas, tuple) else ()
-    return map(id, (variable, value, *replicas))
+    return map(id, (variable, variable.value, *_replicas(variable)))
+
+
+def _replicas(variable):
+    """Returns the variables of a weight's replicas, on TensorFlow."""
+    replicas = getattr(variable.value, "values", ())
+    return replicas if isinstance(replicas, tuple) else ()

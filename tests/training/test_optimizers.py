@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 import keras_seqattn as ks
-from keras_seqattn.training import Adam, Muon
+from keras_seqattn.training import Adam, Muon, optimizers
 from keras_seqattn.training.optimizers import is_matrix
 
 rng = np.random.default_rng(0)
@@ -239,6 +239,35 @@ def test_the_kernel_of_a_projection_is_a_matrix(shape, matrix):
     assert (values < 1.3 * largest).all()
     left, _, right = np.linalg.svd(-gradient.reshape(matrix), full_matrices=False)
     assert np.sum(left @ right * two) > 0.9 * np.linalg.norm(two) * np.sqrt(len(values))
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}])
+def test_muon_steps_matrices_of_one_size_together_as_one_by_one(options, monkeypatch):
+    """Of both orientations; those without a gradient stay as they are."""
+    shapes = [(4, 8), (8, 4), (2, 2, 8), (4, 4), (3, 4), (8, 4)]
+    gradients = [rng.normal(size=(4, *shape)) for shape in shapes]
+    trained = {}
+    for most in (1, 64, 2**18):  # none at a time, two of 4 x 8, all
+        monkeypatch.setattr(optimizers, "MOST_AT_ONCE", most)
+        weights = [keras.Variable(ops.ones(shape), name="kernel") for shape in shapes]
+        optimizer = Muon(**MUON, **options)
+        optimizer.build(weights)
+        for step in range(4):
+            given = [ops.array(gradient[step], "float32") for gradient in gradients]
+            optimizer.apply([*given[:-1], None], weights)
+        trained[most] = [ops.convert_to_numpy(weight) for weight in weights]
+    assert [(weight != 1).all() for weight in trained[1]] == [True] * 5 + [False]
+    for most in (64, 2**18):
+        for one, other in zip(trained[1], trained[most], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_muon_multiplies_once_for_all_matrices_of_a_size(monkeypatch):
+    weights = [keras.Variable(ops.ones((4, 8)), name="kernel") for _ in range(5)]
+    made, stack = [], ops.stack
+    monkeypatch.setattr(ops, "stack", lambda x: made.append(len(x)) or stack(x))
+    Muon(0.1).apply([ops.ones((4, 8))] * 5, weights)
+    assert made == [5]
 
 
 def test_muon_knows_matrices_by_their_names():
