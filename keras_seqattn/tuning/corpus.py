@@ -26,6 +26,20 @@ def most_scored(pairs: int) -> int:
     return max(FEWEST_SCORED, round(SCORED_SHARE * pairs))
 
 
+class _Score(training.TranslationScore):
+    """Translates by another model, with the weights of the one that is trained."""
+
+    def __init__(self, translating: keras.Model, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._translating = translating
+
+    def _translate(self, model):
+        weights = self._translating.weights
+        for weight, trained in zip(weights, model.weights, strict=True):
+            weight.assign(trained)
+        return super()._translate(self._translating)
+
+
 class Corpus:
     """Sentences and their translations, tokenized for each size of vocabulary.
 
@@ -93,15 +107,17 @@ class Corpus:
             self._validation_batches(vocabulary_size),
         )
 
-    def score(self, vocabulary_size: int) -> keras.callbacks.Callback:
+    def score(
+        self, vocabulary_size: int, translating: keras.Model
+    ) -> keras.callbacks.Callback:
         """Returns a callback that logs BLEU and chrF of validation lines.
 
-        They are the same for all trials: of a long validation `most_scored`.
+        They are the same for all trials: of a long validation `most_scored`. They are
+        translated by the model `translating`, whose weights become the trial's.
         """
         lines = most_scored(len(self.train[0]))
-        return training.TranslationScore(
-            *self.validation, self.tokenizer(vocabulary_size), lines=lines
-        )
+        tokenizer = self.tokenizer(vocabulary_size)
+        return _Score(translating, *self.validation, tokenizer, lines=lines)
 
     def fingerprint(self) -> str:
         """Returns a short text that no other corpus has."""

@@ -27,6 +27,7 @@ from keras_seqattn.tuning.space import DROPPING, TranslationSpace
 
 OWN = "own"  # what stands in the file of a study for a user's own `build`
 FACTOR = 1.0  # of consistency, for what overfits
+SHAPES = 4  # of trials whose translations stay compiled
 
 _space = functools.partial(
     arguments.instance, types=TranslationSpace, wanted="a `TranslationSpace`"
@@ -288,8 +289,31 @@ class TranslationTask(Task):
         """Returns those that average the weights of a trial, and then score them."""
         made = record.configuration.average_callbacks()
         if objective in DECODED:
-            made.append(self.corpus.score(model.source_vocabulary_size))
+            translating = self._translating(record.configuration)
+            made.append(self.corpus.score(model.source_vocabulary_size, translating))
         return made
+
+    def _translating(self, configuration):
+        """Returns the model that translates for the trials of a configuration's shape.
+
+        What a trial drops while it trains is no part of that. To compile a model's
+        translations takes as long as an epoch of a small corpus.
+        """
+        options = configuration.model.options()
+        kept = {name: 0.0 for name in DROPPING if name in options}
+        model = dataclasses.replace(configuration.model, **kept)
+        configuration = dataclasses.replace(configuration, model=model)
+        shape = repr((configuration.architecture, model, configuration.dtype))
+        made = self._made.pop(shape, None) or configuration.make_model()
+        while len(self._made) >= SHAPES:
+            del self._made[next(iter(self._made))]
+        self._made[shape] = made
+        return made
+
+    @functools.cached_property
+    def _made(self):
+        """The models that translate, by their shapes, the last one used last."""
+        return {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ import time
 import keras_tuner
 import numpy as np
 import pytest
+import sacrebleu
 
 import keras_seqattn as ks
 from keras_seqattn import tuning
@@ -250,7 +251,29 @@ def test_scoring_takes_a_tenth_of_the_time(trained_on, held_out, scored):
     train, validation = ([["a"] * n, ["b"] * n] for n in (trained_on, held_out))
     corpus = Corpus(train, validation, {}, {}, seed=0)
     corpus.tokenizer = lambda size: ks.text.ByteTokenizer()
-    assert len(corpus.score(300).sources) == scored
+    assert len(corpus.score(300, None).sources) == scored
+
+
+@pytest.mark.backends("torch")
+def test_one_model_translates_for_all_trials_of_a_shape(tmp_path):
+    """By each trial's weights, whatever it drops while it trains."""
+    space = {"dropout": (0.0, 0.2), "encoder_layers": 1, "key_dim": 4}
+    space |= {"normalize_first": True}
+    study = program.study(
+        *(tmp_path, space | {"learning_rate": 0.02}),
+        **{"objective": "val_chrf", "max_trials": 4, "epochs": 3},
+    )
+    task, known = study._task, records.load_records(tmp_path)
+    shapes = {record.configuration.model.num_heads for record in known}
+    assert len(shapes) == len(task._made) < len(known)
+    sources, references = task.corpus.validation
+    tokenizer = task.corpus.tokenizer(290)
+    for record in known:
+        model = record.configuration.make_model(weights=record.best_weights)
+        found = ks.Translator(model, tokenizer)(sources)
+        score = sacrebleu.corpus_chrf(found, [references]).score
+        assert math.isclose(record.score, score, abs_tol=1e-6)
+    assert len({record.score for record in known}) > 1
 
 
 def test_the_first_epochs_of_a_trial_may_train_both_directions():
