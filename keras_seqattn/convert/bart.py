@@ -14,7 +14,8 @@ from keras_seqattn.convert.blocks import (
     fill_kernel,
     fill_norm,
 )
-from keras_seqattn.convert.checkpoint import Checkpoint, refuse
+from keras_seqattn.convert.checkpoint import Checkpoint
+from keras_seqattn.convert.refusal import refuse
 from keras_seqattn.layers import SinusoidalPositions
 from keras_seqattn.models import TranslationTransformer
 

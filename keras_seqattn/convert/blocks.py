@@ -8,7 +8,8 @@ from typing import Any
 
 import keras
 
-from keras_seqattn.convert.checkpoint import Checkpoint, refuse
+from keras_seqattn.convert.checkpoint import Checkpoint
+from keras_seqattn.convert.refusal import refuse
 from keras_seqattn.layers.transformer.feed_forward import gelu_tanh
 
 # By Hugging Face's names.

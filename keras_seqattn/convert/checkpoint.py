@@ -3,19 +3,16 @@
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.annotations import Path
+from keras_seqattn.convert.refusal import refuse
 from keras_seqattn.convert.safetensors import read_folder
 
 _MISSING = object()
-
-
-def refuse(requirement: str, received: str) -> NoReturn:
-    """Raises the error of a source that cannot be converted."""
-    raise ValueError(f"`source` must {requirement}. Received: {received}.")
 
 
 class Checkpoint:
@@ -37,7 +34,7 @@ class Checkpoint:
                 for name, value in source.state_dict().items()
             }
             return cls(source.config.to_dict(), tensors)
-        folder = model_folder(source)
+        folder = model_folder(arguments.path("source", source))
         return cls(read_json(folder / "config.json"), read_folder(folder))
 
     @property
@@ -61,17 +58,27 @@ class Checkpoint:
         )
 
     def take(self, names: str | Sequence[str], shape: Sequence[int]) -> np.ndarray:
-        """Returns the tensor that has one of these names and this shape, as float32."""
+        """Returns the tensor that has these names and this shape, as float32.
+
+        Not all of the names need be there; those that are name the same numbers.
+        """
         names = [names] if isinstance(names, str) else list(names)
         self.unread.difference_update(names)
-        found = next((name for name in names if name in self._tensors), None)
+        known = [name for name in names if name in self._tensors]
         shape = tuple(shape)
-        if found is None:
+        if not known:
             refuse(
                 f"hold the tensor {names[0]!r} of shape {shape}",
                 f"{len(self._tensors)} tensors without it",
             )
+        found, *others = known
         array = self._tensors[found]
+        for other in others:
+            if not np.array_equal(self._tensors[other], array):
+                refuse(
+                    f"share {found!r} and {other!r}, as its configuration has it",
+                    "tensors that differ",
+                )
         if tuple(array.shape) != shape:
             refuse(
                 f"hold the tensor {found!r} of shape {shape}, as its configuration has "
@@ -106,15 +113,15 @@ class Checkpoint:
             )
 
 
-def model_folder(source: Any) -> pathlib.Path:
+def model_folder(folder: Path) -> pathlib.Path:
     """Returns the path of a folder that holds a `config.json`, checked."""
-    folder = pathlib.Path(arguments.path("source", source))
-    if not (folder / "config.json").is_file():
+    path = pathlib.Path(folder)
+    if not (path / "config.json").is_file():
         refuse(
             "be a model of transformers, or a folder of one with 'config.json'",
-            f"source={str(source)!r}",
+            repr(str(folder)),
         )
-    return folder
+    return path
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from keras_seqattn.convert.blocks import (
     fill_kernel,
     fill_norm,
 )
-from keras_seqattn.convert.checkpoint import Checkpoint, refuse
+from keras_seqattn.convert.checkpoint import Checkpoint
+from keras_seqattn.convert.refusal import refuse
 from keras_seqattn.layers import RotaryPositions
 from keras_seqattn.models import LanguageModel
 
@@ -76,7 +77,10 @@ def _rotary(checkpoint):
     base = given.get("rope_theta")
     if base is None:
         base = checkpoint.option("rope_theta", default=10000.0)
-    return RotaryPositions(base=base, scaling=given.get("factor", 1.0))
+    scaling = given.get("factor") if kind == "linear" else 1.0
+    if scaling is None:
+        refuse("have the factor of its linear positions", f"rope_parameters={given!r}")
+    return RotaryPositions(base=base, scaling=scaling)
 
 
 def fill(checkpoint: Checkpoint, model: LanguageModel) -> None:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_seqattn.convert import bart, llama, t5
-from keras_seqattn.convert.checkpoint import Checkpoint, refuse
+from keras_seqattn.convert.checkpoint import Checkpoint
+from keras_seqattn.convert.refusal import naming, refuse
 from keras_seqattn.models import LanguageModel, TranslationTransformer
 
 
@@ -63,6 +64,12 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
         ...
         ValueError: `source` must be a model of transformers, ...
     """
+    with naming("source"):
+        return read_model(source, options)
+
+
+def read_model(source: Any, options: dict[str, Any]) -> keras.Model:
+    """Does what `model_from_huggingface` does, or raises `NotConvertible`."""
     checkpoint = Checkpoint.of(source)
     if checkpoint.model_type not in FAMILIES:
         refuse(

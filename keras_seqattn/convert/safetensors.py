@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 import ml_dtypes
 import numpy as np
 
+from keras_seqattn.convert.refusal import refuse
+
 DTYPES = {
     "F64": np.dtype("float64"),
     "F32": np.dtype("float32"),
@@ -39,10 +41,7 @@ def read_folder(folder: pathlib.Path) -> dict[str, np.ndarray]:
         if pickles
         else "which holds no such file"
     )
-    raise ValueError(
-        f"`source` must be a folder with {SINGLE!r}, the weights. "
-        f"Received: source={str(folder)!r}, {hint}."
-    )
+    refuse(f"be a folder with {SINGLE!r}, the weights", f"{str(folder)!r}, {hint}")
 
 
 def _files(index: pathlib.Path) -> list[str]:
@@ -105,6 +104,4 @@ def _are_sizes(values: Any, count: int | None = None) -> bool:
 
 
 def _refuse(path, why="which is something else, such as a pickle") -> NoReturn:
-    raise ValueError(
-        f"`source` must hold weights as safetensors. Received: {path.name!r}, {why}."
-    )
+    refuse("hold weights as safetensors", f"{path.name!r}, {why}")

@@ -14,7 +14,8 @@ from keras_seqattn.convert.blocks import (
     fill_kernel,
     fill_norm,
 )
-from keras_seqattn.convert.checkpoint import Checkpoint, refuse
+from keras_seqattn.convert.checkpoint import Checkpoint
+from keras_seqattn.convert.refusal import refuse
 from keras_seqattn.layers import RelativeBias
 from keras_seqattn.models import TranslationTransformer
 
@@ -28,6 +29,9 @@ def t5_options(checkpoint: Checkpoint) -> dict[str, Any]:
     """Returns our options of a T5 model: one relative bias for a whole stack."""
     option = checkpoint.option
     activation, gated = _feed_forward(option("feed_forward_proj", default="relu"))
+    # What transformers has derived from that, which counts where it differs.
+    activation = option("dense_act_fn", default=activation)
+    gated = option("is_gated_act", default=gated)
     dropout = option("dropout_rate", default=0.0)
     encoder_layers, tied = option("num_layers"), _is_tied(checkpoint)
     biases = {
@@ -50,7 +54,7 @@ def t5_options(checkpoint: Checkpoint) -> dict[str, Any]:
         "dropout": dropout,
         "attention_dropout": dropout,
         "activation_dropout": dropout,
-        "activation": activation,
+        "activation": activation_of(activation),
         "gated": gated,
         "positions": None,
         "norm": "rms",
@@ -79,7 +83,7 @@ def _is_tied(checkpoint):
 
 
 def _feed_forward(name):
-    """Returns the activation, and whether it is gated: "relu", "gated-gelu", ..."""
+    """Returns an activation's name, and whether it is gated: "relu", "gated-gelu"."""
     gated, _, activation = name.rpartition("-")
     if gated not in ("", "gated"):
         refuse(
@@ -88,7 +92,7 @@ def _feed_forward(name):
         )
     # What T5 calls a gated "gelu" is the approximation by tanh.
     is_tanh = gated and activation == "gelu"
-    return activation_of("gelu_new" if is_tanh else activation), bool(gated)
+    return "gelu_new" if is_tanh else activation, bool(gated)
 
 
 def fill(checkpoint: Checkpoint, model: TranslationTransformer) -> None:

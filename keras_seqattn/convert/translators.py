@@ -6,16 +6,18 @@ from typing import Any
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
-from keras_seqattn.convert.checkpoint import model_folder, read_json, refuse
+from keras_seqattn.convert.checkpoint import model_folder, read_json
 from keras_seqattn.convert.languages import M2M_LANGUAGES
-from keras_seqattn.convert.model import model_from_huggingface
+from keras_seqattn.convert.model import read_model
+from keras_seqattn.convert.refusal import naming, refuse
 from keras_seqattn.decoding import BeamSearch
 from keras_seqattn.translator import Translator
 
 # The names of the SentencePiece models of families with one for both sides.
 SHARED_MODELS = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
 # What fairseq's vocabularies begin with, before the pieces of the SentencePiece model.
-FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]
+UNKNOWN = "<unk>"
+FAIRSEQ = ["<s>", "<pad>", "</s>", UNKNOWN]
 
 
 def translator_from_huggingface(
@@ -46,7 +48,9 @@ def translator_from_huggingface(
         A `Translator`. Its search is a `BeamSearch` of the `num_beams` and the
         `length_penalty` that the folder's `config.json` and `generation_config.json`
         have, of which the second counts where they differ; greedy where they have no
-        `num_beams` above 1. Their other options of a search are ignored.
+        `num_beams` above 1. Their other options of a search are ignored. The language
+        that a translation begins with does not count in its length, as it does in
+        transformers: of short lines the `length_penalty` may choose another.
 
     Raises:
         ValueError: If the folder does not hold a translation model, a file is missing
@@ -57,20 +61,22 @@ def translator_from_huggingface(
         >>> translator_from_huggingface("no_such_folder")
         Traceback (most recent call last):
         ...
-        ValueError: `source` must be a model of transformers, ...
+        ValueError: `folder` must be a model of transformers, ...
     """
-    path = model_folder(folder)
+    arguments.path("folder", folder)
     for name, value in (("source", source), ("target", target)):
         arguments.instance(name, value, str, "a string", optional=True)
-    kind = read_json(path / "config.json").get("model_type")
-    if kind not in TOKENIZERS:
-        refuse(
-            f"be a model that translates, of one of the types {tuple(TOKENIZERS)}",
-            f"model_type={kind!r}",
-        )
-    model = model_from_huggingface(path, **options)
-    tokenizers = TOKENIZERS[kind](path, model, source, target)
-    return Translator(model, *tokenizers, search=_search(path))
+    with naming("folder"):
+        path = model_folder(folder)
+        kind = read_json(path / "config.json").get("model_type")
+        if kind not in TOKENIZERS:
+            refuse(
+                f"be a model that translates, of one of the types {tuple(TOKENIZERS)}",
+                f"model_type={kind!r}",
+            )
+        model = read_model(path, options)
+        tokenizers = TOKENIZERS[kind](path, model, source, target)
+        return Translator(model, *tokenizers, search=_search(path))
 
 
 def _search(folder):
@@ -110,6 +116,13 @@ def _m2m(folder, model, source, target):
     """Returns the tokenizers of M2M-100, with a vocabulary in JSON, or of NLLB."""
     if not (folder / "vocab.json").is_file():
         return _fairseq(folder, model, source, target)
+    about = _about_tokenizer(folder)
+    codes, name = about.get("language_codes", "m2m100"), about.get("tokenizer_class")
+    if codes != "m2m100" or name not in (None, "M2M100Tokenizer"):
+        refuse(
+            "have the tokenizer and the 100 languages of M2M-100",
+            f"tokenizer_class={name!r} with language_codes={codes!r}",
+        )
     spm, _ = _sentencepiece(_shared_model(folder))
     pieces = _in_order(folder / "vocab.json")
     tags = {code: len(pieces) + i for i, code in enumerate(M2M_LANGUAGES)}
@@ -121,6 +134,12 @@ def _fairseq(folder, model, source, target):
     """Returns the tokenizers of NLLB or mBART-50: ids of pieces, then of languages."""
     if read_json(folder / "config.json").get("model_type") == "mbart":
         _check_mbart(folder)
+    if _about_tokenizer(folder).get("legacy_behaviour"):
+        refuse(
+            "have the source's language before the text, not behind its end, where a "
+            "`Translator` puts nothing",
+            "a tokenizer with legacy_behaviour=true",
+        )
     spm, processor = _sentencepiece(_shared_model(folder))
     size = processor.vocab_size()
     pieces = FAIRSEQ + [processor.id_to_piece(i) for i in range(3, size)]
@@ -139,9 +158,14 @@ def _fairseq(folder, model, source, target):
     return _tagged(spm, pieces, model, tags, source, target)
 
 
-def _check_mbart(folder):
+def _about_tokenizer(folder):
+    """Returns the configuration of a folder's tokenizer, empty where there is none."""
     path = folder / "tokenizer_config.json"
-    name = read_json(path).get("tokenizer_class", "") if path.is_file() else ""
+    return read_json(path) if path.is_file() else {}
+
+
+def _check_mbart(folder):
+    name = _about_tokenizer(folder).get("tokenizer_class") or ""
     if not name.startswith("MBart50"):
         refuse(
             "have the tokenizer of mBART-50, with the language before the text; that "
@@ -184,14 +208,15 @@ def _tokenizer(spm, pieces, model, special, prefix=(), text_prefix="", side="sou
     spare = range(len(pieces), size)
     special = [*special, *spare]
     pieces = [*pieces, *(f"<unused_{i}>" for i in spare)]
-    unknown = pieces.index("<unk>") if "<unk>" in pieces else model.end_id
+    if UNKNOWN not in pieces:
+        refuse(f"have a token {UNKNOWN!r} in its vocabulary", "a vocabulary without it")
     return MappedSentencePieceTokenizer(
         spm,
         pieces,
         pad_id=model.pad_id,
         start_id=model.start_id,
         end_id=model.end_id,
-        unknown_id=unknown,
+        unknown_id=pieces.index(UNKNOWN),
         special_ids=special,
         prefix_ids=prefix,
         text_prefix=text_prefix,
@@ -210,7 +235,7 @@ def _is_tag(piece):
 def _in_order(path: pathlib.Path, size: int | None = None) -> list[str]:
     """Returns the pieces of a JSON vocabulary by id."""
     if not path.is_file():
-        refuse(f"hold {path.name!r}", f"source={str(path.parent)!r} without it")
+        refuse(f"hold {path.name!r}", f"{str(path.parent)!r} without it")
     ids = read_json(path)
     pieces = sorted(ids, key=ids.get)
     if sorted(ids.values()) != list(range(len(ids))):
@@ -244,10 +269,8 @@ def _added_ids(folder):
     Those that were added later stand behind others, such as "<mask>".
     """
     found = {}
-    path = folder / "tokenizer_config.json"
-    if path.is_file():
-        listed = read_json(path).get("added_tokens_decoder") or {}
-        found |= {token["content"]: int(number) for number, token in listed.items()}
+    listed = _about_tokenizer(folder).get("added_tokens_decoder") or {}
+    found |= {token["content"]: int(number) for number, token in listed.items()}
     path = folder / "added_tokens.json"
     if path.is_file():
         found |= read_json(path)
@@ -261,7 +284,7 @@ def _shared_model(folder):
     refuse(
         f"hold its SentencePiece model, one of {SHARED_MODELS}; 'tokenizer.json' alone "
         "is not read",
-        f"source={str(folder)!r}",
+        repr(str(folder)),
     )
 
 
@@ -270,7 +293,7 @@ def _sentencepiece(path):
     from sentencepiece import SentencePieceProcessor
 
     if not path.is_file():
-        refuse(f"hold {path.name!r}", f"source={str(path.parent)!r} without it")
+        refuse(f"hold {path.name!r}", f"{str(path.parent)!r} without it")
     content = path.read_bytes()
     try:
         return content, SentencePieceProcessor(model_proto=content)

@@ -11,6 +11,7 @@ import torch
 import keras_seqattn as ks
 from keras_seqattn.convert import llama, t5, translators
 from keras_seqattn.convert.checkpoint import Checkpoint
+from keras_seqattn.convert.refusal import NotConvertible
 from tests.convert import families
 
 pytestmark = pytest.mark.backends("torch")
@@ -45,6 +46,10 @@ def test_a_folder_that_is_no_model(tmp_path):
         to_model(tmp_path)
     with pytest.raises(ValueError, match="`source` must be a path. Received: source=3"):
         to_model(3)
+    with pytest.raises(ValueError, match="`folder` must be a path. Received: folder=3"):
+        to_translator(3)
+    with pytest.raises(ValueError, match="`folder` must be a model of transformers, o"):
+        to_translator(tmp_path)
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(ValueError, match="must hold 'config.json' as a JSON object"):
         to_model(tmp_path)
@@ -179,7 +184,8 @@ def test_a_vocabulary_that_does_not_fit(copy):
     folder = copy("marian")
     path = folder / "vocab.json"
     vocabulary = json.loads(path.read_text())
-    path.write_text(json.dumps({f"x{piece}": i for piece, i in vocabulary.items()}))
+    other = {p if p == "<unk>" else f"x{p}": i for p, i in vocabulary.items()}
+    path.write_text(json.dumps(other))
     with pytest.raises(ValueError, match="vocabulary of this SentencePiece model"):
         to_translator(folder)
     path.write_text(json.dumps({**vocabulary, "extra": len(vocabulary)}))
@@ -189,7 +195,9 @@ def test_a_vocabulary_that_does_not_fit(copy):
     with pytest.raises(ValueError, match="have ids from 0 on in 'vocab.json'"):
         to_translator(folder)
     path.unlink()
-    with pytest.raises(ValueError, match="must hold 'vocab.json'. Received: source="):
+    with pytest.raises(
+        ValueError, match="`folder` must hold 'vocab.json'. Received: '.*copy' w"
+    ):
         to_translator(folder)
 
 
@@ -199,7 +207,7 @@ def test_a_sentencepiece_model_that_is_none(copy):
     with pytest.raises(ValueError, match="hold 'source.spm' as a SentencePiece model"):
         to_translator(folder)
     (folder / "source.spm").unlink()
-    with pytest.raises(ValueError, match="`source` must hold 'source.spm'. Received"):
+    with pytest.raises(ValueError, match="`folder` must hold 'source.spm'. Received"):
         to_translator(folder)
 
 
@@ -229,6 +237,31 @@ def test_marian_has_one_source_and_known_targets(copy):
         to_translator(folder, target="xyz")
 
 
+@pytest.mark.parametrize(
+    ("name", "about", "message"),
+    [
+        ("nllb", {"legacy_behaviour": True}, "before the text.*legacy_behaviour=true"),
+        ("m2m", {"language_codes": "wmt21"}, "languages of M2M-100.*codes='wmt21'"),
+        ("m2m", {"tokenizer_class": "SMALL100"}, "tokenizer_class='SMALL100'"),
+    ],
+)
+def test_tokenizers_with_tags_elsewhere(copy, name, about, message):
+    folder = copy(name)
+    path = folder / "tokenizer_config.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**before, **about}))
+    with pytest.raises(ValueError, match=f"`folder` must have the .*{message}"):
+        to_translator(folder, source="en", target="de")
+
+
+def test_a_vocabulary_without_an_unknown_token(copy):
+    folder = copy("marian")
+    path = folder / "vocab.json"
+    path.write_text(path.read_text().replace('"<unk>"', '"<other>"'))
+    with pytest.raises(ValueError, match="`folder` must have a token '<unk>' in its"):
+        to_translator(folder)
+
+
 def test_the_tokenizer_of_mbart_25(copy):
     folder = copy("mbart")
     about = {"tokenizer_class": "MBartTokenizer"}
@@ -251,12 +284,54 @@ def test_the_output_of_t5_may_have_a_table_of_its_own():
     assert t5._is_tied(checkpoint({}, (t5.SHARED, 1.0)))
 
 
+def test_tensors_that_should_be_one_and_differ():
+    given = checkpoint({}, ("a", 1.0), ("b", 2.0), ("c", 1.0))
+    assert given.take(["a", "c", "d"], (1,)) == [1.0]
+    with pytest.raises(NotConvertible, match="share 'a' and 'b'.*tensors that differ"):
+        given.take(["a", "b"], (1,))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"feed_forward_proj": "relu"}, (1.0, False)),
+        ({"feed_forward_proj": "gated-gelu"}, (0.841192, True)),  # by tanh
+        ({"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}, (0.841345, True)),
+        ({"feed_forward_proj": "relu", "is_gated_act": True}, (1.0, True)),
+    ],
+)
+def test_the_activation_of_t5_is_that_which_transformers_takes(options, expected):
+    sizes = {"num_layers": 1, "vocab_size": 9, "d_model": 4, "num_heads": 1}
+    given = {**sizes, "d_kv": 4, "d_ff": 8, **options}
+    found = t5.t5_options(checkpoint(given))
+    of_one = float(found["activation"](np.ones((), "float32")))
+    assert (round(of_one, 6), found["gated"]) == expected
+
+
 LLAMA = {
     **{"num_attention_heads": 2, "hidden_size": 8, "vocab_size": 30},
     **{"num_hidden_layers": 1, "intermediate_size": 8, "hidden_act": "silu"},
     **{"rms_norm_eps": 1e-5, "max_position_embeddings": 64, "bos_token_id": 1},
     **{"eos_token_id": 2, "sliding_window": 4, "model_type": "llama"},
 }
+
+
+@pytest.mark.parametrize(
+    ("given", "scaling"),
+    [
+        ({"rope_type": "default", "factor": 2.0}, 1.0),
+        ({"rope_type": "linear", "factor": 2.0}, 2.0),
+        ({"rope_type": "linear"}, None),
+    ],
+)
+def test_the_factor_of_rotary_positions_is_that_of_linear_ones(given, scaling):
+    given = checkpoint({**LLAMA, "rope_parameters": {**given, "rope_theta": 10.0}})
+    if scaling is None:
+        with pytest.raises(NotConvertible, match="have the factor of its linear pos"):
+            llama.llama_options(given)
+    else:
+        positions = llama.llama_options(given)["attention"]["positions"]
+        assert positions.scaling == scaling
 
 
 @pytest.mark.parametrize("end_id", [2, [2, 5]])

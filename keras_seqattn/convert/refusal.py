@@ -1,0 +1,25 @@
+"""Why a model cannot be converted, and which argument the error names."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import NoReturn
+
+
+class NotConvertible(Exception):
+    """What a model, or its folder, must be or have, and what it is or has."""
+
+
+def refuse(requirement: str, received: str) -> NoReturn:
+    """Raises the error of a model that cannot be converted."""
+    raise NotConvertible(requirement, received)
+
+
+@contextlib.contextmanager
+def naming(argument: str) -> Iterator[None]:
+    """Makes `NotConvertible` a `ValueError` that names a public function's argument."""
+    try:
+        yield
+    except NotConvertible as error:
+        requirement, received = error.args
+        message = f"`{argument}` must {requirement}. Received: {received}."
+        raise ValueError(message) from None
