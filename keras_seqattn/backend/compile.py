@@ -90,7 +90,7 @@ class CompiledFunction:
     def __call__(self, *args: Any) -> Any:
         """Runs the program for the shapes of `args`."""
         _Fork.check()
-        args = tree.map_structure(_tensor_or_array, args)
+        args = tree.map_structure(tensor_or_array, args)
         signature = tuple(map(_shape_and_dtype, tree.flatten(args)))
         if signature not in self._programs:
             with _TRACING:
@@ -110,7 +110,8 @@ class CompiledFunction:
         return arrays if self._to_numpy else result
 
 
-def _tensor_or_array(x):
+def tensor_or_array(x: Any) -> Any:
+    """Returns what is no tensor of the backend as a NumPy array."""
     return x if keras.ops.is_tensor(x) else np.asarray(x)
 
 

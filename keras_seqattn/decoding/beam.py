@@ -360,7 +360,8 @@ class BeamSearch(Search):
     def _find_finished(self, state: BeamState, index: Tensor, forced: Tensor) -> Tensor:
         """Computes where no live beam can still become one of the hypotheses."""
         worst = state.ended_ranking[:, -1]
-        over = index + 1 >= state.limits
+        is_live = ops.any(is_allowed(state.ranking), axis=1)
+        over = ops.logical_or(index + 1 >= state.limits, ops.logical_not(is_live))
         if self.patience is not None:
             enough = math.ceil(self.patience * self.width)
             over = ops.logical_or(over, state.num_ended[:, 0] >= enough)

@@ -217,7 +217,7 @@ def search(
         begun = first_loop_state(state, first)
         return run(method, step, begun, tokens).search_state
 
-    state = keras.tree.map_structure(np.asarray, state)
+    state = keras.tree.map_structure(compile.tensor_or_array, state)
     check_step(step, state, batch_size, method.width, method.needs_coverage)
     seeds = sequence_seeds(np.arange(batch_size), method)
     found = compile.CompiledFunction(program)(state, seeds, prefix)

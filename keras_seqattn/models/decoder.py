@@ -182,7 +182,11 @@ class Decoder:
 
     def _embed_step(self, token_ids, sentence, index):
         """Embeds a token of each beam at its own position in its own text."""
-        x = self.embedding.step(token_ids, sentence["length"] - 1 + index)
+        position = sentence["length"] - 1 + index
+        if self.config.max_length is not None:
+            # A text that has ended stands still while others go on.
+            position = ops.minimum(position, self.config.max_length - 1)
+        x = self.embedding.step(token_ids, position)
         return ops.where(index == 0, sentence["last"][:, None], x)
 
     def _mark_remembered(self, sentence, column):

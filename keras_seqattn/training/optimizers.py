@@ -258,8 +258,9 @@ class Muon(Averaging):
         trainable_variables: Sequence[keras.Variable] | None = None,
     ) -> None:
         """Updates all weights, the matrices of one size together."""
-        sizes = self._sizes
+        grads, sizes = list(grads), self._sizes
         if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
             sizes = map(self._size_together, trainable_variables)
         updated = zip(grads, sizes, strict=False)
         self._waiting = _Waiting(size for grad, size in updated if grad is not None)

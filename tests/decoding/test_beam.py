@@ -451,3 +451,22 @@ def test_torch_runs_no_step_after_the_end():
     search = decoding.BeamSearch(width=2)
     decoding.search(counting, state, batch_size=1, max_length=8, method=search)
     assert len(calls) < 4
+
+
+def test_torch_runs_no_step_where_no_beam_is_left():
+    """All is forbidden: the best beam ends, and nothing goes on to the limit."""
+    if keras.backend.backend() != "torch":
+        pytest.skip("compiled backends trace the step once")
+    calls = []
+    step, state = chained(np.zeros((1, V, V), "float32"), 2)
+
+    def counting(token_ids, state, index):
+        calls.append(int(index))
+        return step(token_ids, state, index)
+
+    search = decoding.BeamSearch(
+        width=2, num_hypotheses=2, min_length=8, banned_ids=tuple(range(END + 1, V))
+    )
+    found = decoding.search(counting, state, batch_size=1, max_length=8, method=search)
+    assert len(calls) < 4
+    assert found.lengths.tolist() == [[0, 0]]

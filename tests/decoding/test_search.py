@@ -256,6 +256,21 @@ def test_it_stops_when_every_sentence_has_ended():
     assert len(calls) == 2
 
 
+def test_a_state_may_hold_tensors_that_numpy_does_not_know():
+    step, state = scripted(says([5, END], [END], length=5))
+    expected = search((step, state), 2, 5)
+    marked = {**state, "shared": ops.ones((2,), "bfloat16")}
+    found = search((lambda *args: marking(step, *args), marked), 2, 5)
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+
+
+def marking(step, token_ids, state, index):
+    """Hands on what a step does not know."""
+    known = {name: value for name, value in state.items() if name != "shared"}
+    logits, known = step(token_ids, known, index)
+    return logits, {**known, "shared": state["shared"]}
+
+
 @pytest.mark.parametrize("name", ["batch_size", "max_length"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, None])
 def test_search_says_which_size_is_wrong(name, value):

@@ -335,6 +335,38 @@ def test_scores_beyond_float16_do_not_overflow(rng, kernel):
         np.testing.assert_allclose(output, expected, atol=0.01)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_masked_key_weighs_nothing_in_float16_whatever_its_score(kernel):
+    """Its score of 57,600 is further above the other than -0.7 of the range hides."""
+    query, key = np.full((1, 1, 1, 1), 240.0), np.array([0.0, 240.0])
+    key, value = key.reshape(1, 2, 1, 1), np.array([3.0, 5.0]).reshape(1, 2, 1, 1)
+    inputs = [x.astype("float16") for x in (query, key, value)]
+    output = layers.dot_product_attention(
+        *inputs,
+        mask=np.array([True, False]).reshape(1, 1, 1, 2),
+        scale=1.0,
+        implementation=kernel,
+    )
+    assert numpy(output).item() == 3.0
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("place", ["query", "key", "bias"])
+@pytest.mark.parametrize("length", [1, 3])
+def test_nan_shows(kernel, place, length):
+    """In each row that sees it: a model that has diverged does not look healthy."""
+    query, key = (np.ones((1, n, 1, 2), "float32") for n in (2, length))
+    given = {"query": query, "key": key, "bias": np.zeros((1, 1, 2, length))}
+    given[place] = np.array(given[place], "float32")
+    given[place][0, 0, 0, 0] = np.nan
+    bias = given.pop("bias")
+    output = layers.dot_product_attention(
+        **given, value=key, bias=bias.astype("float32"), implementation=kernel
+    )
+    rows = np.isnan(numpy(output)).all((0, 2, 3))
+    assert rows.tolist() == ([True, True] if place == "key" else [True, False])
+
+
 def test_softmax_is_in_float32():
     """A sum of 4,096 equal float16 weights is off by several percent in float16."""
     x = ops.zeros((1, 4096, 1, 1), "float16")

@@ -198,6 +198,19 @@ def test_generate_goes_as_far_as_the_model_does():
         model.generate(np.full((1, 20), 5))
 
 
+@pytest.mark.backends("torch")
+def test_prompts_of_other_lengths_go_as_far_each():
+    """The longer one has ended where its positions would be past the table."""
+    model = small(positions="learned", max_length=20)
+    prompts = [[5] * 18, [5] * 3]
+    search = decoding.Greedy(banned_ids=(model.end_id,))
+    found = model.generate(prompts, search)
+    assert found.lengths.tolist() == [[2], [16]]
+    for prompt, tokens in zip(prompts, found.token_ids[:, 0], strict=True):
+        alone = model.generate([prompt], search).token_ids[0, 0]
+        np.testing.assert_array_equal(tokens[: len(alone)], alone)
+
+
 # What may be seen.
 
 

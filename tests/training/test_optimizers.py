@@ -262,6 +262,13 @@ def test_muon_steps_matrices_of_one_size_together_as_one_by_one(options, monkeyp
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+def test_muon_takes_any_iterable_of_weights():
+    weights = [keras.Variable(ops.ones((4, 8)), name="kernel") for _ in range(2)]
+    gradients = (ops.ones((4, 8)) for _ in weights)
+    Muon(0.1).apply(gradients, iter(weights))
+    assert all((ops.convert_to_numpy(weight) != 1).all() for weight in weights)
+
+
 def test_muon_multiplies_once_for_all_matrices_of_a_size(monkeypatch):
     weights = [keras.Variable(ops.ones((4, 8)), name="kernel") for _ in range(5)]
     made, stack = [], ops.stack

@@ -82,7 +82,9 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
         else:
             # Of unknown length: what is past the table is seen in the result.
             places = positions_of(x, start)
-            rows = ops.take(self.table, places, axis=0)
+            rows = ops.take(
+                self.table, ops.minimum(places, self.max_length - 1), axis=0
+            )
             rows = ops.where(places[..., None] < self.max_length, rows, math.nan)
         return x + ops.cast(rows, x.dtype)
 

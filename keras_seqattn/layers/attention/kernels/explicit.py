@@ -40,7 +40,7 @@ def softmax(
         scores = scores + ops.where(mask, 0.0, MASKED_SCORE)
     # Keras warns of a softmax over one key, which is what a first position may see.
     one_key = scores.shape[-1] == 1
-    scores = ops.ones_like(scores) if one_key else ops.softmax(scores)
+    scores = scores * 0 + 1 if one_key else ops.softmax(scores)  # NaN is to show
     return ops.cast(scores, dtype)
 
 

@@ -43,8 +43,10 @@ def fused_attention(
     pairs = None if is_causal else masks.pair_mask(*shapes, **options)
     mask = _open_empty_rows(pairs)
     dtype = keras.backend.standardize_dtype(query.dtype)
-    if bias is not None and dtype == "float16":
-        bias, mask = _float16_bias(mask, ops.cast(bias, "float32")), None
+    if dtype == "float16" and (bias is not None or mask is not None):
+        # A mask alone too, which torch hides by a number that scores can reach.
+        bias = ops.zeros((1, 1, 1, 1)) if bias is None else ops.cast(bias, "float32")
+        bias, mask = _float16_bias(mask, bias), None
     elif bias is not None:
         bias = ops.cast(bias, dtype)
         if mask is not None:  # torch's kernel takes one of the two.
@@ -88,7 +90,10 @@ def _float16_bias(mask, bias):
     allowed = bias
     if mask is not None:
         allowed = ops.where(mask, bias, explicit.MASKED_SCORE)
-    row_max = ops.stop_gradient(ops.max(allowed, axis=-1, keepdims=True))
+    # Of no keys there is no largest: hence `initial`.
+    initial = explicit.MASKED_SCORE
+    row_max = ops.max(allowed, axis=-1, keepdims=True, initial=initial)
+    row_max = ops.stop_gradient(row_max)
     bias = ops.clip(allowed - row_max, LOWEST_FLOAT16, 0.0)
     if mask is not None:
         bias = ops.where(mask, bias, -float("inf"))

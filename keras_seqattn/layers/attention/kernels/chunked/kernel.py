@@ -160,7 +160,7 @@ def _forward(pairs, scores, q, v):
         # them.
         start = zero_row + MASKED_SCORE, zero_row, zero_acc
         row_max, row_sum, acc = ops.fori_loop(*pairs.kv_range(i), add_kv_block, start)
-        sees_any = row_max > MASKED_SCORE
+        sees_any = ops.logical_not(row_max <= MASKED_SCORE)  # NaN is to show
         row_sum = ops.where(sees_any, row_sum, 1.0)
         logsumexp = ops.where(sees_any, row_max + ops.log(row_sum), EMPTY_ROW)
         return ops.where(sees_any, acc / row_sum, 0.0), logsumexp
