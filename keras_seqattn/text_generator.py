@@ -201,13 +201,16 @@ class TextGenerator(TextModel):
         lines = checked_lines("lines", lines)
         texts = [
             [*ids[1:], self.model.end_id]
-            for ids in self._tokenize_with_start("lines", lines)
+            for ids in self._tokenize_with_start("lines", lines, generated=0)
         ]
         return score_lists(self.model, texts)
 
-    def _tokenize_with_start(self, name, lines):
-        """Tokenizes lines as they are trained with, the start before each."""
-        limit = source_limit(self.model) - 1
+    def _tokenize_with_start(self, name, lines, generated=1):
+        """Tokenizes lines as they are trained with, the start before each.
+
+        The model is to have room for so many more tokens.
+        """
+        limit = source_limit(self.model) - generated
         lists = [[self.model.start_id, *ids] for ids in self.tokenizer.tokenize(lines)]
         for number, ids in enumerate(lists):
             where = name if name == "prompt" else f"{name}[{number}]"

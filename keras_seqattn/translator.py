@@ -583,7 +583,8 @@ class Translator(TextModel):
         and its tokenizers' vocabularies, without the search. Options: `quantization`
         (None): "float32", "int8", "int8_float32", "int16" or "float16"; `max_length`,
         number of positions where they are added to the embedding, by default the
-        model's own limit, and 1024 where it sets none.
+        model's own limit; where it sets none, those of the longest translation, twice
+        the tokens of the longest source and 10.
 
         "onnx", on the TensorFlow backend: the model alone, from token ids to logits.
         Option: `opset_version`, by default the converter's own.

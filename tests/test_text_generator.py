@@ -75,6 +75,16 @@ def test_scores_are_of_the_whole_line(generator):
     assert generator.score([]).shape == (0,)
 
 
+def test_a_line_that_fills_the_model_is_scored(generator):
+    """With the start it has as many tokens as there are positions; nothing follows."""
+    longest = generator.model.max_length - 1
+    assert generator.score(["x" * longest])[0] < 0.0
+    with pytest.raises(ValueError, match=f"must have at most {longest} tokens. Rec"):
+        generator.score(["x" * (longest + 1)])
+    with pytest.raises(ValueError, match=f"must have at most {longest - 1} tokens."):
+        generator(["x" * longest])
+
+
 @each_variant(
     "search",
     {"greedy": None, "sample": ks.decoding.Sample(top_p=0.9, seed=3)},
@@ -178,7 +188,7 @@ def test_a_prompt_that_is_too_long_is_an_error(generator):
     with pytest.raises(ValueError, match="`prompt` must have.*of 31 tokens"):
         generator.stream("x" * 31)
     unlimited = ks.TextGenerator(make_model(), ks.text.ByteTokenizer())
-    with pytest.raises(ValueError, match=r"`lines\[0\]` must have at most 1022 tokens"):
+    with pytest.raises(ValueError, match=r"`lines\[0\]` must have at most 1023 tokens"):
         unlimited.score(["x" * 200_000])
 
 

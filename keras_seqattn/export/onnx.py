@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from keras_seqattn import arguments
+from keras_seqattn.backend.parts import layers_of
 from keras_seqattn.export.artifact import needed_package
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ AXES = {
     "logits": ("batch", "target_length"),
 }
 TOKENS = ("start_id", "end_id", "pad_id")
+# What a message of Protocol Buffers, which the file is, can hold.
+MOST_BYTES = 2**31 - 1
 
 
 def prepare(
@@ -48,10 +51,18 @@ def prepare(
             "the model on TensorFlow alone. Save the translator, and load and export "
             f"it under KERAS_BACKEND=tensorflow. Received: backend {backend!r}."
         )
-    if model.dtype_policy.name != "float32":
+    # A quantized layer has a policy that its model has not.
+    policies = {layer.dtype_policy.name for layer in layers_of(model)} - {"float32"}
+    if policies:
         raise ValueError(
-            '`model` must have the dtype policy "float32" for ONNX. '
-            f"Received: dtype policy {model.dtype_policy.name!r}."
+            '`model` must have the dtype policy "float32" for ONNX, in all its layers. '
+            f"Received: dtype policy {min(policies)!r}."
+        )
+    size = 4 * model.count_params()
+    if size > MOST_BYTES:
+        raise ValueError(
+            "`model` must have at most 2 GB of weights for ONNX, as the converter "
+            f"writes one file. Received: weights of {size / 1e9:.1f} GB."
         )
     for package in ("onnx", "tf2onnx"):
         needed_package(package, "onnx")

@@ -59,3 +59,20 @@ def test_mixed_precision_is_refused(tmp_path):
     translator = make_translator(dtype="mixed_bfloat16")
     with pytest.raises(ValueError, match="Received: dtype policy 'mixed_bfloat16'"):
         export_translator(translator, tmp_path / "model.onnx", "onnx")
+
+
+@tensorflow_only
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_a_quantized_model_is_refused(tmp_path):
+    translator = make_translator()
+    translator.model.quantize("int8", filters="output")
+    with pytest.raises(ValueError, match="Received: dtype policy 'int8_from_float32'"):
+        export_translator(translator, tmp_path / "model.onnx", "onnx")
+
+
+@tensorflow_only
+def test_what_no_file_could_hold_is_refused(tmp_path, monkeypatch):
+    translator = make_translator()
+    monkeypatch.setattr(type(translator.model), "count_params", lambda self: 6 * 10**8)
+    with pytest.raises(ValueError, match="at most 2 GB.*Received: weights of 2.4 GB"):
+        export_translator(translator, tmp_path / "model.onnx", "onnx")
