@@ -9,6 +9,7 @@ import shutil
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / ".pytest_cache" / "jax"
+BACKENDS = {"tensorflow", "jax", "torch"}
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # A run has a process for each core: threads of one only wait for those of the other.
@@ -41,8 +42,9 @@ def pytest_collection_modifyitems(items):
 
     for item in items:
         for marker in item.iter_markers():
-            if marker.name in ("backends", "slow_on") and marker.kwargs:
-                raise pytest.UsageError(f"{item.nodeid}: {marker} takes names alone")
+            if marker.name in ("backends", "slow_on"):
+                if marker.kwargs or not set(marker.args) <= BACKENDS:
+                    raise pytest.UsageError(f"{item.nodeid}: {marker} names backends")
             if marker.name == "slow_on" and keras.backend.backend() in marker.args:
                 item.add_marker("slow")
 

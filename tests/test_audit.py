@@ -438,6 +438,12 @@ def test_differences_are_relative_to_the_larger_or_the_typical_number():
         (embedded, IDS[:, :1], {}, r"`inputs` must hold at least 2.*'ids'.*\(2, 1\)"),
         (embedded, IDS, {"num_draws": 0}, "`num_draws` must be.*num_draws=0"),
         (translator, PAIR, {"which": "x"}, "`which` must name an input.*which='x'"),
+        (
+            translator,
+            {"source_ids": PAIR["source_ids"]},
+            {},
+            "`inputs` must hold an array for each input of the model, ",
+        ),
         (lambda: embedded(keras.layers.Flatten()), IDS, {}, r"`model` must have.*40"),
         (
             lambda: embedded(Apply(ops.zeros_like)),

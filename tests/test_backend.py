@@ -71,10 +71,9 @@ def test_threads_share_a_program():
     assert len(calls) == (4 if keras.backend.backend() == "torch" else 1)
 
 
-def test_programs_run_at_once_where_a_processor_computes_them():
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    wanted = 1 if keras.backend.backend() == "torch" else cores or os.cpu_count()
-    assert num_threads() == wanted
+def test_programs_run_at_once_where_a_processor_computes_them(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 5}, raising=False)
+    assert num_threads() == (1 if keras.backend.backend() == "torch" else 3)
 
 
 def test_variables_that_change_are_seen():
@@ -132,7 +131,8 @@ def test_a_forked_child_says_that_it_would_hang(computes_before, code):
 
 def test_a_mistake_inside_shows_itself():
     function = CompiledFunction(lambda x: ops.reshape(x, (3, 3)))
-    with pytest.raises(Exception, match="reshape|shape"):
+    assert function(np.zeros(9, "float32")).shape == (3, 3)
+    with pytest.raises(Exception, match=r"[\[(]3, ?3[\])]"):
         function(np.zeros(4, "float32"))
 
 

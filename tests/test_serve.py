@@ -303,13 +303,27 @@ def crowd():
         yield pool
 
 
-def test_requests_that_wait_are_one_batch(example, stub, crowd):
+@pytest.fixture
+def workers(example, monkeypatch):
+    """A list, to which each worker that an application makes is added."""
+    made = []
+
+    class Known(example.Worker):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr(example, "Worker", Known)
+    return made
+
+
+def test_requests_that_wait_are_one_batch(example, stub, crowd, workers):
     with served(example, stub) as address:
         stub.free.clear()
         first = crowd.submit(ask, address, "first")
         wait_for(lambda: stub.batches)
         others = [crowd.submit(ask, address, f"{n}") for n in range(18)]
-        time.sleep(0.5)
+        wait_for(lambda: len(workers[0]._waiting) == 18)
         stub.free.set()
         assert {one.result()[0] for one in [first, *others]} == {200}
     batches = [set(lines) for lines in stub.batches]
@@ -339,10 +353,10 @@ def test_nobody_waits_longer_than_the_limit(example, stub):
         status, retry_after, seconds = ask(address)
         assert (status, retry_after) == (503, "2") and seconds < 5
         stub.free.set()
-        assert ask(address)[0] == 200
+        wait_for(lambda: ask(address)[0] == 200)
 
 
-def test_the_work_of_clients_that_are_gone_is_dropped(example, stub, crowd):
+def test_the_work_of_clients_that_are_gone_is_dropped(example, stub, crowd, workers):
     body = json.dumps({"text": "gone", "beam": 1})
     request = f"POST /translate HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}"
     with served(example, stub) as address:
@@ -354,7 +368,9 @@ def test_the_work_of_clients_that_are_gone_is_dropped(example, stub, crowd):
             with socket.create_connection((host, int(port))) as client:
                 client.sendall(request.encode())
         last = crowd.submit(ask, address, "next")
-        time.sleep(0.5)
+        (worker,) = workers
+        there = [("next",)]
+        wait_for(lambda: [j.given for j in worker._waiting if not j.gone()] == there)
         stub.free.set()
         assert running.result()[0] == last.result()[0] == 200
     assert stub.batches == [["first"], ["next"]]

@@ -258,9 +258,9 @@ def test_hypotheses_of_different_texts(translators):
     """Twice as many are found, and the best of each text are kept."""
     translator = translators["pieces"]
     found = translator.translate(LINES, num_hypotheses=3, distinct=True)
-    for pairs, every in zip(
-        found, translator.translate(LINES, num_hypotheses=6), strict=True
-    ):
+    six = translator.translate(LINES, num_hypotheses=6)
+    assert any(len({text for text, _ in pairs}) < len(pairs) for pairs in six)
+    for pairs, every in zip(found, six, strict=True):
         best = {}
         for text, score in every:
             best.setdefault(text, score)

@@ -624,11 +624,17 @@ def test_what_a_model_lacks_is_named(translator, name):
 
 
 def test_a_translation_has_the_score_that_was_returned(translator):
-    [[(text, score)]] = translator.translate(["dogs"])
-    if len(text.encode()) < 20:  # the end was found, not the limit
-        np.testing.assert_allclose(
-            translator.score(["dogs"], [text]), [score], rtol=1e-3
-        )
+    end_id = translator.model.end_id
+    # Letters alone, and the end before the limit.
+    banned = [i for i in range(translator.model.target_vocabulary_size) if i >= 132]
+    search = ks.decoding.Greedy(
+        biased_ids={end_id: 9.0},
+        min_length=4,
+        banned_ids=(*{0, 1, 2, 3, *banned} - {end_id},),
+    )
+    [[(text, score)]] = translator.translate(["dogs"], search=search)
+    assert 3 <= len(text) < 19
+    np.testing.assert_allclose(translator.score(["dogs"], [text]), [score], rtol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,10 @@ def test_scores_are_printed(translator, capsys):
         ({"metric": "ter"}, "`metric` must be one of ('bleu', 'chrf') or a function."),
         ({"search": ks.decoding.Greedy()}, "`search` must be a `BeamSearch` or None."),
         (
+            {"search": ks.decoding.BeamSearch(4, num_groups=2)},
+            "`search` must have one group of beams to be tuned. Received: search.num_",
+        ),
+        (
             {"metric": lambda x, y: math.nan, "widths": (1,)},
             "`metric(translations, references)` must be a finite number. Received: ",
         ),

@@ -8,6 +8,8 @@ import json
 import subprocess
 import sys
 
+KNOWN = "keras_seqattn.translator.Translator.translate"
+
 
 def report():
     """Returns what pyright found of every symbol that a user can import."""
@@ -28,6 +30,9 @@ def unknown(symbols):
 
 
 if __name__ == "__main__":
-    lines = list(unknown(report()))
+    found = report()
+    if not any(symbol["name"] == KNOWN for symbol in found):
+        sys.exit(f"pyright has found no {KNOWN}: is the package installed?")
+    lines = list(unknown(found))
     print(*lines, f"{len(lines)} functions have types that are not known.", sep="\n")
     sys.exit(bool(lines))

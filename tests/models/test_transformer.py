@@ -356,7 +356,8 @@ def test_stochastic_depth_rises_to_the_last_block():
     assert by_name["decoder_0"].activation_dropout == 0.1
     shared = small(encoder_layers=2, stochastic_depth=0.2, share_layers=True)
     assert shared.get_layer("encoder_0").stochastic_depth == 0.2
-    one, other = (numpy(model(inputs(), training=True)) for _ in range(2))
+    deep = small(encoder_layers=4, stochastic_depth=0.5, dropout=0.0)
+    one, other = (numpy(deep(inputs(), training=True)) for _ in range(2))
     assert not np.allclose(one, other)
 
 

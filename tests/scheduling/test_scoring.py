@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqattn.scheduling.scoring import score_lists
+from keras_seqattn.scheduling.scoring import score_lists, scored
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -61,3 +61,10 @@ def test_fewer_are_scored_at_once_of_a_large_vocabulary(vocabulary_size, length,
     model = Uniform(vocabulary_size)
     score_lists(model, lists([length] * 64))
     assert {shape[0] for shape in model.shapes} == {size}
+
+
+def test_each_source_has_a_target():
+    with pytest.raises(
+        ValueError, match="`target_ids` must have 2 rows, as many as `s"
+    ):
+        scored(Uniform(), [[4, 2], [5, 2]], [[4, 2]])
