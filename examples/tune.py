@@ -1,4 +1,4 @@
-"""Finds the heads and the depth of a translation model, and keeps the best one.
+"""Searches the heads and the depth of a translation model, and keeps the best one.
 
     python examples/tune.py                                     # 10 minutes on 2 cores
     python examples/tune.py --corpus multi30k --minutes 90      # photo captions
@@ -7,7 +7,8 @@
     python examples/tune.py --train train.en train.de --val val.en val.de
 
 Stop it whenever you like, or let the power fail: the same command goes on, and with
-more `--minutes` it searches on. It needs
+more `--minutes` it searches on. In few minutes it trains the recipe of `--preset` alone,
+and others only where there is time to compare them. It needs
 `pip install ".[tensorflow,text,score,corpora,plot,tuning]"`.
 """
 

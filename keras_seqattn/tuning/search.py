@@ -56,8 +56,8 @@ def tune_translation(
     the speed of the machine decides with it.
 
     With `max_seconds` "halving" lets its leader go on, once it overfits, with more
-    dropout, label smoothing and weight decay; of lists of strings also in both
-    directions for a while, and with two copies of each pair and R-Drop's loss.
+    dropout and label smoothing; of lists of strings also in both directions for a
+    while, and with two copies of each pair and R-Drop's loss.
 
     Draws with more than `max_parameters` weights are not built and count as nothing.
     A trial that turns NaN, runs out of memory or is too slow is noted with its reason,
