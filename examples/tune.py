@@ -7,7 +7,7 @@
     python examples/tune.py --train train.en train.de --val val.en val.de
 
 Stop it whenever you like, or let the power fail: the same command goes on, and with
-more `--minutes` it searches on. In few minutes it trains the recipe of `--preset` alone,
+more `--minutes` it searches on. In few minutes it trains what `--preset` names alone,
 and others only where there is time to compare them. It needs
 `pip install ".[tensorflow,text,score,corpora,plot,tuning]"`.
 """

@@ -47,7 +47,7 @@ PARTS = {
         "translator_file",
     },
     "text_generator": {"decoding", "scheduling", "text_model", "translator_file"},
-    "export": {"decoding", "layers", "models", "scheduling", "text"},
+    "export": {"backend", "decoding", "layers", "models", "scheduling", "text"},
     "convert": {"decoding", "layers", "models", "translator"},
     "recipes": {"models", "training"},
     "plotting": set(),

@@ -261,7 +261,7 @@ def test_one_model_translates_for_all_trials_of_a_shape(tmp_path):
     space |= {"normalize_first": True}
     study = program.study(
         *(tmp_path, space | {"learning_rate": 0.02}),
-        **{"objective": "val_chrf", "max_trials": 4, "epochs": 3},
+        **{"objective": "val_chrf", "max_trials": 3, "epochs": 2},
     )
     task, known = study._task, records.load_records(tmp_path)
     shapes = {record.configuration.model.num_heads for record in known}
