@@ -95,7 +95,7 @@ def tune_shortly(training, validation, max_seconds, **options):
 _tune_translation = tuning.tune_translation
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_a_model_composed_by_hand_decodes_on_every_backend():
     """A how-to's example: its beams have the scores of a teacher-forced pass."""
     run("docs/how_to/decode_own_model.md")

@@ -296,12 +296,12 @@ class TranslationTask(Task):
     def _translating(self, configuration):
         """Returns the model that translates for the trials of a configuration's shape.
 
-        What a trial drops while it trains is no part of that. To compile a model's
-        translations takes as long as an epoch of a small corpus.
+        Dropout is no part of it. Compiling the search of a model takes as long as two
+        epochs of a small corpus.
         """
         options = configuration.model.options()
-        kept = {name: 0.0 for name in DROPPING if name in options}
-        model = dataclasses.replace(configuration.model, **kept)
+        dropping = dict.fromkeys(set(DROPPING) & set(options), 0.0)
+        model = dataclasses.replace(configuration.model, **dropping)
         configuration = dataclasses.replace(configuration, model=model)
         shape = repr((configuration.architecture, model, configuration.dtype))
         made = self._made.pop(shape, None) or configuration.make_model()

@@ -276,6 +276,7 @@ def translator():
     return ks.Translator(decoding.Ensemble(own), ks.text.ByteTokenizer())
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_a_translator_of_an_ensemble(translator):
     assert translator.max_source_length == 24
     found = translator.translate(LINES, decoding.BeamSearch(2), num_hypotheses=2)
@@ -291,6 +292,7 @@ def test_a_translator_of_an_ensemble(translator):
     np.testing.assert_allclose(score, log_prob / length, rtol=1e-3)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_a_saved_ensemble_translates_the_same(translator, tmp_path):
     translator.save(tmp_path / "both.keras")
     loaded = ks.Translator.load(tmp_path / "both.keras")

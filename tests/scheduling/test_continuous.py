@@ -161,7 +161,7 @@ def test_sentences_compete_by_score_at_limits_of_their_own(rng, monkeypatch):
     assert cut.any() and not cut.all()
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_a_state_grows_with_what_is_shared(rng):
     """As it is of one sentence too, and in a static batch."""
 
