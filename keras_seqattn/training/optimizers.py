@@ -236,7 +236,9 @@ class Muon(Averaging):
         self.epsilon = arguments.number("epsilon", epsilon, above=0)
         self.ns_steps = arguments.positive_integer("ns_steps", ns_steps)
         self.ema_warmup = arguments.boolean("ema_warmup", ema_warmup)
-        self._slots = {}  # momentum and velocity, None of a matrix, by a weight's id
+        # By a weight's id: momentum, velocity (None of a matrix), and the size of what
+        # is stepped together.
+        self._slots = {}
         self._sizes, self._waiting = [], _Waiting()
 
     def build(self, variables: list[keras.Variable]) -> None:
@@ -249,8 +251,9 @@ class Muon(Averaging):
             momentum, velocity = make(variable, name="momentum"), None
             if not is_matrix(variable, self.exclude_layers):
                 velocity = make(variable, name="velocity")
-            self._slots |= dict.fromkeys(_ids(variable), (momentum, velocity))
-        self._sizes = [*map(self._size_together, variables)]
+            size = self._size_together(variable)
+            self._sizes.append(size)
+            self._slots |= dict.fromkeys(_ids(variable), (momentum, velocity, size))
 
     def apply(
         self,
@@ -271,6 +274,8 @@ class Muon(Averaging):
 
         Those are the replicas of TensorFlow, too.
         """
+        if id(variable) in self._slots:
+            return self._slots[id(variable)][2]
         is_one = is_matrix(variable, self.exclude_layers) and not _replicas(variable)
         return _size(variable) if is_one else None
 
@@ -281,7 +286,7 @@ class Muon(Averaging):
 
         A matrix waits until `apply` has come to the others of its size.
         """
-        momentum, velocity = self._slots[id(variable)]
+        momentum, velocity, size = self._slots[id(variable)]
         gradient = ops.cast(gradient, variable.dtype)
         rate = ops.cast(learning_rate, variable.dtype)
         if velocity is not None:
@@ -290,7 +295,9 @@ class Muon(Averaging):
             return
         self.assign(momentum, self.momentum * momentum + gradient)
         moment = self.momentum * momentum + gradient
-        together = self._waiting.add(_size(variable), (variable, moment))
+        together = [(variable, moment)]
+        if size is not None:
+            together = self._waiting.add(size, together[0])
         if together:
             variables, moments = zip(*together, strict=True)
             steps = self._orthogonal(moments)
