@@ -15,8 +15,9 @@ from keras_seqattn.translator import Translator
 
 # The names of the SentencePiece models of families with one for both sides.
 SHARED_MODELS = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
-# What fairseq's vocabularies begin with, before the pieces of the SentencePiece model.
+TOKENIZER = "tokenizer_config.json"
 UNKNOWN = "<unk>"
+# What fairseq's vocabularies begin with, before the pieces of the SentencePiece model.
 FAIRSEQ = ["<s>", "<pad>", "</s>", UNKNOWN]
 
 
@@ -83,8 +84,7 @@ def _search(folder):
     """Returns the search that the folder asks for, or None."""
     found = {}
     for name in ("config.json", "generation_config.json"):
-        if (folder / name).is_file():
-            found |= read_json(folder / name)
+        found |= _read_if_there(folder / name)
     width = found.get("num_beams") or 1
     if width <= 1:
         return None
@@ -116,7 +116,7 @@ def _m2m(folder, model, source, target):
     """Returns the tokenizers of M2M-100, with a vocabulary in JSON, or of NLLB."""
     if not (folder / "vocab.json").is_file():
         return _fairseq(folder, model, source, target)
-    about = _about_tokenizer(folder)
+    about = _read_if_there(folder / TOKENIZER)
     codes, name = about.get("language_codes", "m2m100"), about.get("tokenizer_class")
     if codes != "m2m100" or name not in (None, "M2M100Tokenizer"):
         refuse(
@@ -134,7 +134,7 @@ def _fairseq(folder, model, source, target):
     """Returns the tokenizers of NLLB or mBART-50: ids of pieces, then of languages."""
     if read_json(folder / "config.json").get("model_type") == "mbart":
         _check_mbart(folder)
-    if _about_tokenizer(folder).get("legacy_behaviour"):
+    if _read_if_there(folder / TOKENIZER).get("legacy_behaviour"):
         refuse(
             "have the source's language before the text, not behind its end, where a "
             "`Translator` puts nothing",
@@ -158,14 +158,13 @@ def _fairseq(folder, model, source, target):
     return _tagged(spm, pieces, model, tags, source, target)
 
 
-def _about_tokenizer(folder):
-    """Returns the configuration of a folder's tokenizer, empty where there is none."""
-    path = folder / "tokenizer_config.json"
+def _read_if_there(path):
+    """Returns what a JSON file holds, an empty dict where there is none."""
     return read_json(path) if path.is_file() else {}
 
 
 def _check_mbart(folder):
-    name = _about_tokenizer(folder).get("tokenizer_class") or ""
+    name = _read_if_there(folder / TOKENIZER).get("tokenizer_class") or ""
     if not name.startswith("MBart50"):
         refuse(
             "have the tokenizer of mBART-50, with the language before the text; that "
@@ -253,10 +252,8 @@ def _in_order(path: pathlib.Path, size: int | None = None) -> list[str]:
 
 def _languages(folder):
     """Returns the tokens that a tokenizer of transformers has been given, in order."""
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if not (folder / name).is_file():
-            continue
-        found = read_json(folder / name)
+    for name in ("special_tokens_map.json", TOKENIZER):
+        found = _read_if_there(folder / name)
         for key in ("additional_special_tokens", "extra_special_tokens"):
             if found.get(key):
                 return [x if isinstance(x, str) else x["content"] for x in found[key]]
@@ -268,13 +265,9 @@ def _added_ids(folder):
 
     Those that were added later stand behind others, such as "<mask>".
     """
-    found = {}
-    listed = _about_tokenizer(folder).get("added_tokens_decoder") or {}
-    found |= {token["content"]: int(number) for number, token in listed.items()}
-    path = folder / "added_tokens.json"
-    if path.is_file():
-        found |= read_json(path)
-    return found
+    listed = _read_if_there(folder / TOKENIZER).get("added_tokens_decoder") or {}
+    found = {token["content"]: int(number) for number, token in listed.items()}
+    return found | _read_if_there(folder / "added_tokens.json")
 
 
 def _shared_model(folder):
