@@ -123,8 +123,8 @@ def test_embeddings_share_positions_that_are_a_layer(target, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded.predict(inputs, verbose=0), expected, atol=1e-6)
+    shape = 16, model.config.model_dim
     for each in (model, loaded):
-        shape = 16, model.config.model_dim
         tables = [w for w in each.weights if tuple(w.shape) == shape]
         assert len(tables) == 1
 
