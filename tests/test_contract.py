@@ -1,5 +1,6 @@
 """What holds for every public object; a new name without a case fails here."""
 
+import dataclasses
 import functools
 import inspect
 import re
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 import keras_seqattn
-from tests import roundtrip
+import keras_seqattn.convert
+from tests import public_calls, roundtrip
 from tests.cases import CASES, RESULTS
 from tests.layers.weights import randomize
 from tests.pairs import each_variant, named
@@ -146,6 +148,20 @@ def test_precision_is_the_policy_s(name):
 # Documentation.
 
 
+# Of a cell Keras's own `RNN` is made.
+ALONE = [x for x in LAYERS if x.startswith("layers.") and "RecurrentCell" not in x]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", ALONE)
+def test_what_is_not_trainable_has_nothing_that_is(name):
+    make, inputs = EXAMPLES[name]
+    config = make().get_config()
+    layer = working(type(make()).from_config({**config, "trainable": False}), inputs)
+    roundtrip.use(layer, inputs)
+    assert not any(weight.trainable for weight in layer.weights)
+
+
 def section(doc, title):
     """The lines of a section of a docstring, "" where it has none."""
     found = re.search(rf"^{title}:\n((?:[ ]+.*\n?|\n)*)", inspect.cleandoc(doc), re.M)
@@ -160,20 +176,34 @@ def parameters(function):
 
 
 def undocumented(names, text):
-    return [name for name in names if not re.search(rf"^ +\*?{name}:", text, re.M)]
+    found = re.findall(r"^ +\*{0,2}(\w+):", text, re.M)
+    return [name for name in names if name not in found]
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+# What the pages show, since it takes a trained model or minutes, or draws a picture.
+SHOWN = {"Translator", "TextGenerator"}
+SHOWN |= {"tuning.Study", "tuning.tune", "tuning.tune_translation"}
+SHOWN |= {f"plotting.{name}" for name in ("attention_map", "learning_curves", "study")}
+DOCUMENTED = public_calls.named() | {
+    f"convert.{name}": getattr(keras_seqattn.convert, name)
+    for name in keras_seqattn.convert.__all__
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
 def test_docstring_says_it_all(name):
-    value = PUBLIC[name]
+    value = DOCUMENTED[name]
     doc = value.__doc__
     assert doc and doc.splitlines()[0].endswith("."), "no sentence to begin with"
-    assert ">>>" in section(doc, "Example"), "no example"
+    assert name in SHOWN or ">>>" in section(doc, "Example"), "no example"
     if not inspect.isclass(value):
         assert not undocumented(parameters(value), section(doc, "Args"))
         assert section(doc, "Returns")
     elif hasattr(value, "_fields"):
         assert not undocumented(value._fields, section(doc, "Attributes"))
+    elif dataclasses.is_dataclass(value) and not section(doc, "Args"):
+        fields = [field.name for field in dataclasses.fields(value)]
+        assert not undocumented(fields, section(doc, "Attributes"))
     else:
         assert not undocumented(parameters(value.__init__), section(doc, "Args"))
     if name.startswith(("layers.", "models.")) and name in set(CASES):

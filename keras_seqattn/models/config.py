@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from keras_seqattn import arguments
+from keras_seqattn.layers.embedding.rotary import RotaryPositions
 from keras_seqattn.layers.transformer.block import checked_attention
 from keras_seqattn.layers.transformer.residual import EPSILON
 
@@ -143,6 +144,20 @@ class TransformerConfig(BlockConfig):
     embedding_norm: bool = option(arguments.boolean, False)
     logits_bias: bool = option(arguments.boolean, False)
     base_dim: int | None = option(optional_size, None)
+
+    def __post_init__(self) -> None:
+        """Checks the options, and that the scores of all distances are the same."""
+        super().__post_init__()
+        for name in ("attention", "decoder_attention"):
+            options = self.block_options(getattr(self, name, None))["attention"] or {}
+            positions = options.get("positions")
+            is_rotary = isinstance(positions, RotaryPositions) or positions == "rotary"
+            if is_rotary and options.get("score") == "additive":
+                raise ValueError(
+                    "`positions` must not be rotary with the additive score, which "
+                    "they make depend on more than the distance of two tokens. "
+                    f"Received: positions={positions!r}, {name}={options!r}."
+                )
 
     @property
     def _is_inside_attention(self) -> bool:

@@ -157,7 +157,7 @@ def _read(token_ids: Any, config: EncoderConfig, dtype: Any) -> Any:
     if config.num_classes is not None:
         x = x[:, 0] if config.pooling == "first" else _mean(x, mask)
         x = keras.layers.Dropout(config.dropout, dtype=dtype)(x)
-        x = stacks.scaled(x, config.width_factor)
+        x = stacks.scaling(config.width_factor, dtype)(x)
         return keras.layers.Dense(config.num_classes, name="classes", dtype=dtype)(x)
     return stacks.Logits(embedding, config, dtype)(x)
 

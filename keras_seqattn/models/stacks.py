@@ -3,11 +3,10 @@
 Shapes: D model_dim, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import keras
-from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Filters, Tensor
@@ -186,7 +185,7 @@ class Logits:
     def __init__(
         self, embedding: PositionalEmbedding, config: Config, dtype: Any
     ) -> None:
-        self._scale = getattr(config, "width_factor", 1.0)
+        self._scale = scaling(getattr(config, "width_factor", 1.0), dtype)
         self._embedding = embedding if config.tie_embeddings else None
         if self._embedding is None:
             self._output = TokenLogits(
@@ -198,7 +197,7 @@ class Logits:
 
     def __call__(self, x: Tensor, shared: dict[str, Tensor] | None = None) -> Tensor:
         """Computes the logits of `x`."""
-        x = scaled(x, self._scale)
+        x = self._scale(x)
         if self._embedding is None:
             return self._output(x)
         return self._embedding.logits(x, **(shared or {}))
@@ -211,9 +210,11 @@ class Logits:
         return {} if kernel is None else {"kernel": kernel}
 
 
-def scaled(x: Tensor, factor: float) -> Tensor:
-    """Returns a float tensor times a number, the tensor itself if that is 1."""
-    return x if factor == 1.0 else x * ops.cast(factor, x.dtype)
+def scaling(factor: float, dtype: Any) -> Callable[[Tensor], Tensor]:
+    """Returns what multiplies a float tensor by a number, and keeps its mask."""
+    if factor == 1.0:
+        return lambda x: x
+    return keras.layers.Rescaling(factor, dtype=dtype)
 
 
 def make_stack(

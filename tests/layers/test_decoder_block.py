@@ -116,6 +116,15 @@ def test_prefill_equals_steps(rng, options):
             np.testing.assert_allclose(output[:, w], expected[:, index], atol=1e-5)
 
 
+@pytest.mark.backends("torch")
+def test_a_cache_has_no_past(rng):
+    x, past = draw(rng, T), draw(rng, 2)
+    block = built(rng, layers.DecoderBlock, x[0].shape)
+    cache = block.initial_cache(B, 1, T)
+    with pytest.raises(ValueError, match=r"`past` must be None.*shape \(2, 2, 8\)"):
+        block.prefill(x[0], cache, past=past[0])
+
+
 def test_a_masked_column_of_the_cache_is_unseen(rng):
     """As padding before a short prompt is."""
     (x,) = draw(rng, T)

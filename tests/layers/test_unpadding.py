@@ -141,6 +141,7 @@ def encoded(x, mask, unpad=True, **options):
     return ops.where(reverse[..., None], y, 0.0)
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize("options", every_pair(**OPTIONS))
 def test_stacks_return_the_same_and_have_the_same_gradient(options):
     mask = mask_of("some")
@@ -194,6 +195,7 @@ def rng_ids():
     return np.random.default_rng(5).integers(3, 11, (B, L))
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize(
     "jit_compile",
     [
@@ -298,3 +300,14 @@ def test_what_a_block_adds_to_a_call_is_not_left_out(block):
     np.testing.assert_array_equal(output, expected)
     if block.activity_regularizer is not None:
         assert len(stack.losses) == 1
+
+
+def test_blocks_may_have_another_precision_than_their_stack():
+    block = layers.EncoderBlock(2, 16, dropout=0.0, dtype="mixed_bfloat16")
+    stack = layers.TransformerStack([block])
+    x, mask = ops.convert_to_tensor(X), ops.convert_to_tensor(mask_of("some"))
+    # Without the rows of padding, and with them.
+    outputs = [stack(x, mask=mask, training=training) for training in (True, False)]
+    trained, called = (ops.convert_to_numpy(ops.cast(y, "float32")) for y in outputs)
+    real = mask_of("some")
+    np.testing.assert_allclose(trained[real], called[real], atol=0.05)

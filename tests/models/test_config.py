@@ -6,7 +6,7 @@ import inspect
 import numpy as np
 import pytest
 
-from keras_seqattn import models
+from keras_seqattn import layers, models
 from keras_seqattn.models.config import TransformerConfig
 from keras_seqattn.models.decoder import LanguageConfig
 from keras_seqattn.models.encoder import EncoderConfig
@@ -63,3 +63,22 @@ def test_ids_are_within_the_smaller_vocabulary():
     sizes = {"source_vocabulary_size": 9, "target_vocabulary_size": 5}
     with pytest.raises(ValueError, match=r"`end_id` must .* Received: end_id=5"):
         TranslationConfig(**sizes, end_id=5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions": "rotary", "attention": {"score": "additive"}},
+        {"attention": {"score": "additive", "positions": "rotary"}},
+        {
+            "decoder_attention": {
+                "score": "additive",
+                "positions": layers.RotaryPositions(),
+            }
+        },
+    ],
+)
+def test_additive_scores_of_rotated_vectors_are_refused(options):
+    """They depend on the positions, of which a search has others than a full pass."""
+    with pytest.raises(ValueError, match="`positions` must not be rotary.*additive"):
+        models.TranslationTransformer(20, model_dim=8, num_heads=2, **options)

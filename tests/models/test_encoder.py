@@ -105,6 +105,8 @@ def test_a_text_of_padding_alone_is_finite(rng):
 @pytest.mark.slow_on("jax")
 def test_the_mask_goes_with_tokens_and_not_with_classes():
     np.testing.assert_array_equal(numpy(small()(IDS)._keras_mask), REAL)
+    scaled = small(base_dim=2 * D)(IDS)
+    np.testing.assert_array_equal(numpy(scaled._keras_mask), REAL)
     assert getattr(small(num_classes=C)(IDS), "_keras_mask", None) is None
 
 

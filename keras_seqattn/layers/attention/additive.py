@@ -27,6 +27,7 @@ from keras_seqattn.layers.attention.functional import (
 from keras_seqattn.layers.attention.kernels import explicit
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks, map_blocks
 from keras_seqattn.layers.attention.scaled_dot import AttentionLayer
+from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.lora import Dense
 from keras_seqattn.layers.weights.quantization import dtype_config
 
@@ -341,6 +342,7 @@ class AdditiveAttention(AttentionLayer):
         self.query_dense = self._dense("query", query_shape, self.use_bias)
         self.key_dense = self._dense("key", key_shape, use_bias=False)
         self.vector = self.add_weight((self.units,), name="vector")
+        keep_frozen(self)
 
     def _dense(self, name, input_shape, use_bias):
         dense = Dense(self.units, use_bias=use_bias, name=name, dtype=self.dtype_policy)

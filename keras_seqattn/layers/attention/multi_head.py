@@ -43,6 +43,7 @@ from keras_seqattn.layers.attention.projections import Projection
 from keras_seqattn.layers.embedding.relative import positions_in_attention
 from keras_seqattn.layers.shapes import BEAMS, check_built, check_kept, check_tensor
 from keras_seqattn.layers.transformer.unpadding import Unpadding
+from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.initializers import copy_initializer
 from keras_seqattn.layers.weights.quantization import dtype_config, unquantized
 
@@ -264,6 +265,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             )
         if self.positions is not None:
             self._build_positions(axes)
+        keep_frozen(self)
 
     # The order of the weights, and the names of the attributes, are those of
     # `keras.layers.MultiHeadAttention`: so its weights fit. What it lacks, the norms of

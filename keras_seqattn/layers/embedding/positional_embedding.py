@@ -19,6 +19,7 @@ from keras_seqattn.layers.embedding.logits import LogitsBias, keep_factors
 from keras_seqattn.layers.embedding.sinusoidal import SinusoidalPositions
 from keras_seqattn.layers.shapes import check_rank, check_tensor, check_width
 from keras_seqattn.layers.transformer.residual import EPSILON, NORMS, make_norm
+from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent, unquantized
 
@@ -159,6 +160,7 @@ class PositionalEmbedding(
             self.norm_layer.build((None, None, self.model_dim))
         if self.bias_layer is not None:
             self.bias_layer.build((None, self.vocabulary_size))
+        keep_frozen(self)
 
     def call(
         self,

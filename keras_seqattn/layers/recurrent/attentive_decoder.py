@@ -23,6 +23,7 @@ from keras_seqattn.layers.shapes import (
     check_rank,
     check_tensor,
 )
+from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.lora import Dense
 
 
@@ -125,6 +126,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         self.key_dense = dense("key", source_shape, width, None, False)
         self.vector = self.add_weight(name="vector", shape=(1, width))
         self.output_dense = dense("output", joined_shape, self.units, use_bias=False)
+        keep_frozen(self)
 
     def _dense(self, name, input_shape, units, activation="tanh", use_bias=True):
         dense = Dense(units, activation, use_bias, name=name, dtype=self.dtype_policy)

@@ -13,6 +13,7 @@ from keras_seqattn.annotations import Cell, Shape, Tensor
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.recurrent.stack import RecurrentStack
 from keras_seqattn.layers.shapes import check_not_empty, check_rank
+from keras_seqattn.layers.weights.frozen import keep_frozen
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -90,6 +91,7 @@ class RecurrentEncoder(RecurrentStack):
             recurrence.build(x_shape)
             x_shape = (*x_shape[:-1], self.width)
             self.recurrences.append(recurrence)
+        keep_frozen(self)
 
     def call(
         self, x: Tensor, mask: Tensor | None = None, training: bool | None = None

@@ -35,6 +35,7 @@ from keras_seqattn.layers.transformer.checkpointing import (
 )
 from keras_seqattn.layers.transformer.residual import EPSILON
 from keras_seqattn.layers.transformer.unpadding import Unpadding
+from keras_seqattn.layers.weights.frozen import keep_frozen
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -151,6 +152,7 @@ class DecoderBlock(Block):
             )
             self.cross_residual.build(target_shape, source_shape)
         self.feed_forward_residual.build(target_shape)
+        keep_frozen(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses two masks of the target; `call` cannot, since Keras fills one in."""
@@ -317,11 +319,19 @@ class DecoderBlock(Block):
             target: Float tensor `(B, T, D)`, the first positions of every beam.
             cache: What `initial_cache` returned.
             width: Number of beams W a sentence.
-            **options: Those of a call.
+            **options: Those of a call, but for `past`: the cache begins with `target`.
 
         Returns:
             What a call returns, and the cache with the T positions.
+
+        Raises:
+            ValueError: If `past` is given.
         """
+        if options.get("past") is not None:
+            raise ValueError(
+                "`past` must be None, as the cache begins with `target`. Received: "
+                f"past of shape {tuple(options['past'].shape)}."
+            )
         check_built(self)
         check_tensor("target", target, "(batch, length, width)")
         residual = self.attention_residual

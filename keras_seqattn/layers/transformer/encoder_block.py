@@ -18,6 +18,7 @@ from keras_seqattn.layers.transformer.block import (
 )
 from keras_seqattn.layers.transformer.checkpointing import checkpointed
 from keras_seqattn.layers.transformer.unpadding import Unpadding
+from keras_seqattn.layers.weights.frozen import keep_frozen
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -92,6 +93,7 @@ class EncoderBlock(Block):
         )
         self.attention_residual.build(x_shape, x_shape)
         self.feed_forward_residual.build(x_shape)
+        keep_frozen(self)
 
     @checkpointed
     def call(

@@ -10,6 +10,7 @@ from keras_seqattn.annotations import Activation, Initializer, Shape, Tensor
 from keras_seqattn.backend.ops import sizes
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.shapes import check_rank
+from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.initializers import copy_initializer
 from keras_seqattn.layers.weights.lora import Dense
 from keras_seqattn.layers.weights.quantization import dtype_config
@@ -107,6 +108,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
             self.gate_dense.build(x_shape)
         self.output_dense = self._dense(x_shape[-1], "output")
         self.output_dense.build((*x_shape[:-1], self.intermediate_dim))
+        keep_frozen(self)
 
     def call(self, x: Tensor) -> Tensor:
         """Transforms each position of `x`."""

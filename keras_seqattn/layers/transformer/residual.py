@@ -6,13 +6,13 @@ Shapes: N vectors, D model_dim.
 from typing import Any, Self
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Norm, Shape, Tensor
 from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.shapes import check_built, check_tensor
+from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.quantization import dtype_config
 
 EPSILON = 1e-5
@@ -97,6 +97,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
         )
         if not self.sublayer.built:
             self.sublayer.build(x_shape, *more_shapes)
+        keep_frozen(self)
 
     def enter(self, x: Tensor) -> Tensor:
         """Returns what the sublayer is to see of `x`: normalized when pre-norm."""
@@ -109,8 +110,8 @@ class Residual(arguments.Checked, keras.layers.Layer):
         check_built(self)
         check_tensor("x", x, width=self._width)
         check_tensor("output", output, width=self._width)
-        if isinstance(x, np.ndarray):  # torch adds no tensor to an array
-            x = ops.convert_to_tensor(x, self.compute_dtype)
+        # As Keras casts it for a call, which a step and rows without padding are not.
+        x = ops.cast(ops.convert_to_tensor(x), self.compute_dtype)
         x = x + self.skip_layer(self.dropout_layer(output))
         return x if self.normalize_first else self.norm_layer(x)
 

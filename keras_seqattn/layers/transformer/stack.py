@@ -18,6 +18,7 @@ from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.shapes import check_built, check_rank
 from keras_seqattn.layers.transformer.block import Block, check_sequences
 from keras_seqattn.layers.transformer.unpadding import Unpadding
+from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.quantization import dtype_config
 
 
@@ -96,6 +97,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
                 block.build(*shapes)
         if self.norm is not None and not self.norm.built:
             self.norm.build(x_shape)
+        keep_frozen(self)
 
     @property
     def parts(self) -> list[keras.layers.Layer]:

@@ -1,10 +1,19 @@
-"""Which parts of a model are frozen, so that a saved one is frozen alike."""
+"""What is frozen stays frozen: where it is built, and where a model is loaded."""
 
 from collections.abc import Sequence
 
 import keras
 
 from keras_seqattn.backend.parts import layers_of
+
+
+def keep_frozen(layer: keras.layers.Layer) -> None:
+    """Freezes what a layer that is not `trainable` is made of.
+
+    For the end of its `build`: of a new layer Keras freezes its own weights alone.
+    """
+    if not layer.trainable:
+        layer.trainable = False  # which reaches all its parts
 
 
 def frozen_parts(model: keras.Model) -> list[str]:
