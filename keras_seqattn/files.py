@@ -44,7 +44,8 @@ def replacing(path: Path) -> Iterator[pathlib.Path]:
         yield unfinished
         with open(unfinished, "r+b") as file:
             os.fsync(file.fileno())
-        if path.exists():
+        # A second name of another file has that one's mode.
+        if path.exists() and unfinished.stat().st_nlink == 1:
             shutil.copymode(path, unfinished)
         os.replace(unfinished, path)
     finally:

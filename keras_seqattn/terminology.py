@@ -181,7 +181,10 @@ def _says(text: str, some: Iterable[str]) -> bool:
 
     What it ends with may be continued to another word.
     """
-    found = _pattern(some).finditer(text) if text else ()
+    if not text:
+        return False
+    # Each by itself: where one is the begin of another, either may be what is said.
+    found = (match for phrase in some for match in _pattern([phrase]).finditer(text))
     return any(match.end() < len(text) for match in found)
 
 

@@ -161,6 +161,12 @@ class Translator(TextModel):
                     f"{tokenizer.vocabulary_size}."
                 )
 
+    @property
+    def max_target_length(self) -> int:
+        """Most tokens of a translation, its end included; what is longer is cut."""
+        own = length_limit(self.model)
+        return own or default_max_length(self.max_source_length)
+
     def __call__(
         self, lines: Lines, search: Search | None = None, verbose: bool = False
     ) -> list[str]:
@@ -242,8 +248,12 @@ class Translator(TextModel):
             prefix = _checked_lines("prefix", prefix, lines=lines)
         arguments.positive_integer("num_hypotheses", num_hypotheses)
         arguments.boolean("distinct", distinct)
-        count = num_hypotheses * (2 if distinct and num_hypotheses > 1 else 1)
-        search = with_hypotheses(self._checked_search(search), count)
+        search = self._checked_search(search)
+        # As many as are asked for, or as the search has by itself.
+        wanted = search.num_hypotheses if num_hypotheses == 1 else num_hypotheses
+        if distinct and wanted > 1:
+            num_hypotheses = 2 * wanted
+        search = with_hypotheses(search, num_hypotheses)
         arguments.boolean("verbose", verbose)
         arguments.positive_integer("segmentations", segmentations)
         arguments.number("sampling", sampling, above=0.0)
@@ -260,7 +270,7 @@ class Translator(TextModel):
         )
         if distinct:
             found = [list(distinct_texts(pairs).items()) for pairs in found]
-            found = [pairs[:num_hypotheses] for pairs in found]
+            found = [pairs[:wanted] for pairs in found]
         return found
 
     def _rows(self, lines, search, prefix, constraints, glossary):
@@ -630,7 +640,7 @@ class Translator(TextModel):
         tokenizer = self.source_tokenizer if is_source else self.target_tokenizer
         what = f"max_source_length={limit}"
         if not is_source:
-            limit = own_limit or default_max_length(limit)
+            limit = self.max_target_length
             what = f"{limit} tokens of a translation at most, for {what}"
         if limit == own_limit:
             what = f"the model's max_length={limit}"

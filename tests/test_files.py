@@ -11,7 +11,13 @@ import sys
 import pytest
 
 from keras_seqattn import files
-from keras_seqattn.files import reading, release_lock, replacing, take_lock
+from keras_seqattn.files import (
+    keep_copy,
+    reading,
+    release_lock,
+    replacing,
+    take_lock,
+)
 
 PACKAGE = pathlib.Path(files.__file__).parent  # Without it, no import of Keras.
 
@@ -122,6 +128,17 @@ def test_a_file_keeps_its_mode_and_a_link_its_file(tmp_path):
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o777 == 0o640
     assert os.listdir(path.parent) == ["a.json"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_copy_leaves_the_mode_of_what_it_copies(tmp_path):
+    path, copy = tmp_path / "a.json", tmp_path / "b.json"
+    for other in (path, copy):
+        other.write_text("old")
+        other.chmod(0o644)
+    path.chmod(0o600)
+    keep_copy(path, copy)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), OSError("disk"), RecursionError("x")])

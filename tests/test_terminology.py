@@ -147,9 +147,10 @@ def test_keys_of_a_glossary_that_differ_in_spaces_are_one():
     ("prefix", "count"),
     [("", 1), ("Hund ", 0), ("Hund bellt", 0), ("ein Hund,", 0), ("ein Hund", 1)],
 )
-def test_what_a_prefix_says_need_not_be_said_again(prefix, count):
+@pytest.mark.parametrize("phrase", ["Hund", ("Hund", "Hund bellt")])
+def test_what_a_prefix_says_need_not_be_said_again(prefix, count, phrase):
     terms = Terms(ks.text.ByteTokenizer(), None)
-    (row,) = terms.rows(["x"], [["Hund"]], [prefix])
+    (row,) = terms.rows(["x"], [[phrase]], [prefix])
     assert len(row) == count
 
 
@@ -221,6 +222,7 @@ def test_a_token_that_begins_with_a_mark_continues_a_word():
     assert bits.tolist() == [1, 0, 1, 1, 0, 0, 0, 0]
 
 
+@pytest.mark.slow_on("jax")
 @each_variant("name", named("pieces", "bytes"), on_jax=["pieces"], on_tensorflow=[])
 def test_translations_hold_what_they_are_told(translators, name):
     translator = translators[name]
@@ -258,6 +260,8 @@ def test_hypotheses_of_different_texts(translators):
     """Twice as many are found, and the best of each text are kept."""
     translator = translators["pieces"]
     found = translator.translate(LINES, num_hypotheses=3, distinct=True)
+    search = ks.decoding.BeamSearch(3, num_hypotheses=3)  # of which there may be more
+    assert translator.translate(LINES, search=search, distinct=True) == found
     six = translator.translate(LINES, num_hypotheses=6)
     assert any(len({text for text, _ in pairs}) < len(pairs) for pairs in six)
     for pairs, every in zip(found, six, strict=True):

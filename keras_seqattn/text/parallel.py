@@ -16,7 +16,8 @@ class ParallelText(tuple[list[str], list[str]]):
     Attributes:
         num_lines: Number of lines read.
         found: Dict of "malformed", "empty" and "duplicate" to lists of the numbers of
-            such lines, counted from 1; a line is under the first that fits.
+            such lines, counted from 1; a line is under the kind that it was left out
+            for, else under the first that it is.
         skipped: Tuple of those kinds that were left out.
 
     Example:
@@ -219,20 +220,20 @@ def _collect(lines, row, names, skip_empty, skip_duplicates, skip_malformed, fir
     found, pairs, seen, number = {kind: [] for kind in skips}, [], set(), first - 1
     for number, line in enumerate(lines, start=first):
         try:
-            pair, kind = row(number, line), None
+            pair = row(number, line)
         except ValueError:
             if not skip_malformed:
                 raise
             found["malformed"].append(number)
             continue
-        if not all(side.strip() for side in pair):
-            kind = "empty"
-        elif pair in seen:
-            kind = "duplicate"
+        kinds = [] if all(side.strip() for side in pair) else ["empty"]
+        kinds += ["duplicate"] if pair in seen else []
         seen.add(pair)
-        if kind:
-            found[kind].append(number)
-        if not skips.get(kind):
+        # Counted as what leaves it out, else as the first that it is.
+        skipped = next((kind for kind in kinds if skips[kind]), None)
+        if kinds:
+            found[skipped or kinds[0]].append(number)
+        if skipped is None:
             pairs.append(pair)
     skipped = tuple(kind for kind, skip in skips.items() if skip)
     sides = [list(side) for side in zip(*pairs, strict=True)] or [[], []]

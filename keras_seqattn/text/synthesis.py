@@ -225,9 +225,11 @@ class _Job:
             tokenizer = self.translator.target_tokenizer
             # They begin every text, and `score` leaves them out.
             given = len(getattr(tokenizer, "prefix_ids", ()))
+            most = getattr(self.translator, "max_target_length", math.inf)
             ids = tokenizer.tokenize(texts)
             for i, total, tokens in zip(real, totals, ids, strict=True):
-                scores[i] = float(total) / (len(tokens) - given + 1)
+                scored = min(len(tokens) + 1, most)  # what is longer is cut
+                scores[i] = float(total) / (scored - given)
         return scores
 
 

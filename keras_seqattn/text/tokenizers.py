@@ -136,6 +136,8 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
 
 def _id_row(ids):
     """Returns a row of token ids as an array `(L,)`; None if it is not one."""
+    if keras.ops.is_tensor(ids):
+        ids = keras.ops.convert_to_numpy(ids)  # from a GPU, too
     try:
         row = np.asarray(ids)
     except ValueError:  # Lists of unequal lengths.

@@ -23,6 +23,10 @@ MARKS = (
     r"\x{20000}-\x{2A6DF}\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}]"
 )
 
+# Letters of a part of a word that is trained on: a piece may be any stretch of them.
+PART = 50
+MOST_BYTES = 2**30  # of a word that is split into pieces
+
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class WordPieceTokenizer(Tokenizer):
@@ -82,6 +86,7 @@ class WordPieceTokenizer(Tokenizer):
             vocabulary,
             suffix_indicator=SUFFIX,
             unknown_token=SPECIAL_PIECES[self.unknown_id],
+            max_bytes_per_word=MOST_BYTES,
             token_out_type=tf.int32,
             support_detokenization=True,
         )
@@ -111,7 +116,7 @@ class WordPieceTokenizer(Tokenizer):
         lines = list(check_lines(lines))
         words = tensorflow_text.regex_split(lines, rf"\s+|{MARKS}", MARKS)
         counts = collections.Counter(
-            word.decode() for word in words.flat_values.numpy()
+            part for word in words.flat_values.numpy() for part in _parts(word.decode())
         )
         if not counts:
             raise ValueError(
@@ -123,6 +128,8 @@ class WordPieceTokenizer(Tokenizer):
             vocab_size=vocabulary_size,
             reserved_tokens=list(SPECIAL_PIECES),
             lower_thresh=1,
+            max_token_length=PART,
+            max_unique_chars=len(set().union(*counts)),
             joiner=SUFFIX,
         )
         if len(pieces) > vocabulary_size:
@@ -151,3 +158,8 @@ class WordPieceTokenizer(Tokenizer):
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {**super().get_config(), "vocabulary": self.vocabulary}
+
+
+def _parts(word):
+    """Cuts a long word."""
+    return [word[start : start + PART] for start in range(0, len(word), PART)]

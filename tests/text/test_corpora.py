@@ -135,6 +135,14 @@ def test_parallel_files_leave_out_pairs(tmp_path):
     assert pairs.found == {"malformed": [5], "empty": [3, 6], "duplicate": [4]}
 
 
+def test_a_duplicate_may_be_half_empty(tmp_path):
+    path = write(tmp_path / "pairs.tsv", "a\t\na\t\nb\tB\n")
+    pairs = read_tsv(path, skip_duplicates=True)
+    assert pairs == (["a", "b"], ["", "B"])
+    assert pairs.found == {"malformed": [], "empty": [1], "duplicate": [2]}
+    assert read_tsv(path).found == {"malformed": [], "empty": [1, 2], "duplicate": []}
+
+
 def test_a_report_travels(tmp_path):
     pairs = read_tsv(write(tmp_path / "pairs.tsv", "a\tA\na\tA\n"))
     again = pickle.loads(pickle.dumps(pairs))

@@ -100,6 +100,13 @@ def test_scores_are_means_over_tokens_and_the_end():
     assert synthesize(Scripted(), lines, keep=0.51)[0] == ["one", "two", "long"]
 
 
+def test_what_is_cut_has_the_mean_of_what_is_scored(tmp_path):
+    translator, path = Scripted(), tmp_path / "pairs.jsonl"
+    translator.max_target_length = 20
+    synthesize(translator, ["long"], path=path)  # of 40 bytes, whose score is -41
+    assert json.loads(path.read_text("utf-8"))["score"] == pytest.approx(-41 / 20)
+
+
 def test_several_hypotheses_and_reverse():
     translator = Scripted()
     corpus = synthesize(translator, ["one", "two", "zwo"], "beam", 2, reverse=True)

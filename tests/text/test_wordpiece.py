@@ -71,6 +71,18 @@ def test_marks_are_words_and_strangers_unknown():
     ]
 
 
+def test_no_letter_of_the_text_is_left_out():
+    letters = "".join(chr(0x4E00 + i) for i in range(1500))
+    tokenizer = WordPieceTokenizer.train([*letters, "\u0e01" * 60], 4000)
+    found = tokenizer.tokenize([letters, "\u0e01" * 60])
+    assert all(3 not in ids for ids in found)
+
+
+def test_a_word_may_be_long():
+    tokenizer = WordPieceTokenizer([*SPECIAL, "a", "##a"])
+    assert tokenizer.tokenize(["a" * 200]) == [[4, *[5] * 199]]
+
+
 def test_it_tokenizes_batches_and_is_made_again_from_its_configuration(tokenizer):
     texts = ["Oct 24, 2004", "3 hours"]
     batches = translation_batches(texts, texts, tokenizer, shuffle=False)
