@@ -390,8 +390,9 @@ def declare(
     if _are_numbers(values) and float in map(type, values):
         values = [float(value) for value in values]  # KerasTuner's are of one type
     default = _nearest(values, near)
-    if set(values) == {True, False} and isinstance(values[0], bool):
-        return hp.Boolean(name, default=default)
+    if all(isinstance(value, bool) for value in values):  # of which a choice makes 0, 1
+        several = len(set(values)) > 1
+        return hp.Boolean(name, default) if several else hp.Fixed(name, default)
     value = hp.Choice(name, list(values), default=default)
     # What travels between processes is rounded to 32 bits.
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -385,4 +385,6 @@ class CustomTask(Task):
         self, model: keras.Model, record: TrialRecord, objective: str
     ) -> list[keras.callbacks.Callback]:
         """Returns what averages the weights where the optimizer has an average."""
-        return [keras.callbacks.SwapEMAWeights()] if model.optimizer.use_ema else []
+        # Mixed float16 has an optimizer around it, which scales the loss.
+        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        return [keras.callbacks.SwapEMAWeights()] if optimizer.use_ema else []

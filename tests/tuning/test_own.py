@@ -11,6 +11,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.tuning import records, trials
+from keras_seqattn.tuning.tasks import CustomTask
 
 pytestmark = pytest.mark.slow_on("tensorflow", "jax")
 
@@ -69,6 +70,15 @@ def test_the_best_model_scores_what_the_study_says(tmp_path, objective, made):
     assert len(table) >= 3
     best = {"min": min, "max": max}[study.direction]
     assert study.best_score == best(table["score"])
+
+
+def test_averages_are_scored_where_the_loss_is_scaled():
+    keras.config.set_dtype_policy("mixed_float16")
+    model = build(keras_tuner.HyperParameters(), use_ema=True)
+    assert model.optimizer.use_ema is False  # that which scales
+    task = CustomTask(build=build, train=TRAIN, validation=VALIDATION, batch_size=8)
+    (average,) = task.callbacks(model, None, "val_loss")
+    assert isinstance(average, keras.callbacks.SwapEMAWeights)
 
 
 def test_the_first_trial_has_the_defaults_and_others_are_near(tmp_path):

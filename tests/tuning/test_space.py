@@ -110,6 +110,12 @@ def test_sizes_of_vocabularies_vary():
 
 
 @pytest.mark.backends("torch")
+def test_one_choice_of_two_is_a_choice_too():
+    space = tuning.TranslationSpace(normalize_first=(True,), tie_embeddings=(False,))
+    model = space.choose(keras_tuner.HyperParameters(), 50).model
+    assert (model.normalize_first, model.tie_embeddings) == (True, False)
+
+
 def test_choices_may_mix_integers_and_floats():
     wide = {"intermediate_dim": 320, "model_dim": 128}
     model = dataclasses.replace(RECIPES["smoke"].model, **wide)
