@@ -97,23 +97,32 @@ def _stack_options(blocks, side):
     activation = getattr(block.activation, "__name__", repr(block.activation))
     if activation not in ACTIVATIONS:
         refuse(f"have an activation of {tuple(ACTIVATIONS)}", f"{activation=}")
-    heads, groups = attention.num_heads, attention.num_key_value_heads
+    sizes = _head_sizes(attention)
     if side == "decoder":
-        cross = block.cross_residual.sublayer.num_key_value_heads
-        if cross != groups:
+        cross = _head_sizes(_checked_attention(block.cross_residual))
+        if cross != sizes:
             refuse(
-                "have as many key-value heads in both attentions of a decoder block",
-                f"num_key_value_heads={groups} and, to the source, {cross}",
+                "have as many heads and key-value heads, of the same width, in both "
+                "attentions of a decoder block",
+                f"{sizes} and, to the source, {cross}",
             )
     return {
-        "num_heads": heads,
+        **sizes,
         "pre_norm": block.normalize_first,
         "activation": getattr(Activation, ACTIVATIONS[activation]),
         "ffn_glu": block.gated,
         "rms_norm": block.norm == "rms",
+        **_positions_options([_attention(block) for block in blocks], side),
+    }
+
+
+def _head_sizes(attention):
+    """Returns the number of heads, that of keys and values if not the same, and W."""
+    heads, groups = attention.num_heads, attention.num_key_value_heads
+    return {
+        "num_heads": heads,
         "num_heads_kv": None if groups == heads else groups,
         "head_dim": _head_width(attention),
-        **_positions_options([_attention(block) for block in blocks], side),
     }
 
 
