@@ -3,6 +3,9 @@
     python examples/distributed.py --processes 2      # all of them on this machine
     python examples/distributed.py --model-devices 2  # weights split over two devices
 
+The second needs two devices: without a GPU, with the variable
+`XLA_FLAGS=--xla_force_host_platform_device_count=2`.
+
 On several machines each runs the same command, the first of them under the address that
 all are told:
 
@@ -16,6 +19,7 @@ The processes trust each other: keep the port in a network of your own. It needs
 """
 
 import argparse
+import json
 import os
 import pathlib
 import signal
@@ -39,6 +43,8 @@ SILENCE, PATIENCE = 20, 30
 
 def main():
     args = arguments()
+    if args.process in (None, 0):
+        claim(args)
     if args.processes > 1 and args.process is None:
         sys.exit(launch(args.processes))
     if args.processes > 1:
@@ -75,6 +81,20 @@ def arguments():
     return args
 
 
+def claim(args):
+    """Claims the output folder for this run; exits if it is another run's."""
+    names = ("preset", "pairs", "rows_multiple", "seed")
+    run = {name: getattr(args, name) for name in names}
+    args.output.mkdir(parents=True, exist_ok=True)
+    path = args.output / "run.json"
+    if path.exists() and json.loads(path.read_text()) != run:
+        sys.exit(
+            "`--output` must be a new folder, or that of the same command. "
+            f"Received: --output={args.output}, of another run: see {path}."
+        )
+    path.write_text(json.dumps(run))
+
+
 def launch(count):
     """Runs all processes on this machine; returns 0, or why one of them ended."""
     with socket.socket() as free:
@@ -104,6 +124,11 @@ def how_it_ended(process):
 def set_distribution(model_devices):
     """Lets all devices of all processes share each batch, or groups of them."""
     devices = keras.distribution.list_devices()
+    if len(devices) % model_devices:
+        sys.exit(
+            "`--model-devices` must divide the number of devices. Received: "
+            f"--model-devices={model_devices}, with {len(devices)} devices."
+        )
     if model_devices == 1:
         distribution = keras.distribution.DataParallel(
             devices=devices, auto_shard_dataset=False
@@ -119,6 +144,7 @@ def set_distribution(model_devices):
 
 
 def train(args):
+    set_distribution(args.model_devices)
     recipe = ks.recipes.RECIPES[args.preset]
     pairs = ks.text.load_parallel("phrases", "en", "de", split="train")
     sources, targets = (lines[: args.pairs] for lines in pairs)
@@ -141,7 +167,6 @@ def train(args):
     validation = ks.text.translation_batches(
         val_sources, val_targets, tokenizer, shuffle=False, **sizes
     )
-    set_distribution(args.model_devices)
     training, validation = map(ks.training.distribute, (training, validation))
     model = recipe.make_model(
         tokenizer.vocabulary_size, metrics=[BatchCrossentropy(name="crossentropy")]

@@ -5,7 +5,8 @@
 
 FOLDER holds a Marian (opus-mt), M2M-100, NLLB, mBART-50 or T5 model, with
 `model.safetensors`. A TSV file has a source, a tab and its translation in each line;
-.gz is read too. M2M-100, NLLB and mBART-50 need `--source eng_Latn --target deu_Latn`.
+.gz is read too. NLLB needs `--source eng_Latn --target deu_Latn`, M2M-100 `en` and
+`de`, mBART-50 `en_XX` and `de_DE`.
 `--train "<de>=de.tsv" "<fr>=fr.tsv"`, and the same for `--val`, make one model of
 several languages: the tag and a space come before each source line, in training and in
 what you translate later.
@@ -61,8 +62,8 @@ def arguments():
     files = {"nargs": "+", "required": True, "metavar": "[TAG=]FILE"}
     add("--train", help="TSV file, or several with a tag each", **files)
     add("--val", help="the same, scored before and after", **files)
-    add("--source", help="the source's language, as the model calls it: eng_Latn")
-    add("--target", help="the target's, such as deu_Latn; T5: text before each line")
+    add("--source", help="the source's language, as the model calls it")
+    add("--target", help="the target's; T5: text before each line")
     add("--lora", type=int, metavar="RANK", help="train LoRA factors; default: all")
     add("--learning-rate", type=float, help="default: 5e-5, with --lora 5e-4")
     add("--epochs", type=int, default=3)

@@ -19,7 +19,6 @@ import argparse
 import base64
 import collections
 import concurrent.futures
-import dataclasses
 import hashlib
 import itertools
 import logging
@@ -33,6 +32,7 @@ import flask
 import keras
 import waitress.channel
 import waitress.server
+from beams import with_beams
 from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable
 
 import keras_seqattn as ks
@@ -205,22 +205,9 @@ def busy(reason):
     )
 
 
-def search_of(translator, width):
-    """Returns the translator's own search, with another number of beams."""
-    own = translator.search or ks.decoding.Greedy()
-    if width > 1 and isinstance(own, ks.decoding.BeamSearch):
-        sizes = {"width": width, "num_hypotheses": width, "num_groups": 1}
-        return dataclasses.replace(own, **sizes)
-    shared = dataclasses.fields(ks.decoding.methods.Search)
-    options = {field.name: getattr(own, field.name) for field in shared}
-    if width == 1:
-        return ks.decoding.Greedy(**options)
-    return ks.decoding.BeamSearch(width=width, num_hypotheses=width, **options)
-
-
 def translate(translator, lines, width):
     """Translates lines, at most as many as the largest of `SIZES`."""
-    search = search_of(translator, width)
+    search = with_beams(translator.search, width, num_hypotheses=width)
     size = next(size for size in SIZES if size >= len(lines))
     filled = lines + lines[-1:] * (size - len(lines))
     return translator.translate(filled, search=search)[: len(lines)]

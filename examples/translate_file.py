@@ -32,6 +32,7 @@ import sys
 
 import keras
 import numpy as np
+from beams import with_beams
 
 import keras_seqattn as ks
 from keras_seqattn.text.journal import Journal
@@ -127,7 +128,8 @@ def read(path):
 
 def translate(args, total, journal):
     """Translates the lines that are left, a block at a time."""
-    translator, search = ks.Translator.load(args.translator), search_of(args.beam)
+    translator = ks.Translator.load(args.translator)
+    search = args.beam and with_beams(translator.search, args.beam)
     if journal.lines:
         print(f"Going on after line {journal.lines:,} of {total:,}.")
     bar = keras.utils.Progbar(total - journal.lines, unit_name="line")
@@ -196,12 +198,6 @@ def words(tokenizer, line, count):
     places = np.searchsorted(after, np.arange(last), side="right")
     places[:before] = -1
     return [*places.tolist(), *[-1] * (count - last)]
-
-
-def search_of(beam):
-    if beam is None:
-        return None
-    return ks.decoding.Greedy() if beam == 1 else ks.decoding.BeamSearch(width=beam)
 
 
 if __name__ == "__main__":

@@ -111,12 +111,14 @@ def vocabulary_of(pairs, chosen, recipe):
 
 def space_of(recipe, vocabulary_size, everything=False):
     """Returns the space around a recipe: heads and depth, or all that may vary."""
-    space = ks.tuning.TranslationSpace.around(recipe, vocabulary_size=vocabulary_size)
+    around = ks.tuning.TranslationSpace.around
     if everything:
-        return space
-    # The recipe's own values, but of heads and depth.
-    fixed = space.center_values() | {"vocabulary_size": vocabulary_size}
-    return dataclasses.replace(space, **(fixed | HEADS_AND_DEPTH))
+        return around(recipe, vocabulary_size=vocabulary_size)
+    # With the recipe's own heads and depth among them; all else is the recipe's.
+    space = around(recipe, **HEADS_AND_DEPTH)
+    own = space.center_values() | {"vocabulary_size": vocabulary_size}
+    fixed = {name: own[name] for name in own.keys() - HEADS_AND_DEPTH.keys()}
+    return dataclasses.replace(space, **fixed)
 
 
 def tell(args, study):

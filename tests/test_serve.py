@@ -171,20 +171,6 @@ def test_a_model_without_attention_says_so(example, stub, monkeypatch):
     assert "an ensemble" in answer.json["error"]
 
 
-@pytest.mark.parametrize("width", [1, 4])
-def test_the_search_is_the_translator_s_own(example, stub, width):
-    own = {"banned_ids": (7,), "min_length": 2}
-    stub.search = ks.decoding.BeamSearch(2, length_penalty=1.3, num_groups=2, **own)
-    search = example.search_of(stub, width)
-    assert (search.banned_ids, search.min_length, search.width) == ((7,), 2, width)
-    assert search.num_hypotheses == width
-    if width > 1:
-        assert (search.length_penalty, search.num_groups) == (1.3, 1)
-    stub.search = ks.decoding.Greedy(**own)
-    search = example.search_of(stub, width)
-    assert (search.banned_ids, search.min_length, search.width) == ((7,), 2, width)
-
-
 def test_a_look_is_no_longer_than_a_translation(example):
     """What a client makes up is cut at the most tokens of a served translation."""
     tokenizer = ks.text.ByteTokenizer()

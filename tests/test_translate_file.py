@@ -28,7 +28,7 @@ class Stub:
     """Translates to upper case; stops where it is told to, as Ctrl-C would."""
 
     def __init__(self):
-        self.given, self.stop_at = [], None
+        self.given, self.stop_at, self.search = [], None, None
 
     def __call__(self, lines, search=None):
         self.search = search
@@ -226,6 +226,21 @@ def test_a_line_that_is_not_utf_8_is_told_before_anything_is_done(run, tmp_path)
 def test_the_search_is_the_translator_s_unless_beams_are_given(run, options, search):
     stub = run(*options)
     assert stub.search == search
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_beams_are_of_the_translator_s_own_search(load_example, width):
+    with_beams = load_example("beams").with_beams
+    own = {"banned_ids": (7,), "min_length": 2}
+    given = ks.decoding.BeamSearch(2, length_penalty=1.3, num_groups=2, **own)
+    search = with_beams(given, width, num_hypotheses=width)
+    assert (search.banned_ids, search.min_length, search.width) == ((7,), 2, width)
+    assert search.num_hypotheses == width
+    if width > 1:
+        assert (search.length_penalty, search.num_groups) == (1.3, 1)
+    search = with_beams(ks.decoding.Greedy(**own), width)
+    assert (search.banned_ids, search.min_length, search.width) == ((7,), 2, width)
+    assert with_beams(None, width).width == width
 
 
 def test_a_glossary_is_a_file_of_pairs(run, tmp_path):

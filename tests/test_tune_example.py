@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import keras
+import keras_tuner
 import pytest
 
 import keras_seqattn as ks
@@ -153,7 +154,12 @@ def test_only_presets_that_can_be_the_center_are_offered(example, capsys):
     offered = re.findall(r"[\w-]+", offered)
     assert {"default", "multi30k"} < set(offered) < set(ks.recipes.RECIPES)
     for name in offered:
-        example.space_of(ks.recipes.RECIPES[name], 500)
+        space = example.space_of(ks.recipes.RECIPES[name], 500)
+        first = space.choose(keras_tuner.HyperParameters())
+        own = space.center_values()
+        assert {x: getattr(first.model, x) for x in example.HEADS_AND_DEPTH} == {
+            x: own[x] for x in example.HEADS_AND_DEPTH
+        }, name
 
 
 @pytest.mark.backends("jax")

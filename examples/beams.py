@@ -1,0 +1,27 @@
+"""What the examples that search share: a translator's own search, with other beams."""
+
+import dataclasses
+
+import keras_seqattn as ks
+
+
+def with_beams(search, width, num_hypotheses=1):
+    """Returns a search with as many beams, and else as it was.
+
+    Args:
+        search: A search of `keras_seqattn.decoding`, or None for a greedy one.
+        width: Number of beams; 1: a greedy search.
+        num_hypotheses: Number of translations a line, of a search with beams.
+
+    Returns:
+        A `Greedy` or a `BeamSearch`.
+    """
+    own = search or ks.decoding.Greedy()
+    sizes = {"width": width, "num_hypotheses": num_hypotheses}
+    if width > 1 and isinstance(own, ks.decoding.BeamSearch):
+        return dataclasses.replace(own, num_groups=1, **sizes)
+    shared = dataclasses.fields(ks.decoding.methods.Search)
+    options = {field.name: getattr(own, field.name) for field in shared}
+    if width == 1:
+        return ks.decoding.Greedy(**options)
+    return ks.decoding.BeamSearch(**sizes, **options)
