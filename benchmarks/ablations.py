@@ -12,15 +12,25 @@ of 5 beams. The last column is the p-value of sacrebleu's paired bootstrap again
 row named before it.
 
 Each row has a folder of its own in `--folder`: the same command goes on where it was
-stopped, and passes over rows that are done. Rows can be trained by several processes at
-a time, with other `--rows` each; without `--rows` all are told, the done ones at once.
-`--picture FILE` draws the learning curves.
+stopped, and passes over rows that are done. `--together N` trains N rows at a time, in
+processes of their own, which a GPU needs to be kept busy; there few `--lengths` are
+best, since each is a program to compile:
+
+    python -m benchmarks.ablations --folder FOLDER --together 8 --lengths 16 24 32 64
+
+The table has all rows that are done. `--picture FILE` draws the learning curves.
 """
 
+import argparse
+import concurrent.futures
 import csv
 import dataclasses
 import json
+import os
 import pathlib
+import shutil
+import subprocess
+import sys
 import time
 
 from benchmarks import pictures, rounds
@@ -75,13 +85,17 @@ ROWS = {
 
 def main():
     arguments = parse()
-    train, validation = load(arguments, "train"), load(arguments, "val")
+    if arguments.worker:
+        return train_rows(arguments)
+    claim(arguments)
+    validation = load(arguments, "val")
+    if arguments.together > 1:
+        load(arguments, "train")  # which all workers would download
+        train_together(arguments)
+    else:
+        train_rows(arguments)
     for name in arguments.rows:
-        folder = arguments.folder / name
-        if not (folder / "scores.json").exists():
-            rounds.note(f"{name}: {folder}")
-            run(recipe_of(name, arguments.epochs), train, validation, folder)
-        rounds.show({"row": name, **read(folder)}, arguments)
+        rounds.show({"row": name, **read(arguments.folder / name)}, arguments)
     done = {name: read(arguments.folder / name) for name in ROWS}
     done = {name: scores for name, scores in done.items() if scores}
     measures = [{"row": name, **scores} for name, scores in done.items()]
@@ -100,18 +114,57 @@ def parse():
         "--rows", nargs="+", choices=ROWS, default=[*ROWS], help="to train; default all"
     )
     add("--epochs", type=rounds.count, default=EPOCHS)
+    add("--lengths", type=rounds.count, nargs="+", help="of batches; default: 10")
+    add("--together", type=rounds.count, default=1, help="rows trained at a time")
+    add("--worker", action="store_true", help=argparse.SUPPRESS)
     add("--picture", type=pathlib.Path, help="file for the learning curves, as PNG")
     rounds.add_output_options(parser)
     return parser.parse_args()
 
 
-def recipe_of(name, epochs):
+def claim(arguments):
+    """Claims the folder for rows of these options; exits if it has others."""
+    names = ("corpus", "source", "target", "pairs", "epochs", "lengths")
+    options = {name: getattr(arguments, name) for name in names}
+    path = arguments.folder / "options.json"
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    if path.exists() and json.loads(path.read_text()) != options:
+        sys.exit(f"`--folder` must be new, or of rows with these options: see {path}.")
+    path.write_text(json.dumps(options))
+
+
+def train_rows(arguments):
+    """Trains the rows that are not done, one after the other."""
+    train, validation = load(arguments, "train"), load(arguments, "val")
+    for name in arguments.rows:
+        folder = arguments.folder / name
+        if not read(folder):
+            rounds.note(f"{name}: {folder}")
+            run(recipe_of(name, arguments), train, validation, folder)
+
+
+def train_together(arguments):
+    """Trains the rows in processes, some at a time; an error comes after them all."""
+    begin = [sys.executable, "-m", MODULE, *sys.argv[1:], "--worker", "--rows"]
+    # None is to take all of a GPU's memory.
+    variables = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+    def train(name):
+        subprocess.run([*begin, name], cwd=rounds.ROOT, env=variables, check=True)
+
+    with concurrent.futures.ThreadPoolExecutor(arguments.together) as pool:
+        list(pool.map(train, arguments.rows))
+
+
+def recipe_of(name, arguments):
     """Returns the recipe of a row."""
     from keras_seqattn.recipes import RECIPES
 
     recipe, (changes, model, _) = RECIPES["multi30k"], ROWS[name]
     model = {**recipe.model.options(), **MODEL, **model}
-    changes = {**LONGER, "epochs": epochs, **changes}
+    changes = {**LONGER, "epochs": arguments.epochs, **changes}
+    if arguments.lengths:
+        changes["bucket_lengths"] = tuple(arguments.lengths)
     return dataclasses.replace(recipe, model=model, **changes)
 
 
@@ -187,6 +240,7 @@ def run(recipe, train, validation, folder):
         "minutes": round(sum(float(epoch["seconds"]) for epoch in epochs) / 60, 1),
     }
     (folder / "scores.json").write_text(json.dumps(scores))
+    shutil.rmtree(folder / "backup")
 
 
 def read(folder):

@@ -65,7 +65,7 @@ def parse():
     parser.add_argument("--count", type=rounds.count, default=1000, help="val's lines")
     parser.add_argument("--tokens", type=rounds.count, default=4, help="of a pass")
     parser.add_argument("--epochs", type=rounds.count, default=3, help="of the heads")
-    rounds.add_options(parser)
+    rounds.add_output_options(parser)
     return parser.parse_args()
 
 

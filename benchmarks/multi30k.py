@@ -3,8 +3,8 @@
 Real tokens are the target's tokens with their end tokens, without padding. A measure is
 one epoch through `model.fit`, data pipeline included. The systems:
 
-- ours: `TranslationTransformer` as in the recipe `multi30k`, on `translation_batches`
-  with its token budget and tight buckets.
+- ours: `TranslationTransformer` of the sizes of the recipe `multi30k`, with sinusoidal
+  positions, on `translation_batches` with its token budget and tight buckets.
 - kerashub-fixed: the method of the guide "English-to-Spanish translation with KerasHub"
   of keras.io: KerasHub's layers, batches of 64 pairs, every side padded to 40 tokens,
   `SparseCategoricalCrossentropy`, `jit_compile="auto"`.

@@ -98,12 +98,15 @@ def work(arguments):
     shape, runs, first = SHAPES[arguments.shape], {}, {}
     batches = random_batches(shape)
     paths = [path for path in arguments.paths if path != "unscored"]
+    # What only the first of a process takes is no path's.
+    peers.trainer("ours", shape, batches, jit_compile, True)[1](1)
     for path in (ALL, *paths):
         with without(path):
             _, runs[path] = peers.trainer("ours", shape, batches, jit_compile, True)
             first[path], _ = rounds.timed(runs[path], 1)
         runs[path](2)
     if "unscored" in arguments.paths:
+        searcher(peers.ours(shape), batches[0][0], True)(1)
         for path, scored in ((UNSCORED, False), ("unscored", True)):
             runs[path] = searcher(peers.ours(shape), batches[0][0], scored)
             first[path] = runs[path](1)[0]
