@@ -162,6 +162,7 @@ def test_multi30k_is_scored_on_val_and_minutes_stop_the_training(
     ]
 
 
+@pytest.mark.slow
 def test_a_recipe_with_all_it_can_ask_for_trains(
     example, monkeypatch, tmp_path, capsys
 ):
@@ -191,6 +192,7 @@ def test_a_recipe_with_all_it_can_ask_for_trains(
     example.run("--output", tmp_path)  # The same recipe, so the same run.
 
 
+@pytest.mark.slow
 def test_teachers_translate_the_pairs_both_ways(example, monkeypatch, tmp_path, capsys):
     """Stopped between them, the same command trains none of them again."""
     several = {"teacher_epochs": 2, "teachers": 2}

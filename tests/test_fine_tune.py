@@ -70,6 +70,7 @@ def test_a_command_that_failed_can_be_corrected(run, tmp_path):
     assert (run(*ALL, "--epochs", "1") / "scores.json").exists()
 
 
+@pytest.mark.slow
 def test_lora_goes_on_after_a_crash(run, monkeypatch):
     save = ks.training.Resume.on_epoch_end
 
@@ -92,6 +93,7 @@ def test_lora_goes_on_after_a_crash(run, monkeypatch):
         np.testing.assert_array_equal(left.numpy(), right.numpy())
 
 
+@pytest.mark.slow
 def test_several_languages_have_a_tag_and_a_score_each(run):
     files = ("<de>=all.tsv", "<x>=few.tsv")
     out = run("--train", *files, "--val", *files, "--epochs", "1", "--temperature", "5")

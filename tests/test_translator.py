@@ -262,6 +262,7 @@ def test_a_tokenizer_of_another_model_is_an_error(translator, sentencepiece):
         ks.Translator(translator.model, ks.text.ByteTokenizer(), sentencepiece)
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("tensorflow", "torch")
 def test_attention_of_the_own_translation(translator):
     source, target, weights = translator.attention("a dog")
@@ -291,6 +292,7 @@ def test_attention_of_a_given_translation(sentencepiece):
     np.testing.assert_allclose(found.weights, scores, atol=1e-6)
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("tensorflow", "torch")
 def test_save_and_load(translator, sentencepiece, tmp_path):
     two = ks.Translator(
@@ -331,6 +333,7 @@ def test_the_file_leaves_the_training_behind(translator, tmp_path):
     assert not ks.Translator.load(tmp_path / "after.keras").model.compiled
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_a_fresh_process_needs_the_package_alone(sentencepiece, tmp_path):
     translator = ks.Translator(make_model(vocabulary_size=290), sentencepiece)
@@ -544,7 +547,7 @@ def test_what_is_no_search_is_an_error(translator, search):
         translator.translate(["a"], num_hypotheses=0)
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_score_is_the_log_probability_of_the_whole_target(translator):
     """A loop over the tokens, in float64, of the logits of one pass."""
     sources, targets = ["two dogs", "x", ""], ["ab", "a longer target", ""]
@@ -623,6 +626,7 @@ def test_what_a_model_lacks_is_named(translator, name):
         ks.Translator(Bare(translator.model, name), translator.source_tokenizer)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_a_translation_has_the_score_that_was_returned(translator):
     model = translator.model
     # ASCII alone, and the end before the limit.

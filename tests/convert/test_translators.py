@@ -121,6 +121,7 @@ def test_translations_are_those_of_transformers(name, made):
             assert ours([line], search=search) == [expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHED)
 def test_a_saved_translator_translates_the_same(name, made, tmp_path):
     _, _, ours = made(name)
@@ -133,6 +134,7 @@ def test_a_saved_translator_translates_the_same(name, made, tmp_path):
         assert left == right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", families.TRANSLATORS)
 def test_ctranslate2_finds_the_same_tokens(name, made, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")

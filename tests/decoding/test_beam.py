@@ -145,6 +145,7 @@ def test_a_width_that_covers_the_tree_is_brute_force(score):
     check_brute_force(run(table, search, max_length=3), table, [3] * 8, search)
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 3.0])
 def test_a_bias_that_lets_rankings_rise_does_not_end_the_search_early(length_penalty):
     """Hypotheses are the best by what is ranked, of all that can be said."""
@@ -278,6 +279,7 @@ def test_without_patience_the_search_takes_what_ends_first():
     assert run(table, search, max_length=6).sequence(0, 0) == [3, 4]
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_much_patience_is_the_whole_search():
     table = tables(seed=5, batch_size=20)
     search = decoding.BeamSearch(width=3, num_hypotheses=2)
@@ -299,6 +301,7 @@ def test_fewer_sentences_than_hypotheses(limit):
     assert (found.lengths[0, limit + 1 :] == 0).all()
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize(
     "search",
     [

@@ -142,6 +142,7 @@ def scripted():
     return Scripted()
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_generate_says_all_phrases():
     found = decoding.generate(scripted(), SOURCES, constraints=GIVEN)
     for b, row in enumerate(GIVEN):
@@ -160,6 +161,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @each_variant("search", OPTIONS, on_jax=["groups"], on_tensorflow=["told to avoid"])
 def test_phrases_are_said_whatever_else_is_asked(search):
     given = [[5, 5, 6], [9]]

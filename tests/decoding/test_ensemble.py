@@ -96,6 +96,7 @@ def pair():
     return [transformer(0), recurrent(1)]
 
 
+@pytest.mark.slow_on("jax")
 def test_a_whole_pass_is_the_log_of_the_mean(pair):
     targets = np.array([[START, 4, 3], [START, 5, 5]], "int32")
     ensemble = decoding.Ensemble([*pair, transformer(2)])
@@ -127,6 +128,7 @@ def test_steps_are_the_rows_of_a_whole_pass(pair):
         np.testing.assert_allclose(found, expected[:, index], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow_on("jax")
 @each_variant(
     "length_penalty",
     {"sum": 0.0, "mean": 1.0},
@@ -192,6 +194,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.slow_on("jax")
 @each_variant("search", SEARCHES, on_jax=["greedy"], on_tensorflow=[])
 def test_continuous_batching_finds_what_a_static_batch_finds(pair, rng, search):
     check_both_ways(decoding.Ensemble(pair), sources(rng), search)
@@ -228,6 +231,7 @@ def test_it_can_do_what_all_its_models_can(pair):
         decoding.generate(decoding.Ensemble([*pair, plain]), SOURCES, search)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_a_model_that_is_no_keras_model(pair):
     """And a batch large enough that models which can would begin with less."""
     plain = Plain()
@@ -246,6 +250,7 @@ def test_a_model_that_is_no_keras_model(pair):
     )
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_weights_that_change_are_seen(pair):
     model = recurrent(5)
     ensemble = decoding.Ensemble([pair[0], model])

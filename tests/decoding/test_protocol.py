@@ -208,6 +208,7 @@ def test_a_model_is_checked_once_for_a_width():
     assert len(calls) == 2 * once
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize("width", [1, 4])
 def test_our_models_have_the_protocol(width):
     sizes = {"model_dim": 8, "intermediate_dim": 8, "num_heads": 2}

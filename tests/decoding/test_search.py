@@ -82,6 +82,7 @@ def test_greedy_without_scores_finds_the_same(options, rng):
     assert unscored.ranked(0)[0][0] == found.sequence(0)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_samples_without_scores_are_the_same_in_the_order_drawn(rng):
     table = rng.normal(0, 2, (2, V, V)).astype("float32")
     found, unscored, two, one = (
@@ -130,6 +131,7 @@ def test_where_all_is_forbidden_nothing_is_said(method):
     np.testing.assert_allclose(found.scores[:, 0], log_softmax(table)[:, 0, END])
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize("options", [{}, {"num_hypotheses": 2}, {"num_groups": 2}])
 def test_where_all_is_forbidden_beams_end(options, rng):
     table = rng.normal(size=(2, V, V)).astype("float32")
@@ -141,6 +143,7 @@ def test_where_all_is_forbidden_beams_end(options, rng):
     np.testing.assert_allclose(found.scores[:, 0], scores, rtol=1e-5)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("size", [9, 256, 300])
 def test_a_model_may_forbid_tokens_by_infinity(size, rng):
     """As a grammar does: beams differ, and are those of a very low number."""
@@ -323,6 +326,7 @@ def check_reversed(found, source_ids):
         assert not found.token_ids[row, 0, len(words) :].any()
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize(("threads", "size"), [(1, 64), (3, 32)])
 def test_generate_keeps_the_order_of_many_sentences(threads, size, rng, monkeypatch):
     """All are searched by programs of one size, several of them at once."""
@@ -409,6 +413,7 @@ def test_generate_says_which_list_is_wrong(source_ids, message):
         decoding.generate(Copier(), source_ids)
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_lists_of_unequal_lengths_are_padded():
     lists, prefix = [[5, 6, 7], [4], np.array([8, 4])], [[7], [], [4, 8]]
     found = decoding.generate(Copier(), lists, prefix=prefix)
@@ -476,6 +481,7 @@ def test_coverage_needs_a_model_that_counts_it():
         decoding.generate(Copier(), np.array([[4, 5]]), search)
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize(("threads", "sizes"), [(1, {64, 16}), (2, {32, 8})])
 def test_the_last_sentences_go_on_in_a_smaller_program(
     threads, sizes, rng, monkeypatch
@@ -513,6 +519,7 @@ def test_a_seed_is_taken_modulo_what_32_bits_hold():
     assert decoding.Sample(seed=2**31 + 3).draw_seed() == 3
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize(
     "method",
     [

@@ -203,6 +203,7 @@ def test_wrong_options_are_refused(tmp_path, options, message):
 
 
 @tensorflow_only
+@pytest.mark.slow
 def test_a_model_without_a_limit_gets_one(tmp_path, monkeypatch):
     monkeypatch.setattr(generation, "MOST_TOKENS", 20)
     translator = make_translator(max_length=None, decoder_layers=1)
@@ -212,6 +213,7 @@ def test_a_model_without_a_limit_gets_one(tmp_path, monkeypatch):
 
 
 @tensorflow_only
+@pytest.mark.slow
 def test_a_translator_s_own_limit_is_kept(tmp_path):
     model = make_translator(max_length=None, decoder_layers=1).model
     tokenizer = ks.text.ByteTokenizer()

@@ -174,6 +174,7 @@ def test_it_is_called_again_in_training_with_other_and_the_same_draws():
     assert not np.allclose(layer.calls[2][1][0].detach(), noise[1].detach())
 
 
+@pytest.mark.slow_on("jax")
 def test_a_decoder_alone_in_a_stack_is_computed_again():
     x = layers.PositionalEmbedding(VOCABULARY, WIDTH)(IDS)
     outputs = []

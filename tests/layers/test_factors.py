@@ -89,6 +89,7 @@ def test_outside_of_a_gradient_the_crossentropies_are_known_and_the_factors_are_
 
 
 # On TensorFlow Keras's optimizer keeps the graph, by `tf.distribute`'s `all_reduce`.
+@pytest.mark.slow_on("jax")
 @pytest.mark.backends("torch", "jax")
 def test_a_model_that_has_trained_leaves_nothing_behind(monkeypatch):
     made = []

@@ -52,6 +52,7 @@ def arrays(model):
     return list(values(model).values())
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_factors_alone_are_trained(tied):
     model = made(tie_embeddings=tied)

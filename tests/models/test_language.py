@@ -166,6 +166,7 @@ def test_what_is_forced_is_of_the_vocabulary(rng, given):
         decoding.generate(small(rng), PROMPTS[:1], max_length=4, **given)
 
 
+@pytest.mark.slow_on("tensorflow")
 @each_variant(
     "positions",
     named("rotary", "sinusoidal"),
@@ -329,6 +330,7 @@ def test_memory_reaches_as_far_back_as_depth_times_length(rng):
     np.testing.assert_array_equal(moved, (behind >= 0) & (behind <= 4))
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @each_variant(
     "positions",
     named("rotary", "relative"),
@@ -379,7 +381,7 @@ def test_start_begins_another_text(rng):
     np.testing.assert_allclose(numpy(reader(second)), fresh, atol=1e-6)
 
 
-@pytest.mark.slow_on("jax")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_fit_trains_the_model_that_recurrent_shares_its_weights_with(rng):
     """The loss of each step is that of the chain, with the weights as they were."""
     model = small(rng, memory_length=3, dropout=0.0)
@@ -520,6 +522,7 @@ def test_generate_says_what_is_wrong(model, prompts, message):
         model.generate(prompts)
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_prompts_may_be_lists_of_unequal_lengths(model):
     lists, array = [[3, 4, 5], [6]], np.array([[3, 4, 5], [6, 0, 0]])
     found, expected = (model.generate(x, max_length=4) for x in (lists, array))

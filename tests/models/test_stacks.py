@@ -111,6 +111,7 @@ def test_positions_inside_attention_may_be_a_layer(tmp_path):
     np.testing.assert_allclose(loaded.predict(inputs, verbose=0), made[1], atol=1e-6)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("target", [None, 40])
 def test_embeddings_share_positions_that_are_a_layer(target, tmp_path):
     positions = layers.LearnedPositions(16)

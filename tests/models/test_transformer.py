@@ -233,6 +233,7 @@ def test_generate_equals_a_naive_loop(rng):
     assert sum(p.num_programs for p in decoding.programs(model)) == 1
 
 
+@pytest.mark.slow_on("jax")
 @each_variant(
     "search",
     {"greedy": decoding.Greedy(), "beam": decoding.BeamSearch(2)},
@@ -361,7 +362,7 @@ def test_stochastic_depth_rises_to_the_last_block():
     assert not np.allclose(one, other)
 
 
-@pytest.mark.slow_on("jax")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_tables_stay_tied_after_fit_saving_and_loading(tmp_path):
     model = small(dropout=0.0)
     model.compile(

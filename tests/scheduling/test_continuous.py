@@ -61,6 +61,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.slow_on("jax")
 @each_variant("search", SEARCHES, on_jax=["samples"], on_tensorflow=[])
 def test_continuous_batching_finds_what_a_static_batch_finds(rng, search):
     model = transformer()
@@ -203,7 +204,7 @@ def test_a_length_is_padded_to_the_next_that_has_a_program():
         assert found == padded
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_few_programs_serve_a_file_of_mixed_lengths(rng, monkeypatch):
     """One a length, one more for the longest, and none for another file."""
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)

@@ -109,6 +109,7 @@ def fitted(batches, *callbacks, epochs=3):
     return history.history
 
 
+@pytest.mark.slow_on("jax")
 @pytest.mark.backends("jax", "torch")
 def test_a_training_is_the_same():
     losses = [fitted(batches) for batches in both()]
@@ -188,6 +189,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_the_main_job_runs_without_tensorflow(tmp_path):
     done = subprocess.run(

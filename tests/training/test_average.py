@@ -106,6 +106,7 @@ def test_what_is_validated_is_what_is_left_in_the_model(name):
         assert np.abs(weight - trained).max() > 1e-4
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("tensorflow", "jax", "torch")
 def test_the_training_goes_on_as_without_validations():
     for optimizer, average in AVERAGES.values():

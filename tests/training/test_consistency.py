@@ -102,6 +102,7 @@ def expected(labels, weights, pairs):
     return loss / total, d_logits / total
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("labels", "pieces"),

@@ -219,6 +219,7 @@ def test_soft_capped_logits_carry_none():
     assert factors_of(layer(HIDDEN, reverse=True, training=True)) is None
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize(
     ("make", "policy", "jit_compile"),
     [  # every pair of these options

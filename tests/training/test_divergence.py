@@ -35,6 +35,7 @@ def fit(*callbacks, epochs=6, batch_size=4, use_ema=True, **options):
     return model, history.history
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize(
     ("rate", "seen"),
     [(1e30, "the loss is (nan|inf)"), (2.0, r"the mean loss is \d.*best")],

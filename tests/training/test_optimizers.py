@@ -33,6 +33,7 @@ def trained(cls, jit_compile="auto", dtype="float32", run_eagerly=False, **optio
     return {v.path: ops.convert_to_numpy(v) for v in variables}
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize(
     "options",
     [
@@ -80,6 +81,7 @@ def test_the_average_is_of_a_share_of_the_steps_so_far():
     assert (again.ema_warmup, again.ema_momentum) == (True, 0.8)
 
 
+@pytest.mark.slow_on("jax")
 def test_the_average_counts_batches_that_are_accumulated():
     """So it is of about the last ninth of them, however many make a step."""
     options = {"use_ema": True, "ema_warmup": True, "gradient_accumulation_steps": 4}
@@ -129,6 +131,7 @@ def test_bad_factors_of_rates_are_refused(factors, message):
         Adam(learning_rate_factors=factors)
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize("jit_compile", [True, False])
 def test_the_average_is_computed_in_a_training_too(jit_compile):
     if jit_compile and keras.backend.backend() == "torch":
@@ -165,6 +168,7 @@ def test_replicas_train_too():
         np.testing.assert_allclose(ours[name], expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize("jit_compile", [True, False])
 def test_factors_of_rates_hold_in_a_training(jit_compile):
     if jit_compile and keras.backend.backend() == "torch":
@@ -205,6 +209,7 @@ MUON = {"learning_rate": 0.01, "adam_beta_2": 0.98, "epsilon": 1e-6, "name": "mu
 DENSE = (5, 8), (8, 3)  # as the kernels of feed-forward layers
 
 
+@pytest.mark.slow_on("jax")
 @pytest.mark.parametrize("shape", DENSE)
 def test_muon_is_that_of_keras_where_a_kernel_has_two_axes(shape):
     kernels = [keras.Variable(ops.ones(shape), name="kernel") for _ in range(2)]
@@ -241,6 +246,7 @@ def test_the_kernel_of_a_projection_is_a_matrix(shape, matrix):
     assert np.sum(left @ right * two) > 0.9 * np.linalg.norm(two) * np.sqrt(len(values))
 
 
+@pytest.mark.slow_on("jax")
 @pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}])
 def test_muon_steps_matrices_of_one_size_together_as_one_by_one(options, monkeypatch):
     """Of both orientations; those without a gradient stay as they are."""
@@ -295,6 +301,7 @@ def test_muon_knows_matrices_by_their_names():
         assert is_matrix(weight, excluded) == expected, path
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("jit_compile", [True, False])
 def test_muon_trains_and_is_restored(jit_compile, tmp_path):
     if jit_compile and keras.backend.backend() == "torch":

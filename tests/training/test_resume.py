@@ -304,6 +304,7 @@ class Counter(keras.callbacks.Callback):
         self.seen.append(batch)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_callbacks_count_a_batch_once(tmp_path):
     whole, cut, resumed = Counter(), Counter(), Counter()
     fit(tmp_path / "whole", whole, every=2)
@@ -521,7 +522,7 @@ def test_a_callback_of_an_epochs_end_that_stands_after_is_named(tmp_path):
         model.fit(data, shuffle=False, callbacks=[Resume(tmp_path, data), late])
 
 
-@pytest.mark.slow_on("jax")
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax")
 def test_replicas_resume_as_if_never_interrupted(tmp_path):
     command = [sys.executable, "-m", "tests.training.replicas", tmp_path]
