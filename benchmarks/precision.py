@@ -1,9 +1,10 @@
 """What does training in 16 bits lose and gain, compared with float32?
 
-One recipe is trained under each dtype policy, on the same batches in the same order,
-with a new seed for weights and dropout in each round. float32 itself differs from
-seed to seed: a policy whose losses lie within that noise loses nothing. Every system
-is a policy on a backend, and has its own process for each seed.
+The model of one recipe is trained under each dtype policy, on the same batches in the
+same order, by Adam at the recipe's rate without label smoothing or an average of the
+weights, with a new seed for weights and dropout in each round. float32 itself differs
+from seed to seed: a policy whose losses lie within that noise loses nothing. Every
+system is a policy on a backend, and has its own process for each seed.
 
     python -m benchmarks.precision
     python -m benchmarks.precision --systems mixed_bfloat16-jax float32-jax --rounds 2
@@ -39,14 +40,19 @@ def main():
 
 def parse():
     parser = rounds.make_parser(MODULE, __doc__)
-    parser.add_argument("--preset", default="smoke", help="recipe; default: smoke")
-    parser.add_argument("--points", type=rounds.count, default=20, help="of 20 steps")
+    presets = ("smoke", "default", "multi30k")
+    parser.add_argument("--preset", default="smoke", choices=presets, help="its recipe")
+    points = "of 20 steps, at least 2; default: 20"
+    parser.add_argument("--points", type=rounds.count, default=20, help=points)
     parser.add_argument("--picture", type=pathlib.Path, help="file for the curves")
     rounds.add_options(parser)
     rounds.add_worker_options(parser, SYSTEMS)
     parser.set_defaults(systems=DEFAULT_SYSTEMS)
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.points < 2:
+        parser.error("`--points` must be at least 2: the first step compiles.")
+    return arguments
 
 
 def measure(arguments):

@@ -27,8 +27,11 @@ def main():
     arguments = parse()
     task, measures = Task(arguments), read(arguments.output)
     least = min(arguments.widths)
+    # What was measured with other options does not count as done.
+    names = ("corpus", "source", "target", "pairs", "epochs")
+    options = {name: getattr(arguments, name) for name in names}
     runs = [
-        {"kind": kind, "width": width, "rate": rate}
+        {"kind": kind, "width": width, "rate": rate, **options}
         for width in sorted(arguments.widths)
         for kind in KINDS[: 1 if width == least else 2]
         for rate in sorted(arguments.rates)
