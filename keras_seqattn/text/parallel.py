@@ -230,10 +230,10 @@ def _collect(lines, row, names, skip_empty, skip_duplicates, skip_malformed, fir
         kinds += ["duplicate"] if pair in seen else []
         seen.add(pair)
         # Counted as what leaves it out, else as the first that it is.
-        skipped = next((kind for kind in kinds if skips[kind]), None)
+        reason = next((kind for kind in kinds if skips[kind]), None)
         if kinds:
-            found[skipped or kinds[0]].append(number)
-        if skipped is None:
+            found[reason or kinds[0]].append(number)
+        if reason is None:
             pairs.append(pair)
     skipped = tuple(kind for kind, skip in skips.items() if skip)
     sides = [list(side) for side in zip(*pairs, strict=True)] or [[], []]

@@ -174,7 +174,7 @@ class ScheduleFreeAverage(_AveragedWeights):
 
     def _fast_weights(self):
         """Returns the variable `z` of each trained weight by its id; none before."""
-        optimizer = _inner(self.model.optimizer)
+        optimizer = inner_optimizer(self.model.optimizer)
         fast = [v for v in optimizer.variables if v.name.endswith("momentum")]
         trained = map(id, self.model.trainable_variables) if fast else ()
         return dict(zip(trained, fast, strict=True))
@@ -190,7 +190,7 @@ class ScheduleFreeAverage(_AveragedWeights):
     def _average(self, weight, fast):
         if fast is None:
             return array_of(weight)
-        beta = _inner(self.model.optimizer).beta_1
+        beta = inner_optimizer(self.model.optimizer).beta_1
         y, z = array_of(weight).astype("float64"), array_of(fast)
         return ((y - (1 - beta) * z) / beta).astype("float32")
 
@@ -198,7 +198,7 @@ class ScheduleFreeAverage(_AveragedWeights):
         """Checks the optimizer."""
         super().on_train_begin(logs)
         kind = keras.optimizers.ScheduleFreeAdamW
-        optimizer = _inner(self.model.optimizer)
+        optimizer = inner_optimizer(self.model.optimizer)
         if not isinstance(optimizer, kind) or not optimizer.beta_1:
             arguments.refuse(
                 "optimizer",
@@ -207,8 +207,8 @@ class ScheduleFreeAverage(_AveragedWeights):
             )
 
 
-def _inner(optimizer):
-    """Returns an optimizer, without the scaling of the loss around it."""
+def inner_optimizer(optimizer: Any) -> Any:
+    """Returns an optimizer, without the one around it that scales the loss."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from keras_seqattn import arguments
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.recipes import RECIPES, Configuration, Recipe
+from keras_seqattn.training.average import inner_optimizer
 from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
@@ -385,6 +386,5 @@ class CustomTask(Task):
         self, model: keras.Model, record: TrialRecord, objective: str
     ) -> list[keras.callbacks.Callback]:
         """Returns what averages the weights where the optimizer has an average."""
-        # Mixed float16 has an optimizer around it, which scales the loss.
-        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-        return [keras.callbacks.SwapEMAWeights()] if optimizer.use_ema else []
+        use_ema = inner_optimizer(model.optimizer).use_ema
+        return [keras.callbacks.SwapEMAWeights()] if use_ema else []

@@ -305,9 +305,9 @@ def test_what_a_block_adds_to_a_call_is_not_left_out(block):
 def test_blocks_may_have_another_precision_than_their_stack():
     block = layers.EncoderBlock(2, 16, dropout=0.0, dtype="mixed_bfloat16")
     stack = layers.TransformerStack([block])
-    x, mask = ops.convert_to_tensor(X), ops.convert_to_tensor(mask_of("some"))
+    real = mask_of("some")
+    x, mask = ops.convert_to_tensor(X), ops.convert_to_tensor(real)
     # Without the rows of padding, and with them.
     outputs = [stack(x, mask=mask, training=training) for training in (True, False)]
     trained, called = (ops.convert_to_numpy(ops.cast(y, "float32")) for y in outputs)
-    real = mask_of("some")
     np.testing.assert_allclose(trained[real], called[real], atol=0.05)
