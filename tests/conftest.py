@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -21,6 +22,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+# Compiles small programs in half of the time.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 # Tracing makes objects by the million, and hardly any garbage: look for it less often.
 gc.set_threshold(10_000, 20, 50)
@@ -34,6 +37,35 @@ def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "error:::keras_seqattn")
     # Keras 3.15.1 reads a variable as NumPy in a way that NumPy 2 deprecates.
     config.addinivalue_line("filterwarnings", "ignore:__array__ implementation")
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    """Leaves out a file that is for other backends, without importing it.
+
+    Some take seconds to import. One skip stands for all tests of the file.
+    """
+    import keras
+
+    text = module_path.read_text()
+    marks = re.findall(r"mark\.backends\((.*?)\)", text)
+    first = re.search(r"^pytestmark = \[?\s*pytest\.mark\.backends\(", text, re.M)
+    if first and len(marks) == 1 and keras.backend.backend() not in marks[0]:
+        return OtherBackends.from_parent(parent, path=module_path)
+    return None
+
+
+class OtherBackends(pytest.File):
+    """A file whose tests are for other backends."""
+
+    def collect(self):
+        yield OneSkip.from_parent(self, name="all")
+
+
+class OneSkip(pytest.Item):
+    """Says that the tests of a file run on other backends."""
+
+    def runtest(self):
+        pytest.skip("all of it is for other backends")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

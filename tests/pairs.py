@@ -67,8 +67,8 @@ def each_case(cases):
     return each_variant("case", dict(zip(names, cases, strict=True)), on_jax)
 
 
-def each_variant(argument, variants, on_jax, on_tensorflow=None):
-    """Runs a test once for each variant; where backends compile, some are slow tests.
+def each_variant(argument, variants, on_jax, on_tensorflow=None, on_torch=None):
+    """Runs a test once for each variant, of which some are slow tests by the backend.
 
     Args:
         argument: The name of the test's argument.
@@ -78,13 +78,14 @@ def each_variant(argument, variants, on_jax, on_tensorflow=None):
             each for seconds.
         on_tensorflow: The names of those that are none on TensorFlow, which traces a
             model for seconds; None: all.
+        on_torch: The names of those that are none on PyTorch; None: all.
 
     Returns:
         A decorator.
     """
-    on_tensorflow = variants if on_tensorflow is None else on_tensorflow
-    chosen = {"tensorflow": on_tensorflow, "jax": on_jax}
-    unknown = {*on_tensorflow, *on_jax} - {*variants}
+    chosen = {"tensorflow": on_tensorflow, "jax": on_jax, "torch": on_torch}
+    chosen = {x: variants if y is None else y for x, y in chosen.items()}
+    unknown = set().union(*chosen.values()) - {*variants}
     if unknown:
         raise ValueError(f"No such variants: {sorted(unknown)}.")
     return pytest.mark.parametrize(

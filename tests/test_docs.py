@@ -17,10 +17,9 @@ from tests.test_imports import modules
 
 # The examples of `docs/api` are those of the docstrings, which doctest runs.
 WITH_PYTHON = [path for path in DOCUMENTS if any(blocks(path, "python"))]
-# What a reader sees first is run by default, the page of each task with the commands.
-LATER = ("how_to", "migration")
+# What a reader sees first is run by default, the other pages with the commands.
 TIERED = [
-    pytest.param(path, marks=pytest.mark.slow) if path.parent.name in LATER else path
+    path if path.name == "README.md" else pytest.param(path, marks=pytest.mark.slow)
     for path in WITH_PYTHON
 ]
 
@@ -95,7 +94,7 @@ def tune_shortly(training, validation, max_seconds, **options):
 _tune_translation = tuning.tune_translation
 
 
-@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.slow
 def test_a_model_composed_by_hand_decodes_on_every_backend():
     """A how-to's example: its beams have the scores of a teacher-forced pass."""
     run("docs/how_to/decode_own_model.md")

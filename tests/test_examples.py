@@ -294,6 +294,7 @@ def test_a_run_that_an_early_version_began_goes_on(example, tmp_path):
         example.claim(args, dataclasses.replace(recipe, epochs=3))
 
 
+@pytest.mark.slow
 def test_a_small_file_is_read_again(example, monkeypatch, tmp_path, capsys):
     """Until the learning rate has risen, and has fallen for four times as long."""
     recipe = dataclasses.replace(ks.recipes.RECIPES["smoke"], warmup_steps=3)

@@ -55,6 +55,7 @@ with replacing(sys.argv[1]) as unfinished:
 """
 
 
+@pytest.mark.slow
 def test_what_a_kill_left_is_removed(tmp_path):
     path, other = tmp_path / "model.keras", tmp_path / ".unfinished-model.keras"
     other.write_text("a user's own")

@@ -54,6 +54,7 @@ def test_it_learns_and_saves(run):
         run(*ALL, "--epochs", "6", "--lora", "2")
 
 
+@pytest.mark.slow
 def test_a_command_that_failed_can_be_corrected(run, tmp_path):
     """A folder is a run's own once something was scored or trained, not before."""
     with pytest.raises(SystemExit, match="`source` must be None"):

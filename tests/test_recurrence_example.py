@@ -71,6 +71,7 @@ def example(load_example, monkeypatch):
     return module
 
 
+@pytest.mark.slow
 def test_both_models_have_the_same_time(example, monkeypatch, tmp_path, capsys):
     output = tmp_path / "out"
     options = ["--preset", "smoke", "--minutes", "0.05", "--output", str(output)]

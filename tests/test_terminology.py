@@ -223,7 +223,13 @@ def test_a_token_that_begins_with_a_mark_continues_a_word():
 
 
 @pytest.mark.slow_on("jax")
-@each_variant("name", named("pieces", "bytes"), on_jax=["pieces"], on_tensorflow=[])
+@each_variant(
+    "name",
+    named("pieces", "bytes"),
+    on_jax=["pieces"],
+    on_tensorflow=[],
+    on_torch=["pieces"],
+)
 def test_translations_hold_what_they_are_told(translators, name):
     translator = translators[name]
     constraints = [["dogs", "a man"], [], [("zwei Katzen", "park")], []]
@@ -242,7 +248,7 @@ def test_translations_hold_what_they_are_told(translators, name):
     assert found[3] == translator.translate(LINES[3:], num_hypotheses=2)[0]
 
 
-@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.slow
 def test_a_glossary_is_a_file_or_streams(translators, tmp_path):
     path = tmp_path / "glossary.tsv"
     path.write_text("dog\tblue dogs\n\ndog\tpark\na man\ttwo men\n")

@@ -217,6 +217,7 @@ def test_a_seed_draws_the_same_and_another_seed_others(translator):
     assert first[1] == [("", 0.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_programs_of_segmentations_are_counted(translator):
     tokenizer = translator.source_tokenizer

@@ -195,12 +195,14 @@ SEARCHES = {
 
 
 @pytest.mark.slow_on("jax")
-@each_variant("search", SEARCHES, on_jax=["greedy"], on_tensorflow=[])
+@each_variant(
+    "search", SEARCHES, on_jax=["greedy"], on_tensorflow=[], on_torch=["samples"]
+)
 def test_continuous_batching_finds_what_a_static_batch_finds(pair, rng, search):
     check_both_ways(decoding.Ensemble(pair), sources(rng), search)
 
 
-@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.slow
 def test_segmentations_are_batched_continuously_too(pair, rng):
     rows = [interleave(some, PAD) for some in sources(rng, 135).reshape(45, 3, 16)]
     ensemble = SegmentationEnsemble(pair[0], 3)

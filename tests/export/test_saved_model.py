@@ -92,6 +92,7 @@ def test_a_fresh_process_serves_the_same_translations(tmp_path):
     assert len(set(best["translations"])) > 5
 
 
+@pytest.mark.slow
 @tensorflow_only
 def test_all_hypotheses_of_pieces_are_served(tmp_path):
     search = ks.decoding.BeamSearch(width=2, num_hypotheses=2)

@@ -56,7 +56,7 @@ MODELS = {
     "recurrent": lambda: of_ids(models.TranslationRNN(30, model_dim=16), BOTH),
 }
 
-LONG = ["translation", "recurrent"]
+LONG = ["block", "encoder", "translation", "recurrent"]
 
 
 def cut(inputs):

@@ -11,7 +11,7 @@ from keras_seqattn.decoding.constrained import with_constraints
 from keras_seqattn.decoding.constraints import Phrase
 from keras_seqattn.scheduling import continuous, generation, static
 from tests.layers.weights import randomize
-from tests.pairs import each_variant
+from tests.pairs import each_variant, slow
 
 V, D = 11, 8
 # Of as many sentences: more than a program has rows, and fewer than may wait.
@@ -62,7 +62,13 @@ SEARCHES = {
 
 
 @pytest.mark.slow_on("jax")
-@each_variant("search", SEARCHES, on_jax=["samples"], on_tensorflow=[])
+@each_variant(
+    "search",
+    SEARCHES,
+    on_jax=["samples"],
+    on_tensorflow=[],
+    on_torch=["samples", "beams", "processors"],
+)
 def test_continuous_batching_finds_what_a_static_batch_finds(rng, search):
     model = transformer()
     randomize(model, rng)
@@ -97,7 +103,7 @@ def test_any_model_s_sentences_are_batched_continuously(rng, make):
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
-@pytest.mark.parametrize("count", [1, 4, 5, COUNT])
+@pytest.mark.parametrize("count", [5, *slow(1, 4, COUNT)])
 def test_any_number_may_wait(rng, count):
     """A few rows, which no smaller batch relieves at the end."""
     model = transformer()
@@ -219,7 +225,7 @@ def test_few_programs_serve_a_file_of_mixed_lengths(rng, monkeypatch):
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
-@pytest.mark.parametrize("worthwhile", [0.0, 1.0, 1e3])
+@pytest.mark.parametrize("worthwhile", [1.0, *slow(0.0, 1e3)])
 def test_what_waits_once_more_is_found_once(rng, monkeypatch, worthwhile):
     """With the longer ones, in one thread or the other, or all in one program."""
     model, search = transformer(), decoding.Sample(seed=0)

@@ -269,7 +269,7 @@ def test_draws_come_from_a_seed(tokenizer):
     assert tensor.to_list() == first and tensor.dtype == tf.int32
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow
 def test_a_seed_draws_the_same_in_another_process(bpe):
     code = """
 import json, sys

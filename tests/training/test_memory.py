@@ -30,6 +30,7 @@ print(megabytes_kept())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
 def test_freed_memory_is_kept_where_it_is_asked_for():

@@ -12,6 +12,7 @@ import pytest
 import keras_seqattn as ks
 from keras_seqattn.tuning import records, trials
 from keras_seqattn.tuning.tasks import CustomTask
+from tests.pairs import slow
 
 pytestmark = pytest.mark.slow_on("tensorflow", "jax")
 
@@ -146,7 +147,7 @@ def test_a_callback_of_one_s_own_may_end_a_trial(tmp_path, algorithm):
         assert list(table["status"]) == ["paused"] * 3 + ["completed"]
 
 
-@pytest.mark.parametrize("algorithm", ["random", "hyperband", "halving"])
+@pytest.mark.parametrize("algorithm", ["halving", *slow("random", "hyperband")])
 def test_a_study_goes_on_as_if_it_had_never_stopped(tmp_path, algorithm, monkeypatch):
     """Interrupted in the middle of an epoch."""
     options = {"algorithm": algorithm, "epochs": 3, "max_trials": 3}

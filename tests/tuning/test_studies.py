@@ -25,6 +25,7 @@ from keras_seqattn.recipes import RECIPES
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.tasks import TranslationTask
+from tests.pairs import slow
 from tests.tuning import program
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -68,7 +69,7 @@ def test_a_study_finds_a_model_that_scores_what_it_says(tmp_path):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("objective", ["val_loss", "val_perplexity"])
+@pytest.mark.parametrize("objective", ["val_loss", *slow("val_perplexity")])
 def test_scores_of_trials_with_other_vocabularies_compare(tmp_path, objective):
     """A score is of the text, whatever tokens it is cut into."""
     sizes = {"vocabulary_size": (290, 300), "ema_momentum": None}
@@ -254,6 +255,7 @@ def test_scoring_takes_a_tenth_of_the_time(trained_on, held_out, scored):
     assert len(corpus.score(300, None).sources) == scored
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_one_model_translates_for_all_trials_of_a_shape(tmp_path):
     """By each trial's weights, whatever it drops while it trains."""
