@@ -1,5 +1,6 @@
 """What every test stands on: quiet backends, fixed seeds, float32, no warnings."""
 
+import contextlib
 import gc
 import importlib.metadata
 import importlib.util
@@ -22,8 +23,10 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-# Compiles small programs in half of the time.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+# Compiles small programs in half of the time. Later releases refuse it.
+with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    if importlib.metadata.version("jaxlib").startswith("0.10."):
+        os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 # Tracing makes objects by the million, and hardly any garbage: look for it less often.
 gc.set_threshold(10_000, 20, 50)
