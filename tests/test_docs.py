@@ -4,6 +4,7 @@ import contextlib
 import doctest
 import io
 import os
+import pathlib
 import re
 import shlex
 import subprocess
@@ -13,15 +14,14 @@ import pytest
 
 from keras_seqattn import tuning
 from tests.documents import DOCUMENTS, ROOT, blocks, outputs
+from tests.pairs import slow
 from tests.test_imports import modules
 
 # The examples of `docs/api` are those of the docstrings, which doctest runs.
 WITH_PYTHON = [path for path in DOCUMENTS if any(blocks(path, "python"))]
 # What a reader sees first is run by default, the other pages with the commands.
-TIERED = [
-    path if path.name == "README.md" else pytest.param(path, marks=pytest.mark.slow)
-    for path in WITH_PYTHON
-]
+FIRST = pathlib.Path("README.md")
+TIERED = [FIRST, *slow(*(path for path in WITH_PYTHON if path != FIRST))]
 
 
 def run(document, section=""):
@@ -95,6 +95,7 @@ _tune_translation = tuning.tune_translation
 
 
 @pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")  # on torch it is one of the pages above
 def test_a_model_composed_by_hand_decodes_on_every_backend():
     """A how-to's example: its beams have the scores of a teacher-forced pass."""
     run("docs/how_to/decode_own_model.md")

@@ -11,14 +11,12 @@ import transformers
 import keras_seqattn as ks
 from keras_seqattn.decoding import BeamSearch, Greedy
 from tests.convert import families
+from tests.pairs import slow
 
 pytestmark = pytest.mark.backends("torch")
 
 # One by default: the models' own searches, and all tokenizers, are tried for all.
-SEARCHED = [
-    name if name == "marian" else pytest.param(name, marks=pytest.mark.slow)
-    for name in families.TRANSLATORS
-]
+SEARCHED = ["marian", *slow(*(x for x in families.TRANSLATORS if x != "marian"))]
 LINES = ["zwei Hunde rennen", "a man sings", "two dogs run in a blue shirt"]
 
 

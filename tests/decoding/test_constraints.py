@@ -161,8 +161,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.slow_on("tensorflow", "jax")
-@each_variant("search", OPTIONS, on_jax=["groups"], on_tensorflow=["told to avoid"])
+@each_variant("search", OPTIONS, on_jax=[], on_tensorflow=[])
 def test_phrases_are_said_whatever_else_is_asked(search):
     given = [[5, 5, 6], [9]]
     prefix = [[4, 4], [], [10], [9]]

@@ -74,8 +74,7 @@ GROUPS = {
 }
 
 
-@pytest.mark.slow_on("tensorflow", "jax")
-@each_variant("search", GROUPS, on_jax=["pairs"], on_tensorflow=["one by one"])
+@each_variant("search", GROUPS, on_jax=[], on_tensorflow=[])
 def test_each_group_avoids_what_those_before_chose(search):
     table = tables(seed=2)
     found = run(table, search)

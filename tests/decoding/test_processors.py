@@ -77,8 +77,7 @@ METHODS = {
 }
 
 
-@pytest.mark.slow_on("tensorflow")
-@each_variant("make", METHODS, on_jax=["sample"], on_tensorflow=["greedy"])
+@each_variant("make", METHODS, on_jax=["sample"], on_tensorflow=[])
 def test_a_search_obeys_what_it_is_told(make, rng):
     """The table says 5 5 5 5 and an end; each option forbids a part of that."""
     table = np.zeros((1, 6, V), "float32")
@@ -116,8 +115,7 @@ def test_biases_are_a_configuration_as_json():
     assert search.biased_ids == ((3, -2.5), (7, 1.0))
 
 
-@pytest.mark.slow_on("jax")
-@each_variant("make", METHODS, on_jax=["beam"], on_tensorflow=["sample"])
+@each_variant("make", METHODS, on_jax=[], on_tensorflow=["sample"])
 def test_a_stop_token_ends_as_the_end_token_does(make):
     """The first says 6 and 5, the second 7, which ends too; none says the end token."""
     table = np.zeros((3, 5, V), "float32")

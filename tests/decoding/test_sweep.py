@@ -33,8 +33,7 @@ def table(seed=0, count=24):
     return logits.astype("float32")
 
 
-@pytest.mark.slow_on("jax")
-@each_variant("options", OPTIONS, on_jax=["gnmt"], on_tensorflow=[])
+@each_variant("options", OPTIONS, on_jax=[], on_tensorflow=[])
 def test_each_penalty_has_what_its_own_search_finds(options):
     logits, width = table(), options["width"]
     sweep = BeamSweep(**options, length_penalties=PENALTIES)

@@ -233,11 +233,10 @@ def test_generate_equals_a_naive_loop(rng):
     assert sum(p.num_programs for p in decoding.programs(model)) == 1
 
 
-@pytest.mark.slow_on("jax")
 @each_variant(
     "search",
     {"greedy": decoding.Greedy(), "beam": decoding.BeamSearch(2)},
-    on_jax=["beam"],
+    on_jax=[],
     on_tensorflow=[],
 )
 def test_a_search_goes_on_past_its_first_capacity(rng, search):

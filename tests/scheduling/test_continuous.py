@@ -61,11 +61,10 @@ SEARCHES = {
 }
 
 
-@pytest.mark.slow_on("jax")
 @each_variant(
     "search",
     SEARCHES,
-    on_jax=["samples"],
+    on_jax=[],
     on_tensorflow=[],
     on_torch=["samples", "beams", "processors"],
 )
