@@ -181,6 +181,31 @@ def test_what_is_frozen_stays_so(tmp_path):
     assert not loaded.trainable and loaded.trainable_weights == []
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("positions", ["learned", "relative"])
+def test_which_parts_are_frozen_is_kept_whatever_was_made_before(tmp_path, positions):
+    model = made(positions=positions, max_length=9, logits_bias=True)
+    block = model.get_layer("decoder_0")
+    block.trainable = False
+    block.feed_forward_residual.trainable = True
+    model.get_layer("embedding").trainable = False
+    model.get_layer("embedding").bias_layer.trainable = True
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    paths = [weight.path for weight in model.trainable_weights]
+    assert len(paths) == 9  # feed-forward 4, its norm 2, that of the stack 2, the bias
+    assert [weight.path for weight in loaded.trainable_weights] == paths
+    block.feed_forward_residual.norm_layer.trainable = False
+    model.save(tmp_path / "norm.keras")
+    loaded = keras.saving.load_model(tmp_path / "norm.keras")
+    assert len(loaded.trainable_weights) == 7
+    # Early versions did not name the norms, so that what they saved tells of others.
+    config = model.get_config()
+    config["frozen"].append("decoder/decoder_0/feed_forward_residual/layer_norm_1")
+    loaded = type(model).from_config(config)
+    assert len(loaded.trainable_weights) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -147,8 +147,10 @@ class PositionalEmbedding(
         self.logits_bias = arguments.boolean("logits_bias", logits_bias)
         self.norm_layer = None
         if norm is not None:
-            self.norm_layer = make_norm(norm, epsilon, dtype=float_policy)
-        self.bias_layer = LogitsBias(dtype=float_policy) if logits_bias else None
+            self.norm_layer = make_norm(norm, epsilon, name="norm", dtype=float_policy)
+        self.bias_layer = None
+        if logits_bias:
+            self.bias_layer = LogitsBias(name="logits_bias", dtype=float_policy)
         self.supports_masking = True
 
     def build(self, inputs_shape: Shape | None = None) -> None:
@@ -378,9 +380,9 @@ def _positions_layer(positions, max_length, dtype):
         return positions
     name = positions if isinstance(positions, str) else None
     if name == "sinusoidal":
-        return SinusoidalPositions(dtype=dtype)
+        return SinusoidalPositions(name="positions", dtype=dtype)
     if name == "learned" and max_length is not None:
-        return LearnedPositions(max_length, dtype=dtype)
+        return LearnedPositions(max_length, name="positions", dtype=dtype)
     if name == "learned":
         raise ValueError(
             "`max_length` must be given for learned positions. "

@@ -289,7 +289,8 @@ def positions_in_attention(
         wanted = "the configuration of a layer"
         positions = arguments.interpreted("positions", positions, deserialize, wanted)
     if isinstance(positions, str) and positions in _LAYERS:
-        return _LAYERS[positions](dtype=unquantized(keras.dtype_policies.get(dtype)))
+        policy = unquantized(keras.dtype_policies.get(dtype))
+        return _LAYERS[positions](name="positions", dtype=policy)
     if positions is None or (
         hasattr(positions, "rotate") and hasattr(positions, "bias")
     ):

@@ -82,7 +82,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
         self.stochastic_depth = arguments.fraction("stochastic_depth", stochastic_depth)
         self.epsilon = arguments.number("epsilon", epsilon, above=0.0)
         self.supports_masking = True
-        self.norm_layer = make_norm(norm, epsilon, dtype=self.dtype_policy)
+        self.norm_layer = make_norm(norm, epsilon, name="norm", dtype=self.dtype_policy)
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, x_shape: Shape, *more_shapes: Shape) -> None:

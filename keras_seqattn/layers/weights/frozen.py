@@ -23,7 +23,15 @@ def frozen_parts(model: keras.Model) -> list[str]:
 
 
 def freeze_parts(model: keras.Model, paths: Sequence[str]) -> None:
-    """Freezes the parts at some paths."""
-    for part in layers_of(model):
+    """Freezes the parts at some paths, and no others within them.
+
+    Where some paths are of no part, as files of early versions have them, what is
+    within a frozen part is frozen.
+    """
+    parts = [part for part in layers_of(model)[1:] if part.path is not None]
+    are_all = set(paths) <= {part.path for part in parts}
+    for part in parts:  # one before those that it is made of
         if part.path in paths:
             part.trainable = False
+        elif are_all and not part.trainable:
+            part.trainable = True
