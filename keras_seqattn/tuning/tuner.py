@@ -19,6 +19,8 @@ from keras_seqattn.tuning.settings import MOST_EPOCHS, Settings
 
 IDLE_SECONDS = 0.5  # between two questions of a worker that has nothing to do
 FAILURES_IN_A_ROW = 3  # after which it is no one trial that is to blame
+# Weights, of all models together, that stay compiled for trials that go on.
+KEPT_WEIGHTS = 20_000_000
 
 
 class Tuner(keras_tuner.Tuner):
@@ -27,6 +29,8 @@ class Tuner(keras_tuner.Tuner):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._failures, self._busy = 0, True
+        # Of trials, by their ids: what they trained with, their models, their sizes.
+        self._kept = {}
         oracle, folder = settings.make_oracle(), settings.directory
         hp = oracle.get_space()
         self._task = task = settings.task
@@ -138,7 +142,7 @@ class Tuner(keras_tuner.Tuner):
         # Each trial by itself, so that it does not matter what ran before in a process.
         keras.utils.set_random_seed(settings.seed + int(record.trial_id))
         parent = hp.values.get("tuner/trial_id")
-        model = self.hypermodel.build(hp)
+        model = self._make_model(hp, parent)
         if parent is not None:
             self._promote(record, parent, model)
         self._check_size(model, record)
@@ -151,7 +155,27 @@ class Tuner(keras_tuner.Tuner):
         if settings.plan is not None:
             plan = settings.plan.within(self.oracle.get_space())
             is_done = plan.pauses(hp.values[halving.RUNG], settings.directory)
-        return trials.fit(model, hp, settings, record, epochs, is_done)
+        ended_early = trials.fit(model, hp, settings, record, epochs, is_done)
+        has_plain_fit = type(self.hypermodel).fit is keras_tuner.HyperModel.fit
+        if has_plain_fit and (ended_early or "tuner/epochs" in hp.values):
+            self._keep_model(hp, record, model)
+        return ended_early
+
+    def _make_model(self, hp, parent):
+        """Makes a trial's model, or takes that of the trial that it goes on from.
+
+        It need not be compiled again; its training brings back all that it trained.
+        """
+        values, model, _ = self._kept.pop(parent, (None, None, 0))
+        is_same = values == records.trained_values(hp.values)
+        return model if is_same else self.hypermodel.build(hp)
+
+    def _keep_model(self, hp, record, model):
+        """Keeps the compiled model of a trial from which another may go on."""
+        values = records.trained_values(hp.values)
+        self._kept[record.trial_id] = values, model, record.parameters
+        while sum(size for *_, size in self._kept.values()) > KEPT_WEIGHTS:
+            del self._kept[next(iter(self._kept))]
 
     def _is_below_median(self, record):
         settings = self._settings

@@ -22,7 +22,7 @@ import sacrebleu
 import keras_seqattn as ks
 from keras_seqattn import tuning
 from keras_seqattn.recipes import RECIPES
-from keras_seqattn.tuning import records
+from keras_seqattn.tuning import records, tuner
 from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.tasks import TranslationTask
 from tests.pairs import slow
@@ -276,6 +276,33 @@ def test_one_model_translates_for_all_trials_of_a_shape(tmp_path):
         score = sacrebleu.corpus_chrf(found, [references]).score
         assert math.isclose(record.score, score, abs_tol=1e-6)
     assert len({record.score for record in known}) > 1
+
+
+@pytest.mark.parametrize("algorithm", ["halving", *slow("hyperband")])
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_a_trial_goes_on_with_the_compiled_model(algorithm, tmp_path, monkeypatch):
+    built, build = [], tuning.TranslationHyperModel.build
+
+    def counted(self, hp):
+        built.append(hp)
+        return build(self, hp)
+
+    monkeypatch.setattr(tuning.TranslationHyperModel, "build", counted)
+    found = {}
+    for kept in (tuner.KEPT_WEIGHTS, 0):
+        monkeypatch.setattr(tuner, "KEPT_WEIGHTS", kept)
+        program.study(
+            *(tmp_path / f"kept {kept}", {"dropout": (0.0, 0.2)}),
+            **{"algorithm": algorithm, "max_trials": 4, "epochs": 3},
+        )
+        known = records.load_records(tmp_path / f"kept {kept}")
+        scores = [[epoch["score"] for epoch in record.epochs] for record in known]
+        found[kept] = len(built), scores
+        built.clear()
+    (builds, scores), (all_builds, expected) = found.values()
+    assert scores == expected
+    went_on = sum(record.continued_from is not None for record in known)
+    assert all_builds == len(known) == builds + went_on > builds
 
 
 def test_the_first_epochs_of_a_trial_may_train_both_directions():
