@@ -46,7 +46,8 @@ def pytest_configure(config):
 def pytest_pycollect_makemodule(module_path, parent):
     """Leaves out a file that is for other backends, without importing it.
 
-    Some take seconds to import. One skip stands for all tests of the file.
+    Some take seconds to import. One skip stands for all tests of the file, unless a
+    test is asked for by its name.
     """
     import keras
 
@@ -56,7 +57,8 @@ def pytest_pycollect_makemodule(module_path, parent):
     if not first or len(marks) != 1:  # a test's own would go before the file's
         return None
     names = re.findall(r'"(.*?)"', marks[0])
-    if keras.backend.backend() in names:
+    by_name = any("::" in argument for argument in parent.config.args)
+    if keras.backend.backend() in names or by_name:
         return None
     file = OtherBackends.from_parent(parent, path=module_path)
     file.add_marker(pytest.mark.backends(*names))
