@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import keras_seqattn as ks
+from keras_seqattn.backend.parts import layers_of
 from tests.layers.weights import randomize
 
 IDS = np.array([[5, 3, 2, 0], [4, 6, 2, 0]], "int32")
@@ -204,6 +205,19 @@ def test_which_parts_are_frozen_is_kept_whatever_was_made_before(tmp_path, posit
     config["frozen"].append("decoder/decoder_0/feed_forward_residual/layer_norm_1")
     loaded = type(model).from_config(config)
     assert len(loaded.trainable_weights) == 2
+
+
+@pytest.mark.backends("torch")
+def test_a_part_of_a_frozen_stack_is_trained():
+    def parts(model):
+        return {part.path: part for part in layers_of(model)[1:]}
+
+    model = made()
+    parts(model)["decoder"].trainable = False
+    parts(model)["decoder/decoder_norm"].trainable = True
+    loaded = type(model).from_config(model.get_config())
+    assert parts(loaded)["decoder/decoder_norm"].trainable
+    assert len(loaded.trainable_weights) == len(model.trainable_weights) == 3
 
 
 @pytest.mark.parametrize(

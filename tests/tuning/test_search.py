@@ -152,6 +152,21 @@ def test_a_model_too_slow_is_over_budget_and_its_like_not_drawn(study, monkeypat
     assert all(models.count(model) == 1 for model in models)
 
 
+def test_the_latency_of_what_goes_on_is_not_measured_again(study, monkeypatch):
+    measured = []
+
+    def latency(model):
+        measured.append(model)
+        return 0.01 * len(measured)
+
+    monkeypatch.setattr("keras_seqattn.tuning.tuner.decode_latency", latency)
+    study(algorithm="hyperband", epochs=3, max_trials=8, max_latency=9.0)
+    known = {r.trial_id: r for r in records.load_records(study.folder)}
+    promoted = [r for r in known.values() if r.continued_from is not None]
+    assert promoted and len(measured) == len(known) - len(promoted)
+    assert all(r.latency == known[r.continued_from].latency for r in promoted)
+
+
 @pytest.mark.parametrize("algorithm", ["random", "hyperband", "bayesian"])
 def test_a_trial_that_fails_is_noted_and_the_search_goes_on(
     study, monkeypatch, algorithm

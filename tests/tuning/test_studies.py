@@ -288,18 +288,16 @@ def test_a_trial_goes_on_with_the_compiled_model(algorithm, tmp_path, monkeypatc
         return build(self, hp)
 
     monkeypatch.setattr(tuning.TranslationHyperModel, "build", counted)
-    found = {}
+    outcomes = []
     for kept in (tuner.KEPT_WEIGHTS, 0):
         monkeypatch.setattr(tuner, "KEPT_WEIGHTS", kept)
-        program.study(
-            *(tmp_path / f"kept {kept}", {"dropout": (0.0, 0.2)}),
-            **{"algorithm": algorithm, "max_trials": 4, "epochs": 3},
-        )
-        known = records.load_records(tmp_path / f"kept {kept}")
+        folder, options = tmp_path / f"kept {kept}", {"max_trials": 4, "epochs": 3}
+        program.study(folder, {"dropout": (0.0, 0.2)}, algorithm=algorithm, **options)
+        known = records.load_records(folder)
         scores = [[epoch["score"] for epoch in record.epochs] for record in known]
-        found[kept] = len(built), scores
+        outcomes.append((len(built), scores))
         built.clear()
-    (builds, scores), (all_builds, expected) = found.values()
+    (builds, scores), (all_builds, expected) = outcomes
     assert scores == expected
     went_on = sum(record.continued_from is not None for record in known)
     assert all_builds == len(known) == builds + went_on > builds

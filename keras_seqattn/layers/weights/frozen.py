@@ -30,7 +30,8 @@ def freeze_parts(model: keras.Model, paths: Sequence[str]) -> None:
     """
     parts = [part for part in layers_of(model)[1:] if part.path is not None]
     are_all = set(paths) <= {part.path for part in parts}
-    for part in parts:  # one before those that it is made of
+    # A part before those that it is made of: freezing it freezes them.
+    for part in sorted(parts, key=lambda part: part.path.count("/")):
         if part.path in paths:
             part.trainable = False
         elif are_all and not part.trainable:
