@@ -86,7 +86,7 @@ def tune_translation(
             search; 0 of the others, which have it after the search, past `epochs`.
         max_parameters: Most weights of a model.
         max_latency: Most seconds to translate one sentence of 16 tokens greedily, which
-            is measured before a trial trains.
+            is measured once a shape, before a trial trains.
         directory: Folder of the study, new or its own.
         workers: Number of processes on this machine that run trials, under KerasTuner's
             own chief. More than one take lists of strings.

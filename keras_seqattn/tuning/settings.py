@@ -10,13 +10,14 @@ import keras_tuner
 
 from keras_seqattn import arguments
 from keras_seqattn.models.config import Config, option, optional_size
+from keras_seqattn.recipes import Configuration
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.draws import hyperparameters_of
 from keras_seqattn.tuning.halving import Plan
 from keras_seqattn.tuning.oracles import ORACLES
 from keras_seqattn.tuning.progress import Progress
-from keras_seqattn.tuning.tasks import Task
+from keras_seqattn.tuning.tasks import Task, shape_of
 
 DEFAULT_TRIALS = 10
 # Of a trial, by default: with a limit of the study's seconds there is none.
@@ -185,6 +186,17 @@ class Settings(Config):
             return None
         return f"{parameters} parameters, {limit} allowed"
 
+    def known_latency(self, configuration: Configuration | None) -> float | None:
+        """Returns the seconds of a sentence of a trial of the same shape, or None."""
+        if configuration is None:
+            return None
+        for record in records.load_records(self.directory):
+            if record.latency is None or record.configuration is None:
+                continue
+            if shape_of(record.configuration) == shape_of(configuration):
+                return record.latency
+        return None
+
     def latency_excess(self, latency: float) -> str:
         """Returns by how much the seconds of a sentence exceed `max_latency`."""
         return (
@@ -200,9 +212,7 @@ class Settings(Config):
         excess = self.size_excess(configuration.count_parameters())
         if excess is not None or self.max_latency is None:
             return excess
-        # A model of this shape may have been found to be too slow.
-        for record in records.load_records(self.directory):
-            is_slow = (record.latency or 0.0) > self.max_latency
-            if is_slow and record.configuration.model == configuration.model:
-                return self.latency_excess(record.latency)
-        return None
+        latency = self.known_latency(configuration)
+        if latency is None or latency <= self.max_latency:
+            return None
+        return self.latency_excess(latency)

@@ -85,6 +85,19 @@ def _digest(data: Any) -> str | None:
     return digest.hexdigest()[:16]
 
 
+def shape_of(configuration: Configuration) -> Configuration:
+    """Returns what a configuration's translations depend on, but for the weights.
+
+    Dropout is no part of it, nor is how the model is trained: trials of one shape
+    translate by the same programs, and take the same time.
+    """
+    options = configuration.model.options()
+    dropping = dict.fromkeys(set(DROPPING) & set(options), 0.0)
+    model = dataclasses.replace(configuration.model, **dropping)
+    architecture, dtype = configuration.architecture, configuration.dtype
+    return Configuration(model, 1.0, 1, architecture=architecture, dtype=dtype)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(Config):
     """What the models of a study have in common, translation's and a user's own."""
@@ -297,18 +310,13 @@ class TranslationTask(Task):
     def _translating(self, configuration):
         """Returns the model that translates for the trials of a configuration's shape.
 
-        Dropout is no part of it. Compiling the search of a model takes as long as two
-        epochs of a small corpus.
+        Compiling the search of a model takes as long as two epochs of a small corpus.
         """
-        options = configuration.model.options()
-        dropping = dict.fromkeys(set(DROPPING) & set(options), 0.0)
-        model = dataclasses.replace(configuration.model, **dropping)
-        configuration = dataclasses.replace(configuration, model=model)
-        shape = repr((configuration.architecture, model, configuration.dtype))
-        made = self._made.pop(shape, None) or configuration.make_model()
+        shape = shape_of(configuration)
+        made = self._made.pop(repr(shape), None) or shape.make_model()
         while len(self._made) >= SHAPES:
             del self._made[next(iter(self._made))]
-        self._made[shape] = made
+        self._made[repr(shape)] = made
         return made
 
     @functools.cached_property

@@ -140,31 +140,56 @@ def test_a_latency_is_the_median_without_the_call_that_compiles(monkeypatch):
     assert calls == 6 * [([[2, 2, 2]], 9, 9)]
 
 
-def test_a_model_too_slow_is_over_budget_and_its_like_not_drawn(study, monkeypatch):
+# Two shapes, each with three rates of dropout.
+TWO_SHAPES = tuning.TranslationSpace(
+    encoder_layers=1,
+    decoder_layers=1,
+    num_heads=(1, 2),
+    key_dim=4,
+    model_dim=8,
+    feed_forward_ratio=2,
+    normalize_first=True,
+    positions="rotary",
+    tie_embeddings=True,
+    dropout=(0.0, 0.1, 0.2),
+    label_smoothing=0.0,
+    ema_momentum=None,
+    learning_rate=0.001,
+    warmup_steps=10,
+)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The models whose latency was measured, each a hundredth above the last one's."""
+    models = []
+
     def latency(model):
-        return 0.2
+        models.append(model)
+        return 0.01 * len(models)
 
     monkeypatch.setattr("keras_seqattn.tuning.tuner.decode_latency", latency)
-    found = study(algorithm="random", max_trials=3, max_latency=0.1)
-    assert statuses(found) == ["over budget"] * 3
-    assert found.table()["reason"].str.startswith("200.0 ms a sentence, 100 al").all()
-    models = [r.configuration.model for r in records.load_records(found.directory)]
-    assert all(models.count(model) == 1 for model in models)
+    return models
 
 
-def test_the_latency_of_what_goes_on_is_not_measured_again(study, monkeypatch):
-    measured = []
+def test_a_model_too_slow_is_over_budget_and_its_shape_not_drawn(study, measured):
+    options = {"space": TWO_SHAPES, "max_trials": 6, "max_latency": 0.001}
+    found = study(algorithm="random", **options)
+    known = records.load_records(found.directory)
+    assert [record.status for record in known] == ["over budget"] * 2
+    assert [record.latency for record in known] == [0.01, 0.02]
+    assert known[0].reason == "10.0 ms a sentence, 1 allowed"
+    assert {record.values["num_heads"] for record in known} == {1, 2}
 
-    def latency(model):
-        measured.append(model)
-        return 0.01 * len(measured)
 
-    monkeypatch.setattr("keras_seqattn.tuning.tuner.decode_latency", latency)
-    study(algorithm="hyperband", epochs=3, max_trials=8, max_latency=9.0)
-    known = {r.trial_id: r for r in records.load_records(study.folder)}
-    promoted = [r for r in known.values() if r.continued_from is not None]
-    assert promoted and len(measured) == len(known) - len(promoted)
-    assert all(r.latency == known[r.continued_from].latency for r in promoted)
+@pytest.mark.parametrize("algorithm", ["random", "hyperband"])
+def test_a_latency_is_measured_once_a_shape(simulated, study, measured, algorithm):
+    options = {"space": TWO_SHAPES, "epochs": 3, "max_latency": 9.0}
+    study(algorithm=algorithm, max_trials=6, **options)
+    known = records.load_records(study.folder)
+    assert len(known) == 6 and len(measured) == 2
+    latencies = {(r.values["num_heads"], r.latency) for r in known}
+    assert len(latencies) == 2
 
 
 @pytest.mark.parametrize("algorithm", ["random", "hyperband", "bayesian"])
