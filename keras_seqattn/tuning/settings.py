@@ -186,14 +186,11 @@ class Settings(Config):
             return None
         return f"{parameters} parameters, {limit} allowed"
 
-    def known_latency(self, configuration: Configuration | None) -> float | None:
+    def known_latency(self, configuration: Configuration) -> float | None:
         """Returns the seconds of a sentence of a trial of the same shape, or None."""
-        if configuration is None:
-            return None
+        shape = shape_of(configuration)
         for record in records.load_records(self.directory):
-            if record.latency is None or record.configuration is None:
-                continue
-            if shape_of(record.configuration) == shape_of(configuration):
+            if record.latency is not None and shape_of(record.configuration) == shape:
                 return record.latency
         return None
 
