@@ -205,7 +205,6 @@ class TrialRecord:
         self.inherited_epochs = len(other.epochs)
         self.inherited_seconds = other.seconds + other.inherited_seconds
         self.best_epoch, self.score = other.best_epoch, other.score
-        self.latency = other.latency
 
     def best_until(self, num_epochs: int, direction: str) -> float | None:
         """Returns the best score of the first epochs; None if it has fewer epochs."""

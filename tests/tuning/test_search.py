@@ -184,12 +184,15 @@ def test_a_model_too_slow_is_over_budget_and_its_shape_not_drawn(study, measured
 
 @pytest.mark.parametrize("algorithm", ["random", "hyperband"])
 def test_a_latency_is_measured_once_a_shape(simulated, study, measured, algorithm):
+    """In trials that go on from others, too."""
     options = {"space": TWO_SHAPES, "epochs": 3, "max_latency": 9.0}
     study(algorithm=algorithm, max_trials=6, **options)
     known = records.load_records(study.folder)
     assert len(known) == 6 and len(measured) == 2
     latencies = {(r.values["num_heads"], r.latency) for r in known}
     assert len(latencies) == 2
+    promoted = [r for r in known if r.continued_from is not None]
+    assert bool(promoted) == (algorithm == "hyperband")
 
 
 @pytest.mark.parametrize("algorithm", ["random", "hyperband", "bayesian"])
