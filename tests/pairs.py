@@ -53,8 +53,9 @@ def every_value(cases):
 def each_case(cases):
     """Runs a test once for each case, its argument `case`.
 
-    JAX compiles for seconds what a case computes: there all are slow tests but as many
-    as hold each value of each option. The same options meet on the other two.
+    JAX compiles for seconds what a case computes, and TensorFlow traces it: there all
+    are slow tests but as many as hold each value of each option. On PyTorch each two
+    values meet.
 
     Args:
         cases: What `every_pair` gave.
@@ -63,8 +64,8 @@ def each_case(cases):
         A decorator.
     """
     names = [case_id(case) for case in cases]
-    on_jax = [case_id(case) for case in every_value(cases)]
-    return each_variant("case", dict(zip(names, cases, strict=True)), on_jax)
+    few = [case_id(case) for case in every_value(cases)]
+    return each_variant("case", dict(zip(names, cases, strict=True)), few, few)
 
 
 def each_variant(argument, variants, on_jax, on_tensorflow=None, on_torch=None):

@@ -247,7 +247,7 @@ ALONE = {
     + ["carried", "checkpoint", "remat", "remat of jit", "vmap"],
     "torch": [],
 }[BACKEND]
-SIBLINGS = ["projected", "chunked constant"]
+SIBLINGS = ["projected", "chunked constant", "chunked by distance"]
 
 
 @pytest.fixture(autouse=True)

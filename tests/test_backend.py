@@ -121,7 +121,10 @@ print(code)
 
 
 @pytest.mark.slow_on("tensorflow", "torch")
-@pytest.mark.parametrize(("computes_before", "code"), [(True, "4"), (False, "3")])
+@pytest.mark.parametrize(
+    ("computes_before", "code"),
+    [(True, "4"), pytest.param(False, "3", marks=pytest.mark.slow)],
+)
 def test_a_forked_child_says_that_it_would_hang(computes_before, code):
     program = FORK.format(computes_before=computes_before)
     done = subprocess.run(

@@ -30,6 +30,8 @@ EXAMPLES = {
 }
 LAYERS = [name for name in EXAMPLES if name.startswith(("layers.", "models."))]
 each_layer_example = each_variant("name", named(*LAYERS), on_jax=[])
+# Models are made of the layers.
+FIRST_WITHOUT_LAYERS = [f"{name}-0" for name in CASES if not name.startswith("layers.")]
 # A search is compiled anew for each that is made.
 no_search = [name for name in EXAMPLES if not name.startswith("decoding.")]
 
@@ -102,10 +104,22 @@ def test_config_makes_it_again(name):
     assert_same(outputs, example(name)[2], name)
 
 
+def test_every_class_is_registered():
+    saving = keras.saving
+    for name in CLASSES - RESULTS:
+        registered = saving.get_registered_name(PUBLIC[name])
+        assert saving.get_registered_object(registered) is PUBLIC[name], name
+
+
 @pytest.mark.backends("torch")
-def test_every_thing_loads_in_a_fresh_process(tmp_path):
+@pytest.mark.parametrize(
+    "names",
+    [FIRST_WITHOUT_LAYERS, pytest.param(list(EXAMPLES), marks=pytest.mark.slow)],
+    ids=["without layers", "all"],
+)
+def test_every_thing_loads_in_a_fresh_process(names, tmp_path):
     """One process for all, since starting one takes seconds."""
-    for name in EXAMPLES:
+    for name in names:
         thing, inputs, _ = example(name)
         roundtrip.save(thing, inputs, tmp_path / name)
     done = subprocess.run(
@@ -114,7 +128,7 @@ def test_every_thing_loads_in_a_fresh_process(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    for name in EXAMPLES:
+    for name in names:
         loaded = roundtrip.arrays(tmp_path / name / "outputs.npz")
         for one, other in zip(loaded, example(name)[2], strict=True):
             if one.dtype.kind != "f":

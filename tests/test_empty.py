@@ -48,7 +48,7 @@ def test_every_kernel_gives_zeros_of_the_right_shape(batch, target, source):
         assert not output.any()
 
 
-@pytest.mark.slow_on("jax")
+@pytest.mark.slow_on("tensorflow", "jax")
 @every_size
 def test_layers_take_what_is_empty(batch, target, source):
     made = [
@@ -100,6 +100,7 @@ def test_embeddings_and_logits_take_what_is_empty(batch, length):
     assert tuple(layers.TokenLogits(11)(x).shape) == (batch, length, 11)
 
 
+@pytest.mark.slow_on("jax")
 @pytest.mark.parametrize(("batch", "length"), EMPTY)
 def test_losses_and_metrics_of_no_tokens_are_finite(batch, length):
     labels, logits = np.zeros((batch, length), "int32"), zeros(batch, length, 11)
@@ -125,6 +126,7 @@ def test_losses_and_metrics_of_no_tokens_are_finite(batch, length):
         assert np.isfinite(float(metric.result()))
 
 
+@pytest.mark.slow_on("jax")
 def test_a_recurrence_takes_no_sequence_without_positions():
     encoder, decoder = layers.RecurrentEncoder(4), layers.AttentiveRecurrentDecoder(4)
     message = r"`x` must have at least one position.*\(2, 0, 8\)"

@@ -98,6 +98,7 @@ def test_every_lecture_has_its_figures():
     assert {path.stem for path in LECTURES.glob("lecture_*.py")} == set(FIGURES)
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize(
     "name", ["lecture_1_softargmax", "lecture_2_scores_and_heads", "lecture_3_matrices"]
 )

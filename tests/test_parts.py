@@ -1,6 +1,7 @@
 """What a layer is made of, compared with Keras's own private lists of it."""
 
 import keras
+import pytest
 
 from keras_seqattn.backend.parts import layers_of, seed_generators_of
 from keras_seqattn.layers import TransformerStack
@@ -28,6 +29,7 @@ def assert_each_once(things):
     assert len(set(map(id, things))) == len(things)
 
 
+@pytest.mark.slow_on("tensorflow")
 @each_layer_example
 def test_our_own_layers_and_models(name):
     assert_parts_are_those_of_keras(example(name)[0])

@@ -12,6 +12,7 @@ from keras_seqattn.backend import attention as kernels
 from keras_seqattn.backend import compile, tracing
 from keras_seqattn.layers import dropout
 from keras_seqattn.layers.attention import functional
+from tests.pairs import slow
 
 pytestmark = pytest.mark.backends("jax")
 jax = pytest.importorskip("jax")
@@ -101,7 +102,9 @@ def test_the_training_step(programs):
     check_program(text, others=(OF_SCORES,))
 
 
-@pytest.mark.parametrize("search", [ks.decoding.Greedy(), ks.decoding.BeamSearch(2)])
+@pytest.mark.parametrize(
+    "search", [ks.decoding.BeamSearch(2), *slow(ks.decoding.Greedy())]
+)
 def test_a_search(search, programs):
     make_model().generate(SOURCE, search, max_length=4)
     assert programs

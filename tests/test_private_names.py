@@ -13,6 +13,8 @@ import inspect
 import itertools
 import textwrap
 
+import pytest
+
 from tests.test_imports import PACKAGE, modules
 
 # All of them. Above each stands in the code why, with an address.
@@ -125,6 +127,7 @@ def found_in(module):
     return {name for name, _ in taken(module)}.union(*map(shared, classes))
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_private_names_are_those_of_the_table():
     found = {module: found_in(module) for module in modules()}
     assert {module: names for module, names in found.items() if names} == PRIVATE

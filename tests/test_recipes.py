@@ -8,6 +8,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.recipes import RECIPES, Recipe
+from tests.pairs import each_variant, named
 
 pytestmark = pytest.mark.backends("tensorflow", "torch")
 
@@ -67,8 +68,13 @@ AVERAGES = {
 
 
 @pytest.mark.backends("tensorflow", "jax", "torch")
-@pytest.mark.slow_on("tensorflow", "jax")
-@pytest.mark.parametrize("name", AVERAGES)
+@each_variant(
+    "name",
+    named(*AVERAGES),
+    on_jax=[],
+    on_tensorflow=[],
+    on_torch=["muon"],
+)
 def test_each_optimizer_and_average_trains(name):
     """The averaged weights are validated, scored and left in the model."""
     model = {"source_vocabulary_size": 260, "model_dim": 8, "intermediate_dim": 8}
@@ -123,6 +129,7 @@ def test_a_model_has_the_vocabulary_that_the_tokenizer_has():
     assert RECIPES["smoke"].make_model(290).target_vocabulary_size == 290
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize("preset", ["smoke", "default", "multi30k"])
 def test_the_recurrent_counterpart_has_about_as_many_weights(preset):
     attentive, recurrent = RECIPES[preset], RECIPES[f"gru-{preset}"]

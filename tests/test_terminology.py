@@ -102,6 +102,7 @@ def test_without_spaces_a_phrase_follows_a_character(dummy_prefix):
     assert len(word) == 1  # words follow a space, or stand at the beginning as after it
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_a_word_does_not_go_on_where_a_prefix_ends(pieces, translators):
     prefix = ["Der", "Der ", "", "(", "狗"]
@@ -260,7 +261,7 @@ def test_a_glossary_is_a_file_or_streams(translators, tmp_path):
     assert streamed == [pairs[0][0] for pairs in expected]
 
 
-@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.slow
 def test_hypotheses_of_different_texts(translators):
     """Twice as many are found, and the best of each text are kept."""
     translator = translators["pieces"]

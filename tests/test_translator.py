@@ -134,6 +134,7 @@ def test_lines_may_be_an_array(translator, echo):
             translator(lines)
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_labels_forgotten_are_named(translator):
     translator.model.compile("adam", ks.training.MaskedCrossentropy())
     ids = np.ones((2, 3), "int32")
@@ -157,6 +158,7 @@ def test_one_line_is_bounded_where_the_model_is_not(unlimited, echo):
     assert max(batch.shape[1] for batch, _ in echo) == 1024
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_long_lines_are_searched_few_at_once(unlimited, echo):
     """Those of a usual length are not, and each padded length has one size."""
     lines = ["x" * 1000] * 70 + ["x" * 60] * 70
@@ -319,6 +321,7 @@ def test_save_and_load(translator, sentencepiece, tmp_path):
         )
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("tensorflow", "torch")
 def test_the_file_leaves_the_training_behind(translator, tmp_path):
     translator.save(tmp_path / "before.keras")
@@ -695,6 +698,7 @@ def test_no_such_attention(translator):
         translator.attention("two", "ab", kind="self")
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_what_was_compiled_is_counted(translator):
     translator(["two"])
     report = translator.compile_report()

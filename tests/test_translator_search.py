@@ -200,7 +200,7 @@ def test_probabilities_are_averaged_over_segmentations(translator):
     np.testing.assert_allclose(score, total, rtol=1e-4)
 
 
-@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.slow
 def test_a_seed_draws_the_same_and_another_seed_others(translator):
     beams = ks.decoding.BeamSearch(2)
     first, again, other, plain = (

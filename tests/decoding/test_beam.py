@@ -13,7 +13,7 @@ from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
 from keras_seqattn.decoding.processors import best_of_all
 from tests.evaluate import evaluated
-from tests.pairs import each_variant
+from tests.pairs import each_variant, named
 
 V = 5
 PAD, START, END = 0, 1, 2
@@ -145,8 +145,7 @@ def test_a_width_that_covers_the_tree_is_brute_force(score):
     check_brute_force(run(table, search, max_length=3), table, [3] * 8, search)
 
 
-@pytest.mark.slow_on("tensorflow")
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 3.0])
+@each_variant("length_penalty", named(0.0, 1.0, 3.0), on_jax=["1.0"], on_tensorflow=[])
 def test_a_bias_that_lets_rankings_rise_does_not_end_the_search_early(length_penalty):
     """Hypotheses are the best by what is ranked, of all that can be said."""
     search = decoding.BeamSearch(
@@ -179,7 +178,7 @@ LIMITED = {
 }
 
 
-@each_variant("search", LIMITED, on_jax=["length"], on_tensorflow=["gnmt"])
+@each_variant("search", LIMITED, on_jax=[], on_tensorflow=["gnmt"])
 def test_what_the_limit_cuts_competes_by_its_score(search):
     """Ends are unlikely in some tables: there what has not ended is best."""
     table = tables(seed=4, batch_size=12)
@@ -191,7 +190,7 @@ def test_what_the_limit_cuts_competes_by_its_score(search):
     assert (best == limits).any() and (best < limits).any()
 
 
-@each_variant("search", LIMITED, on_jax=["gnmt"], on_tensorflow=["length"])
+@each_variant("search", LIMITED, on_jax=["gnmt"], on_tensorflow=[])
 def test_of_a_prefix_neither_probability_nor_length_counts(search):
     """The prefixes are of all lengths up to the limit, and none, and unlikely."""
     table = tables(seed=6, batch_size=8)
@@ -227,6 +226,7 @@ def test_a_limit_of_one_token(penalty_kind):
     check_brute_force(found, table, [1] * 4, search)
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_a_width_of_one_is_greedy():
     table = tables(seed=2, batch_size=20)
     greedy = run(table, decoding.Greedy(), max_length=6)
@@ -236,6 +236,7 @@ def test_a_width_of_one_is_greedy():
     np.testing.assert_allclose(found.scores, greedy.scores / lengths, rtol=1e-4)
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_scores_are_those_of_the_model_recomputed():
     table = tables(3, batch_size=3)
     search = decoding.BeamSearch(width=3, num_hypotheses=3, length_penalty=0.7)
@@ -301,17 +302,17 @@ def test_fewer_sentences_than_hypotheses(limit):
     assert (found.lengths[0, limit + 1 :] == 0).all()
 
 
-@pytest.mark.slow_on("tensorflow")
-@pytest.mark.parametrize(
+@each_variant(
     "search",
-    [
-        decoding.Greedy(),
-        decoding.Sample(seed=1),
-        decoding.BeamSearch(width=3),
-        decoding.BeamSearch(width=1),
-        decoding.BeamSearch(width=2, repetition_penalty=1.3),
-    ],
-    ids=["greedy", "sample", "beams", "one beam", "repetition"],
+    {
+        "greedy": decoding.Greedy(),
+        "sample": decoding.Sample(seed=1),
+        "beams": decoding.BeamSearch(width=3),
+        "one beam": decoding.BeamSearch(width=1),
+        "repetition": decoding.BeamSearch(width=2, repetition_penalty=1.3),
+    },
+    on_jax=["sample", "beams"],
+    on_tensorflow=[],
 )
 def test_a_prefix_is_forced_and_not_scored(search):
     table = tables(5)

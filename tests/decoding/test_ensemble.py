@@ -354,6 +354,7 @@ def test_models_that_do_not_go_together(pair, wrong, message):
         decoding.Ensemble(wrong(pair[0]))
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_logits_of_different_sizes_are_named(pair):
     plain = Plain()
     plain.table = keras.Variable(np.zeros((V, V + 1), "float32"))

@@ -11,6 +11,7 @@ from keras_seqattn import decoding
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens, pad_lists
 from keras_seqattn.scheduling import generation
+from tests.pairs import each_variant, named
 
 V = 9
 PAD, START, END = 0, 1, 2
@@ -69,8 +70,11 @@ def test_greedy_says_what_is_most_probable_and_freezes_what_has_ended():
     np.testing.assert_allclose(found.scores, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"repetition_penalty": 1.7, "no_repeat_ngram": 2}]
+@each_variant(
+    "options",
+    {"plain": {}, "repetition": {"repetition_penalty": 1.7, "no_repeat_ngram": 2}},
+    on_jax=["plain", "repetition"],
+    on_tensorflow=["plain"],
 )
 def test_greedy_without_scores_finds_the_same(options, rng):
     table = rng.normal(0, 2, (4, V, V)).astype("float32")
@@ -131,8 +135,12 @@ def test_where_all_is_forbidden_nothing_is_said(method):
     np.testing.assert_allclose(found.scores[:, 0], log_softmax(table)[:, 0, END])
 
 
-@pytest.mark.slow_on("tensorflow")
-@pytest.mark.parametrize("options", [{}, {"num_hypotheses": 2}, {"num_groups": 2}])
+@each_variant(
+    "options",
+    named({}, {"num_hypotheses": 2}, {"num_groups": 2}),
+    on_jax=["{}"],
+    on_tensorflow=[],
+)
 def test_where_all_is_forbidden_beams_end(options, rng):
     table = rng.normal(size=(2, V, V)).astype("float32")
     method = decoding.BeamSearch(banned_ids=range(V), length_penalty=0.0, **options)
@@ -168,6 +176,7 @@ def test_a_model_may_forbid_tokens_by_infinity(size, rng):
     np.testing.assert_allclose(infinite.scores, finite.scores, rtol=1e-5)
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_beams_end_where_nothing_more_may_be_said(rng):
     """Two words, each once, and no end before the fourth token."""
     table = rng.normal(size=(1, V, V)).astype("float32")

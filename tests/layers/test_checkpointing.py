@@ -52,7 +52,7 @@ def fitted(gradient_checkpointing, dtype="float32", jit_compile=JIT):
 @pytest.mark.parametrize(
     ("dtype", "jit_compile"),
     [
-        ("float32", JIT),
+        pytest.param("float32", JIT, marks=pytest.mark.slow_on("tensorflow")),
         pytest.param(
             "mixed_bfloat16", JIT, marks=pytest.mark.slow_on("jax", "tensorflow")
         ),
@@ -200,6 +200,7 @@ def test_a_decoder_alone_in_a_stack_keeps_little():
     assert kept_bytes(True) < 0.2 * kept_bytes(False)
 
 
+@pytest.mark.slow_on("jax")
 def test_the_mask_on_the_input_counts_beside_an_attention_mask():
     """Within what is computed twice JAX hands on other tensors, which have no mask."""
     x = layers.PositionalEmbedding(VOCABULARY, WIDTH)(IDS)

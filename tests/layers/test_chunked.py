@@ -219,6 +219,7 @@ def test_never_has_all_scores_nor_all_of_a_mask_or_bias(rng):
     assert largest["chunked"] <= length * block
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("positions", ["relative", "alibi"])
 def test_never_has_the_bias_of_all_pairs(rng, positions):
     length = 2 * Q_BLOCK

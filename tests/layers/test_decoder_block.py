@@ -22,7 +22,7 @@ SCHEMES = {
 }
 
 
-@each_variant("options", SCHEMES, on_jax=["alibi"])
+@each_variant("options", SCHEMES, on_jax=[])
 def test_past_and_target_equal_the_end_of_one_pass(rng, options):
     past, target = draw(rng, M, T)
     block = built(rng, layers.DecoderBlock, target.shape, **options)

@@ -56,7 +56,7 @@ MODELS = {
     "recurrent": lambda: of_ids(models.TranslationRNN(30, model_dim=16), BOTH),
 }
 
-LONG = ["block", "encoder", "translation", "recurrent"]
+LONG = ["attention", "masked", "block", "encoder", "translation", "recurrent"]
 
 
 def cut(inputs):

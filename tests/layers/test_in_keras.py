@@ -60,6 +60,7 @@ def train_step(model, *inputs, **options):
     "policy",
     named("float32", "mixed_bfloat16", "mixed_float16"),
     on_jax=["float32"],
+    on_tensorflow=["float32"],
 )
 def test_trains_in_a_functional_model(policy):
     """JAX always compiles, torch never; TensorFlow does with and without XLA."""
@@ -128,6 +129,7 @@ def reloaded(model, path):
     return keras.models.load_model(path)
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("tensorflow", "torch")
 def test_lora_trains_the_projections_and_the_table(tmp_path):
     """It is offered where Keras's own layer offers it, and survives saving."""

@@ -59,6 +59,7 @@ def keras_suite():
 
 
 @pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")
 class TestKerasSuite(keras_suite()):

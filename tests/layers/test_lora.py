@@ -83,7 +83,7 @@ def test_targets_and_norms():
     assert sum("lora" in w.path for w in model.trainable_weights) == 4
 
 
-@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.slow
 def test_model_and_optimizer_are_saved_and_go_on(tmp_path):
     """In this process on every backend, in a fresh one on torch."""
     model = made(tie_embeddings=False)

@@ -63,7 +63,7 @@ def test_masks_go_on_past_the_layer_and_weights_learn(options):
     assert unchanged <= {"attention/key/bias"}
 
 
-@each_variant("options", named(*OPTIONS[:2]), on_jax=[str(OPTIONS[0])])
+@each_variant("options", named(*OPTIONS[:2]), on_jax=[])
 def test_lora_trains_the_projections_and_is_saved(options, tmp_path):
     model = attention_model(options)
     attention = model.get_layer("attention")
@@ -83,7 +83,7 @@ def test_lora_trains_the_projections_and_is_saved(options, tmp_path):
 
 
 @pytest.mark.parametrize("options", OPTIONS[:1], ids=str)
-@pytest.mark.slow_on("jax")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_int8_is_close_and_is_saved(options, tmp_path):
     model = attention_model(options)
     expected = evaluated(model, model)(IDS)

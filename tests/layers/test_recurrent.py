@@ -109,6 +109,7 @@ def two_layers():
     return made(np.random.default_rng(0), num_layers=2)
 
 
+@pytest.mark.slow_on("tensorflow")
 @examples(15)
 @given(places=st.permutations(range(6)), seed=st.integers(0, 9))
 def test_what_is_masked_might_as_well_not_be_there(two_layers, places, seed):
@@ -177,7 +178,10 @@ def test_the_stack_feeds_each_layer_from_the_one_below(rng):
 
 
 @each_variant(
-    "policy", named("mixed_bfloat16", "mixed_float16"), on_jax=["mixed_bfloat16"]
+    "policy",
+    named("mixed_bfloat16", "mixed_float16"),
+    on_jax=["mixed_bfloat16"],
+    on_tensorflow=["mixed_float16"],
 )
 def test_mixed_precision(rng, policy):
     encoder, x = made(rng, num_layers=2), vectors(rng)

@@ -35,6 +35,7 @@ def test_a_constructor_has_the_options_and_defaults_of_its_configuration(model, 
     }
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @by_model
 def test_a_model_keeps_its_configuration(model, config):
     sizes = {"model_dim": 8, "dropout": 0.5}

@@ -76,7 +76,10 @@ PADDED = [
 ]
 
 
-@each_variant("options", named(*PADDED), on_jax=[str(PADDED[2])])
+SHARED = str(PADDED[2])
+
+
+@each_variant("options", named(*PADDED), on_jax=[], on_tensorflow=[SHARED])
 @each_variant("num_classes", named(None, C), on_jax=["None"])
 def test_padding_changes_nothing(rng, options, num_classes):
     model = small(rng, num_classes=num_classes, **options)

@@ -110,7 +110,12 @@ def test_equals_the_oracle(rng):
 # Step by step.
 
 
-@each_variant("options", VARIANTS, on_jax=["rotary in a layer, gated, normed"])
+@each_variant(
+    "options",
+    VARIANTS,
+    on_jax=["rotary in a layer, gated, normed"],
+    on_tensorflow=["rotary, two depths", "relative, shared"],
+)
 def test_steps_equal_one_pass(rng, options):
     """Two beams go on from each of two prompts, whose lengths differ."""
     model = small(rng, **options)
@@ -299,7 +304,9 @@ def test_no_gradient_goes_back_into_a_segment(remembering, rng):
     assert gradient == 0.0 and abs(other - value) > 1.0
 
 
-@each_variant("positions", named(*MEMORIES), on_jax=["relative"])
+@each_variant(
+    "positions", named(*MEMORIES), on_jax=["relative"], on_tensorflow=["relative"]
+)
 def test_segments_equal_one_pass_where_the_memory_holds_all(rng, positions):
     options = {"memory_length": 8, "num_layers": 2, "share_layers": True}
     model = small(rng, positions=positions, **options)

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_seqattn import layers, models, recipes, training
 from keras_seqattn.models.parameters import count_parameters
+from tests.pairs import slow
 from tests.small import translation_model
 
 
@@ -71,7 +72,7 @@ def change_of_logits(make, width, base_dim, tie_embeddings):
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
-@pytest.mark.parametrize("tie_embeddings", [True, False])
+@pytest.mark.parametrize("tie_embeddings", [True, *slow(False)])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_a_step_moves_the_logits_no_further_where_the_width_grows(make, tie_embeddings):
     """With `base_dim`. Without, further with each doubling (Yang et al. 2022, fig. 5).

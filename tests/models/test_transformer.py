@@ -148,7 +148,12 @@ def test_equals_the_oracle(rng, options):
     )
 
 
-@each_variant("options", VARIANTS, on_jax=["post-norm, gated"])
+@each_variant(
+    "options",
+    VARIANTS,
+    on_jax=["post-norm, gated"],
+    on_tensorflow=["two layers", "relative, shared"],
+)
 def test_steps_equal_one_pass(rng, options):
     """Two beams with targets of their own share one encoded sentence."""
     model = small(**options)
@@ -190,6 +195,7 @@ def test_padding_changes_nothing(model):
     np.testing.assert_allclose(padded, alone, atol=1e-5)
 
 
+@pytest.mark.slow_on("jax")
 def test_a_zero_token_says_nothing_and_is_attended_to(rng):
     model = small(zero_id=3)
     randomize(model, rng)
@@ -218,7 +224,7 @@ def test_padding_may_be_another_token(model):
     )
 
 
-@pytest.mark.slow_on("tensorflow")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_generate_equals_a_naive_loop(rng):
     """One program serves the weights before and after they change."""
     model, max_length = small(), 7
@@ -306,7 +312,7 @@ def test_tables_are_shared_as_said(arguments, tables):
     assert model.output.shape[-1] == model.target_vocabulary_size
 
 
-@pytest.mark.slow_on("jax")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_shared_layers_are_one(rng):
     """Two depths of one block are two equal blocks; the weights are those of one."""
     shared = small(encoder_layers=2, decoder_layers=2, share_layers=True)
@@ -323,7 +329,12 @@ def test_shared_layers_are_one(rng):
     assert len(sentence["memory"]) == 1, "projected once"
 
 
-@each_variant("positions", named("rotary", "alibi", "relative"), on_jax=[])
+@each_variant(
+    "positions",
+    named("rotary", "alibi", "relative"),
+    on_jax=[],
+    on_tensorflow=["rotary"],
+)
 def test_positions_in_attention_go_with_the_order_of_the_source(rng, positions):
     """Without them the encoder does not see it; cross-attention never has them."""
     model = small(positions=positions, attention={"sliding_window": 9})
@@ -344,7 +355,7 @@ def test_positions_in_attention_go_with_the_order_of_the_source(rng, positions):
     assert own.positions is not None and own.sliding_window == 9
 
 
-@pytest.mark.slow_on("jax")
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_stochastic_depth_rises_to_the_last_block():
     model = small(
         encoder_layers=4, stochastic_depth=0.2, activation_dropout=0.1, dropout=0.0

@@ -74,7 +74,7 @@ def test_continuous_batching_finds_what_a_static_batch_finds(rng, search):
     check_equal(*both_ways(model, sources(rng), search))
 
 
-@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.slow
 def test_what_overflows_its_row_is_searched_with_more_capacity(rng):
     """The limits of short sentences end them before."""
     model, search = transformer(), decoding.Sample(seed=3, min_length=26)
@@ -94,7 +94,13 @@ MODELS = {
 }
 
 
-@each_variant("make", MODELS, on_jax=[], on_tensorflow=[])
+@each_variant(
+    "make",
+    MODELS,
+    on_jax=[],
+    on_tensorflow=[],
+    on_torch=["learned", "rotary", "recurrent"],
+)
 def test_any_model_s_sentences_are_batched_continuously(rng, make):
     model = make()
     randomize(model, rng)
@@ -111,7 +117,7 @@ def test_any_number_may_wait(rng, count):
     check_equal(*both_ways(model, source_ids, decoding.Sample(seed=2), size=4))
 
 
-@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.slow
 def test_prefixes_stay_with_their_sentences(rng):
     model = transformer()
     randomize(model, rng)
@@ -167,7 +173,7 @@ def test_sentences_compete_by_score_at_limits_of_their_own(rng, monkeypatch):
     assert cut.any() and not cut.all()
 
 
-@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.slow
 def test_a_state_grows_with_what_is_shared(rng):
     """As it is of one sentence too, and in a static batch."""
 

@@ -9,6 +9,7 @@ import pytest
 
 from keras_seqattn import decoding, models
 from keras_seqattn.scheduling.programs import compiled
+from tests.pairs import slow
 
 V = 11
 
@@ -39,7 +40,7 @@ def test_programs_of_variables_that_were_replaced_are_dropped():
     assert decoding.compile_report(model).num_programs == 1
 
 
-@pytest.mark.parametrize("positions", ["rotary", "learned"])
+@pytest.mark.parametrize("positions", ["rotary", *slow("learned")])
 @pytest.mark.slow_on("tensorflow", "jax")
 def test_few_programs_serve_prompts_near_the_limit(positions):
     """2 P + 10 tokens do not fit there, and each length has a limit of its own."""

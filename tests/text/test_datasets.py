@@ -109,7 +109,7 @@ def fitted(batches, *callbacks, epochs=3):
     return history.history
 
 
-@pytest.mark.slow_on("jax")
+@pytest.mark.slow
 @pytest.mark.backends("jax", "torch")
 def test_a_training_is_the_same():
     losses = [fitted(batches) for batches in both()]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_seqattn.training import CheckpointAverage, ScheduleFreeAverage
+from tests.pairs import each_variant, named
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -94,7 +95,7 @@ AVERAGES = {
 
 
 @pytest.mark.backends("tensorflow", "jax", "torch")
-@pytest.mark.parametrize("name", AVERAGES)
+@each_variant("name", named(*AVERAGES), on_jax=AVERAGES, on_tensorflow=["moving"])
 def test_what_is_validated_is_what_is_left_in_the_model(name):
     optimizer, average = (make() for make in AVERAGES[name])
     model, watch, losses, loss = fitted(optimizer, average)
@@ -173,6 +174,7 @@ def test_what_keeps_the_best_weights_would_keep_others(callback, option):
         model.fit(np.ones((4, 2)), np.ones(4), callbacks=callbacks, verbose=0)
 
 
+@pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("torch", "tensorflow")
 def test_a_further_fit_begins_at_the_schedule_free_average():
     optimizer = keras.optimizers.ScheduleFreeAdamW(0.1)

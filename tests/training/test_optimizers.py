@@ -10,6 +10,7 @@ from keras import ops
 import keras_seqattn as ks
 from keras_seqattn.training import Adam, Muon, optimizers
 from keras_seqattn.training.optimizers import is_matrix
+from tests.pairs import each_variant, named
 
 rng = np.random.default_rng(0)
 X, IDS = rng.normal(size=(8, 5)), rng.integers(0, 7, 8)
@@ -131,8 +132,7 @@ def test_bad_factors_of_rates_are_refused(factors, message):
         Adam(learning_rate_factors=factors)
 
 
-@pytest.mark.slow_on("tensorflow")
-@pytest.mark.parametrize("jit_compile", [True, False])
+@each_variant("jit_compile", named(True, False), on_jax=["True"], on_tensorflow=[])
 def test_the_average_is_computed_in_a_training_too(jit_compile):
     if jit_compile and keras.backend.backend() == "torch":
         pytest.skip("torch compiles by Dynamo")
@@ -158,6 +158,7 @@ def test_a_row_that_is_looked_up_twice_has_one_gradient():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_replicas_train_too():
     import tensorflow as tf
@@ -168,8 +169,7 @@ def test_replicas_train_too():
         np.testing.assert_allclose(ours[name], expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow_on("tensorflow")
-@pytest.mark.parametrize("jit_compile", [True, False])
+@each_variant("jit_compile", named(True, False), on_jax=["True"], on_tensorflow=[])
 def test_factors_of_rates_hold_in_a_training(jit_compile):
     if jit_compile and keras.backend.backend() == "torch":
         pytest.skip("torch compiles by Dynamo")

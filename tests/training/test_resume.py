@@ -26,6 +26,7 @@ from keras_seqattn.training import (
     resume,
 )
 from keras_seqattn.training.snapshot import read_snapshot
+from tests.pairs import slow
 
 LINES = [f"{i} red dogs" for i in range(24)]
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -260,7 +261,7 @@ def test_a_finished_training_trains_no_more_and_goes_on_with_more_epochs(tmp_pat
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("every", [None, 2])
+@pytest.mark.parametrize("every", [2, *slow(None)])
 def test_the_same_batches_may_be_fit_again_in_a_process(every, tmp_path):
     """A notebook makes them once, and runs the cell of `fit` as often as it likes."""
     whole, _ = fit(tmp_path / "whole", every=every)
@@ -564,6 +565,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_another_process_holds_a_directory_until_it_dies(tmp_path):
     process = subprocess.Popen(
@@ -805,6 +807,7 @@ class Shuffled(keras.utils.PyDataset):
         self.order = self.random.permutation(6)
 
 
+@pytest.mark.slow_on("tensorflow")
 def test_a_dataset_that_shuffles_at_an_epochs_end_has_its_order(tmp_path):
     def run(name, epochs):
         keras.utils.set_random_seed(0)

@@ -57,7 +57,9 @@ def tune(folder, build=build, train=TRAIN, validation=VALIDATION, **options):
     [
         ("val_loss", build),
         ("val_accuracy", functools.partial(build, use_ema=True)),
-        (keras_tuner.Objective("val_accuracy", "max"), build),
+        pytest.param(
+            keras_tuner.Objective("val_accuracy", "max"), build, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_best_model_scores_what_the_study_says(tmp_path, objective, made):
@@ -126,7 +128,7 @@ def test_a_model_that_overfits_gets_more_dropout(tmp_path):
     assert len(after.epochs) > len(before.epochs)
 
 
-@pytest.mark.parametrize("algorithm", ["random", "halving"])
+@pytest.mark.parametrize("algorithm", ["halving", *slow("random")])
 def test_a_callback_of_one_s_own_may_end_a_trial(tmp_path, algorithm):
     class Short(keras_tuner.HyperModel):
         def build(self, hp):

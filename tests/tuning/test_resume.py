@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from keras_seqattn.tuning import records
+from tests.pairs import slow
 
 pytestmark = pytest.mark.backends("jax")  # nothing is computed
 
@@ -53,7 +54,7 @@ def scores(record):
     return [epoch["score"] for epoch in record.epochs]
 
 
-@pytest.mark.parametrize("algorithm", ["random", "hyperband", "halving"])
+@pytest.mark.parametrize("algorithm", ["random", "halving", *slow("hyperband")])
 def test_a_kill_at_a_write_changes_nothing(algorithm, simulated, study, monkeypatch):
     interrupt_all(algorithm, study, monkeypatch, every=29)
 

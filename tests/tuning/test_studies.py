@@ -25,7 +25,6 @@ from keras_seqattn.recipes import RECIPES
 from keras_seqattn.tuning import records, tuner
 from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.tasks import TranslationTask
-from tests.pairs import slow
 from tests.tuning import program
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -68,8 +67,9 @@ def test_a_study_finds_a_model_that_scores_what_it_says(tmp_path):
         cold.best_translator()
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("objective", ["val_loss", *slow("val_perplexity")])
+@pytest.mark.parametrize("objective", ["val_loss", "val_perplexity"])
 def test_scores_of_trials_with_other_vocabularies_compare(tmp_path, objective):
     """A score is of the text, whatever tokens it is cut into."""
     sizes = {"vocabulary_size": (290, 300), "ema_momentum": None}
@@ -278,8 +278,8 @@ def test_one_model_translates_for_all_trials_of_a_shape(tmp_path):
     assert len({record.score for record in known}) > 1
 
 
-@pytest.mark.parametrize("algorithm", ["halving", *slow("hyperband")])
-@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.parametrize("algorithm", ["halving", "hyperband"])
+@pytest.mark.slow
 def test_a_trial_goes_on_with_the_compiled_model(algorithm, tmp_path, monkeypatch):
     built, build = [], tuning.TranslationHyperModel.build
 
