@@ -68,13 +68,7 @@ AVERAGES = {
 
 
 @pytest.mark.backends("tensorflow", "jax", "torch")
-@each_variant(
-    "name",
-    named(*AVERAGES),
-    on_jax=[],
-    on_tensorflow=[],
-    on_torch=["muon"],
-)
+@each_variant("name", named(*AVERAGES), on_jax=[], on_tensorflow=[], on_torch=["muon"])
 def test_each_optimizer_and_average_trains(name):
     """The averaged weights are validated, scored and left in the model."""
     model = {"source_vocabulary_size": 260, "model_dim": 8, "intermediate_dim": 8}

@@ -76,11 +76,8 @@ PADDED = [
 ]
 
 
-SHARED = str(PADDED[2])
-
-
-@each_variant("options", named(*PADDED), on_jax=[], on_tensorflow=[SHARED])
-@each_variant("num_classes", named(None, C), on_jax=["None"])
+@each_variant("options", named(*PADDED), on_jax=[], on_tensorflow=[str(PADDED[2])])
+@pytest.mark.parametrize("num_classes", [None, C])
 def test_padding_changes_nothing(rng, options, num_classes):
     model = small(rng, num_classes=num_classes, **options)
     ids = np.where(REAL, IDS, model.pad_id)

@@ -56,7 +56,7 @@ def table(model, name):
     return weights[0]
 
 
-@each_variant("options", VARIANTS, on_jax=[])
+@each_variant("options", VARIANTS, on_jax=["two layers"])
 def test_equals_the_oracle(rng, options):
     model, tied = small(**options), options.get("tie_embeddings", True)
     randomize(model, rng)

@@ -278,8 +278,8 @@ def test_one_model_translates_for_all_trials_of_a_shape(tmp_path):
     assert len({record.score for record in known}) > 1
 
 
-@pytest.mark.parametrize("algorithm", ["halving", "hyperband"])
 @pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["halving", "hyperband"])
 def test_a_trial_goes_on_with_the_compiled_model(algorithm, tmp_path, monkeypatch):
     built, build = [], tuning.TranslationHyperModel.build
 
