@@ -150,12 +150,14 @@ class TranslationSpace:
         ema_momentum: Share of the running average of the weights kept at a step, which
             is what is scored and saved; None for the weights themselves.
         vocabulary_size: Entries of the tokenizer; None: what the study is given.
+        optimizer: Names of optimizers, as `Configuration` takes them; None: the
+            center's.
         options: Dict of further arguments of `TranslationTransformer`, which do not
             vary.
         center: A `Configuration`, `RECIPES["own"]` by default: its values, or the
             nearest that a field has, are where "halving" begins and the defaults of
-            the hyperparameters. What no field names, as the optimizer and the factor
-            of consistency, is its own in every trial.
+            the hyperparameters. What no field names, as the factor of consistency, is
+            its own in every trial.
 
     Example:
         >>> import keras_tuner
@@ -182,6 +184,7 @@ class TranslationSpace:
     post_norm_warmup_steps: Any = (800, 1600)
     ema_momentum: Any = 0.999
     vocabulary_size: Any = None
+    optimizer: Any = dataclasses.field(default=None, repr=False)
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     center: Configuration = dataclasses.field(default=RECIPES["own"], repr=False)
 
@@ -273,7 +276,10 @@ class TranslationSpace:
         ratio = take("feed_forward_ratio")
         training = {"label_smoothing": take("label_smoothing")}
         center = self.center
-        if center.average_epochs is None and center.optimizer != "schedule_free":
+        optimizer = training["optimizer"] = take("optimizer") or center.optimizer
+        if optimizer == "schedule_free":  # which averages the weights itself
+            training |= {"ema_momentum": None, "average_epochs": None}
+        elif center.average_epochs is None:
             momentum = take("ema_momentum")
             training |= {"ema_momentum": momentum, "ema_warmup": momentum is not None}
         # KerasTuner loses values where two scopes have hyperparameters of one name.
@@ -302,6 +308,7 @@ _OPTIONS = (
     *("dropout", "normalize_first", "positions", "tie_embeddings"),
 )
 _OF_TRAINING = ("label_smoothing", "learning_rate", "warmup_steps", "ema_momentum")
+_OF_TRAINING += ("optimizer",)
 _CHECKS = {
     # A name of positions is checked further by the model.
     **{name: TranslationConfig.checks().get(name, arguments.text) for name in _OPTIONS},

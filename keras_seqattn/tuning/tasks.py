@@ -189,10 +189,12 @@ class TranslationTask(Task):
     def identity(self) -> dict[str, Any]:
         """What makes it another task, as JSON keeps it."""
         center = self.space.center
+        optimizer = self.space.optimizer
         asked = {
             "vocabulary_size": self.vocabulary_size,
             "target_vocabulary_size": self.target_vocabulary_size,
             "space": repr(self.space),
+            "optimizer": None if optimizer is None else repr(optimizer),
             "center": None if center == RECIPES["own"] else repr(center),
         }
         if self.corpus is None:

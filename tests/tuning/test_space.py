@@ -110,6 +110,37 @@ def test_sizes_of_vocabularies_vary():
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "average",
+    [{}, {"ema_momentum": None, "average_epochs": 2, "ema_warmup": False}],
+)
+def test_optimizers_vary(average):
+    center = dataclasses.replace(RECIPES["smoke"], **average)
+    names = ("muon", "schedule_free")
+    space = tuning.TranslationSpace.around(center, optimizer=names)
+    first = space.choose(keras_tuner.HyperParameters(), 50)
+    assert first.optimizer == center.optimizer == "adam"
+    seen = {}
+    for hp in draws(space, 20):
+        chosen = space.choose(hp, 50)
+        seen[chosen.optimizer] = chosen.average_callbacks()[0].__class__.__name__
+    averaged = "CheckpointAverage" if average else "SwapEMAWeights"
+    others = {"adam": averaged, "muon": averaged}
+    assert seen == {**others, "schedule_free": "ScheduleFreeAverage"}
+
+
+@pytest.mark.backends("torch")
+def test_the_optimizer_is_the_centers_unless_it_varies():
+    center = RECIPES["multi30k"]
+    hp = keras_tuner.HyperParameters()
+    chosen = tuning.TranslationSpace.around(center).choose(hp, 50)
+    assert chosen.optimizer == center.optimizer == "muon"
+    assert "optimizer" not in hp.values
+    with pytest.raises(ValueError, match="`optimizer` must be one of .*'sgd'"):
+        tuning.TranslationSpace(optimizer=("adam", "sgd"))
+
+
+@pytest.mark.backends("torch")
 def test_one_choice_of_two_is_a_choice_too():
     space = tuning.TranslationSpace(normalize_first=(True,), tie_embeddings=(False,))
     model = space.choose(keras_tuner.HyperParameters(), 50).model
