@@ -588,6 +588,9 @@ def test_a_folder_is_one_study_s(study):
         study(algorithm="random", max_trials=1, seed=1)
     with pytest.raises(ValueError, match="another space"):
         study(algorithm="random", max_trials=1, space=tuning.TranslationSpace())
+    space = dataclasses.replace(conftest.SPACE, optimizer=("adam", "muon"))
+    with pytest.raises(ValueError, match="another optimizer"):
+        study(algorithm="random", max_trials=1, space=space)
     for options in ({"batch_tokens": 99}, {"bucket_lengths": (8,)}, {"epochs": 3}):
         with pytest.raises(
             ValueError, match=f"of a study with another {[*options][0]}.$"
