@@ -307,8 +307,9 @@ _OPTIONS = (
     *("model_dim", "encoder_layers", "decoder_layers", "num_heads", "key_dim"),
     *("dropout", "normalize_first", "positions", "tie_embeddings"),
 )
-_OF_TRAINING = ("label_smoothing", "learning_rate", "warmup_steps", "ema_momentum")
-_OF_TRAINING += ("optimizer",)
+_OF_TRAINING = (
+    *("label_smoothing", "learning_rate", "warmup_steps", "ema_momentum", "optimizer"),
+)
 _CHECKS = {
     # A name of positions is checked further by the model.
     **{name: TranslationConfig.checks().get(name, arguments.text) for name in _OPTIONS},
