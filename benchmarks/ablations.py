@@ -38,15 +38,6 @@ from benchmarks.tuning import add_corpus_options
 
 MODULE = "benchmarks.ablations"
 EPOCHS, BEAMS, LENGTH_PENALTY = 25, 5, 1.2
-LONGER = {
-    "optimizer": "adam",
-    "batch_tokens": 4096,
-    "learning_rate": 0.004,
-    "warmup_steps": 1000,
-    "ema_momentum": 0.9995,
-    "ema_warmup": True,
-}
-MODEL = {"dropout": 0.2, "positions": "sinusoidal"}
 AVERAGED = "averaging"  # the recipe as it is, with which most rows are compared
 TWO_COPIES = {"repeat_batch": 2, "consistency": 3.0}
 # Of each row: what it changes of the recipe, of the model's arguments, and the row that
@@ -161,8 +152,8 @@ def recipe_of(name, arguments):
     from keras_seqattn.recipes import RECIPES
 
     recipe, (changes, model, _) = RECIPES["multi30k"], ROWS[name]
-    model = {**recipe.model.options(), **MODEL, **model}
-    changes = {**LONGER, "epochs": arguments.epochs, **changes}
+    model = {**recipe.model.options(), "positions": "sinusoidal", **model}
+    changes = {"epochs": arguments.epochs, **changes}
     if arguments.lengths:
         changes["bucket_lengths"] = tuple(arguments.lengths)
     return dataclasses.replace(recipe, model=model, **changes)

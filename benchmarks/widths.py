@@ -3,11 +3,11 @@
     python -m benchmarks.widths --data-dir DIRECTORY
     python -m benchmarks.widths --corpus phrases --pairs 500 --epochs 1  # a try
 
-Trains the recipe `multi30k`, of two blocks a side and with Adam, for a few epochs at
-each width and rate: "standard", and "mup", with `base_dim` the least of the widths,
-where the two are one. Heads are 32 wide and grow in number. Judged by the BLEU of the
-validation lines, of the averaged weights. With `--output FILE` the same command goes on
-where it was stopped.
+Trains the recipe `multi30k`, of two blocks a side, for a few epochs at each width and
+rate: "standard", and "mup", with `base_dim` the least of the widths, where the two are
+one. Heads are 32 wide and grow in number. Judged by the BLEU of the validation lines,
+of the averaged weights. With `--output FILE` the same command goes on where it was
+stopped.
 """
 
 import dataclasses
@@ -89,9 +89,7 @@ def train(task, run, base_dim, epochs):
     recipe = dataclasses.replace(
         task.recipe,
         model={**task.recipe.model.options(), **sizes},
-        optimizer="adam",  # the one that has muP's rates by weight
         learning_rate=run["rate"],
-        ema_warmup=True,
     )
     model = recipe.make_model(task.tokenizer.vocabulary_size)
     batches, validation = task.batches()

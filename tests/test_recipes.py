@@ -48,7 +48,8 @@ def test_a_recipe_is_read_from_json_and_as_early_versions_wrote_it(name):
     if name == "multi30k":  # which was another then
         model = {"positions": "sinusoidal", "dropout": 0.15}
         model = {**recipe.model.options(), **model}
-        changes = {"optimizer": "adam", "ema_warmup": False}
+        changes = {"batch_tokens": 2048, "learning_rate": 0.0035, "warmup_steps": 500}
+        changes |= {"ema_momentum": 0.999, "ema_warmup": False}
         recipe = dataclasses.replace(recipe, model=model, **changes)
     assert early == recipe
 

@@ -214,7 +214,7 @@ class TranslationSpace:
         Example:
             >>> space = TranslationSpace.around(RECIPES["multi30k"], num_heads=(2, 8))
             >>> space.num_heads, space.warmup_steps
-            ((2, 4, 8), (200, 400, 500, 800))
+            ((2, 4, 8), (200, 400, 800, 1000))
         """
         space = cls(center=center, **fields)
         own = space.center_values()

@@ -18,7 +18,7 @@ def test_draws_stand_near_and_widen():
     hp = keras_tuner.HyperParameters()
     SPACE.choose(hp, 50)
     center = draws.perturb({}, hp, 0, None)
-    assert center["dropout"] == 0.25
+    assert center["dropout"] == 0.2
     assert "post_norm_learning_rate" not in center
 
     def changes(failures):
