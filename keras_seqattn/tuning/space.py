@@ -110,7 +110,7 @@ def attention_choices(
     _check_values("num_layers", num_layers)
     arguments.text("prefix", prefix)
     if key_dim is None:
-        given = num_heads if isinstance(num_heads, tuple | list) else (num_heads,)
+        given = _several(num_heads)
         num_heads = tuple(heads for heads in given if model_dim % heads == 0)
         if not num_heads:
             raise ValueError(
@@ -159,6 +159,10 @@ class TranslationSpace:
             the hyperparameters. What no field names, as the factor of consistency, is
             its own in every trial.
 
+    Raises:
+        ValueError: If a value is out of range, or the model has a `base_dim` and an
+            optimizer is not Adam.
+
     Example:
         >>> import keras_tuner
         >>> space = TranslationSpace(num_heads=4, encoder_layers=(2, 6))
@@ -197,6 +201,13 @@ class TranslationSpace:
             arguments.refuse("center", self.center, wanted)
         for name, check in _CHECKS.items():
             _check_values(name, getattr(self, name), check)
+        base_dim = self.options.get("base_dim", self.center.model.base_dim)
+        optimizer = self.optimizer or self.center.optimizer
+        if base_dim and set(_several(optimizer)) != {"adam"}:
+            raise ValueError(
+                "`base_dim` must be None with optimizers other than 'adam'. "
+                f"Received: base_dim={base_dim!r}, optimizer={optimizer!r}."
+            )
 
     @classmethod
     def around(cls, center: Configuration, **fields: Any) -> Self:
@@ -329,13 +340,18 @@ def _check_values(name, values, check=arguments.positive_integer):
     """Checks what a hyperparameter may be: a `Range`, None, one value or several."""
     if values is None:
         return  # which declares nothing
-    several = values if isinstance(values, tuple | list) else (values,)
+    several = _several(values)
     if isinstance(values, Range):
         several = values.low, (values.low + values.high) / 2, values.high
     if not several or None in several:
         arguments.refuse(name, values, "one value, or several in a tuple, not None")
     for value in several:
         check(name, value)
+
+
+def _several(values):
+    """Returns the values to choose among, of which there may be one alone."""
+    return values if isinstance(values, tuple | list) else (values,)
 
 
 def _are_numbers(values):

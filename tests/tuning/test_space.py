@@ -141,6 +141,18 @@ def test_the_optimizer_is_the_centers_unless_it_varies():
 
 
 @pytest.mark.backends("torch")
+def test_base_dim_wants_adam():
+    model = dataclasses.replace(RECIPES["smoke"].model, base_dim=32)
+    center = dataclasses.replace(RECIPES["smoke"], model=model)
+    tuning.TranslationSpace(center=center, optimizer=("adam",))
+    with pytest.raises(ValueError, match="`base_dim` must be None with.*32.*'muon'"):
+        tuning.TranslationSpace(center=center, optimizer=("adam", "muon"))
+    options = {"base_dim": 64}
+    with pytest.raises(ValueError, match="`base_dim` must be None with .*64.*'muon'"):
+        tuning.TranslationSpace(options=options, optimizer="muon")
+
+
+@pytest.mark.backends("torch")
 def test_one_choice_of_two_is_a_choice_too():
     space = tuning.TranslationSpace(normalize_first=(True,), tie_embeddings=(False,))
     model = space.choose(keras_tuner.HyperParameters(), 50).model
