@@ -2,7 +2,7 @@
 
     python examples/translation.py                    # about 5 minutes on 2 cores
     python examples/translation.py --preset smoke     # under a minute: does it run?
-    python examples/translation.py --corpus multi30k  # photo captions, 45 minutes
+    python examples/translation.py --corpus multi30k  # photo captions, 40 minutes
     python examples/translation.py --train train.tsv --val val.tsv   # your own lines
     python examples/translation.py --train train.en train.de --val val.en val.de
 
