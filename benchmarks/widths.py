@@ -90,6 +90,7 @@ def train(task, run, base_dim, epochs):
         task.recipe,
         model={**task.recipe.model.options(), **sizes},
         learning_rate=run["rate"],
+        ema_warmup=True,
     )
     model = recipe.make_model(task.tokenizer.vocabulary_size)
     batches, validation = task.batches()
