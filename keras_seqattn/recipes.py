@@ -14,7 +14,7 @@ from keras_seqattn import arguments, models, training
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.models.parameters import count_parameters
 from keras_seqattn.models.recurrent import RecurrentConfig
-from keras_seqattn.models.stacks import check_names
+from keras_seqattn.models.stacks import check_base_dim, check_names
 from keras_seqattn.models.transformer import TranslationConfig
 
 CONFIGS = {
@@ -111,12 +111,7 @@ class Configuration(Config):
             given = config.of({"source_vocabulary_size": None, **given})
             object.__setattr__(self, "model", given)
         arguments.instance("model", given, config, "a dict")
-        if getattr(given, "base_dim", None) and self.optimizer != "adam":
-            raise ValueError(
-                "`base_dim` must be None with optimizers other than 'adam'. "
-                f"Received: base_dim={given.base_dim!r}, "
-                f"optimizer={self.optimizer!r}."
-            )
+        check_base_dim(getattr(given, "base_dim", None), self.optimizer)
         averages = (
             self.ema_momentum is not None,
             self.average_epochs is not None,

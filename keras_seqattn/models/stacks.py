@@ -3,7 +3,7 @@
 Shapes: D model_dim, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -158,6 +158,27 @@ def check_names(model: type, given: Mapping[str, Any]) -> None:
     """
     names = (*arguments.names_of(model), *_NAMES_OF_KERAS)
     arguments.known(given, names, model.__name__)
+
+
+def check_base_dim(base_dim: int | None, optimizer: str | Sequence[str]) -> None:
+    """Refuses a `base_dim` where an optimizer is not Adam.
+
+    Args:
+        base_dim: That of the model.
+        optimizer: Name of an optimizer, or several.
+
+    Raises:
+        ValueError: If there is a `base_dim` and an optimizer other than "adam".
+
+    Example:
+        >>> check_base_dim(64, "adam")
+    """
+    names = {optimizer} if isinstance(optimizer, str) else set(optimizer)
+    if base_dim and names != {"adam"}:
+        raise ValueError(
+            "`base_dim` must be None with optimizers other than 'adam'. "
+            f"Received: base_dim={base_dim!r}, optimizer={optimizer!r}."
+        )
 
 
 def make_embedding(

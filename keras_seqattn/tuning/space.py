@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from keras_seqattn import arguments
 from keras_seqattn.models.config import optional_size
+from keras_seqattn.models.stacks import check_base_dim
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.recipes import RECIPES, Configuration
 
@@ -202,12 +203,7 @@ class TranslationSpace:
         for name, check in _CHECKS.items():
             _check_values(name, getattr(self, name), check)
         base_dim = self.options.get("base_dim", self.center.model.base_dim)
-        optimizer = self.optimizer or self.center.optimizer
-        if base_dim and set(_several(optimizer)) != {"adam"}:
-            raise ValueError(
-                "`base_dim` must be None with optimizers other than 'adam'. "
-                f"Received: base_dim={base_dim!r}, optimizer={optimizer!r}."
-            )
+        check_base_dim(base_dim, self.optimizer or self.center.optimizer)
 
     @classmethod
     def around(cls, center: Configuration, **fields: Any) -> Self:
