@@ -1,4 +1,4 @@
-"""What the examples that search share: a translator's own search, with other beams."""
+"""Shared by the examples that search: a translator's search with other beam widths."""
 
 import dataclasses
 
@@ -6,12 +6,12 @@ import keras_seqattn as ks
 
 
 def with_beams(search, width, num_hypotheses=1):
-    """Returns a search with as many beams, and else as it was.
+    """Returns a search with `width` beams, and its other options as far as they apply.
 
     Args:
         search: A search of `keras_seqattn.decoding`, or None for a greedy one.
         width: Number of beams; 1: a greedy search.
-        num_hypotheses: Number of translations a line, of a search with beams.
+        num_hypotheses: Number of translations for each line, if there are beams.
 
     Returns:
         A `Greedy` or a `BeamSearch`.

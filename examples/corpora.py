@@ -1,6 +1,7 @@
-"""What the examples that train share: a corpus by options, and scores of translations.
+"""Shared by the examples that train: options that choose a corpus, and scores.
 
-The corpus is built in, or Multi30k, or for those with `--train` and `--val` your files.
+The corpus is a built-in one, Multi30k or, in examples with `--train` and `--val`, your
+own files.
 """
 
 import pathlib
@@ -12,7 +13,7 @@ import keras_seqattn as ks
 
 
 def add_corpus(parser):
-    """Adds the options that choose a corpus by its name, and what is scored of it."""
+    """Adds the options that choose a corpus by its name, and the part to score."""
     add = parser.add_argument
     add("--corpus", choices=("phrases", "multi30k"), default="phrases")
     add("--data-dir", help="folder of multi30k's files; default: download them")
@@ -23,7 +24,7 @@ def add_corpus(parser):
 
 
 def add_files(parser, val, test):
-    """Adds the options of the user's own files; `val` and `test` say what for."""
+    """Adds the options for the user's own files; `val` and `test` say what they do."""
     add = parser.add_argument
     files = "in place of a corpus: a TSV file (--header where its first line names the "
     files += "columns), or two files; .gz is read too"
@@ -50,14 +51,14 @@ def check_files(parser, args):
 
 
 def preset_of(args):
-    """Returns the preset's name: what was chosen, else the corpus's own."""
+    """Returns the preset's name: the chosen one, else the corpus's own."""
     corpus = "own" if getattr(args, "train", None) else args.corpus
     return args.preset or {"phrases": "default"}.get(corpus, corpus)
 
 
 def split_of(args):
-    """Returns the part to score: what was chosen, else "test" where it may be used."""
-    # Multi30k's test part is for a model that is final: look at it once.
+    """Returns the part to score: the chosen one, else "test" if it may be used."""
+    # Multi30k's test part is only for a final model: look at it once.
     own = getattr(args, "train", None)
     has_test = args.test if own else args.corpus == "phrases"
     return args.evaluate or ("test" if has_test else "val")
@@ -99,7 +100,7 @@ def show(sources, references, translations, count):
 
 
 def score(translations, references):
-    """Returns BLEU and chrF with their signatures, and the share that is exact."""
+    """Returns BLEU and chrF with their signatures, and the share of exact matches."""
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
     matches = sum(map(str.__eq__, translations, references))
     return {

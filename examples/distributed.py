@@ -3,18 +3,18 @@
     python examples/distributed.py --processes 2      # all of them on this machine
     python examples/distributed.py --model-devices 2  # weights split over two devices
 
-The second needs two devices: without a GPU, with the variable
+The second command needs two devices. Without a GPU, set the environment variable
 `XLA_FLAGS=--xla_force_host_platform_device_count=2`.
 
-On several machines each runs the same command, the first of them under the address that
-all are told:
+On several machines, each runs the same command with its own number. The coordinator is
+the address of process 0:
 
     python examples/distributed.py --processes 2 --process 0 --coordinator 10.0.0.1:1234
     python examples/distributed.py --processes 2 --process 1 --coordinator 10.0.0.1:1234
 
-Where one process dies, all end. The same command goes on from the last save, with
-another number of processes too, and the curve of the loss stays that of one process.
-The processes trust each other: keep the port in a network of your own. It needs
+If one process dies, all end. The same command resumes from the last save, also with a
+different number of processes, and the loss curve stays the same as with one process.
+The processes trust each other: keep the port in a private network. It needs
 `pip install ".[jax,text,score,corpora]"`.
 """
 
@@ -36,8 +36,8 @@ from jax.experimental import multihost_utils
 
 import keras_seqattn as ks
 
-# Seconds after which a process without a heartbeat is taken for dead, and for which the
-# others wait for it at the end.
+# A process without a heartbeat for SILENCE seconds counts as dead. At the end, processes
+# wait up to PATIENCE seconds for each other.
 SILENCE, PATIENCE = 20, 30
 
 
@@ -122,7 +122,7 @@ def how_it_ended(process):
 
 
 def set_distribution(model_devices):
-    """Lets all devices of all processes share each batch, or groups of them."""
+    """Splits each batch over all devices of all processes, or over groups of them."""
     devices = keras.distribution.list_devices()
     if len(devices) % model_devices:
         sys.exit(
@@ -174,7 +174,7 @@ def train(args):
     first = jax.process_index() == 0
     args.output.mkdir(parents=True, exist_ok=True)
     curve = args.output / "curve.csv"
-    # Keras cannot swap weights of which each process holds a part.
+    # Keras cannot swap weights that are split over processes.
     whole = jax.local_device_count() % args.model_devices == 0
     averages = [keras.callbacks.SwapEMAWeights()] if whole else []
     writers = [Curve(curve)] if first else []
@@ -208,10 +208,10 @@ def train(args):
 
 
 class BatchCrossentropy(ks.training.TokenCrossentropy):
-    """The crossentropy of the latest batch alone, over all devices."""
+    """The crossentropy of only the latest batch, over all devices."""
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Forgets the batches before."""
+        """Forgets the previous batches."""
         self.reset_state()
         super().update_state(y_true, y_pred, sample_weight)
 
@@ -224,12 +224,12 @@ class Curve(keras.callbacks.Callback):
         self.path = path
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Remembers the epoch, which a batch is not told."""
+        """Remembers the epoch, which `on_train_batch_end` is not given."""
         self.epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
-        """Adds a line, and closes the file: a kill loses nothing."""
-        if not logs:  # Of a batch that `Resume` passes over.
+        """Adds a line, and closes the file, so that a kill loses nothing."""
+        if not logs:  # a batch that `Resume` skips
             return
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(f"{self.epoch},{batch},{float(logs['crossentropy']):.9g}\n")

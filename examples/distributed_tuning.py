@@ -1,20 +1,20 @@
 """Searches on several machines at once: one chief, any number of workers.
 
-All run this same script, with KerasTuner's own three variables, on a folder that all
-machines share. On one machine, which trains nothing:
+All run this same script, with KerasTuner's own three environment variables, on a folder
+that all machines share. On one machine, the chief, which trains nothing:
 
     export KERASTUNER_ORACLE_IP=10.0.0.1 KERASTUNER_ORACLE_PORT=8000
     KERASTUNER_TUNER_ID=chief python examples/distributed_tuning.py /shared/study
 
-and on each of the others, as often as each has devices:
+and on each of the others, once for each of its devices:
 
     export KERASTUNER_ORACLE_IP=10.0.0.1 KERASTUNER_ORACLE_PORT=8000
     KERASTUNER_TUNER_ID=worker0 python examples/distributed_tuning.py /shared/study
 
-The names of workers are yours, each its own; that of the chief holds "chief". A worker
-that has no heartbeat for a minute gives its trial to another, which goes on from
-the last epoch; the chief ends with the study. Whatever died, the same commands go on.
-The chief's port is open to whoever can reach it: keep it in a network of your own.
+Choose a different name for each worker; the chief's must contain "chief". If a worker
+has no heartbeat for a minute, another takes over its trial from the last epoch. The
+chief ends when the study does. After any failure, the same commands resume the study.
+The chief's port is open to whoever can reach it: keep it in a private network.
 
 On one machine `tune_translation(..., workers=4)` does all this by itself. It needs
 `pip install ".[tensorflow,text,score,corpora,plot,tuning]"`.
@@ -42,7 +42,7 @@ def main():
     if missing:
         sys.exit(f"Set {', '.join(missing)} first: see --help.")
 
-    # Every process makes the same call: the variables say what each is to do in it.
+    # Every process makes the same call; the variables tell each one its role.
     study = ks.tuning.tune_translation(
         ks.text.load_parallel("phrases", "en", "de", split="train"),
         ks.text.load_parallel("phrases", "en", "de", split="val"),

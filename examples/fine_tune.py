@@ -7,13 +7,13 @@ FOLDER holds a Marian (opus-mt), M2M-100, NLLB, mBART-50 or T5 model, with
 `model.safetensors`. A TSV file has a source, a tab and its translation in each line;
 .gz is read too. NLLB needs `--source eng_Latn --target deu_Latn`, M2M-100 `en` and
 `de`, mBART-50 `en_XX` and `de_DE`.
-`--train "<de>=de.tsv" "<fr>=fr.tsv"`, and the same for `--val`, make one model of
-several languages: the tag and a space come before each source line, in training and in
-what you translate later.
+`--train "<de>=de.tsv" "<fr>=fr.tsv"`, and the same for `--val`, make one multilingual
+model: the tag and a space are put before each source line in training. Put them also
+before the lines that you translate later.
 
 It scores the validation lines before and after, and writes `translator.keras`, which
-`Translator.load` and `examples/translate_file.py` read. Stop it whenever you like, or
-kill it: the same command goes on from the last finished epoch. It needs
+`Translator.load` and `examples/translate_file.py` read. You can stop or kill it at any
+time: the same command resumes after the last finished epoch. It needs
 `pip install ".[tensorflow,text,score]"`.
 """
 
@@ -83,7 +83,7 @@ def arguments():
 
 
 def files_of(given):
-    """Returns the files by tag; without tags one file, under None."""
+    """Returns a dict from tags to files; without tags, one file under None."""
     found = {}
     for text in given:
         tag, _, name = text.rpartition("=")
@@ -98,7 +98,7 @@ def files_of(given):
 
 
 def claim(args):
-    """Makes the output folder this run's own; that of another run is an error."""
+    """Claims the output folder for this run; exits if it is another run's."""
     run = {name: value for name, value in vars(args).items() if name != "output"}
     run["folder"] = str(args.folder.resolve())
     for split in ("train", "val"):
@@ -107,7 +107,7 @@ def claim(args):
             for tag, path in getattr(args, split).items()
         ]
     path = args.output / "run.json"
-    # A command that failed before it scored anything may be corrected.
+    # A command that failed before it scored anything may be changed and rerun.
     begun = any(other.name != path.name for other in args.output.iterdir())
     if begun and path.exists() and json.loads(path.read_text()) != run:
         sys.exit(
@@ -142,7 +142,7 @@ def read(files):
 
 
 def fit(args, translator, validation):
-    """Scores the model as it is, then trains, from the backup if there is one."""
+    """Scores the given model, then trains it, from the backup if there is one."""
     model = translator.model
     if args.lora:
         ks.training.enable_lora(model, rank=args.lora)
@@ -165,7 +165,7 @@ def fit(args, translator, validation):
         metrics=[ks.training.Perplexity(pad_id=model.pad_id)],
     )
     before = args.output / "before.json"
-    if not before.exists():  # A run that was stopped has been scored.
+    if not before.exists():  # A resumed run was scored before.
         # New LoRA factors add exactly zero: these are the given model's scores.
         unfinished = before.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(score(translator, validation)))
@@ -186,7 +186,7 @@ def fit(args, translator, validation):
 
 
 def score(translator, pairs):
-    """Returns BLEU and chrF of each corpus's translations, by its tag."""
+    """Returns a dict from each corpus's tag to the BLEU and chrF of its translations."""
     sources, references = pairs
     if not isinstance(sources, dict):
         sources, references = {"": sources}, {"": references}

@@ -4,9 +4,9 @@
     python examples/recurrence.py --preset smoke      # under a minute: does it run?
     python examples/recurrence.py --corpus multi30k --minutes 20
 
-Both have about as many weights, the same tokens, loss, batches and seed, and as many
-minutes of `fit` after the first step, which compiles. Scores are those of greedy
-translations of unseen lines. It needs
+Both have about the same number of weights, and the same tokens, loss, batches and seed.
+Both get the same minutes of `fit`, counted from the end of the first step, which
+compiles. Greedy translations of unseen lines are scored. It needs
 `pip install ".[tensorflow,text,score,corpora,plot]"`.
 """
 
@@ -81,7 +81,7 @@ class Run:
         self.results = {"weights": self.model.count_params()}
 
     def train(self, minutes):
-        """Fits until the time is up, in the middle of an epoch if need be."""
+        """Trains until the time is up, even in the middle of an epoch."""
         deadline = Deadline(minutes)
         self.history = self.model.fit(
             self.training,
@@ -99,13 +99,13 @@ class Run:
         self.results |= {
             "seconds": round(60 * self.history["minutes"][-1], 1),
             "epochs": round((1 + len(deadline.step_seconds)) / len(tokens), 2),
-            # Of a median step: one in which a program is compiled takes longer.
+            # From the median step: a step in which a program is compiled takes longer.
             "target_tokens_per_second": round(statistics.mean(tokens) / seconds),
             "val_perplexity": round(self.history["val_perplexity"][-1], 3),
         }
 
     def score(self, sources, references):
-        """Translates what the model has not seen, and draws on the longest line."""
+        """Translates unseen lines, and keeps the attention of the first one."""
         translations = self.translator(sources, verbose=True)
         corpora.show(sources, references, translations, count=4)
         scores = corpora.score(translations, references)
@@ -117,7 +117,7 @@ class Run:
 class Deadline(keras.callbacks.Callback):
     """Stops training when its minutes are over, and measures the time of steps.
 
-    The clock starts after the first step, in which everything is traced and compiled.
+    The clock starts after the first step, which traces and compiles everything.
     """
 
     def __init__(self, minutes):
@@ -125,7 +125,7 @@ class Deadline(keras.callbacks.Callback):
         self.minutes, self.begin, self.step_seconds = minutes, None, []
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Takes the time of this step alone."""
+        """Starts the clock of this step."""
         self.step_begin = time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
@@ -144,7 +144,7 @@ class Deadline(keras.callbacks.Callback):
 
 
 def report(args, runs):
-    """Prints the numbers side by side, and writes them and a picture."""
+    """Prints the results side by side, and writes them and a picture."""
     names = list(next(iter(runs.values())).results)
     print(f"\n{args.evaluate + ':':28}" + "".join(f"{name:>14}" for name in runs))
     for name in names:
@@ -163,7 +163,7 @@ def report(args, runs):
 
 
 def draw(runs):
-    """Draws the validation against time, and where each model looked."""
+    """Draws validation perplexity against time, and each model's attention."""
     figure = Figure(figsize=(15, 4.8), layout="constrained")
     curves, *maps = figure.subplots(1, 1 + len(runs))
     for name, run in runs.items():

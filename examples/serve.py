@@ -1,18 +1,18 @@
-r"""Serves a page to translate and to look at the attention, on this machine alone.
+r"""Serves a web page that translates and shows the attention, on this machine only.
 
     python examples/serve.py --translator FILE.keras   # open http://127.0.0.1:8000
 
-The page shows the best translations with their scores, and for the one chosen what each
-token attends to, in every layer and head. Programs use the same address:
+The page shows the best translations with their scores and, for the one you choose, what
+each token attends to in every layer and head. Programs use the same address:
 
     curl -H "Content-Type: application/json" http://127.0.0.1:8000/translate \
          -d '{"text": "A dog runs.", "beam": 4}'
 
-gives {"translations": [{"text": ..., "score": ...}, ...]}, best first, and for a wrong
-request {"error": ...} with the status 400. Requests that wait are translated together;
-when as many wait as the queue holds, more are refused with the status 503 and the
-seconds after which to try again. All programs are compiled at the start, which can take
-minutes. It needs `pip install ".[serve]"`.
+returns {"translations": [{"text": ..., "score": ...}, ...]}, best first; a wrong
+request gets {"error": ...} with the status 400. Waiting requests are translated
+together. When the queue is full, further requests are refused with the status 503 and
+the seconds after which to try again. All programs are compiled at the start, which can
+take minutes. It needs `pip install ".[serve]"`.
 """
 
 import argparse
@@ -38,17 +38,18 @@ from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable
 import keras_seqattn as ks
 
 MAX_TOKENS = 128
-# Every search has one of these beam widths, at least as many as a request asks for, and
-# every batch one of these sizes: so there are few programs, all compiled at the start.
+# A search uses the smallest of these widths that has the requested beams, and a batch is
+# filled up to one of these sizes. So there are few programs, all compiled at the start.
 WIDTHS = (1, 4, 8)
 SIZES = (1, 16)
 MAX_BEAM = WIDTHS[-1]
-# Requests that wait at most, each in a thread; the spare threads answer all others.
+# At most QUEUE requests wait, each in a thread. SPARE further threads answer all other
+# requests. A refused client is told to retry after RETRY_AFTER seconds.
 QUEUE = 64
 SPARE = 8
 RETRY_AFTER = 2
-# Seconds that a request may wait for its turn, and take to arrive; idle connections are
-# closed after as many as the second.
+# Seconds that a request may wait for its turn, and that it may take to arrive. Idle
+# connections are closed after ARRIVE seconds, too.
 WAIT = 30
 ARRIVE = 10
 
@@ -71,8 +72,8 @@ def main():
 
 
 def make_server(app, host, port):
-    """Makes the server of an application, with limits of number, size and time."""
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting is no news
+    """Makes the server of an application, which limits requests' number, size, time."""
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # Waiting is normal.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     server = waitress.server.create_server(
         app,
@@ -96,7 +97,7 @@ class Channel(waitress.channel.HTTPChannel):
     """A connection whose requests must arrive whole in time, not byte by byte."""
 
     def handle_read(self):
-        """Reads, where time runs on until the request is whole."""
+        """Reads data; the clock restarts only when a request is complete."""
         begun, since = self.request, self.last_activity
         super().handle_read()
         if begun is not None and self.request is begun:
@@ -104,12 +105,12 @@ class Channel(waitress.channel.HTTPChannel):
 
 
 class Job(NamedTuple):
-    """What a request waits for: a line's translations, or where width is None a look.
+    """What a request waits for: translations or, if `width` is None, attention weights.
 
     Attributes:
         given: The arguments, strings.
         width: Number of beams, or None.
-        gone: Function that says whether the client has hung up.
+        gone: Function that returns whether the client has hung up.
         answer: A future of the result.
     """
 
@@ -120,7 +121,7 @@ class Job(NamedTuple):
 
 
 class Worker:
-    """Does the jobs of all requests in one thread, those of one width in batches.
+    """Does the jobs of all requests in one thread; jobs of equal width form batches.
 
     Args:
         translator: The `Translator`.
@@ -134,7 +135,7 @@ class Worker:
         threading.Thread(target=self._run, daemon=True).start()
 
     def do(self, given, width=None, gone=lambda: False):
-        """Waits for the result of a job, or answers that there are too many."""
+        """Returns the result of a job, or answers that the server is busy."""
         job = Job(given, width, gone, concurrent.futures.Future())
         with self._changed:
             if len(self._waiting) >= self._most:
@@ -152,7 +153,7 @@ class Worker:
             busy("the client is gone")
 
     def _drop_gone(self):
-        """Drops what nobody waits for any more."""
+        """Drops jobs that nobody waits for any more."""
         for job in self._waiting:
             if job.gone():
                 job.answer.cancel()
@@ -175,7 +176,7 @@ class Worker:
                         job.answer.set_exception(error)
 
     def _next(self):
-        """Takes the job that waits longest, and what can be done with it."""
+        """Takes the job that has waited longest, and those that can be done with it."""
         if not self._waiting:
             return []
         first = self._waiting[0]
@@ -206,7 +207,7 @@ def busy(reason):
 
 
 def translate(translator, lines, width):
-    """Translates lines, at most as many as the largest of `SIZES`."""
+    """Translates lines, no more than the largest of `SIZES`."""
     search = with_beams(translator.search, width, num_hypotheses=width)
     size = next(size for size in SIZES if size >= len(lines))
     filled = lines + lines[-1:] * (size - len(lines))
@@ -234,7 +235,7 @@ def most_tokens(translator):
 
 
 def make_app(translator, **options):
-    """Makes the application: the page, `/translate` for JSON, `/attention` to look at.
+    """Makes the application: the page, `/translate` for JSON, `/attention` for HTML.
 
     Lowers the `max_source_length` of the translator to `MAX_TOKENS`.
 
@@ -244,7 +245,7 @@ def make_app(translator, **options):
     app = flask.Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = 2**16
     limit, worker = most_tokens(translator), Worker(translator, **options)
-    # The translator cuts what is asked about a translation by it, too.
+    # Requests for attention are also cut to this length.
     translator.max_source_length = limit
 
     def done(given, width=None):
@@ -278,8 +279,8 @@ def make_app(translator, **options):
     def attention():
         given = flask.request.args
         text = checked("text", given.get("text"))
-        # Whatever a model writes may be looked at: it may be longer than a source may
-        # be, and have line breaks.
+        # Any output of a model is allowed here: it may be longer than a source, and
+        # have line breaks.
         try:
             weights = done((text, given.get("translation", "")))
         except ValueError as error:  # An ensemble has none.
@@ -297,7 +298,7 @@ def make_app(translator, **options):
         return {"error": "`request` must be JSON that is nested less deeply."}, 400
 
     def checked(name, text):
-        """Returns a line of text, or answers that it is none."""
+        """Returns a line of text, or answers why it is not valid."""
         if not isinstance(text, str) or not text.strip() or len(text.splitlines()) > 1:
             raise BadRequest(
                 f"`{name}` must be one line that is not empty. Received: {text!r}."
@@ -454,7 +455,7 @@ autocomplete="off" autofocus>
 
 
 def hashed(text):
-    """Returns the name by which a content security policy allows an inline element."""
+    """Returns the hash by which a content security policy allows an inline element."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 

@@ -1,24 +1,25 @@
-"""Translates a file of any size, line by line, and goes on where it was stopped.
+"""Translates a file of any size, line by line, and resumes where it was stopped.
 
     python examples/translate_file.py INPUT OUTPUT --translator FILE.keras
     python examples/translate_file.py a.en.gz a.de.gz --translator FILE.keras --beam 5
     python examples/translate_file.py INPUT OUTPUT --translator FILE.keras --n-best 4
 
-The output has a line for each line of the input. With `--n-best N` it has up to N,
-`number ||| translation ||| score`, the numbers from 0 and the best first, as Moses
-writes them. `--alignments` adds ` ||| 0-0 1-2`: for each word of the translation the
-word of the source that its attention, the mean of all layers and heads, fell on most;
-words are what spaces separate, numbered from 0. That takes a pass for each translation.
-`--glossary FILE`, a source phrase, a tab and a target phrase a line, holds translations
-to it; a greedy search becomes one of 4 beams then.
+The output has a line for each line of the input. With `--n-best N` it has up to N lines
+for each, `number ||| translation ||| score`, as Moses writes them: input lines are
+numbered from 0, and the best translation is first. `--alignments` adds ` ||| 0-0 1-2`:
+for each word of the translation, the word of the source with the most attention (the
+mean of all layers and heads). Words are separated by spaces and numbered from 0. This
+takes a pass for each translation. `--glossary FILE`, with a source phrase, a tab and a
+target phrase in each line, forces translations to use it; a greedy search then gets 4
+beams.
 
 Memory does not grow with the file: a block of lines is read, translated and written
-before the next. Stop it whenever you like, or kill it: the same command goes on after
-the last block written. While it runs, the translations are in OUTPUT.part, whose lock
-keeps other processes out; what was translated, and how far, is in OUTPUT.json, which
-stays beside the output, so that no command takes another's output for its own. Names
-that end in .gz are compressed. It needs `pip install ".[tensorflow,text]"`, and on
-Windows it does not run.
+before the next. You can stop or kill it at any time: the same command resumes after the
+last block written. While it runs, the translations are in OUTPUT.part, whose lock keeps
+other processes out. OUTPUT.json records what was translated, and how far. It stays
+beside the output, so that no command takes another's output for its own. Files whose
+names end in .gz are compressed. It needs `pip install ".[tensorflow,text]"`, and does
+not run on Windows.
 """
 
 import argparse
@@ -99,7 +100,7 @@ def arguments():
 
 
 def identify(args):
-    """Counts the lines of the input; says what is translated, with what, and how."""
+    """Returns the input's number of lines, and what identifies the run."""
     lines, total = hashlib.sha256(), 0
     for total, line in enumerate(read(args.input), start=1):
         lines.update(line)
@@ -127,20 +128,20 @@ def read(path):
 
 
 def translate(args, total, journal):
-    """Translates the lines that are left, a block at a time."""
+    """Translates the remaining lines, a block at a time."""
     translator = ks.Translator.load(args.translator)
     search = args.beam and with_beams(translator.search, args.beam)
     if journal.lines:
         print(f"Going on after line {journal.lines:,} of {total:,}.")
     bar = keras.utils.Progbar(total - journal.lines, unit_name="line")
     left = itertools.islice(read(args.input), journal.lines, None)
-    # Each block is translated by itself, so that a run which was stopped batches the
-    # lines as one which was not.
+    # Each block is translated by itself, so that a resumed run batches the lines as an
+    # uninterrupted one does.
     while block := list(itertools.islice(left, args.block)):
         lines = [line.decode().rstrip("\r\n") for line in block]
         try:
             data = written(args, translator, search, lines, journal.lines).encode()
-        except ValueError as error:  # a glossary that does not fit a line, say
+        except ValueError as error:  # such as a glossary that does not fit a line
             sys.exit(f"{error} Line 0 is line {journal.lines + 1:,} of the input.")
         is_gz = args.output.suffix == ".gz"
         journal.append(gzip.compress(data) if is_gz else data, len(block))
@@ -148,7 +149,7 @@ def translate(args, total, journal):
 
 
 def written(args, translator, search, lines, first):
-    """Translates lines, of which the first is the number `first`, to be written."""
+    """Returns the output of some lines as text; `first` is the first one's number."""
     if args.n_best is None and args.glossary is None:
         texts = translator(lines, search=search)
         translations = [[(text, None)] for text in texts]
@@ -161,9 +162,9 @@ def written(args, translator, search, lines, first):
         )
     rows = []
     for number, (line, hypotheses) in enumerate(zip(lines, translations, strict=True)):
-        # The translator's own search may return more.
+        # The translator's own search may return more hypotheses.
         for text, score in hypotheses[: args.n_best or 1]:
-            # A model may generate a line break, but a line stays a line.
+            # A model may generate line breaks, but each output must stay one line.
             text = " ".join(text.splitlines())
             row = [text]
             if args.n_best is not None:
@@ -190,11 +191,11 @@ def alignment(translator, source, target):
 
 
 def words(tokenizer, line, count):
-    """Returns the word that each of `count` tokens of a line is in, -1 for none."""
+    """Returns the number of the word that each of `count` tokens is in, -1 for none."""
     ends = [match.end() for match in re.finditer(r"\S+", line)]
-    # What the tokenizer puts before a line, as T5's does, is before an empty one, too.
+    # A tokenizer's prefix, such as T5's, is also put before an empty line.
     before, *after = map(len, tokenizer.tokenize(["", *(line[:end] for end in ends)]))
-    last = min(after[-1], count - 1)  # The line may have been cut, and has an end.
+    last = min(after[-1], count - 1)  # The line may be cut; its last token is the end.
     places = np.searchsorted(after, np.arange(last), side="right")
     places[:before] = -1
     return [*places.tolist(), *[-1] * (count - last)]

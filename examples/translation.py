@@ -6,7 +6,7 @@
     python examples/translation.py --train train.tsv --val val.tsv   # your own lines
     python examples/translation.py --train train.en train.de --val val.en val.de
 
-Stop it whenever you like: the same command goes on from the last finished epoch. It
+You can stop it at any time: the same command resumes after the last finished epoch. It
 needs `pip install ".[tensorflow,text,score,corpora,plot]"`.
 """
 
@@ -94,7 +94,7 @@ def claim(args, recipe):
 
 
 def read_run(path):
-    """Reads what identifies a run, its recipe as the record that it was."""
+    """Reads what identifies a run, with its recipe as a `Recipe`."""
     run = json.loads(path.read_text())
     return {**run, "recipe": ks.recipes.Recipe.from_dict(run["recipe"])}
 
@@ -114,13 +114,13 @@ def on_devices(count):
 
 
 def load(args, split):
-    """Returns the sources and the targets of a part, swapped for a backward teacher."""
+    """Returns sources and targets of a part; swaps them for a backward teacher."""
     pairs = corpora.load(args, split)
     return pairs[::-1] if args.backward else pairs
 
 
 def train(args, recipe):
-    """Trains by the recipe, unless that is done, and saves the translator."""
+    """Trains by the recipe, unless that was done, and saves the translator."""
     saved = args.output / "translator.keras"
     if saved.exists():
         print(f"Already trained. To train anew, delete {args.output}.")
@@ -134,7 +134,7 @@ def train(args, recipe):
 
 
 def make_tokenizer(args, recipe, lines):
-    """Trains the subwords; the same lines give the same, also when resumed."""
+    """Trains the subwords; the same lines give the same ones, also when resumed."""
     try:
         tokenizer = ks.text.SentencePieceTokenizer.train(
             lines, recipe.vocabulary_size, strict=args.vocabulary_size is not None
@@ -152,7 +152,8 @@ def make_tokenizer(args, recipe, lines):
 def diversify(args, recipe, sources, targets):
     """Adds translations of the pairs, by models of both directions (diversification).
 
-    Each is trained as this one will be, but for `teacher_epochs` and in its own folder.
+    Each is trained as this model will be, but for `teacher_epochs` epochs and in its
+    own folder.
     """
     parts = [(sources, targets)]
     for number in range(1, recipe.teachers + 1):
@@ -211,7 +212,7 @@ def fit(args, recipe, sources, targets, tokenizer):
     print(f"{len(sources):,} pairs, {model.count_params():,} weights -> {args.output}")
     epochs = recipe.epochs
     if args.preset == "own" and not args.epochs:
-        # The rate takes many steps to rise, so a small file is read more often.
+        # The learning rate rises over many steps, so a small file gets more epochs.
         steps = 5 * recipe.warmup_steps
         epochs = max(epochs, math.ceil(steps / len(training)))
     history = args.output / "history.csv"
@@ -239,9 +240,9 @@ def fit(args, recipe, sources, targets, tokenizer):
 
 
 class Stopwatch(keras.callbacks.Callback):
-    """Logs the minutes of training, also those before a resume, and keeps a limit.
+    """Logs the minutes of training, including those before a resume; keeps a limit.
 
-    No epoch begins that would end past the limit if it took as long as the last.
+    An epoch does not begin if it would end past the limit, taking as long as the last.
     """
 
     def __init__(self, history, limit):
@@ -249,15 +250,15 @@ class Stopwatch(keras.callbacks.Callback):
         self.history, self.limit = history, limit
 
     def on_train_begin(self, logs=None):
-        """Counts from what earlier runs of the command took."""
+        """Starts from the time that earlier runs of the command took."""
         self.begin = time.monotonic() - 60 * minutes_trained(self.history)
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Takes the time of this epoch alone."""
+        """Starts the clock of this epoch."""
         self.epoch_begin = time.monotonic()
 
     def on_epoch_end(self, epoch, logs=None):
-        """Adds the minutes to the logs, and stops before an epoch that is too long."""
+        """Adds the minutes to the logs; stops if the next epoch would take too long."""
         now = time.monotonic()
         logs["minutes"] = (now - self.begin) / 60
         if logs["minutes"] + (now - self.epoch_begin) / 60 > self.limit:

@@ -6,9 +6,9 @@
     python examples/tune.py --train train.tsv --val val.tsv     # your own lines
     python examples/tune.py --train train.en train.de --val val.en val.de
 
-Stop it whenever you like, or let the power fail: the same command goes on, and with
-more `--minutes` it searches on. In few minutes it trains what `--preset` names alone,
-and others only where there is time to compare them. It needs
+You can stop it at any time, or lose power: the same command resumes the search, and
+with more `--minutes` it searches longer. Given few minutes, it trains only the model of
+`--preset`; it tries others only if there is time to compare them. It needs
 `pip install ".[tensorflow,text,score,corpora,plot,tuning]"`.
 """
 
@@ -22,7 +22,7 @@ import corpora
 
 import keras_seqattn as ks
 
-# What varies: all that is given as a tuple or a range. The rest is the recipe's.
+# The hyperparameters that vary, with their values. The recipe fixes all others.
 HEADS_AND_DEPTH = {
     "encoder_layers": (1, 2, 3, 4),
     "decoder_layers": (1, 2, 3),
@@ -93,7 +93,7 @@ def arguments():
 
 
 def vocabulary_of(pairs, chosen, recipe):
-    """Returns the vocabulary's size: what was chosen, else what the text allows."""
+    """Returns the vocabulary's size: the chosen one, else the recipe's or less."""
     size = chosen or recipe.vocabulary_size
     lines = [line for side in pairs for line in side]
     train = ks.text.SentencePieceTokenizer.train
@@ -110,11 +110,11 @@ def vocabulary_of(pairs, chosen, recipe):
 
 
 def space_of(recipe, vocabulary_size, everything=False):
-    """Returns the space around a recipe: heads and depth, or all that may vary."""
+    """Returns the search space around a recipe: heads and depth, or everything."""
     around = ks.tuning.TranslationSpace.around
     if everything:
         return around(recipe, vocabulary_size=vocabulary_size)
-    # With the recipe's own heads and depth among them; all else is the recipe's.
+    # The recipe's own heads and depth are added to the choices; it fixes all others.
     space = around(recipe, **HEADS_AND_DEPTH)
     own = space.center_values() | {"vocabulary_size": vocabulary_size}
     fixed = {name: own[name] for name in own.keys() - HEADS_AND_DEPTH.keys()}
@@ -123,7 +123,7 @@ def space_of(recipe, vocabulary_size, everything=False):
 
 def tell(args, study):
     """Prints the table, and saves it, its picture and the best translator."""
-    best = study.best_trial  # an error where no epoch has ended in the time
+    best = study.best_trial  # an error if no epoch has finished in time
     table = study.table()
     names = study.hyperparameters()
     tried = table[table["score"].notna()].sort_values(
@@ -151,7 +151,7 @@ def tell(args, study):
 
 
 def evaluate(args, translator):
-    """Scores the best model, on lines that no trial was chosen by where they may be."""
+    """Scores the best model, if possible on lines that did not help to choose it."""
     sources, references = corpora.load(args, args.evaluate)
     translations = translator(sources)
     corpora.show(sources, references, translations, count=5)

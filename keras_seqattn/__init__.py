@@ -1,7 +1,7 @@
 """Attention layers for Keras 3, models that translate with them, and their tuning.
 
-`layers`, `models`, `decoding` and `training` are there at once; what needs more than
-keras and numpy is imported when first used.
+`layers`, `models`, `decoding` and `training` are imported with the package; modules
+that need more than keras and numpy are imported when first used.
 """
 
 import importlib

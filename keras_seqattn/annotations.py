@@ -1,7 +1,7 @@
 """Names of the types in public signatures.
 
-A type checker sees `Any` where Keras has no type of its own: a tensor of one of three
-backends has no class in common with the others. There the name is for the reader.
+Where Keras has no type of its own, a name stands for `Any` and only tells the reader
+what is meant: the tensors of the three backends, for one, have no class in common.
 """
 
 import os
@@ -11,19 +11,20 @@ from typing import Any, Literal, Protocol, TypeAlias
 import keras
 import numpy as np
 
-# A tensor of the active backend, a `keras.KerasTensor`, or a NumPy array where one of
-# these is made of it.
+# A tensor of the active backend, a `keras.KerasTensor`, or a NumPy array where it is
+# converted to a tensor.
 Tensor: TypeAlias = Any
 ArrayLike: TypeAlias = Any  # what `numpy.asarray` takes
 Dataset: TypeAlias = Any  # what `fit` takes as `x`, such as a `tf.data.Dataset`
 
 Shape: TypeAlias = Sequence[int | None]
 TokenIds: TypeAlias = np.ndarray | Sequence[Sequence[int]] | Tensor
-# Nested dicts of tensors, which decoding hands on.
+# Nested dicts of tensors that decoding passes from step to step.
 State: TypeAlias = dict[str, Any]
-Lines: TypeAlias = list[str] | tuple[str, ...]  # no single string
+Lines: TypeAlias = list[str] | tuple[str, ...]  # not a single string
 Path: TypeAlias = str | os.PathLike[str]
-# Source phrases to target phrases, or to alternative ones; or a file of such pairs.
+# A dict from each source phrase to its target phrase, or to alternative target phrases;
+# or the path of a file of such pairs.
 Glossary: TypeAlias = dict[str, str | tuple[str, ...]] | Path
 Seed: TypeAlias = int | keras.random.SeedGenerator | None
 
@@ -43,15 +44,15 @@ PositionsInAttention: TypeAlias = (
     Literal["rotary", "relative", "alibi"] | dict[str, Any] | keras.layers.Layer
 )
 
-# Which layers `quantize` is for: patterns of their names, or a function of a layer.
+# Which layers `quantize` changes: patterns of their names, or a function of a layer.
 Filters: TypeAlias = str | Iterable[str] | Callable[[keras.layers.Layer], bool]
 
 
 class DecodingModel(Protocol):
-    """A model that decodes: what `decoding.generate` and `Translator` call.
+    """A model that can decode: the protocol that `decoding.generate` and others call.
 
     `docs/architecture.md` says what the three methods take and return, and which
-    further attributes and methods are used where a model has them.
+    optional attributes and methods are used if a model has them.
     """
 
     start_id: int
@@ -65,12 +66,12 @@ class DecodingModel(Protocol):
 
     @property
     def encode(self) -> Callable[..., State]:
-        """Encodes the source ids into the memory."""
+        """Encodes source ids as the memory that `initial_state` takes."""
         ...
 
     @property
     def initial_state(self) -> Callable[..., State]:
-        """Makes the state before the first step of the memory."""
+        """Makes the state before the first step from the memory."""
         ...
 
     @property
@@ -80,7 +81,7 @@ class DecodingModel(Protocol):
 
 
 class TokenizerLike(Protocol):
-    """What turns strings into token ids and back, as those of `keras_seqattn.text`."""
+    """Converts strings to token ids and back, as the tokenizers of `text` do."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -92,5 +93,5 @@ class TokenizerLike(Protocol):
         ...
 
     def detokenize(self, ids: Any) -> list[str]:
-        """Turns token ids into strings."""
+        """Converts token ids to strings."""
         ...

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and locks that die with their process."""
+"""Files that are written whole or not at all, and locks that end with a process."""
 
 import contextlib
 import datetime
@@ -20,20 +20,20 @@ except ImportError:  # Windows
     fcntl = None
     import msvcrt
 
-# The locks of this process: an open file and the thread that took it, by path.
+# The locks that this process holds: by path, the open file and the thread that took it.
 _HELD = {}
 _TAKING = threading.Lock()
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[pathlib.Path]:
-    """Yields a path to write to, and puts the file in place once it is on the disk.
+    """Yields a path to write to, and moves the file into place once it is on the disk.
 
-    Several threads and processes may replace one file at once: each writes a file of
-    its own, in the same folder and with the same ending, and the last to finish stays.
-    A link is followed, and the file keeps its mode. What an error leaves is removed;
-    what a kill left is removed by the next process of this machine that replaces the
-    file.
+    Several threads and processes may replace one file at once: each writes its own
+    unfinished file, in the same folder and with the same ending, and the last to finish
+    wins. A link is followed, and the file keeps its mode. After an error the unfinished
+    file is removed; after a kill it is removed by the next process on this machine that
+    replaces the same file.
     """
     path = pathlib.Path(os.path.realpath(path))
     mark = f".unfinished-{platform.node()}-"
@@ -44,7 +44,7 @@ def replacing(path: Path) -> Iterator[pathlib.Path]:
         yield unfinished
         with open(unfinished, "r+b") as file:
             os.fsync(file.fileno())
-        # A second name of another file has that one's mode.
+        # If this is a second link to an existing file, it already has that file's mode.
         if path.exists() and unfinished.stat().st_nlink == 1:
             shutil.copymode(path, unfinished)
         os.replace(unfinished, path)
@@ -60,7 +60,7 @@ def keep_copy(path: Path, copy: Path) -> None:
     """Copies a file that is about to be replaced to `copy`, in the same folder."""
     with replacing(copy) as unfinished:
         try:
-            os.link(path, unfinished)  # at no cost, whatever the size
+            os.link(path, unfinished)  # costs nothing, whatever the size
         except OSError:  # a file system without links
             shutil.copyfile(path, unfinished)
 
@@ -83,17 +83,17 @@ def _is_alive(process):
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # It is another user's.
+    except OSError:  # The process belongs to another user.
         pass
     return True
 
 
 @contextlib.contextmanager
 def reading(path: Path, written: str, remedy: str) -> Iterator[None]:
-    """Turns all that a damaged file can raise while it is read into one `ValueError`.
+    """Turns any error that a damaged file raises while it is read into a `ValueError`.
 
-    `written` says who wrote it, in words that follow "a file"; `remedy` what to do.
-    Too little memory, or a package that is missing, is raised as it is.
+    `written` describes the file, in words that follow "a file"; `remedy` says what to
+    do. A `MemoryError` or an `ImportError` is raised unchanged.
 
     Example:
         >>> with reading("no.json", "of numbers", "write it again"):
@@ -106,7 +106,7 @@ def reading(path: Path, written: str, remedy: str) -> Iterator[None]:
         yield
     except (MemoryError, ImportError):  # The file may be whole.
         raise
-    # Damaged bytes make readers of archives, JSON and weights raise all kinds.
+    # On damaged data readers of archives, JSON and weights raise errors of many kinds.
     except Exception as error:
         found = f"which cannot be read: {type(error).__name__}: {error}"
         if not pathlib.Path(path).exists():
@@ -118,7 +118,7 @@ def reading(path: Path, written: str, remedy: str) -> Iterator[None]:
 
 
 def mapping(content: Any, keys: Iterable[str]) -> Any:
-    """Returns what a file held if it is a dict with `keys`, else raises an error."""
+    """Returns a file's content if it is a dict with `keys`; else raises an error."""
     if not isinstance(content, dict):
         raise TypeError(f"it holds a {type(content).__name__}, not a dict")
     missing = [key for key in keys if key not in content]
@@ -127,7 +127,7 @@ def mapping(content: Any, keys: Iterable[str]) -> Any:
     return content
 
 
-LOCK = "lock"  # the file in a folder that one run at a time may use
+LOCK = "lock"  # name of the lock file in a folder that one run at a time may use
 
 
 def lock_directory(directory: Path, user: str) -> None:
@@ -143,10 +143,10 @@ def lock_directory(directory: Path, user: str) -> None:
 def take_lock(path: Path) -> str | None:
     """Takes a lock and returns None, or returns who holds it.
 
-    A holder is named by process, host, thread and since when. The operating system
-    keeps the lock, so a process that ended, however it ended, blocks nobody. A thread
-    may take again what it holds. The lock's file stays. On a file system without locks
-    everyone gets it.
+    The holder is described by its process, host, thread and start time. The operating
+    system keeps the lock, so a process that has ended, however it ended, blocks nobody.
+    A thread may take a lock again that it already holds. The lock file itself is never
+    deleted. On a file system without locks everyone gets the lock.
     """
     path, thread = pathlib.Path(path).resolve(), threading.current_thread()
     with _TAKING:
@@ -171,7 +171,7 @@ def take_lock(path: Path) -> str | None:
 
 
 def release_lock(path: Path) -> None:
-    """Releases a lock of this process, if it holds it."""
+    """Releases a lock if this process holds it."""
     with _TAKING:
         file, _ = _HELD.pop(pathlib.Path(path).resolve(), (None, None))
         if file is not None:
@@ -184,12 +184,12 @@ def _text(file):
 
 
 def _lock(file):
-    """Locks a file for this process alone, not its forks; says whether it could."""
+    """Locks a file for this process, not its forks; returns whether it succeeded."""
     try:
         if fcntl:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         else:
-            file.seek(2**30)  # Nobody can read what is locked there.
+            file.seek(2**30)  # Past the text: locked bytes cannot be read by others.
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
     except (BlockingIOError, PermissionError):
         return False

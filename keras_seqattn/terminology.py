@@ -1,8 +1,8 @@
-"""Phrases and glossaries of a translator: strings to what a constrained search takes.
+"""Phrases and glossaries of a translator, as token ids for a constrained search.
 
-A phrase is tokenized as it stands in a sentence: after a space, and at the beginning of
-one. Scripts that write no spaces have no words here: their phrases may stand anywhere,
-so they are tokenized as they stand after a character too.
+A phrase is tokenized as it would be in a sentence: after a space, and at the beginning.
+Scripts written without spaces have no words here. Their phrases may occur anywhere, so
+they are also tokenized as they would be directly after another character.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Glossary, TokenizerLike
 from keras_seqattn.decoding.constraints import Phrase, Row
 
-# Thai and Lao, Burmese, Khmer, kana, Chinese characters.
+# Scripts without spaces: Thai and Lao, Burmese, Khmer, kana, Chinese characters.
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff"
@@ -27,13 +27,14 @@ UNSPACED = (
 def _marks() -> str:
     """Returns the marks that belong to the letter before them, as ranges of a pattern.
 
-    Regular expressions take them for no part of a word. Variation selectors, which
-    follow emoji or Chinese characters, are left out here too.
+    Regular expressions do not count them as part of a word. Left out are the marks of
+    scripts without spaces, and variation selectors, which follow emoji or Chinese
+    characters.
     """
     left_out = re.compile(rf"[{UNSPACED}\ufe00-\ufe0f]")
     found = {
         code
-        for code in range(0x20000)  # past it are variation selectors alone
+        for code in range(0x20000)  # beyond it are only variation selectors
         if category(chr(code)) in ("Mn", "Mc") and not left_out.match(chr(code))
     }
     first = sorted(code for code in found if code - 1 not in found)
@@ -41,7 +42,7 @@ def _marks() -> str:
     return "".join(f"{chr(x)}-{chr(y)}" for x, y in zip(first, last, strict=True))
 
 
-# A character that continues a word; a byte of one is read as U+FFFD.
+# Matches a character that continues a word. A single byte of one decodes to U+FFFD.
 LETTER = rf"(?:[^\W{UNSPACED}]|[{_marks()}])"
 _CONTINUES = re.compile(rf"{LETTER}|\ufffd")
 _WORD = re.compile(f"{LETTER}+")
@@ -58,9 +59,9 @@ def continuing_ids(tokenizer: TokenizerLike) -> bytes:
 
 
 def _lead(tokenizer: TokenizerLike) -> str:
-    """Returns a word to stand before others, to see how these are tokenized there.
+    """Returns a word to put before phrases, to see how they are tokenized after a word.
 
-    It is "a", or where a vocabulary has no such letter the first word that it has.
+    It is "a" or, if the vocabulary has no such letter, the first word that it has.
     """
     unknown = getattr(tokenizer, "unknown_id", None)
     size = getattr(tokenizer, "vocabulary_size", 0)
@@ -73,10 +74,10 @@ def _lead(tokenizer: TokenizerLike) -> str:
 
 
 class Terms:
-    """The constraints of each line: those it is given, and those of a glossary.
+    """The constraints of each line: those that the caller gives, and a glossary's.
 
-    `tokenizer` is the target's; no phrase may hold one of `stop_ids`, which would end
-    it.
+    `tokenizer` is the target's. No phrase may contain one of `stop_ids`, which would
+    end the hypothesis.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -108,7 +109,7 @@ class Terms:
         constraints: Any = None,
         prefix: Sequence[str] | None = None,
     ) -> list[Row]:
-        """Returns the constraints of each line, phrases in token ids.
+        """Returns the constraints of each line, as phrases of token ids.
 
         `constraints` are as the caller passed them: for each line a list of phrases, or
         tuples of alternatives. `prefix` is what each translation begins with, or None.
@@ -137,14 +138,14 @@ class Terms:
         ]
 
     def _ways(self, some: Iterable[str], before: str) -> tuple[Phrase, ...]:
-        """Returns the ways to say one of some phrases, in a text that begins so."""
+        """Returns the ways to write one of some phrases, in a text after `before`."""
         ways = (way for phrase in some for way in self._ids[phrase])
-        # What counts at the beginning alone would be glued to a word before it.
+        # A phrase for the beginning alone would be glued to a word before it.
         in_word = re.match(LETTER, before[-1:]) is not None
         return tuple(way for way in ways if not (way.is_first and in_word))
 
     def _tokenize(self, named: Iterable[tuple[str, str]]) -> None:
-        """Tokenizes phrases, each with the name that an error calls it by."""
+        """Tokenizes phrases, each given with its name for error messages."""
         new = [(name, text) for name, text in named if text not in self._ids]
         texts = [text for _, text in new]
         tokenize = self._tokenizer.tokenize
@@ -177,20 +178,20 @@ class Terms:
 
 
 def _says(text: str, some: Iterable[str]) -> bool:
-    """Returns whether a text says one of some phrases before its last word ends.
+    """Returns whether a text contains one of some phrases, not at its very end.
 
-    What it ends with may be continued to another word.
+    A phrase at the end may still be continued to another word.
     """
     if not text:
         return False
-    # Each by itself: where one is the begin of another, either may be what is said.
+    # Each by itself: if one phrase is the beginning of another, either may be found.
     found = (match for phrase in some for match in _pattern([phrase]).finditer(text))
     return any(match.end() < len(text) for match in found)
 
 
 def _pattern(sources: Iterable[str]) -> re.Pattern[str]:
-    """Returns a pattern of whole phrases, of several at one place the longest."""
-    # Not between two letters, of which one is the phrase's own.
+    """Returns a pattern of whole phrases, the longest if several match at one place."""
+    # Not between two letters, so that no phrase begins or ends within a word.
     boundary = f"(?:(?<!{LETTER})|(?!{LETTER}))"
     phrases = map(re.escape, sorted(sources, key=len, reverse=True))
     return re.compile(f"{boundary}(?:{'|'.join(phrases)}){boundary}")
@@ -249,6 +250,6 @@ def _alternatives(name: str, some: Any) -> tuple[str, ...]:
 
 
 def _refuse(place: str, value: Any, wanted: str) -> NoReturn:
-    """Raises the error of something that an argument must not hold."""
+    """Raises the error for something that an argument must not contain."""
     argument = place.partition("[")[0]
     raise ValueError(f"`{argument}` must hold {wanted}. Received: {place}={value!r}.")

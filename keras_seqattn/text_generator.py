@@ -23,8 +23,9 @@ from keras_seqattn.text_model import (
     ranked_texts,
 )
 
-# What the end of an unfinished text may be read as: U+FFFD are the first bytes of a
-# character, U+0010 the first half of what SentencePiece writes for U+2581 and itself.
+# Characters at the end of a text that later tokens may change. U+FFFD stands for the
+# first bytes of a character; U+0010 may be the first half of the escape that the
+# SentencePiece tokenizer writes for U+2581 and U+0010.
 UNSETTLED = "\ufffd\x10"
 
 
@@ -33,9 +34,9 @@ class TextGenerator(TextModel):
 
     A prompt is tokenised, begun with `model.start_id`, batched with prompts of about
     its length, and continued; continuations come in the order of the prompts, without
-    them. An empty prompt is allowed: the model begins a text. A prompt's
-    tokens, its start and one more must fit `model.max_length`, or 1,024 if the model
-    has no limit.
+    the prompts. An empty prompt is allowed: the model begins a text. A prompt's tokens,
+    its start and one more must fit `model.max_length`, or 1,024 if the model has no
+    limit.
 
     Args:
         model: A `LanguageModel`.
@@ -91,10 +92,10 @@ class TextGenerator(TextModel):
 
         Args:
             prompts: List of strings.
-            max_length: Number of generated tokens at most, end included; None: twice
-                the tokens of each prompt, start included, and 10. Where the model takes
-                fewer, that many.
-            search: Search for this call alone; None: the generator's own.
+            max_length: Largest number of generated tokens, end included; None: twice
+                the tokens of each prompt, start included, plus 10. If the model's limit
+                allows fewer, that many.
+            search: Search for this call only; None: the generator's own.
 
         Returns:
             List of strings, the continuation of each prompt without the prompt.
@@ -117,17 +118,17 @@ class TextGenerator(TextModel):
 
         Args:
             prompts: List of strings.
-            search: Search for this call alone; None: the generator's own.
-            num_hypotheses: Number of continuations a prompt, best first. More than one
-                makes a greedy search a `BeamSearch` at least as wide.
-            max_length: Number of generated tokens at most, end included; None: twice
-                the tokens of each prompt, start included, and 10. Where the model takes
-                fewer, that many.
+            search: Search for this call only; None: the generator's own.
+            num_hypotheses: Number of continuations of each prompt, best first. If it is
+                more than one, a greedy search becomes a `BeamSearch` at least as wide.
+            max_length: Largest number of generated tokens, end included; None: twice
+                the tokens of each prompt, start included, plus 10. If the model's limit
+                allows fewer, that many.
 
         Returns:
             For each prompt a list of pairs `(text, score)`, best first, the texts
-            without the prompt; the score is the search's: a log-probability (a number
-            of nats, at most 0), of a beam search divided by its length penalty.
+            without the prompt. The score is the search's: a log-probability in nats, at
+            most 0, which a beam search divides by its length penalty.
 
         Raises:
             ValueError: If `prompts` is not a list of strings or one is too long,
@@ -151,24 +152,24 @@ class TextGenerator(TextModel):
     ) -> Iterator[str]:
         """Continues a prompt, piece by piece.
 
-        A piece holds only what no later token changes, so the bytes of a character come
-        together. Each token is one run of a program that is compiled once for each
-        search and length.
+        A piece holds only text that no later token changes, so the bytes of a character
+        come together. Each token takes one run of a program, which is compiled once for
+        each search and length.
 
         Args:
             prompt: String.
-            max_length: Number of generated tokens at most, as of a call.
-            search: A `Greedy`, or a `Sample` of one hypothesis, for this call alone;
+            max_length: Largest number of generated tokens, as in a call.
+            search: A `Greedy`, or a `Sample` of one hypothesis, for this call only;
                 None: the generator's own.
 
         Returns:
-            An iterator of strings that are not empty. Joined, they are what
-            `generator([prompt])[0]` is for the same search and seed.
+            An iterator of strings that are not empty. Joined, they equal
+            `generator([prompt])[0]` for the same search and seed.
 
         Raises:
             ValueError: If `prompt` is not a string or too long, `max_length` is not a
-                positive integer, or `search` keeps more than one hypothesis, as every
-                `BeamSearch` does: which of them is best, only the end shows.
+                positive integer, or `search` is a `BeamSearch` or keeps more than one
+                hypothesis: which of them is best is known only at the end.
         """
         arguments.text("prompt", prompt)
         arguments.positive_integer("max_length", max_length, optional=True)
@@ -206,9 +207,9 @@ class TextGenerator(TextModel):
         return score_lists(self.model, texts)
 
     def _tokenize_with_start(self, name, lines, generated=1):
-        """Tokenizes lines as they are trained with, the start before each.
+        """Tokenizes lines as in training, with the start token before each.
 
-        The model is to have room for so many more tokens.
+        The model must have room for `generated` more tokens.
         """
         limit = source_limit(self.model) - generated
         lists = [[self.model.start_id, *ids] for ids in self.tokenizer.tokenize(lines)]
@@ -229,9 +230,9 @@ class TextGenerator(TextModel):
 
 
 def _pieces(tokenizer, prompt, ids):
-    """Yields what token ids add to a prompt's text as they come, once it is settled.
+    """Yields the text that token ids add to a prompt, once later ids cannot change it.
 
-    No piece is empty; joined they are the text of all.
+    No piece is empty; joined, they are the text of all ids.
     """
     known, told, text = [], 0, ""
     for token in ids:

@@ -12,7 +12,7 @@ from keras_seqattn.decoding.methods import Search, checked_search
 
 
 class TextModel:
-    """A model with its tokenizers and a search, which one file holds."""
+    """A model with its tokenizers and a search, saved in one file."""
 
     _file: type  # the class of that file
     model: DecodingModel
@@ -22,7 +22,7 @@ class TextModel:
         """Writes model, tokenizers and search to one file.
 
         The optimizer is left out: its state would make the file three times as large.
-        A kill during the write leaves the old file.
+        If the process is killed during the write, the old file stays.
 
         Args:
             path: Path of the file, which must end in ".keras".
@@ -67,8 +67,8 @@ def continuations(
 ) -> list[str]:
     """Returns the texts that sequences of token ids add to those of their prompts.
 
-    Whether a space comes first shows after the prompt alone: tokenizers leave it out at
-    a text's beginning.
+    Each is decoded after its prompt, which shows whether it begins with a space:
+    tokenizers leave out a space at the beginning of a text.
     """
     whole = [[*prompt, *ids] for prompt, ids in zip(prompts, sequences, strict=True)]
     texts = tokenizer.detokenize([*prompts, *whole])
@@ -86,7 +86,7 @@ def ranked_texts(
     verbose: bool = False,
     prompts: Sequence[list[int]] | None = None,
 ) -> dict[int, list[tuple[str, float]]]:
-    """Returns the pairs `(text, score)` of each line, best first, by its number.
+    """Returns the pairs `(text, score)` of each line, best first, by line number.
 
     `decoded` is what `decode_lists` yields for `count` lines; the texts continue those
     of the token ids `prompts`, if there are any.

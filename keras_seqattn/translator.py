@@ -40,7 +40,7 @@ from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.terminology import Terms, continuing_ids
 from keras_seqattn.text_model import TextModel, checked_lines, ranked_texts
 
-# Lines that `stream` holds at once: enough that lines of about one length meet.
+# Lines that `stream` holds at once: enough to batch lines of similar length.
 LINES_IN_A_BLOCK = 4096
 
 
@@ -49,8 +49,8 @@ class AttentionWeights(NamedTuple):
 
     Attributes:
         source_tokens: List of S strings that were attended to, the end of the sentence
-            last. In the decoder's self-attention these are what each step has read,
-            the start token first.
+            last. In the decoder's self-attention these are the tokens that each step
+            has read, the start token first.
         target_tokens: List of T strings that attended, the end last. In the decoder
             row t is the step that predicted `target_tokens[t]`.
         weights: Float32 array `(layers, heads, T, S)`. A row sums to 1.
@@ -61,7 +61,9 @@ class AttentionWeights(NamedTuple):
     weights: np.ndarray
 
     def alignment(self) -> list[tuple[int, int]]:
-        """Returns for each token the one with the most attention of all heads together.
+        """Returns for each target token the source token with the most attention.
+
+        The attention is averaged over all layers and heads.
 
         Returns:
             List of T pairs (target index, source index).
@@ -82,8 +84,8 @@ class Translator(TextModel):
     length, searched, and detokenised; translations come in the order of the lines. A
     line that is empty or holds only whitespace translates to "", and the line break
     at the end of a line does not count. A line of more than `max_source_length` tokens
-    is cut there, with one warning that counts all such lines, and fewer long lines are
-    searched at once. So memory is bounded, whatever the lines hold.
+    is cut there; one warning counts all such lines. Fewer lines are searched at once if
+    they are long. So memory is bounded, whatever the lines contain.
 
     Args:
         model: A `keras.Model` with the decoding protocol (`encode`, `initial_state`,
@@ -93,9 +95,9 @@ class Translator(TextModel):
             trained with.
         target_tokenizer: The target's tokenizer; None: the source's serves both.
         search: A search of `keras_seqattn.decoding`; None: `Greedy()`.
-        max_source_length: Most tokens of a line, its end included, at least 2 and at
-            most `model.max_length`; None: that, or 1,024 if the model has none. A
-            translation has at most twice as many plus 10.
+        max_source_length: Largest number of tokens of a line, its end included, at
+            least 2 and at most `model.max_length`; None: that limit, or 1,024 if the
+            model has none. A translation has at most twice as many tokens plus 10.
 
     Attributes:
         model: The model, which `compile` and `fit` train further.
@@ -163,7 +165,7 @@ class Translator(TextModel):
 
     @property
     def max_target_length(self) -> int:
-        """Most tokens of a translation, its end included; what is longer is cut."""
+        """Most tokens of a translation, its end included; longer ones are cut."""
         own = length_limit(self.model)
         return own or default_max_length(self.max_source_length)
 
@@ -174,7 +176,7 @@ class Translator(TextModel):
 
         Args:
             lines: List of strings.
-            search: Search for this call alone; None: the translator's own.
+            search: Search for this call only; None: the translator's own.
             verbose: Whether to show a progress bar.
 
         Returns:
@@ -205,43 +207,43 @@ class Translator(TextModel):
 
         Args:
             lines: List of strings.
-            search: Search for this call alone; None: the translator's own.
-            num_hypotheses: Number of translations a line, best first. More than one
-                makes a greedy search a `BeamSearch` at least as wide.
+            search: Search for this call only; None: the translator's own.
+            num_hypotheses: Number of translations of each line, best first. If it is
+                more than one, a greedy search becomes a `BeamSearch` at least as wide.
             prefix: List of strings that the translations are to begin with, one for
                 each line ("" leaves a line free), or None.
             verbose: Whether to show a progress bar.
             segmentations: Number of segmentations of each line that the model reads:
-                the tokenizer's own, and others that are drawn. It averages their
-                probabilities at each step, as an `Ensemble` of itself, and the search
-                takes as many times as long.
-            sampling: Strength of the subword sampling that draws them, as of the
-                tokenizer's `tokenize`.
-            seed: Integer of at least 0 that the draws come from: the same for the same
-                lines in the same order.
+                the tokenizer's own, and others drawn at random. Their probabilities are
+                averaged at each step, as in an `Ensemble` of the model with itself. The
+                search takes that many times as long.
+            sampling: Strength of the subword sampling that draws segmentations, as in
+                the tokenizer's `tokenize`.
+            seed: Integer of at least 0 that seeds the draws, which are the same for the
+                same lines in the same order.
             constraints: For each line a list of phrases that its translations must
                 contain, at any place, as whole words; a tuple of phrases stands for
                 any one of them. Or None. A greedy search becomes a `BeamSearch`.
             glossary: Dict of source phrases to target phrases, or to tuples of
-                alternative ones, or the path of a file with a tab between the two: the
-                translations of a line that has the source phrase, as whole words, must
-                contain the target phrase. Or None.
-            distinct: Whether the translations of a line are to be different texts,
-                since several sequences of tokens can make the same one. Twice as many
-                are searched for; a line may still have too few different ones.
+                alternative ones; or the path of a file with a tab between the two; or
+                None. The translations of a line that contains a source phrase, as whole
+                words, must contain its target phrase.
+            distinct: Whether the translations of a line must be different texts, since
+                several sequences of tokens can make the same one. Twice as many are
+                searched for; a line may still have too few different ones.
 
         Returns:
-            For each line a list of pairs `(text, score)`, best first; the score is
-            the search's: a log-probability (a number of nats, at most 0), of a beam
-            search divided by its length penalty. For an empty line it is `[("", 0.0)]`.
+            For each line a list of pairs `(text, score)`, best first. The score is the
+            search's: a log-probability in nats, at most 0, which a beam search divides
+            by its length penalty. An empty line gives `[("", 0.0)]`.
 
         Raises:
             ValueError: If `lines` or `prefix` is not a list of strings, or they differ
-                in length, a prefix is longer than its line's translation may be,
-                `search` or `num_hypotheses` is not as above, or the tokenizer cannot
-                draw segmentations, or `constraints` or `glossary` are not as above, do
-                not fit the limit of a translation, or hold words that the tokenizer
-                does not know.
+                in length; if a prefix is longer than its line's translation may be; if
+                `search` or `num_hypotheses` is not as above; if the tokenizer cannot
+                draw segmentations; or if `constraints` or `glossary` are not as above,
+                do not fit the limit of a translation, or contain words that the
+                tokenizer does not know.
         """
         lines = _checked_lines("lines", lines)
         if prefix is not None:
@@ -249,7 +251,7 @@ class Translator(TextModel):
         arguments.positive_integer("num_hypotheses", num_hypotheses)
         arguments.boolean("distinct", distinct)
         search = self._checked_search(search)
-        # As many as are asked for, or as the search has by itself.
+        # As many as the caller asks for, or the search's own number.
         wanted = search.num_hypotheses if num_hypotheses == 1 else num_hypotheses
         if distinct and wanted > 1:
             num_hypotheses = 2 * wanted
@@ -282,14 +284,14 @@ class Translator(TextModel):
         return terms.rows(lines, constraints, prefix)
 
     def _segmentation_ensemble(self, count):
-        """Returns the ensemble of `count` segmentations of a line, made once."""
+        """Returns the ensemble for `count` segmentations of a line, made only once."""
         ensemble = self._ensembles.get(count)
         if ensemble is None or ensemble.models[0] is not self.model:
             ensemble = self._ensembles[count] = SegmentationEnsemble(self.model, count)
         return ensemble
 
     def _draw_segmentations(self, lines, sources, count, sampling, seed):
-        """Returns `count` segmentations of each line: of `sources`, and drawn."""
+        """Returns `count` segmentations of each line: `sources`, and drawn ones."""
         try:
             self.source_tokenizer.tokenize([], sampling=sampling, seed=seed)
         except ValueError as error:
@@ -312,7 +314,7 @@ class Translator(TextModel):
         """Translates sources that are tokenized for `model`, as `translate` does.
 
         `sources` has the token ids of each line, and `rows` its constraints, or None.
-        `first` is the number of the first line in all that the caller passed.
+        `first` is the number of the first line among all that the caller passed.
         """
         forced = self._prefix_ids(lines, prefix)
         filled = [index for index, line in enumerate(lines) if line.strip()]
@@ -355,19 +357,19 @@ class Translator(TextModel):
 
         Args:
             lines: Iterable of strings that has an order, such as an open file.
-            search: Search for this call alone; None: the translator's own.
+            search: Search for this call only; None: the translator's own.
             verbose: Whether to show the number of lines so far.
-            glossary: As of `translate`.
+            glossary: As in `translate`.
 
         Returns:
-            An iterator of a string for each line, in their order. Errors and warnings
-            count the lines from the first of all, which is number 0.
+            An iterator of strings, one for each line, in their order. Errors and
+            warnings number the lines from the first of all, which is 0.
 
         Raises:
             ValueError: If `lines` is a string or has no order, or `search` or
-                `glossary` is not as above; from the iterator, if something in `lines`
-                is not a string, or a line's phrases of the glossary do not fit the
-                limit of its translation.
+                `glossary` is not as above. The iterator raises one if something in
+                `lines` is not a string, or the glossary's phrases for a line do not fit
+                the limit of its translation.
         """
         wanted = "a list of strings, an open file or a generator of them"
         arguments.ordered("lines", lines, wanted)
@@ -405,10 +407,9 @@ class Translator(TextModel):
 
         Returns:
             Float32 array `(len(sources),)`: the sum over the tokens of each target, its
-            end included, in nats; as in a search, the tokenizer's `prefix_ids` are
-            given and do not count. A source of more than `max_source_length` tokens,
-            or a target of more than a translation can have, is cut there, with a
-            warning.
+            end included, in nats. As in a search, the tokenizer's `prefix_ids` are
+            given and do not count. A source of more than `max_source_length` tokens, or
+            a target of more than `max_target_length`, is cut there, with a warning.
 
         Raises:
             ValueError: If these are not lists of strings of one length.
@@ -435,15 +436,15 @@ class Translator(TextModel):
         utility: Utility = "chrf",
         verbose: bool = False,
     ) -> list[str]:
-        """Translates lines by the candidate of the highest expected utility.
+        """Translates each line by its candidate of the highest expected utility.
 
         Args:
             lines: List of strings.
             search: The search that finds the candidates; None: a `Sample` of seed 0
-                which draws what is at least 0.02 times as probable as the best token.
-            num_candidates: Number of candidates a line.
+                which draws tokens at least 0.02 times as probable as the best one.
+            num_candidates: Number of candidates for each line.
             utility: "chrf", "bleu", or a function of a hypothesis and a reference, as
-                of `decoding.minimum_bayes_risk`, which this calls.
+                in `decoding.minimum_bayes_risk`, which this calls.
             verbose: Whether to show progress bars, of the search and of the choice.
 
         Returns:
@@ -481,17 +482,17 @@ class Translator(TextModel):
             references: List of as many strings, their translations.
             widths: List of numbers of beams.
             length_penalties: List of exponents, at least 0.
-            metric: "bleu" or "chrf", sacreBLEU's of a corpus, from 0 to 100; or a
+            metric: "bleu" or "chrf", sacreBLEU's score of a corpus, from 0 to 100; or a
                 function of translations and references, two lists of strings, that
                 returns a number, the larger the better.
-            search: A `BeamSearch` with what all searches have in common, such as
-                `penalty="gnmt"`, and one group of beams; None: the translator's own, if
-                it is one.
+            search: A `BeamSearch` with one group of beams and the options that all
+                searches share, such as `penalty="gnmt"`; None: the translator's own if
+                it is a `BeamSearch`, else `BeamSearch()`.
             verbose: Whether to show progress bars, and to print each score.
 
         Returns:
-            A `TunedSearch`: `search`, a `BeamSearch`, and `table`, a list of the
-            `(width, length_penalty, score)` of all.
+            A `TunedSearch`: `search`, the best `BeamSearch`, and `table`, a list of the
+            `(width, length_penalty, score)` of all searches.
 
         Raises:
             ValueError: If an argument is not as above, or there are no lines.
@@ -523,12 +524,12 @@ class Translator(TextModel):
         Args:
             source: String.
             target: Its translation; None: the translator's own.
-            kind: "cross": of the target's tokens on the source's; "encoder": of the
-                source's on each other; "decoder": of the target's on those before. A
-                recurrent model has "cross" alone.
+            kind: "cross": of target tokens on source tokens; "encoder": of source
+                tokens on each other; "decoder": of target tokens on earlier ones. A
+                recurrent model has only "cross".
 
         Returns:
-            An `AttentionWeights` named tuple, as `plotting.attention_map` draws it.
+            An `AttentionWeights` named tuple, which `plotting.attention_map` can draw.
 
         Raises:
             ValueError: If `source` or `target` is not a string, or the model has no
@@ -549,7 +550,7 @@ class Translator(TextModel):
             found = decoding.generate(
                 self.model, inputs, without_scores(self.search), prefix=forced
             )
-            # The model reads the start token too, within its limit.
+            # The start token, which the model reads too, counts in its limit.
             limit = length_limit(self.model)
             target_ids = found.sequence(0)[: None if limit is None else limit - 1]
         else:
@@ -580,7 +581,7 @@ class Translator(TextModel):
     ) -> None:
         """Writes the translator for an engine that runs it without this library.
 
-        `keras_seqattn.export` describes how each is loaded.
+        `keras_seqattn.export` describes how each format is loaded.
 
         "saved_model", on the TensorFlow backend: model, tokenizers and search as one
         TensorFlow SavedModel, from strings to strings. Options: `batch_size` (16),
@@ -592,9 +593,9 @@ class Translator(TextModel):
         "ctranslate2": a folder for the CTranslate2 engine: a `TranslationTransformer`
         and its tokenizers' vocabularies, without the search. Options: `quantization`
         (None): "float32", "int8", "int8_float32", "int16" or "float16"; `max_length`,
-        number of positions where they are added to the embedding, by default the
-        model's own limit; where it sets none, those of the longest translation, twice
-        the tokens of the longest source and 10.
+        number of positions if they are added to the embedding, by default the model's
+        own limit or, if it has none, the length of the longest translation: twice the
+        tokens of the longest source plus 10.
 
         "onnx", on the TensorFlow backend: the model alone, from token ids to logits.
         Option: `opset_version`, by default the converter's own.
@@ -602,14 +603,14 @@ class Translator(TextModel):
         Args:
             path: Folder; for "onnx" a file that ends in ".onnx".
             format: "saved_model", "ctranslate2" or "onnx".
-            **options: Those of the format, as above, and for each `overwrite` (False):
-                whether to replace what stands at `path`; `verbose` (False): whether to
-                print what is being done.
+            **options: Those of the format, as above, and for every format `overwrite`
+                (False): whether to replace what is at `path`; `verbose` (False):
+                whether to print what is being done.
 
         Raises:
             ValueError: If the format is none of these, an option is unknown or out of
-                range, `path` exists already, or the format cannot hold this translator;
-                nothing is written then.
+                range, `path` exists already, or the format cannot hold this translator.
+                Nothing is written then.
             ImportError: If a package that the format needs is missing.
         """
         from keras_seqattn.export import export_translator
@@ -623,16 +624,16 @@ class Translator(TextModel):
         return forced_prefixes(self.target_tokenizer, len(lines))
 
     def _tokenize_with_end(self, name, lines, first=0, **drawing):
-        """Tokenizes lines as they are trained with, the end at the end of each."""
+        """Tokenizes lines as in training, with the end token after each."""
         found = self._tokenize(name, lines, first, **drawing)
         return [[*ids, self.model.end_id] for ids in found]
 
     def _tokenize(self, name, lines, first=0, **drawing):
-        """Tokenizes lines, and cuts what is too long, an end that follows counted.
+        """Tokenizes lines, and cuts those that with an end token would be too long.
 
-        `name`, that of the argument, tells whether they are of the source. `first` is
-        the number of the first line in all that the caller passed, and `drawing` what
-        `tokenize` draws segmentations by.
+        `name`, the argument's, tells whether the lines are sources. `first` is the
+        number of the first line among all that the caller passed. `drawing` holds the
+        arguments by which `tokenize` draws segmentations.
         """
         limit = self.max_source_length
         own_limit = length_limit(self.model)
@@ -661,8 +662,8 @@ class Translator(TextModel):
 def _checked_lines(name, given, first=0, **partner):
     """Returns a list of strings without the line breaks at their ends.
 
-    `first` is the number of the first line in all that the caller passed. `partner` is
-    a list of as many lines, by the name of its argument, or nothing.
+    `first` is the number of the first line among all that the caller passed. `partner`,
+    if given, is a list that must have as many lines, by the name of its argument.
     """
     lines = checked_lines(name, given, first)
     for other, its in partner.items():
@@ -675,5 +676,5 @@ def _checked_lines(name, given, first=0, **partner):
 
 
 def _pieces(tokenizer, ids):
-    """Returns the text of each token of a sentence, and a sign for its end."""
+    """Returns the text of each token of a sentence, and a mark for its end."""
     return [*tokenizer.detokenize([[token] for token in ids]), "</s>"]

@@ -10,7 +10,7 @@ from keras_seqattn.files import reading, replacing
 
 
 def write(whole: Any, path: Path, kind: type) -> None:
-    """Writes a file of all parts; a kill leaves the old file.
+    """Writes all parts to a file; if the process is killed, the old file stays.
 
     The optimizer is left out. `whole` is the `Translator` or `TextGenerator`, and
     `kind` the class of its file.
@@ -53,7 +53,7 @@ def read(cls: type, path: Path, kind: type) -> Any:
 
 
 class _File(keras.Model):
-    """Parts, of which one is the model, as the one object that Keras saves and loads.
+    """Holds parts, one of them the model, as the one object that Keras saves and loads.
 
     A subclass names its `parts`, the arguments of its constructor.
     """

@@ -1,10 +1,10 @@
 """Checks of public arguments, in one wording for the whole library.
 
-Every check takes the name of an argument and what the caller passed, and returns that
-as plain Python (NumPy's numbers become Python's, so that configurations are JSON), or
-raises a `ValueError` that names the argument, says what it must be (`wanted`, with its
-article) and what it was. A bool is never a number. With `optional=True` None is
-allowed.
+Every check takes the name of an argument and the value that the caller passed. It
+returns the value as plain Python (NumPy's numbers become Python's, so that
+configurations are JSON), or raises a `ValueError` that names the argument, what it must
+be (`wanted`, with its article) and what it was. A bool is never a number. With
+`optional=True` None is allowed.
 """
 
 from keras_seqattn.arguments.checked import Checked, check_flag

@@ -1,4 +1,4 @@
-"""What every layer checks, before Keras takes its arguments apart."""
+"""The checks that every layer makes before Keras processes its arguments."""
 
 import functools
 import inspect
@@ -10,21 +10,22 @@ from keras_seqattn.arguments.errors import known, names_of, refuse
 from keras_seqattn.arguments.objects import tensor
 from keras_seqattn.arguments.scalars import index, may_be
 
-# Arguments of calls that are not tensors, by their kind.
+# Arguments of `call` that are not tensors: flags, and positions in a sequence.
 FLAGS = ("return_attention_scores", "use_causal_mask", "reverse", "training")
 PLACES = ("start", "offset", "index")
-# Tensors that may be lists of numbers; every mask may.
+# Arguments that may be lists of numbers in place of tensors; so may every mask.
 LISTED = ("positions", "restart")
-# What Keras's layers take apart from the arguments in their signatures.
+# Arguments that Keras's layers take although they are not in their signatures.
 OF_KERAS = ("input_shape", "input_dim")
 
 
 class Checked:
-    """A mixin, named before Keras's class, that checks constructor and call.
+    """Checks the arguments of a layer's constructor and call.
 
-    A keyword argument of the constructor that no class knows is refused with the
-    nearest name. In a call, what should be a tensor, a flag or a position is refused
-    by its name where it is something else, before Keras reads its shape.
+    A mixin that stands before Keras's class in the list of bases. If no class knows a
+    keyword argument of the constructor, the error suggests the nearest name. If an
+    argument of a call should be a tensor, a flag or a position and is something else,
+    the error names it, before Keras reads its shape.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -55,7 +56,7 @@ def _call_names(call):
 
 
 def _check(name, value, required):
-    """Raises an error if one argument of a call is of the wrong kind."""
+    """Raises an error if an argument of a call is of the wrong kind."""
     if name in FLAGS:
         check_flag(name, value, optional=name == "training")
     elif name in PLACES:
@@ -70,7 +71,7 @@ def _check(name, value, required):
 
 
 def _is_tensors(value):
-    """Returns whether a value is a tensor, an array of numbers, or a list of such."""
+    """Returns whether a value is a tensor, an array of numbers, or a list of these."""
     if isinstance(value, list | tuple):
         return bool(value) and all(map(_is_tensors, value))
     of_numbers = not isinstance(value, np.ndarray) or value.dtype.kind in "biufcV"
@@ -97,14 +98,14 @@ def _check_masks(first, given):
 
 
 def _sizes(x):
-    """Returns batch size and length of a sequence of vectors; () of anything else."""
+    """Returns the batch size and length of vectors `(B, L, D)`; () for other shapes."""
     shape = getattr(x, "shape", ())
     return tuple(shape[:2]) if len(shape) == 3 else ()
 
 
 def _check_fits(name, mask, sizes, ranks, layout):
     shape = tuple(np.shape(mask) if isinstance(mask, list | tuple) else mask.shape)
-    # A mask of (target, source) alone is one for all.
+    # A mask of shape (target, source) serves all sequences and heads.
     wanted = sizes if len(shape) > 2 or len(ranks) == 1 else sizes[-len(shape) :]
     have = (shape[0], *shape[-2:]) if len(shape) > 2 else shape
     fits = len(shape) in ranks and all(

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 
 def refuse(name: str, value: Any, wanted: str, optional: bool = False) -> NoReturn:
-    """Raises the error of an argument that is not what it must be.
+    """Raises the `ValueError` for an argument that is not what it must be.
 
     Example:
         >>> refuse("width", 0, "a positive integer")
@@ -19,9 +19,10 @@ def refuse(name: str, value: Any, wanted: str, optional: bool = False) -> NoRetu
 
 
 def known(given: Iterable[str], names: Iterable[str], owner: str) -> None:
-    """Raises an error that suggests a name if a keyword argument of `owner` is unknown.
+    """Raises an error that suggests a name if `owner` does not know a keyword argument.
 
-    `given` is a dict, whose value the error shows, or holds names alone.
+    `given` is a dict of the keyword arguments, so that the error can show the value, or
+    only their names.
     """
     for name in given:
         if name not in names:

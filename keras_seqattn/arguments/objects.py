@@ -27,7 +27,7 @@ def choice(
 def instance(
     name: str, value: Any, types: Any, wanted: str, optional: bool = False
 ) -> Any:
-    """Returns `value` if it is an instance of a class, or of one of several."""
+    """Returns `value` if it is an instance of `types`, a class or several."""
     if value is None and optional:
         return None
     if not isinstance(value, types):
@@ -47,10 +47,10 @@ def sequence(
     check: Callable[[str, Any], Any] | None = None,
     optional: bool = False,
 ) -> Any:
-    """Returns `value` if it is a list or a tuple, each of whose items passes a check.
+    """Returns `value` if it is a list or a tuple whose items all pass a check.
 
-    An array of one axis stands for its list. `check` is a function of `name` and an
-    item that raises a `ValueError` or returns the item as plain Python.
+    An array of one axis counts as a list. `check` is a function of `name` and an item
+    that raises a `ValueError` or returns the item as plain Python.
     """
     if value is None and optional:
         return None
@@ -79,7 +79,7 @@ def ordered(name: str, value: Any, wanted: str) -> Any:
     whole = str | bytes | collections.abc.Mapping | collections.abc.Set
     try:
         iter(value)
-    except TypeError:  # A scalar tensor has `__iter__`, and fails when it is called.
+    except TypeError:  # A scalar tensor has `__iter__`, but calling it fails.
         refuse(name, value, wanted)
     if isinstance(value, whole):
         refuse(name, value, wanted)
@@ -121,7 +121,7 @@ def keras_object(name: str, value: Any) -> Any:
     """Returns the Keras object that a name, a configuration or a function stands for.
 
     `name` ends in "initializer", "regularizer", "constraint" or "activation". None
-    stands for itself, as an activation for the identity.
+    stays None, except as an activation, where it means the identity.
     """
     kind = name.rpartition("_")[2]
     get = getattr(keras, f"{kind}s").get
@@ -136,7 +136,7 @@ def offers(
     wanted: str,
     optional: bool = False,
 ) -> Any:
-    """Returns `value` if it has attributes, whatever its class."""
+    """Returns `value` if it has all `attributes`, whatever its class."""
     if value is None and optional:
         return None
     missing = [f"`{x}`" for x in attributes if not hasattr(value, x)]
@@ -154,7 +154,7 @@ def interpreted(
     wanted: str,
     optional: bool = False,
 ) -> Any:
-    """Returns `interpret(value)`; refuses a value for which that fails or returns None.
+    """Returns `interpret(value)`; raises an error if that fails or gives None.
 
     `interpret` is a function such as `keras.activations.get`.
     """
@@ -172,7 +172,7 @@ def interpreted(
 def strings(name: str, lines: Iterable[Any], first: int = 0) -> Iterator[str]:
     """Yields the lines one by one, each a string that UTF-8 can encode.
 
-    `first` is the number of the first line in all that the caller passed.
+    `first` is the number of the first line among all lines that the caller passed.
     """
     for number, line in enumerate(lines, first):
         wanted = None

@@ -1,4 +1,4 @@
-"""Checks of numbers, of bools, and of what stands for one number."""
+"""Checks of numbers, bools, seeds, and scalar tensors."""
 
 import math
 import numbers
@@ -20,7 +20,7 @@ def integer(
     most: int | None = None,
     optional: bool = False,
 ) -> Any:
-    """Returns `value` as an `int` if it is an integer of 64 bits in [least, most]."""
+    """Returns `value` as an `int` if it is a 64-bit integer in [least, most]."""
     if value is None and optional:
         return None
     low = -INFINITY if least is None else least
@@ -55,7 +55,7 @@ def number(
 ) -> Any:
     """Returns `value` as an `int` or a `float` if it is finite and in range.
 
-    The range is [least, most]; `above` and `below` are bounds that it leaves out.
+    The bounds `least` and `most` are included in the range, `above` and `below` not.
     """
     if value is None and optional:
         return None
@@ -107,11 +107,11 @@ def boolean(name: str, value: Any, optional: bool = False) -> Any:
 def index(name: str, value: Any, least: int | None = None) -> Any:
     """Returns `value` if it is an integer of at least `least`, or a tensor of integers.
 
-    Lengths and positions are tensors in a compiled program; their values have no bound.
+    In a compiled program lengths and positions are tensors, whose values are unchecked.
     """
     if isinstance(value, numbers.Integral):
         return integer(name, value, least)
-    # JAX's symbolic lengths are integers of which only the program knows the value.
+    # JAX's symbolic lengths are integers whose values only the program knows.
     symbolic = hasattr(type(value), "__jax_array__")
     tensor = "int" in str(getattr(value, "dtype", None)) and hasattr(value, "shape")
     return value if symbolic or tensor else integer(name, value, least)
@@ -132,9 +132,9 @@ def seed(name: str, value: Any) -> Any:
 
 
 def may_be(size: Any, *wanted: Any) -> bool:
-    """Returns whether a size is one of those wanted, or one of them is not known.
+    """Returns whether a size equals one of `wanted`, or may: if any is unknown.
 
-    Not known is None, or a tensor.
+    An unknown size is None or a tensor.
     """
     are_known = all(isinstance(each, int) for each in (size, *wanted))
     return not are_known or size in wanted

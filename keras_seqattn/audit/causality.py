@@ -1,4 +1,4 @@
-"""That no output position depends on a later position of an input.
+"""A check that no output position depends on a later position of an input.
 
 Shapes: B batch, L length of the input.
 """
@@ -38,29 +38,29 @@ def check_causality(
 ) -> AuditReport:
     """Checks that no output position depends on a later position of an input.
 
-    For every position c, all that the input holds from c on is replaced, by random
-    content `num_draws` times and by padding once: outputs before c must stay. For a
-    float input, the gradient of the outputs before c must be zero from c on, too.
+    For every position c, the whole input from c on is replaced, `num_draws` times by
+    random content and once by padding; the outputs before c must stay the same. For a
+    float input, the gradient of the outputs before c must also be zero from c on.
     A batch norm averages over positions in training: that is a leak, and is reported.
     Shapes: B batch, L length.
 
     Args:
         model: A `keras.Model` or layer, called as `model(inputs, training=...)`.
         inputs: What it takes: an array, or a (nested) list or dict of arrays; ids
-            `(B, L)`, floats `(B, L, ...)`. Best short: the passes in each mode are
-            L - 1 times `num_draws` + 1.
+            `(B, L)`, floats `(B, L, ...)`. Short ones are best: each mode takes L - 1
+            times `num_draws` + 1 passes.
         which: Name of the input to be checked: the key in a dict, the name in a
-            functional model, else the place, as "0"; or a list of names. None if there
-            is one input.
+            functional model, else the place, such as "0"; or a list of names. None if
+            there is one input.
         vocabulary_size: Number of token ids; None: that of the smallest `Embedding` of
-            the model that holds the ids given.
+            the model that holds the given ids.
         pad_id: The id of padding; None: the model's `pad_id`, or 0.
-        training: True or False for one mode alone; None checks both.
-        num_draws: Number of random replacements, a positive integer. More of them find
-            a leak that few tokens show.
+        training: True or False to check only that mode; None checks both.
+        num_draws: Number of random replacements, a positive integer. More may find a
+            leak that only few tokens show.
         tolerance: Largest relative difference that counts as equal; None: 1e-5, or 2
             units in the last place where a layer computes in 16 bits.
-        select: Function from the model's output to what is checked of it; None: all
+        select: Function from the model's output to the part that is checked; None: all
             outputs whose second axis has the length L.
         seed: Integer seed of the replacements.
 
@@ -69,8 +69,8 @@ def check_causality(
 
     Raises:
         ValueError: If there is no such input, no vocabulary or no output of length L;
-            if L is 1; if equal passes differ, so that nothing can be told; or if no
-            input changes the outputs, so that no leak could be seen.
+            if L is 1; if equal passes differ, so that nothing can be compared; or if no
+            change of the input changes the outputs, so that no leak could be seen.
 
     Example:
         >>> import keras
@@ -169,13 +169,13 @@ class _Probe:
         }
 
     def leaks(self, cut):
-        """Whether an output before `cut` depends on the input from `cut` on."""
+        """Returns whether an output before `cut` depends on the input from `cut` on."""
         return self._changes(slice(cut, None), cut) or self._gradient_reaches(cut).any()
 
     def report(self, cut):
-        """Reports a leak over `cut`, the first that has one.
+        """Reports the leak across `cut`, the first cut that has one.
 
-        Since the cut before does not leak, it ends in the position just before.
+        Since the previous cut has none, it reaches the position just before `cut`.
         """
         later = range(cut, self.array.shape[1])
         sources = (j for j in later if self._changes(slice(j, j + 1), cut))
@@ -192,7 +192,7 @@ class _Probe:
         return AuditReport(False, cut - 1, self.name, message)
 
     def _describe_padding(self, position):
-        """Returns in brackets where a position is padding, or nothing."""
+        """Returns a note in brackets where a position is padding, or an empty one."""
         if position is None or self.array.dtype.kind not in "iu":
             return ""
         padded = (self.array[:, position] == self.pad).reshape(len(self.array), -1)
@@ -203,7 +203,7 @@ class _Probe:
         return f" (position {position} is padding{where})"
 
     def _changes(self, span, cut):
-        """Whether other content of `span` changes an output before `cut`."""
+        """Returns whether other content of `span` changes an output before `cut`."""
         for other in self.others:
             changed = self.array.copy()
             changed[:, span] = other[:, span]
@@ -220,7 +220,7 @@ class _Probe:
         return False
 
     def _gradient_reaches(self, cut):
-        """Returns for each position from `cut` on whether the gradient is not zero."""
+        """Returns, for each position from `cut` on, whether the gradient is nonzero."""
         if not is_float(self.array) or not self.factors:
             return np.zeros(1, bool)
         earlier = {place: factor.copy() for place, factor in self.factors.items()}

@@ -1,4 +1,4 @@
-"""That padding, its amount and its content, changes no output of a real position.
+"""A check that neither the amount nor the content of padding changes real outputs.
 
 Shapes: B batch, L length of an input.
 """
@@ -41,12 +41,12 @@ def check_padding_invariance(
     select: Callable[[Any], Any] | None = None,
     seed: int = 0,
 ) -> AuditReport:
-    """Checks that padding, its amount and its content, changes no real output.
+    """Checks that neither the amount nor the content of padding changes real outputs.
 
     Amount: `extra` positions of padding are added to an input, in each mode in which
-    the model drops nothing at random. Content: what padding holds is replaced: in the
-    input, where `masks` marks padding, else in the vectors that the `Embedding` layers
-    of the model give for it. Either must leave the outputs of the real positions.
+    the model drops nothing at random. Content: what padding holds is replaced, in the
+    input where `masks` marks padding, otherwise in the vectors that the model's
+    `Embedding` layers return for it. Neither may change the outputs of real positions.
     Shapes: B batch, L length.
 
     Args:
@@ -54,22 +54,21 @@ def check_padding_invariance(
         inputs: What it takes: an array, or a (nested) list or dict of arrays; ids
             `(B, L)`, floats `(B, L, ...)`.
         which: Name or list of names of the inputs that have padding, as in
-            `check_causality`; None: those in `masks`, and every other integer input. An
-            input that is not among them, and as long as one of them, is lengthened
-            with it.
+            `check_causality`; None: those in `masks`, and every other integer input.
+            Any other input of the same length as one of them is lengthened with it.
         masks: Dict from the name of an input to that of the input `(B, L)` that marks
-            its real positions by True or 1. An input that is not in it has padding
-            where it holds `pad_id` alone.
+            its real positions by True or 1. An input that is not a key has padding
+            where it holds only `pad_id`.
         vocabulary_size: Number of token ids, as in `check_causality`.
         pad_id: The id of padding; None: the model's `pad_id`, or 0.
-        extra: Number of positions added. With 0, for a model of fixed length, inputs
-            must hold padding, and its amount is not checked.
-        training: True or False for one mode alone; None checks both.
+        extra: Number of positions added. With 0, for a model of fixed length, the
+            inputs must hold padding, and its amount is not checked.
+        training: True or False to check only that mode; None checks both.
         num_draws: Number of random contents.
         tolerance: Largest relative difference that counts as equal; None: 1e-5, or 2
             units in the last place where a layer computes in 16 bits. Ten times that is
             allowed where the length changes.
-        select: Function from the model's output to what is checked of it; None: all.
+        select: Function from the model's output to the part that is checked; None: all.
         seed: Integer seed of the contents.
 
     Returns:
@@ -115,7 +114,7 @@ def check_padding_invariance(
 
 
 class _Probe:
-    """Compares outputs at real positions under changes of padding."""
+    """Compares outputs at real positions when padding changes."""
 
     def __init__(self, passes, which, masks, pad_id, extra):
         self.passes, self.masks, self.pad_id, self.extra = passes, masks, pad_id, extra
@@ -129,7 +128,7 @@ class _Probe:
         self.aligned = self._align_outputs()
 
     def check_amount(self, name, training):
-        """Adds padding to an input, where no random draw changes shape with it."""
+        """Adds padding to an input, unless random draws would change shape with it."""
         if not self.extra or (training and self.passes.is_random(training)):
             return None
         longer = self.passes(self._lengthen(name), training)
@@ -215,7 +214,7 @@ class _Probe:
         return real.any(axis=tuple(range(2, real.ndim)))
 
     def _lengthen(self, name):
-        """Adds padding to an input, its mask, and what else is as long as it."""
+        """Adds padding to an input, its mask, and other inputs of the same length."""
         arrays = dict(self.passes.arrays)
         length = arrays[name].shape[1]
         partners = set(arrays) - set(self.names) - set(self.masks.values())
@@ -272,8 +271,8 @@ class _Probe:
 def _other_vectors(model, token_ids, padding, rng):
     """Makes the `Embedding` layers that read `token_ids` return noise for padding.
 
-    Yields a list that grows with each such reading. Other weights of the table's row
-    would not do: tied logits depend on them by right.
+    Yields a list that grows with each such call. Changing the row of the table instead
+    would not do: tied logits rightly depend on it.
     """
     found = []
 

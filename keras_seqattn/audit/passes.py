@@ -1,4 +1,4 @@
-"""Passes of a model that can be repeated and compared, the ground of every audit.
+"""Passes of a model that can be repeated and compared; every audit is based on them.
 
 Shapes: B batch, L length of an input.
 """
@@ -17,7 +17,8 @@ from keras_seqattn.backend import random
 from keras_seqattn.backend.parts import layers_of
 
 MODES = {False: "in inference", True: "in training"}
-# In units of the largest (or typical) output; see the text of `keras_seqattn.audit`.
+# TOLERANCE is relative to the larger (or typical) output, and is multiplied by
+# OTHER_LENGTH where a length changes; see the docstring of `keras_seqattn.audit`.
 TOLERANCE = 1e-5
 OTHER_LENGTH = 10
 
@@ -57,8 +58,8 @@ class Passes:
     """Runs a model over changed inputs, always from the same state.
 
     A pass runs within a `keras.StatelessScope`: what it assigns (seeds, moving
-    statistics, metrics) is dropped after it. So each pass drops the same units, and
-    leaves no trace. The backend's own random state is restored, too.
+    statistics, metrics) is discarded after it. So each pass has the same dropout, and
+    leaves no trace. The backend's own random state is also restored.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Passes:
             return tree.flatten(self._select(outputs) if self._select else outputs)
 
     def repeatable(self, training: bool) -> list[np.ndarray]:
-        """Returns the outputs for the inputs as given, which a second pass equals."""
+        """Returns the outputs for the inputs; raises an error if two passes differ."""
         first, second = (self(self.arrays, training) for _ in range(2))
         if self._differ(first, second):
             raise ValueError(
@@ -103,9 +104,9 @@ class Passes:
         return first
 
     def is_random(self, training: bool) -> bool:
-        """Whether passes differ by what they draw from the seeds."""
+        """Returns whether passes depend on random draws."""
         inputs = self._pack(self.arrays)
-        # In one scope, the second pass draws other numbers.
+        # Within one scope, the second pass draws different numbers.
         with _same_draws(self.model):
             first, second = (
                 [_numpy(x) for x in tree.flatten(self.model(inputs, training=training))]
@@ -127,7 +128,7 @@ class Passes:
         return names
 
     def check_name(self, argument: str, name: str) -> None:
-        """Raises an error, of that argument, if no input has a name."""
+        """Raises an error about `argument` if no input is called `name`."""
         if not isinstance(name, str) or name not in self.arrays:
             raise ValueError(
                 f"`{argument}` must name an input, one of {sorted(self.arrays)}. "
@@ -148,7 +149,7 @@ class Passes:
             if isinstance(layer, keras.layers.Embedding)
         ]
         # The input's own table is among those that hold its largest id. The smallest
-        # of them may be another's, but then its ids are ids of the input's too.
+        # of them may be another input's, but all of its ids are then valid here too.
         size = given or min((n for n in tables if n > largest), default=None)
         if size is None or size <= max(largest, 1):
             raise ValueError(
@@ -169,7 +170,7 @@ class Passes:
         declared = [x.name for x in getattr(self.model, "inputs", None) or ()]
         if not isinstance(packed, dict) or not declared or set(declared) - set(packed):
             return packed
-        # A functional model of one tensor, or of a list, warns of a dict by name.
+        # A functional model of one tensor, or of a list, warns if it is given a dict.
         return tree.map_structure(lambda tensor: packed[tensor.name], self.model.input)
 
 
@@ -183,7 +184,7 @@ def _same_draws(model):
 
 @contextlib.contextmanager
 def _compute_padding(model):
-    """Makes stacks compute padding too, on whose place dropout would depend."""
+    """Makes stacks compute padding too: else dropout would depend on where it is."""
     stacks = [layer for layer in layers_of(model) if getattr(layer, "unpad", False)]
     for stack in stacks:
         stack.unpad = False
@@ -200,7 +201,7 @@ def modes(training: bool | None) -> tuple[bool, ...]:
 
 
 def is_float(array: Tensor) -> bool:
-    """Whether an array or tensor holds floats, of 16 bits too."""
+    """Returns whether an array or tensor holds floats, also of 16 bits."""
     return "float" in keras.backend.standardize_dtype(array.dtype)
 
 
@@ -217,7 +218,7 @@ def differs(left: np.ndarray, right: np.ndarray, tolerance: float) -> np.ndarray
     equal = (left == right) | (np.isnan(left) & np.isnan(right))
     finite = np.abs(left[np.isfinite(left) & (left != 0)])
     typical = np.median(finite) if finite.size else 0.0
-    # Not the largest of all: that may be the -1e9 of a logit which is banned.
+    # Not relative to the largest: it may be -1e9, the logit of a banned token.
     size = np.maximum(np.maximum(np.abs(left), np.abs(right)), typical)
     with np.errstate(invalid="ignore"):
         close = np.abs(left - right) <= tolerance * np.where(np.isfinite(size), size, 0)

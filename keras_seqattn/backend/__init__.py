@@ -1,1 +1,1 @@
-"""What the backend of Keras does and Keras has no public name for."""
+"""Functions of the active backend for which Keras has no public name."""

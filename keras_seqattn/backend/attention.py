@@ -1,4 +1,4 @@
-"""What the backends' own attention kernels, `ops.dot_product_attention`, can do."""
+"""The backends' own attention kernels, called by `ops.dot_product_attention`."""
 
 import functools
 from typing import Any
@@ -10,10 +10,10 @@ from keras_seqattn.backend import tracing
 
 
 def has_fused_attention(dtype: Any, same_width: bool) -> bool:
-    """Returns whether the backend has a kernel with a gradient, and the same numbers.
+    """Returns whether the backend has a differentiable kernel with the same results.
 
-    TensorFlow has none. JAX's takes values only as wide as the keys, and neither
-    compiles float16 on a CPU nor differentiates it there.
+    TensorFlow has no kernel. JAX's needs values as wide as the keys, and on a CPU it
+    neither compiles nor differentiates float16.
     """
     if keras.backend.backend() == "jax":
         return same_width and dtype != "float16"
@@ -30,13 +30,13 @@ def fused_attention(
 ) -> Tensor:
     """Computes attention `(B, T, H, V)` with the kernel of the program's device.
 
-    On JAX that is cuDNN's kernel on a GPU, if the host has one; elsewhere XLA compiles
-    the formula. On a TPU Keras's splash kernel is not used, since it reads only the
-    first sequence's mask.
+    On JAX that is cuDNN's kernel for programs on a GPU, if the host has one; elsewhere
+    XLA compiles the formula. On a TPU Keras's splash kernel is not used, since it reads
+    only the first sequence's mask.
 
-    Shapes: `query` `(B, T, H, K)`, scaled already; `key` `(B, S, H, K)`; `value`
+    Shapes: `query` `(B, T, H, K)`, already scaled; `key` `(B, S, H, K)`; `value`
     `(B, S, H, V)`, on JAX with V = K; `bias` and the bool `mask` broadcast to
-    `(B, H, T, S)`, on torch only one of the two.
+    `(B, H, T, S)`, and on torch only one of the two may be given.
     """
     dtype = keras.backend.standardize_dtype(query.dtype)
 
@@ -51,7 +51,7 @@ def fused_attention(
     backend = keras.backend.backend()
     if backend == "torch":
         return attend(None)
-    # Only JAX's kernel for a GPU keeps the scores of float16 in float32.
+    # For float16, only JAX's GPU kernel keeps the scores in float32.
     plain = functools.partial(attend, False, "float32" if dtype == "float16" else dtype)
     if backend != "jax" or (dtype != "float16" and not finds_cudnn()):
         return plain()
@@ -59,14 +59,14 @@ def fused_attention(
 
 
 def finds_cudnn() -> bool:
-    """Returns whether programs for a GPU may have cuDNN's attention in them."""
+    """Returns whether programs compiled here for a GPU can use cuDNN's attention."""
     return keras.backend.backend() == "jax" and device_kind() == "gpu"
 
 
 def fused_attention_is_linear(dtype: Any, device: str | None = None) -> bool:
-    """Returns whether the kernel takes O(T + S) memory: never holds all scores.
+    """Returns whether the kernel takes O(T + S) memory, never holding all scores.
 
-    JAX's does where it is cuDNN's. `device` is "cpu", "gpu" or "tpu"; None looks it up.
+    On JAX only cuDNN's does. `device` is "cpu", "gpu" or "tpu"; None looks it up.
     """
     if keras.backend.backend() == "jax":
         return (device or device_kind(), dtype) == ("gpu", "bfloat16")

@@ -1,4 +1,4 @@
-"""Gradients: of a function, and those that a function has written by hand."""
+"""Gradients of functions, and functions whose gradients are written by hand."""
 
 import weakref
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from keras_seqattn.annotations import Tensor
 
 
 def gradients(function: Callable[[Tensor], Tensor], x: Tensor) -> np.ndarray:
-    """Computes the gradient, a NumPy array, of a scalar function of one float tensor.
+    """Computes the gradient of a scalar function of one float tensor, a NumPy array.
 
-    `function` is written in `keras.ops`. The gradient is zero where nothing of `x`
-    reaches the scalar.
+    `function` is written in `keras.ops`. The gradient is zero where the scalar does not
+    depend on `x`.
     """
     x = keras.ops.convert_to_tensor(x, "float32")
     gradient = _GRADIENTS[keras.backend.backend()](function, x)
@@ -42,7 +42,7 @@ def _gradients_torch(function, x):
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         y = function(x)
-    # What comes from no differentiable operation has no graph to go back through.
+    # If no operation was differentiable, there is no graph to go back through.
     if not y.requires_grad:
         return torch.zeros_like(x)
     return torch.autograd.grad(y, x, materialize_grads=True)[0]
@@ -56,17 +56,16 @@ _GRADIENTS = {
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Returns a function whose gradient is written by hand, alike on all backends.
+    """Returns a function whose gradient is written by hand, the same on all backends.
 
-    `function` takes float tensors and returns one tensor, and the function from that
-    tensor's gradient to the gradients of all arguments: one tensor, or a tuple. What is
-    returned here returns the one tensor alone.
+    `function` takes float tensors. It returns one tensor, and a function from that
+    tensor's gradient to the gradients of all arguments: one tensor, or a tuple. The
+    function returned here returns only the one tensor.
 
     `function` may close over tensors, which get no gradient. The result works within
     every transformation of the backend: `jit`, `scan`, `cond`, `vmap` and `checkpoint`
     of JAX, functions, branches and loops of TensorFlow, `keras.remat`. It can be
-    differentiated as often as the operations that `function` and its gradient are made
-    of.
+    differentiated as many times as the operations in `function` and its gradient can.
 
     Example:
         >>> @custom_gradient
@@ -88,12 +87,12 @@ _COLLECTION = "keras_seqattn/gradients"
 
 
 def _custom_gradient_tensorflow(function, *inputs):
-    """Applies the function so that TensorFlow keeps nothing that holds a graph.
+    """Applies the function so that TensorFlow does not keep its graph alive.
 
-    It keeps forever the outputs and the gradient of each function in a graph:
+    TensorFlow keeps the outputs and the gradient of each function in a graph forever:
     https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/ops/custom_gradient.py#L512
-    Here these are a list, emptied at the end, and a weak reference to the gradient,
-    which a collection of the graph holds.
+    So it gets a list of outputs, which is emptied at the end, and a weak reference to
+    the gradient, which is held by a collection of the graph.
     """
     import tensorflow as tf
 
@@ -110,14 +109,15 @@ def _custom_gradient_tensorflow(function, *inputs):
 
     (output,) = keras.ops.custom_gradient(forward)(*inputs)
     outputs[0] = None
-    output.graph.add_to_collection(_COLLECTION, gradients[0])  # freed with it
+    output.graph.add_to_collection(_COLLECTION, gradients[0])  # freed with the graph
     return output
 
 
 def _custom_gradient_jax(function, *inputs):
-    """Applies the function with what it and its gradient close over as arguments.
+    """Applies the function, passing the tensors that it closes over as arguments.
 
-    JAX calls both again when the trace that made such a tensor has ended.
+    Those of its gradient too: JAX calls both again after the trace that made such a
+    tensor has ended.
     """
     import jax
 
@@ -144,9 +144,9 @@ def _custom_gradient_jax(function, *inputs):
 
 
 def _without_closure(function, *example):
-    """Splits a function into one that closes over no tensor, and those tensors.
+    """Splits a function into one that closes over no tensor, and a list of the tensors.
 
-    The new function takes the list of them, then arguments of the shapes and dtypes of
+    The new function takes that list, then arguments of the shapes and dtypes of
     `example`.
     """
     import jax
@@ -168,7 +168,7 @@ def _make_torch_function():
     import torch
 
     class Differentiated(torch.autograd.Function):
-        """Keras's own has no second derivative, or a wrong one."""
+        """Replaces Keras's own, whose second derivative is missing or wrong."""
 
         @staticmethod
         def forward(ctx, function, *inputs):
@@ -181,8 +181,8 @@ def _make_torch_function():
         def backward(ctx, upstream):
             gradient = ctx.gradient
             if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                # To be differentiated once more: what the forward pass kept has no
-                # graph.
+                # This gradient will be differentiated again, but the tensors kept by
+                # the forward pass have no graph.
                 _, gradient = ctx.function(*ctx.saved_tensors)
             grads = gradient(upstream)
             return None, *(grads if isinstance(grads, tuple) else (grads,))
@@ -190,7 +190,7 @@ def _make_torch_function():
     return Differentiated
 
 
-# Made once, not in a call, where `torch.compile` could not follow.
+# Made once, not inside a call, since `torch.compile` could not trace its making.
 _TORCH_FUNCTION = _make_torch_function() if keras.backend.backend() == "torch" else None
 _CUSTOM_GRADIENTS = {
     "tensorflow": _custom_gradient_tensorflow,

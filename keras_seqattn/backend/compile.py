@@ -1,8 +1,8 @@
 """Compilation on the active backend.
 
 Keras has no public way to compile a function. Here a function of tensors becomes one
-XLA program per shape on TensorFlow and JAX, and runs eagerly on torch, whose compiler
-does not take a loop that ends when its data say so.
+XLA program per shape on TensorFlow and JAX. On torch it runs eagerly, since torch's
+compiler does not take a loop whose end depends on data.
 """
 
 import functools
@@ -18,22 +18,22 @@ from keras import tree
 
 from keras_seqattn.backend.processes import whole_array
 
-# Programs are traced one at a time: whoever needs the same one waits for it.
+# Programs are traced one at a time: a thread that needs the same one waits for it.
 _TRACING = threading.RLock()
 
 
 class _Fork:
-    """Whether a program ran here, and whether that was before a fork.
+    """Keeps whether a program has run in this process, and whether before a fork.
 
-    A forked child has the parent's locks and none of its threads: a backend that has
-    computed in the parent waits in the child for ever.
+    A forked child has the parent's locks but none of its threads. So a backend that had
+    computed in the parent would wait forever in the child.
     """
 
     has_run = is_child = False
 
     @classmethod
     def note(cls):
-        """Notes in a child whether its parent had computed."""
+        """Records in a child whether its parent had computed."""
         cls.is_child = cls.is_child or cls.has_run
 
     @classmethod
@@ -54,20 +54,21 @@ if hasattr(os, "register_at_fork"):
 
 
 class CompiledFunction:
-    """Compiles a function of tensors once for each signature, and counts.
+    """Compiles a function of tensors once for each signature, and counts the programs.
 
     A call takes (nested) NumPy arrays or tensors of the backend. Variables are read at
-    each call: weights that change are seen. Threads may share it. A process that was
-    forked from one that had run a program gets a `RuntimeError`.
+    each call, so a change of weights takes effect. Threads may share one instance. A
+    call raises a `RuntimeError` in a process that was forked from one that had run a
+    program.
 
-    `num_programs` and `compile_seconds` say what was compiled: the seconds are those of
-    each signature's first call, its run included.
+    `num_programs` is the number of signatures compiled; `compile_seconds` is the total
+    time of each signature's first call, which includes running it once.
 
     Args:
         function: A function of (nested) tensors, written in `keras.ops`.
         variables: The Keras variables it reads; it must not assign them.
-        to_numpy: Whether to return NumPy arrays; False leaves the results where they
-            are, for another call to go on with.
+        to_numpy: Whether to return NumPy arrays; False returns tensors of the backend,
+            as input of another call.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class CompiledFunction:
 
 
 def tensor_or_array(x: Any) -> Any:
-    """Returns what is no tensor of the backend as a NumPy array."""
+    """Converts anything that is not a tensor of the backend to a NumPy array."""
     return x if keras.ops.is_tensor(x) else np.asarray(x)
 
 
@@ -126,27 +127,27 @@ def _to_numpy(result):
 def num_threads() -> int:
     """Returns how many compiled programs are worth running at once, in threads.
 
-    One program's many small operations leave a processor's other cores waiting. The
-    number is that of the cores this process may use, where XLA compiles for them; 1
-    where an accelerator computes, on torch, whose threads Python runs in turn, and in
-    processes that compute together, which must run their programs in one order.
+    One program's many small operations leave the other cores of a CPU waiting. If XLA
+    compiles for the CPU, the number is that of the cores this process may use.
+    Otherwise it is 1: on an accelerator, on torch, whose threads Python runs in turn,
+    and in processes that compute together and must run their programs in one order.
     """
     return _cores() if _COMPILES_FOR_CORES[keras.backend.backend()]() else 1
 
 
 def fewest_rows() -> int:
-    """Returns how many rows a compiled program should compute at least.
+    """Returns the fewest rows that a compiled program should compute.
 
     TensorFlow's XLA computes the products of a single row in loops of scalars: on a CPU
-    two rows take half of the time.
+    two rows take half the time of one.
     """
     return 2 if keras.backend.backend() == "tensorflow" else 1
 
 
 def compiles_cudnn() -> bool:
-    """Returns whether cuDNN's recurrences may be part of a compiled program.
+    """Returns whether a compiled program may contain cuDNN's recurrent kernels.
 
-    XLA does not take TensorFlow's operation for them.
+    XLA cannot compile TensorFlow's operation for them.
     """
     return keras.backend.backend() != "tensorflow"
 
@@ -181,17 +182,17 @@ _COMPILES_FOR_CORES = {
 def _compile_tensorflow(function, variables):
     import tensorflow as tf
 
-    # TensorFlow counts how often it traces a function, whichever model that serves, and
-    # warns; a partial is a function of its own.
+    # TensorFlow counts the traces of a function, even those for different models, and
+    # warns of many; a partial counts as a new function.
     function = functools.partial(function)
-    # A step is written in `keras.ops`: there is no Python for AutoGraph to convert.
+    # The function is written in `keras.ops`: AutoGraph has no Python to convert.
     return tf.function(function, jit_compile=True, autograph=False)
 
 
 def _compile_jax(function, variables):
     import jax
 
-    # The values travel as arguments: read inside, they would become constants.
+    # Values are passed as arguments: read inside, they would become constants.
     def stateless(values, *args):
         with keras.StatelessScope(zip(variables, values, strict=True)):
             return function(*args)

@@ -1,4 +1,4 @@
-"""Operations that a backend does faster than Keras's own, and their Keras form."""
+"""Small operations on shapes and gradients that `keras.ops` lacks."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from keras_seqattn.annotations import Tensor
 def sizes(x: Tensor) -> tuple[int | Tensor, ...]:
     """Returns a tensor's shape as `ops.reshape` takes it.
 
-    A single unknown size is -1, which takes no operation, as scalar tensors do.
+    A single unknown size is -1, which unlike a scalar tensor takes no operation.
     """
     shape = tuple(x.shape)
     if shape.count(None) > 1:
@@ -19,7 +19,7 @@ def sizes(x: Tensor) -> tuple[int | Tensor, ...]:
 
 
 def dense(gradient: Any) -> Tensor:
-    """Returns a gradient as one tensor, also of TensorFlow's `tf.IndexedSlices`."""
+    """Returns a gradient as one tensor, even if it is a `tf.IndexedSlices`."""
     if keras.backend.backend() != "tensorflow":
         return gradient
     import tensorflow as tf

@@ -1,10 +1,10 @@
-"""The parts of a layer, which Keras lists for models only."""
+"""The layers and seed generators within a layer; Keras lists only those of models."""
 
 import keras
 
 
 def layers_of(layer: keras.Layer) -> list[keras.Layer]:
-    """Lists a layer and those it is made of: in its attributes, at any depth.
+    """Lists a layer and the layers in its attributes, at any depth.
 
     Each is listed once, `layer` first. A `keras.Sequential` also contains the
     functional model that Keras makes from it.
@@ -13,20 +13,20 @@ def layers_of(layer: keras.Layer) -> list[keras.Layer]:
 
 
 def seed_generators_of(layer: keras.Layer) -> list[keras.random.SeedGenerator]:
-    """Lists the seed generators of a layer and of those it is made of, each once."""
+    """Lists the seed generators of a layer and of its parts, each once."""
     generator = keras.random.SeedGenerator
     return [part for part in _parts(layer) if isinstance(part, generator)]
 
 
 def _parts(layer):
-    """Lists the layers and seed generators that are reached by attributes."""
+    """Lists the layers and seed generators that attributes lead to."""
     found = {id(layer): layer}
     values = list(vars(layer).values())
-    for value in values:  # which grow as parts and containers are met
+    for value in values:  # The list grows while parts and containers are found.
         if isinstance(value, dict):
             values.extend(value.values())
         elif isinstance(value, list | tuple | set):
-            # TensorFlow wraps lists: the wrapper's iterator alone knows all items.
+            # TensorFlow wraps lists; only the wrapper's iterator gives all items.
             values.extend(iter(value))
         elif isinstance(value, keras.Layer) and id(value) not in found:
             found[id(value)] = value

@@ -1,7 +1,7 @@
-"""Processes that compute together, each with devices of its own.
+"""Processes that compute together, each with its own devices.
 
-JAX has them, by `jax.distributed`: an array may lie on the devices of several, and all
-run the same program in step. Elsewhere there is one process.
+JAX has them, with `jax.distributed`: an array may be spread over the devices of several
+processes, which all run the same programs in step. Other backends have one process.
 """
 
 import pickle
@@ -11,12 +11,12 @@ from typing import Any
 import keras
 import numpy as np
 
-# The most bytes of one broadcast: JAX counts in 32 bits.
+# Most bytes sent in one broadcast: JAX counts them in 32 bits.
 _PIECE = 2**28
 
 
 def is_first() -> bool:
-    """Returns whether this is the process that writes files."""
+    """Returns whether this is the first process, the one that writes files."""
     if keras.backend.backend() != "jax":
         return True
     import jax
@@ -25,18 +25,18 @@ def is_first() -> bool:
 
 
 def parts_of_batches() -> tuple[int, int, int]:
-    """Returns how the distribution that is set divides each batch.
+    """Returns how the active distribution divides each batch.
 
-    That is the number of replicas, which must divide the rows of a batch; the number of
-    parts that processes hold; and the number of this process's part.
+    Three integers: the number of replicas, which must divide the rows of a batch; the
+    number of parts that the processes hold; and the index of this process's part.
     """
     return _PARTS[keras.backend.backend()]()
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """Computes a value that can be pickled in the first process, and hands it to all.
+    """Computes a value in the first process and returns it in all of them.
 
-    What `make` raises is raised in all processes.
+    The value must be picklable. An error that `make` raises is raised in all processes.
     """
     if not _are_several():
         return make()
@@ -53,9 +53,9 @@ def from_first(make: Callable[[], Any]) -> Any:
 
 
 def whole_array(x: Any) -> np.ndarray:
-    """Returns a tensor or a variable as an array, also where each process holds a part.
+    """Returns a tensor or variable as an array, even if each process holds only a part.
 
-    All processes must ask for it.
+    All processes must call this.
     """
     if _are_several():
         x = keras.ops.convert_to_tensor(x)
@@ -70,12 +70,12 @@ def whole_array(x: Any) -> np.ndarray:
 
 
 def mean_among_replicas(mean: Any, weight: Any) -> Any:
-    """Returns a replica's mean, so that the replicas' average is the mean over all.
+    """Scales a replica's mean so that the replicas' average is the mean over all rows.
 
-    That is `mean * weight / (mean of the replicas' weights)`, where `weight` is the sum
-    of the weights of this replica's part. TensorFlow averages what each replica
-    computes of its own rows, whatever their weights; elsewhere a program computes the
-    whole batch.
+    Returns `mean * weight / (mean of the replicas' weights)`, where `weight` is the sum
+    of the weights of this replica's rows. TensorFlow averages the replicas' results
+    without regard to these weights; on other backends a program computes the whole
+    batch, and `mean` is returned unchanged.
     """
     if keras.backend.backend() != "tensorflow":
         return mean
@@ -91,16 +91,16 @@ def mean_among_replicas(mean: Any, weight: Any) -> Any:
 def sum_of_rows(
     function: Callable[..., tuple[Any, Any]], rows: tuple[Any, ...], whole: Any
 ) -> tuple[Any, Any]:
-    """Computes a sum over rows where they lie, each device of its own rows.
+    """Computes a sum over rows, each device summing the rows that it holds.
 
-    Under a distribution on JAX. A program that puts the rows of all devices in another
-    order, as the loss does, would otherwise compute all of them on every device.
+    This applies under a distribution on JAX. Without it a program that reorders the
+    rows of all devices, as the loss does, would compute all of them on every device.
 
     Args:
         function: Differentiable function of `rows` and `whole`; returns a scalar, the
-            sum over the rows, and a tensor `(N,)` of what each has.
-        rows: Tensors whose first axis is that of the batch, or of N rows of which each
-            sequence of the batch has as many.
+            sum over the rows, and a tensor `(N,)` with one value for each row.
+        rows: Tensors whose first axis is the batch, or N rows of which each sequence of
+            the batch has the same number.
         whole: Tensor that all rows share.
     """
     mesh, axis = _mesh_of_batches()
@@ -118,13 +118,13 @@ def sum_of_rows(
         mesh=mesh,
         in_specs=(*[split] * len(rows), everywhere),
         out_specs=(everywhere, split),
-        axis_names={axis},  # What splits the weights is left to the compiler.
+        axis_names={axis},  # Axes that split the weights are left to the compiler.
         check_vma=False,
     )(*rows, whole)
 
 
 def _mesh_of_batches():
-    """Returns JAX's mesh, and which of its axes several devices split a batch over."""
+    """Returns JAX's mesh and its batch axis, if several devices split a batch."""
     distribution = keras.distribution.distribution()
     if keras.backend.backend() != "jax" or distribution is None:
         return None, None
@@ -142,7 +142,7 @@ def _are_several():
 
 
 def _broadcast(data):
-    """Returns in all processes the bytes that the first was given."""
+    """Returns the first process's bytes in all processes."""
     from jax.experimental import multihost_utils
 
     pieces, rest = divmod(len(data), _PIECE)

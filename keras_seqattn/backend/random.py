@@ -1,4 +1,4 @@
-"""Random numbers: by a seed that a program computes, and the backend's own state."""
+"""Random numbers from a seed that a program computes, and the backend's own state."""
 
 import contextlib
 import random
@@ -15,12 +15,12 @@ from keras_seqattn.annotations import Tensor
 def computed_uniform(
     shape: Sequence[int | Tensor], seed: tuple[Tensor, Tensor], dtype: Any
 ) -> Tensor:
-    """Draws from [0, 1) by a seed, two scalar integers, that the program computes."""
+    """Draws from [0, 1), with two scalar integers that the program computes as seed."""
     return keras.random.uniform(shape, seed=_ComputedSeed(seed), dtype=dtype)
 
 
 class _ComputedSeed(keras.random.SeedGenerator):
-    """Hands `keras.random` a tensor for a seed, which it does not take as such."""
+    """Wraps a tensor as a seed, since `keras.random` does not take a plain tensor."""
 
     def __init__(self, seed):
         seed = ops.stack([ops.cast(number, "int32") for number in seed])
@@ -28,15 +28,15 @@ class _ComputedSeed(keras.random.SeedGenerator):
         self._seed = ops.cast(seed, "uint32" if is_jax else "int32")
 
     def next(self, ordered=True):
-        """Returns the seed: there is no state."""
+        """Returns the seed, always the same, since there is no state."""
         return self._seed
 
 
 def start_randomness(seed: int) -> None:
-    """Starts the random numbers of Python, NumPy and the backend, except TensorFlow's.
+    """Seeds the random numbers of Python, NumPy and the backend, except TensorFlow's.
 
-    TensorFlow's own seeding makes it prepare anew all that it has compiled, which took
-    a tenth of each epoch in a training run. `seed` is in [0, 2^32).
+    Seeding TensorFlow makes it prepare again everything that it has compiled, which
+    took a tenth of each epoch in a training run. `seed` is in [0, 2^32).
     """
     if keras.backend.backend() != "tensorflow":
         keras.utils.set_random_seed(seed)
@@ -47,10 +47,10 @@ def start_randomness(seed: int) -> None:
 
 @contextlib.contextmanager
 def repeated_randomness(seed: int = 0) -> Iterator[None]:
-    """Starts the backend's own random numbers from `seed`, and restores them after.
+    """Seeds the backend's own random numbers, and restores their state afterwards.
 
-    On torch, `keras.random.dropout` without a seed of the user's draws from them, and
-    not from its `SeedGenerator`. TensorFlow and JAX have no such state for Keras.
+    On torch, `keras.random.dropout` draws from them, not from its `SeedGenerator`,
+    unless the user gave a seed. TensorFlow and JAX have no such state for Keras.
     """
     if keras.backend.backend() != "torch":
         yield

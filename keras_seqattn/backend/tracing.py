@@ -1,4 +1,4 @@
-"""What kind of program a tensor belongs to, and what can be known of it there."""
+"""Which kind of program a tensor belongs to, and what is known about it there."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +10,10 @@ from keras_seqattn.annotations import Tensor
 
 
 def is_compiled_by_xla(x: Tensor) -> bool:
-    """Returns whether a tensor is of a program that XLA will compile.
+    """Returns whether a tensor is part of a program that XLA will compile.
 
-    It is in all that JAX traces, and on TensorFlow in functions made with
-    `jit_compile=True`, `model.fit` of such a model included.
+    That is everything that JAX traces, and on TensorFlow functions made with
+    `jit_compile=True`, including `model.fit` of such a model.
     """
     if keras.backend.backend() == "jax":
         import jax
@@ -22,7 +22,7 @@ def is_compiled_by_xla(x: Tensor) -> bool:
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        # What TensorFlow offers to Keras; it has no public way to ask:
+        # TensorFlow offers this to Keras, and nothing public in its place:
         # https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/ops/control_flow_ops.py#L2208
         return tf.__internal__.get_enclosing_xla_context() is not None
     return False
@@ -31,12 +31,12 @@ def is_compiled_by_xla(x: Tensor) -> bool:
 def by_platform(
     x: Tensor, default: Callable[[], Any], **forms: Callable[[], Any]
 ) -> Any:
-    """Computes a function of `x` in its form for the platform that it runs on.
+    """Computes a function of `x` in the form for the platform that it runs on.
 
-    `forms` are those for "cpu", "gpu" and "tpu", where they differ from `default`; all
-    return (nested) tensors of the same shapes and dtypes. In a program of JAX the
-    platform is the one which the program is compiled for, which need not be the host's
-    (`jax.export`): JAX traces each form and compiles one.
+    `forms` are the forms for "cpu", "gpu" or "tpu" that differ from `default`; all
+    return (nested) tensors of the same shapes and dtypes. In a JAX program the platform
+    is the one that the program is compiled for, which need not be the host's
+    (`jax.export`): JAX traces every form and compiles one.
     """
     if keras.backend.backend() == "jax" and is_compiled_by_xla(x):
         import jax
@@ -48,7 +48,7 @@ def by_platform(
 
 
 def _platform(x):
-    """Returns the kind of device that computes from a tensor: "cpu", "gpu", "tpu"."""
+    """Returns the kind of device that holds a tensor: "cpu", "gpu" or "tpu"."""
     if keras.backend.backend() == "jax":
         (kind,) = {device.platform for device in x.devices()}
         return kind
@@ -56,15 +56,15 @@ def _platform(x):
         return {"cuda": "gpu"}.get(x.device.type, x.device.type)
     import tensorflow as tf
 
-    # In a graph, a tensor has a device where the program names one, else the first.
+    # In a graph a tensor has a device if the program names one; else take the first.
     kind = tf.DeviceSpec.from_string(x.device or "").device_type
     return (kind or keras.distribution.list_devices()[0].partition(":")[0]).lower()
 
 
 def leaves_out_unused() -> bool:
-    """Returns whether programs leave out what none of their results needs.
+    """Returns whether programs leave out operations that no result depends on.
 
-    torch does not: it computes each operation when it is called.
+    torch's do not: it computes each operation when it is called.
     """
     return keras.backend.backend() != "torch"
 
@@ -72,9 +72,9 @@ def leaves_out_unused() -> bool:
 def allows_any_shape(x: Tensor) -> bool:
     """Returns whether shapes may depend on values in the program a tensor belongs to.
 
-    They may on TensorFlow and torch, in a program that is not compiled, on a CPU alone:
-    an accelerator would make the host wait for each shape, and no measurement says that
-    it pays there.
+    They may on TensorFlow and torch, in a program that is not compiled, and only on a
+    CPU: with an accelerator the host would wait for each shape, and no measurement has
+    shown that this pays.
     """
     if keras.backend.backend() == "torch":
         import torch
@@ -85,11 +85,11 @@ def allows_any_shape(x: Tensor) -> bool:
 
 
 def known_values(x: Tensor, wait: bool = True) -> np.ndarray | None:
-    """Returns the values of a tensor, or None where they cannot be seen.
+    """Returns the values of a tensor, or None where they cannot be read.
 
-    They cannot in a program that is being made (a TensorFlow graph, `jax.jit`,
-    `torch.compile` or `torch.export`), nor in a functional model, nor, without `wait`,
-    on an accelerator, where reading them waits until they are computed.
+    They cannot be read in a program that is being traced (a TensorFlow graph,
+    `jax.jit`, `torch.compile` or `torch.export`) or in a functional model. Without
+    `wait` they are not read on an accelerator, where reading waits for the computation.
     """
     if isinstance(x, keras.KerasTensor):
         return None

@@ -1,9 +1,9 @@
-"""Trained models of Hugging Face's format, as models and translators of this library.
+"""Trained models in Hugging Face's format, as models and translators of this library.
 
 `model_from_huggingface` reads encoder-decoders (Marian, M2M-100 and NLLB, mBART, T5 and
-its v1.1) and Llama-shaped language models; `translator_from_huggingface` the tokenizers
-of the encoder-decoders too. Both read `config.json`, safetensors and SentencePiece
-models, and never a pickle; token ids stay what they are.
+its v1.1) and Llama-shaped language models. `translator_from_huggingface` also reads the
+tokenizers of the encoder-decoders. They read `config.json`, safetensors and
+SentencePiece models, and never a pickle; token ids stay the same.
 """
 
 from keras_seqattn.convert.model import model_from_huggingface

@@ -23,12 +23,12 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 SHARED = "model.shared.weight"
 SIDES = ("encoder", "decoder")
 OUTPUT, BIAS = "lm_head.weight", "final_logits_bias"
-# The first position of fairseq's models, which begin to count at their padding's id.
+# The first position of fairseq's models, which count from the id after padding.
 FIRST_POSITION = 2
 
 
 def marian_options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns our options of a Marian model."""
+    """Returns our options for a Marian model."""
     positions = SinusoidalPositions(layout="halves")
     own = {"positions": positions, "normalize_first": False}
     if not checkpoint.option("share_encoder_decoder_embeddings", default=True):
@@ -37,9 +37,9 @@ def marian_options(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def m2m_options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns our options of an M2M-100 or NLLB model.
+    """Returns our options for an M2M-100 or NLLB model.
 
-    Its sinusoids go down to a rate of 1 / 10000 exactly, where ours end one step above.
+    Its slowest sinusoid has a rate of exactly 1 / 10000; ours ends one step above that.
     """
     half = checkpoint.option("d_model") // 2
     positions = SinusoidalPositions(
@@ -51,10 +51,10 @@ def m2m_options(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def mbart_options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns our options of an mBART model."""
+    """Returns our options for an mBART model."""
     own = {"positions": "learned", "embedding_norm": True}
-    # Encoder and decoder have positions and a norm of their own, as ours have them
-    # only with tables of their own: theirs is copied.
+    # Its encoder and decoder have separate positions and norms. Ours have these only
+    # with separate embedding tables, so its one table is copied to both.
     own["target_vocabulary_size"] = checkpoint.option("vocab_size")
     return {**_options(checkpoint), **own}
 
@@ -95,7 +95,7 @@ def _of_both_sides(checkpoint, name):
 
 
 def _has_bias(checkpoint):
-    """Whether the logits have a bias: models of mBART come with one of zeros."""
+    """Returns whether the logits have a bias; mBART's, all zeros, does not count."""
     return checkpoint.has(BIAS) and bool(np.any(checkpoint.tensor(BIAS)))
 
 
@@ -117,7 +117,7 @@ def fill(checkpoint: Checkpoint, model: TranslationTransformer) -> None:
 
 
 def _fill_embeddings(checkpoint, model):
-    """Fills the tables; of one that several share, any name may be in a file."""
+    """Fills the tables; a shared one may be in a file under any of its names."""
     config = model.config
     source_names = ["model.encoder.embed_tokens.weight", SHARED]
     target_names = ["model.decoder.embed_tokens.weight", SHARED]
@@ -152,7 +152,7 @@ def _fill_embeddings(checkpoint, model):
 
 
 def _fill_positions(checkpoint, side, positions):
-    """Fills learned positions, before which the table has rows that nothing uses."""
+    """Fills learned positions; the checkpoint's table begins with unused rows."""
     length, width = positions.table.shape
     name = f"model.{side}.embed_positions.weight"
     table = checkpoint.take(name, (length + FIRST_POSITION, width))

@@ -1,6 +1,6 @@
 """Weights of Hugging Face's layers in the layers of this library.
 
-Theirs are matrices `(out, in)`; ours `(in, out)`, with heads on axes of their own.
+Theirs are matrices `(out, in)`; ours are `(in, out)`, with separate axes for heads.
 """
 
 import math
@@ -12,7 +12,7 @@ from keras_seqattn.convert.checkpoint import Checkpoint
 from keras_seqattn.convert.refusal import refuse
 from keras_seqattn.layers.transformer.feed_forward import gelu_tanh
 
-# By Hugging Face's names.
+# Activations by Hugging Face's names.
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -25,14 +25,14 @@ ACTIVATIONS = {
 
 
 def activation_of(name: str) -> Any:
-    """Returns the activation of Keras for a name of Hugging Face's."""
+    """Returns Keras's activation for one of Hugging Face's names."""
     if name not in ACTIVATIONS:
         refuse(f"have an activation of {tuple(ACTIVATIONS)}", f"activation {name!r}")
     return keras.activations.get(ACTIVATIONS[name])
 
 
 def fill_norm(checkpoint: Checkpoint, name: str, norm: Any) -> None:
-    """Fills a layer norm, or an RMS norm, which has a scale alone."""
+    """Fills a layer norm, or an RMS norm, which has only a scale."""
     if isinstance(norm, keras.layers.RMSNormalization):
         checkpoint.fill(norm.scale, f"{name}.weight")
         return
@@ -54,7 +54,7 @@ def fill_dense(
 def fill_kernel(
     checkpoint: Checkpoint, name: str, kernel: Any, input_axes: int = 1
 ) -> None:
-    """Fills a kernel, which begins with `input_axes` axes of inputs, by a matrix."""
+    """Fills a kernel, which begins with `input_axes` axes of inputs, from a matrix."""
     inputs, outputs = kernel.shape[:input_axes], kernel.shape[input_axes:]
     matrix = checkpoint.take(name, (math.prod(outputs), math.prod(inputs)))
     kernel.assign(matrix.T.reshape(kernel.shape))

@@ -1,4 +1,4 @@
-"""A trained model of Hugging Face's format: its configuration and its tensors."""
+"""A trained model in Hugging Face's format: its configuration and its tensors."""
 
 import json
 import pathlib
@@ -45,7 +45,7 @@ class Checkpoint:
     def option(self, *names: str, default: Any = _MISSING) -> Any:
         """Returns the first option of these names that is there and not None.
 
-        Where there is none it returns `default`; without a default that is an error.
+        If there is none it returns `default`, or without one raises an error.
         """
         for name in names:
             if self._config.get(name) is not None:
@@ -60,7 +60,7 @@ class Checkpoint:
     def take(self, names: str | Sequence[str], shape: Sequence[int]) -> np.ndarray:
         """Returns the tensor that has these names and this shape, as float32.
 
-        Not all of the names need be there; those that are name the same numbers.
+        Not all of the names need be there; those that are must name equal tensors.
         """
         names = [names] if isinstance(names, str) else list(names)
         self.unread.difference_update(names)
@@ -92,15 +92,15 @@ class Checkpoint:
         weight.assign(self.take(names, weight.shape))
 
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of this name."""
+        """Returns whether there is a tensor of this name."""
         return name in self._tensors
 
     def tensor(self, name: str) -> np.ndarray:
-        """Returns a tensor as it is, which is not thereby taken."""
+        """Returns a tensor as it is, without counting it as taken."""
         return self._tensors[name]
 
     def ignore(self, *endings: str) -> None:
-        """Leaves out the tensors whose names end so: they say nothing new."""
+        """Leaves out the tensors with these endings of names: they say nothing new."""
         self.unread = {name for name in self.unread if not name.endswith(endings)}
 
     def check_all_read(self) -> None:

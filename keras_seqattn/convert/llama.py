@@ -19,7 +19,7 @@ TABLE, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns our options of a Llama-shaped model."""
+    """Returns our options for a Llama-shaped model."""
     option = checkpoint.option
     num_heads, model_dim = option("num_attention_heads"), option("hidden_size")
     biases = [option(f"{part}_bias", default=False) for part in ("attention", "mlp")]
@@ -29,17 +29,17 @@ def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
         "use_bias": biases[0],
     }
     window = option("sliding_window", default=None)
-    # That of a Llama's configuration has no effect in transformers.
+    # In transformers, the window in a Llama's configuration has no effect.
     if window is not None and checkpoint.model_type == "mistral":
         attention["sliding_window"] = window
     start_id, end_id = option("bos_token_id"), option("eos_token_id")
-    # Few of these models have padding. Where SentencePiece has numbered the special
-    # tokens 0 is the unknown one, which stands in no text; elsewhere it is a word.
+    # Few of these models have padding. If SentencePiece numbered the special tokens,
+    # id 0 is the unknown one, which occurs in no text; otherwise it is a word.
     unknown_id = 0 if (start_id, end_id) == (1, 2) else None
     ends = end_id if isinstance(end_id, list) else [end_id]
     pad_id = option("pad_token_id", default=unknown_id)
-    # A start or an end that stands for padding, as fine-tuned models have it, is no
-    # padding here: it would be hidden wherever it stands in a text.
+    # Fine-tuned models may use the start or the end token as padding. That cannot work
+    # here: the token would be hidden wherever it occurs in a text.
     pad_id = unknown_id if pad_id in (start_id, *ends) else pad_id
     return {
         "vocabulary_size": option("vocab_size"),
@@ -61,7 +61,7 @@ def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
         "attention": attention,
         "max_length": option("max_position_embeddings"),
         "start_id": start_id,
-        # Of several ends one is the model's; the others are `stop_ids` of a search.
+        # Of several ends the first is the model's; the rest are `stop_ids` of a search.
         "end_id": ends[0],
         "pad_id": pad_id,
     }

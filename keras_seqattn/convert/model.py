@@ -36,20 +36,20 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
     our models cannot represent are refused.
 
     Args:
-        source: A folder with `config.json` and `model.safetensors` (or the parts of
-            one, with their index), as `save_pretrained` of transformers writes it and
-            the Hub has it; or the transformers model itself. Of type "marian",
-            "m2m_100" (NLLB's too), "mbart" or "t5": a `TranslationTransformer`; of type
-            "llama" or "mistral": a `LanguageModel`.
-        **options: Arguments of our model in place of the checkpoint's, such as
+        source: A folder with `config.json` and `model.safetensors` (or its parts, with
+            their index), as `save_pretrained` of transformers writes it and the Hub has
+            it; or the transformers model itself. The types "marian", "m2m_100" (also
+            NLLB's), "mbart" and "t5" become a `TranslationTransformer`, "llama" and
+            "mistral" a `LanguageModel`.
+        **options: Arguments of our model that replace the checkpoint's, such as
             `dropout`, `dtype` or `name`. A configuration without padding, such as
             Llama 3's, needs `pad_id`: the id of a token that no text has.
 
     Returns:
         A `TranslationTransformer` or a `LanguageModel`, float32 unless `dtype` is
-        given. Copying takes as much memory again as the model. Where the configuration
-        has several end tokens the first is the model's; the others are for the
-        `stop_ids` of a search.
+        given. Copying takes as much memory again as the model. If the configuration has
+        several end tokens, the first is the model's; the others are for the `stop_ids`
+        of a search.
 
     Raises:
         ValueError: If `source` is not such a model, has a different architecture or no

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 class NotConvertible(Exception):
-    """What a model, or its folder, must be or have, and what it is or has."""
+    """Says what a model, or its folder, must be or have, and what it is or has."""
 
 
 def refuse(requirement: str, received: str) -> NoReturn:
@@ -16,7 +16,7 @@ def refuse(requirement: str, received: str) -> NoReturn:
 
 @contextlib.contextmanager
 def naming(argument: str) -> Iterator[None]:
-    """Makes `NotConvertible` a `ValueError` that names a public function's argument."""
+    """Turns `NotConvertible` into a `ValueError` that names the given argument."""
     try:
         yield
     except NotConvertible as error:

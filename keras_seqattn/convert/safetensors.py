@@ -1,7 +1,7 @@
 """Tensors of safetensors files, as NumPy arrays that are read when they are used.
 
-The format, whole: eight bytes with the length of the header, the header as JSON, and
-the tensors' bytes (https://github.com/huggingface/safetensors#format).
+The whole format: eight bytes with the length of the header, the header as JSON, and the
+tensors' bytes (https://github.com/huggingface/safetensors#format).
 """
 
 import json
@@ -21,7 +21,7 @@ DTYPES = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-# What the files of weights are called that hold Python code to be run.
+# Names of weight files that are pickles: loading one can run Python code.
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 # Longer headers are refused by the reference implementation too.
 LONGEST_HEADER = 100_000_000

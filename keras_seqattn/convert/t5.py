@@ -26,10 +26,10 @@ BIAS = "layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def t5_options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns our options of a T5 model: one relative bias for a whole stack."""
+    """Returns our options for a T5 model, with one relative bias for each stack."""
     option = checkpoint.option
     activation, gated = _feed_forward(option("feed_forward_proj", default="relu"))
-    # What transformers has derived from that, which counts where it differs.
+    # What transformers has derived from that option takes precedence over it.
     activation = option("dense_act_fn", default=activation)
     gated = option("is_gated_act", default=gated)
     dropout = option("dropout_rate", default=0.0)
@@ -71,9 +71,9 @@ def t5_options(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _is_tied(checkpoint):
-    """Whether the output has the embedding's table, as in T5 before version 1.1.
+    """Returns whether output and embedding share a table, as before version 1.1.
 
-    A configuration does not tell: transformers writes that all are tied.
+    A configuration does not tell: transformers writes that every model is tied.
     """
     table = next(filter(checkpoint.has, (SHARED, *TABLES)), None)
     if not checkpoint.has(OUTPUT) or table is None:
@@ -99,7 +99,7 @@ def fill(checkpoint: Checkpoint, model: TranslationTransformer) -> None:
     """Fills a model with the tensors of a checkpoint."""
     config = model.config
     names = [SHARED, *TABLES, *([OUTPUT] if config.tie_embeddings else [])]
-    # Where the output has a table of its own, so have source and target with us.
+    # If the output has its own table, our source and target have one each.
     sides = ("source",) if config.tie_embeddings else ("source", "target")
     for name in (f"{side}_embedding" for side in sides):
         checkpoint.fill(model.get_layer(name).embeddings, names)

@@ -13,7 +13,7 @@ from keras_seqattn.convert.refusal import naming, refuse
 from keras_seqattn.decoding import BeamSearch
 from keras_seqattn.translator import Translator
 
-# The names of the SentencePiece models of families with one for both sides.
+# File names of the SentencePiece model, in families with one for both sides.
 SHARED_MODELS = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
 TOKENIZER = "tokenizer_config.json"
 UNKNOWN = "<unk>"
@@ -27,7 +27,7 @@ def translator_from_huggingface(
     target: str | None = None,
     **options: Any,
 ) -> Translator:
-    """Makes a translator of a trained model of Hugging Face's format.
+    """Makes a translator from a trained model in Hugging Face's format.
 
     Its tokenizers split text by the folder's own SentencePiece models and have the
     trained model's ids. Special tokens written in a line, such as "</s>", are treated
@@ -39,19 +39,19 @@ def translator_from_huggingface(
             `sentencepiece.bpe.model` and `vocab.json` of M2M-100;
             `sentencepiece.bpe.model` of NLLB and mBART-50; `spiece.model` of T5.
         source: The source's language, as the model calls it ("en", "eng_Latn",
-            "en_XX"): for M2M-100, NLLB and mBART-50, which have to be told.
+            "en_XX"), for M2M-100, NLLB and mBART-50, which need it.
         target: The target's language, for these and for a Marian model of several
             targets ("fra" for its token ">>fra<<"). For T5 and MADLAD, text put before
             each line: "translate English to German: ", "<2de> ".
-        **options: Arguments of our model in place of the checkpoint's.
+        **options: Arguments of our model that replace the checkpoint's.
 
     Returns:
-        A `Translator`. Its search is a `BeamSearch` of the `num_beams` and the
-        `length_penalty` that the folder's `config.json` and `generation_config.json`
-        have, of which the second counts where they differ; greedy where they have no
-        `num_beams` above 1. Their other options of a search are ignored. The language
-        that a translation begins with does not count in its length, as it does in
-        transformers: of short lines the `length_penalty` may choose another.
+        A `Translator`. Its search is a `BeamSearch` with the `num_beams` and the
+        `length_penalty` of the folder's `config.json` and `generation_config.json`; the
+        second takes precedence. It is greedy if no `num_beams` is above 1. Their other
+        search options are ignored. The language that a translation begins with does not
+        count in its length, unlike in transformers, so for short lines the
+        `length_penalty` may choose a different translation.
 
     Raises:
         ValueError: If the folder does not hold a translation model, a file is missing
@@ -184,7 +184,7 @@ def _t5(folder, model, source, target):
 
 
 def _tagged(spm, pieces, model, tags, source, target):
-    """Returns the tokenizers of two languages of a model of many."""
+    """Returns the tokenizers of two languages of a multilingual model."""
     for name, value in (("source", source), ("target", target)):
         arguments.choice(name, value, tuple(tags))
     special = list(tags.values())
@@ -203,7 +203,7 @@ def _tokenizer(spm, pieces, model, special, prefix=(), text_prefix="", side="sou
             f"have a vocabulary of at most {size} entries, as many as its model",
             f"{len(pieces)} entries",
         )
-    # Models have rows for more ids, which no text has.
+    # The model may have rows for further ids, which no text has.
     spare = range(len(pieces), size)
     special = [*special, *spare]
     pieces = [*pieces, *(f"<unused_{i}>" for i in spare)]
@@ -251,7 +251,7 @@ def _in_order(path: pathlib.Path, size: int | None = None) -> list[str]:
 
 
 def _languages(folder):
-    """Returns the tokens that a tokenizer of transformers has been given, in order."""
+    """Returns a tokenizer's additional special tokens, the languages, in order."""
     for name in ("special_tokens_map.json", TOKENIZER):
         found = _read_if_there(folder / name)
         for key in ("additional_special_tokens", "extra_special_tokens"):
@@ -261,9 +261,9 @@ def _languages(folder):
 
 
 def _added_ids(folder):
-    """Returns the ids of tokens beside the pieces, where a tokenizer lists them.
+    """Returns the ids of tokens that are not pieces, if a tokenizer lists them.
 
-    Those that were added later stand behind others, such as "<mask>".
+    Languages that were added later come after other tokens, such as "<mask>".
     """
     listed = _read_if_there(folder / TOKENIZER).get("added_tokens_decoder") or {}
     found = {token["content"]: int(number) for number, token in listed.items()}

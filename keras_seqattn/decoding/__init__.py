@@ -1,7 +1,7 @@
 """Search over any step function: exact, and compiled as few programs.
 
-What searches many sentences with a model lies in `keras_seqattn.scheduling`, which
-imports the modules of this package, and they nothing of it.
+The search of many sentences with a model is in `keras_seqattn.scheduling`. It imports
+the modules of this package, which import nothing from it.
 """
 
 from keras_seqattn.decoding.beam import BeamSearch

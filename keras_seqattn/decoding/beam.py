@@ -41,54 +41,53 @@ PENALTIES = ("length", "gnmt")
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 @dataclasses.dataclass(frozen=True)
 class BeamSearch(Search):
-    """Keeps the best partial hypotheses of each sentence, its beams, and the best N.
+    """Keeps the best W partial hypotheses of each sentence, its beams, and the best N.
 
-    Each step continues W beams to the 2 W best of all continuations, W more for each
-    further stop token. Among the first W, those that end become hypotheses; the best W
-    that do not end are the beams of the next step. So a hypothesis alone does not
+    Each step takes the 2 W best of all one-token continuations of the beams, and W more
+    for each of `stop_ids`. Among the first W, those that end become hypotheses; the
+    best W that do not end are the beams of the next step. So one hypothesis does not
     end a search: it ends when no beam can still become better than the N-th hypothesis,
-    however it continues; with `patience` p also after p W hypotheses, which takes fewer
-    steps but may miss the best. A hypothesis that has not ended at `max_length`
-    competes by its score, that of the tokens it has, with those that ended before.
+    however it continues. With `patience` p it also ends after p W hypotheses, which
+    takes fewer steps but may miss the best. A beam that has not ended at `max_length`
+    competes, by the score of its tokens so far, with the hypotheses that ended before.
 
-    score = log-probability / penalty(length) + coverage, where the length counts the
-    end token, penalty(n) is n^a ("length") or ((5 + n) / 6)^a ("gnmt"), and coverage is
-    b * sum over the source of log(min(attention received, 1)), with the mean attention
-    of all layers and heads. With a repetition penalty or `biased_ids` hypotheses are
-    ranked by the changed log-probabilities; the scores returned are the model's own,
-    and may be in another order. The tokens of a forced prefix are certain: neither
-    their log-probability nor their number counts in a score, though `max_length` and
+    score = log-probability / penalty(length) + coverage. The length includes the end
+    token; penalty(n) is n^a ("length") or ((5 + n) / 6)^a ("gnmt"). Coverage is b * sum
+    over the source of log(min(attention received, 1)), with the mean attention of all
+    layers and heads. With a repetition penalty or `biased_ids` hypotheses are ranked by
+    the changed log-probabilities; the scores returned are the model's own, and may be
+    in another order. The tokens of a forced prefix are certain: neither their
+    log-probability nor their number counts in a score, though `max_length` and
     `min_length` count them.
 
-    With a width of 1 this is greedy search: its one beam ends the search when it ends.
+    With a width of 1 this is greedy search: the search ends when its one beam ends.
 
     Args:
-        width: Number of beams W a sentence.
+        width: Number of beams W per sentence.
         length_penalty: Exponent a, at least 0; 0 compares log-probabilities, which
-            prefers what is short.
+            favours short hypotheses.
         penalty: "length" or "gnmt".
         num_hypotheses: Number of hypotheses N returned, at most `width`.
         coverage_penalty: Factor b, at least 0; needs a model whose `initial_state`
-            takes `coverage`, or, in `search`, a state that counts it.
-        patience: Number above 0; W times as many hypotheses end the search of a
-            sentence. 1 is what most engines do; None searches on while any live beam
-            can still win.
+            takes `coverage`, or, in `search`, a state with the coverage.
+        patience: Number p above 0: the search of a sentence ends after p W hypotheses.
+            Most engines use 1; None searches on while any live beam can still win.
         min_length: Number of tokens before the end token may come.
-        repetition_penalty: Factor of the log-probability of tokens already generated;
-            1 for none.
-        no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
-            twice; 0 for none.
+        repetition_penalty: Number by which the log-probability of tokens already
+            generated is multiplied; 1 for no penalty.
+        no_repeat_ngram: Length of the token sequences that no hypothesis may contain
+            twice; 0 for no limit.
         num_groups: Number of groups G that the beams are divided into, a divisor of
-            `width`. Each group is its own search, which avoids the tokens that
-            earlier groups have chosen to go on with at the same step, and keeps at
-            least N / G hypotheses. So hypotheses differ more, but two groups may end
-            with the same one.
-        diversity_penalty: What is subtracted, if there are groups, from the
-            log-probability of a token for each beam of earlier groups that chose it,
-            at least 0; it affects only the choice, not the scores.
+            `width`. Each group is its own search, which avoids the tokens that earlier
+            groups chose to continue with at the same step, and keeps at least N / G
+            hypotheses. So hypotheses differ more, but two groups may end with the same
+            one.
+        diversity_penalty: Number of at least 0 that is subtracted from the
+            log-probability of a token for each beam of earlier groups that chose it. It
+            affects only the choice, not the scores.
         banned_ids: Token ids that are never generated.
-        biased_ids: Dict of token ids to what is added to their log-probabilities in the
-            choice of tokens, a number of nats; scores stay the model's own.
+        biased_ids: Dict of token ids to the number of nats added to their
+            log-probabilities when a token is chosen; scores stay the model's own.
         stop_ids: Token ids that end a hypothesis as the end token does.
 
     Raises:
@@ -102,7 +101,7 @@ class BeamSearch(Search):
         Penalties: Wu et al. 2016, section 7. Stop: Huang et al. 2017, "When to Finish?"
         Patience: Kasai et al. 2022, "A Call for Clarity in Beam Search". Groups:
         Vijayakumar et al. 2018, "Diverse Beam Search", with Hamming diversity.
-        Differs: the bound takes the length limit for the length.
+        Differs: the bound for stopping uses the length limit as the length.
     """
 
     width: int = 4
@@ -138,7 +137,7 @@ class BeamSearch(Search):
 
     @property
     def group(self) -> Self:
-        """The search that each of several groups is."""
+        """The search that each of the groups runs."""
         count = self.num_groups
         return dataclasses.replace(
             self,
@@ -149,7 +148,7 @@ class BeamSearch(Search):
 
     @property
     def needs_coverage(self) -> bool:
-        """Whether the state is to sum the attention that the source gets."""
+        """Whether the state must sum the attention that the source gets."""
         return self.coverage_penalty > 0.0
 
     def begin(
@@ -163,8 +162,8 @@ class BeamSearch(Search):
         """Makes the state before the first step, with a single live beam.
 
         Args:
-            limits: Int32 tensor `(B,)`, each sentence's most tokens, at most L; 0 for a
-                sentence that only fills the batch.
+            limits: Int32 tensor `(B,)`, the largest number of tokens of each sentence,
+                at most L; 0 for a sentence that only fills the batch.
             seeds: Unused here.
             prefix: Int32 tensor `(B, P)` of forced first tokens, padded.
             capacity: Number L of generated tokens that there is memory for.
@@ -204,14 +203,14 @@ class BeamSearch(Search):
         Args:
             state: The state before.
             log_probs: Float32 tensor `(B, W, V)`, the model's own.
-            index: The position, a scalar int32 tensor, or `(B,)` of each sentence's
-                own.
+            index: The position, a scalar int32 tensor, or `(B,)` where each sentence
+                has its own.
             tokens: The `SpecialTokens`.
             coverage: Float32 tensor `(B, W)`, the sum of log(min(attention received,
                 1)) of each beam, or None.
 
         Returns:
-            The state after, and the beams `(B, W)` that the new ones go on from.
+            The new state, and the beams `(B, W)` that the new beams continue.
         """
         log_probs, choice_log_probs = self.process(
             log_probs, state.token_ids, index, tokens, state.prefix
@@ -243,15 +242,15 @@ class BeamSearch(Search):
         Args:
             state: The state before.
             log_probs: Float32 tensor `(B, W, V)`, the model's own.
-            choice_log_probs: Float32 tensor `(B, W, V)`, what to choose by.
+            choice_log_probs: Float32 tensor `(B, W, V)`, the values to choose by.
             index: The position.
             tokens: The `SpecialTokens`.
             coverage: Float tensor `(B, W)` or None.
-            avoided: Float tensor `(B, V)`, what is subtracted in the choice alone, or
+            avoided: Float tensor `(B, V)` that is subtracted only for the choice, or
                 None.
 
         Returns:
-            The state after, and the beams that the new ones go on from.
+            The new state, and the beams that the new beams continue.
         """
         forced = count_forced(state.prefix, tokens.pad_id)
         forced = ops.cast(forced, "float32")[:, None]
@@ -259,7 +258,7 @@ class BeamSearch(Search):
             choice_log_probs = choice_log_probs - avoided[:, None]
         candidates = self._candidates(state, log_probs, choice_log_probs, index, tokens)
         if avoided is not None:
-            # It decided what is chosen; what was chosen is ranked without it.
+            # It affects which candidates are chosen, but not how they are ranked.
             added = ops.take_along_axis(avoided, candidates.token, axis=1)
             candidates = candidates._replace(ranking=candidates.ranking + added)
         ends = ops.equal(candidates.token, tokens.end_id)  # (B, C)
@@ -275,13 +274,13 @@ class BeamSearch(Search):
         index: Tensor,
         tokens: SpecialTokens,
     ) -> Candidates:
-        """Finds the best continuations, so many that W of them do not end."""
+        """Finds enough of the best continuations that W of them do not end."""
         batch_size, _, vocabulary_size = log_probs.shape
         ranking = state.ranking[..., None] + choice_log_probs  # (B, W, V)
-        # The beams may end in (1 + len(stop_ids)) W ways, so that W more do not end.
+        # At most (1 + len(stop_ids)) W continuations end, so W more are enough.
         count = min(2 + len(self.stop_ids), vocabulary_size) * self.width
         ranking, indices = best_of_all(ranking, count)  # (B, C)
-        # Where all is forbidden nothing is left but to end the best beam.
+        # If all continuations are forbidden, the best beam ends.
         is_stuck = ops.logical_not(is_allowed(ranking[:, :1]))
         ends = ops.logical_and(is_stuck, ops.arange(count) == 0)
         last = state.ranking[:, :1] + log_probs[:, 0, tokens.end_id, None]
@@ -307,8 +306,8 @@ class BeamSearch(Search):
     ) -> BeamState:
         """Merges those of the first W candidates that end into the hypotheses.
 
-        At the length limit all end. `ends` `(B, C)` marks the end token, `forced`
-        `(B, 1)` counts the forced tokens, and `coverage` is `(B, W)`.
+        At the length limit all of them end. `ends` `(B, C)` marks the end token,
+        `forced` `(B, 1)` counts the forced tokens, and `coverage` is `(B, W)`.
         """
         first = keras.tree.map_structure(lambda x: x[:, : self.width], candidates)
         at_limit = ops.reshape(index + 1 >= state.limits, (-1, 1))
@@ -325,7 +324,7 @@ class BeamSearch(Search):
         ranking = ops.concatenate([state.ended_ranking, ranking], axis=1)
         scores = ops.concatenate([state.ended_scores, scores], axis=1)
         token_ids = ops.concatenate([state.ended_ids, token_ids], axis=1)
-        # Ties go to those kept before, so that an empty place keeps its score of -inf.
+        # Ties go to earlier hypotheses, so that an empty place keeps its score of -inf.
         ranking, best = largest(ranking, self.num_hypotheses)
         num_new = ops.sum(ops.cast(new, "int32"), axis=1, keepdims=True)
         return state._replace(
@@ -338,11 +337,14 @@ class BeamSearch(Search):
     def _choose_live(
         self, state: BeamState, candidates: Candidates, ends: Tensor, index: Tensor
     ) -> tuple[BeamState, Tensor]:
-        """Makes the first W candidates that do not end live; returns their parents."""
+        """Makes live beams of the first W candidates that do not end.
+
+        Returns the new state, and the beams that these continue, their parents.
+        """
         # By place, not by ranking: where tokens are avoided, the two orders differ.
         places = ops.arange(ends.shape[1], dtype="float32")
         _, chosen = largest(ops.where(ends, NO_CANDIDATE, -places), self.width)
-        # Where fewer than W do not end, some that end are chosen: they are not live.
+        # If fewer than W do not end, some that end are chosen too, but are not live.
         ranking = ops.where(ends, NO_CANDIDATE, candidates.ranking)
         candidates = candidates._replace(ranking=ranking)
         live = keras.tree.map_structure(lambda x: gather(x, chosen), candidates)
@@ -350,7 +352,7 @@ class BeamSearch(Search):
         state = state._replace(
             token=live.token,
             token_ids=write_token(token_ids, live.token, index),
-            # What was forbidden before stays so: clamped, and not summed further.
+            # Clamped, so that forbidden beams stay at `FORBIDDEN` and do not sum up.
             ranking=ops.maximum(live.ranking, FORBIDDEN),
             log_probs=live.log_probs,
             progress=live.progress,
@@ -358,7 +360,7 @@ class BeamSearch(Search):
         return state, live.parents
 
     def _find_finished(self, state: BeamState, index: Tensor, forced: Tensor) -> Tensor:
-        """Computes where no live beam can still become one of the hypotheses."""
+        """Marks the sentences where no live beam can still become a hypothesis."""
         worst = state.ended_ranking[:, -1]
         is_live = ops.any(is_allowed(state.ranking), axis=1)
         over = ops.logical_or(index + 1 >= state.limits, ops.logical_not(is_live))
@@ -367,13 +369,14 @@ class BeamSearch(Search):
             over = ops.logical_or(over, state.num_ended[:, 0] >= enough)
         if self.width == 1:
             return ops.logical_or(over, is_allowed(worst))
-        # A beam's log-probability can only fall, and coverage is at most 0: divided by
-        # the penalty of the longest output, it bounds what the beam can reach.
+        # A beam's log-probability can only fall, and coverage is at most 0. So the
+        # log-probability over the penalty of the longest output bounds its score.
         penalty = self._penalty_of_unforced(state.limits, forced)[:, 0]
         possible = ops.max(state.ranking, axis=1)
         most = max((bias for _, bias in self.biased_ids), default=0.0)
         if most > 0:
-            # It may rise so much a step; above 0 the shortest output bounds it.
+            # Biases may raise it by this much per step. If it can get above 0, the
+            # penalty of the shortest output gives the bound.
             left = ops.cast(state.limits - index - 1, "float32")
             possible += most * left
             shortest = self._penalty_of_unforced(index + 2, forced)[:, 0]
@@ -381,18 +384,18 @@ class BeamSearch(Search):
         return ops.logical_or(over, worst >= possible / penalty)
 
     def _penalty_of_unforced(self, length: Tensor, forced: Tensor) -> Tensor:
-        """Computes the penalty `(B, 1)` of a length less its forced tokens."""
+        """Computes the penalty `(B, 1)` of a length without its forced tokens."""
         length = ops.cast(ops.reshape(length, (-1, 1)), "float32") - forced
         return self.penalty_of(ops.maximum(length, 1.0))
 
     def penalty_of(self, length: Tensor) -> Tensor:
-        """Computes what the log-probability of a number of tokens is divided by.
+        """Computes the length penalty, by which a log-probability is divided.
 
         Args:
             length: Float tensor or array of lengths, the end token included.
 
         Returns:
-            The same, of penalties.
+            A tensor or array of the penalties, of the same shape.
         """
         if not hasattr(length, "shape"):
             length = np.asarray(arguments.tensor("length", length), "float32")
@@ -425,18 +428,19 @@ def _where_sentences(chosen: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def with_beams(search: Search) -> Search:
-    """Returns a search, a `BeamSearch` of the same options where it is a `Greedy`."""
+    """Returns a search; a `Greedy` becomes a `BeamSearch` with the same options."""
     if type(search) is not Greedy:
         return search
     options = search.get_config()
-    options.pop("scored")  # as a beam search always is
+    options.pop("scored")  # A beam search always is.
     return BeamSearch(**options)
 
 
 def with_hypotheses(search: Search, count: int) -> Search:
-    """Returns a search that finds `count` hypotheses a sentence; 1 leaves it as it is.
+    """Returns a search that finds `count` hypotheses per sentence, or itself for 1.
 
-    A beam search gets at least as many beams; a `Greedy` becomes one, of at least 4.
+    A beam search gets at least as many beams. A `Greedy` becomes a beam search with at
+    least 4.
     """
     if count == 1:
         return search

@@ -13,8 +13,8 @@ from keras import ops
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.constraints import Constraints
 
-# The fields of which each group of beams has a part, along the second axis. The others
-# are the sentence's.
+# The fields that are divided among the groups of beams, along the second axis. The
+# other fields belong to the whole sentence.
 OF_GROUPS = (
     "token",
     "token_ids",
@@ -31,22 +31,22 @@ OF_GROUPS = (
 class BeamState(NamedTuple):
     """The beam state: W live beams and N hypotheses of each sentence, best first.
 
-    "Ranking" is the sum of the log-probabilities that the processors left, by which the
-    search compares; with a repetition penalty it differs from the model's own sum.
+    "Ranking" is the sum of the log-probabilities after the processors, by which the
+    search compares. With a repetition penalty it differs from the model's own sum.
     """
 
     limits: Tensor  # int32 (B,): most tokens; 0 in rows that only fill the batch
     prefix: Tensor  # int32 (B, P): forced first tokens, padded; P is 0 without any
     finished: Tensor  # bool (B,): nothing of the sentence changes any more
     token: Tensor  # int32 (B, W): each beam's last token, which the next step reads
-    token_ids: Tensor  # int32 (B, W, L): what each beam has said, padded
+    token_ids: Tensor  # int32 (B, W, L): each beam's tokens so far, padded
     ranking: Tensor  # float32 (B, W)
     log_probs: Tensor  # float32 (B, W): sums of the model's own log-probabilities
     num_ended: Tensor  # int32 (B, G): hypotheses found so far, kept or not
     ended_ids: Tensor  # int32 (B, N, L): the best hypotheses, ends included
     ended_ranking: Tensor  # float32 (B, N): ranking over the length penalty
     ended_scores: Tensor  # float32 (B, N): log-probability over the length penalty
-    constraints: Constraints | tuple[()] = ()  # what is to be said; () for nothing
+    constraints: Constraints | tuple[()] = ()  # phrases to generate; () for none
     progress: Tensor | tuple[()] = ()  # int32 (B, W, K, A): how far each phrase is
 
 
@@ -63,7 +63,7 @@ class Candidates(NamedTuple):
 def part_of(
     state: BeamState, number: int, count: int, names: Sequence[str] = OF_GROUPS
 ) -> BeamState:
-    """Returns the state of one of several groups, with its part of what is named."""
+    """Returns the state of one of several groups, with its part of the named fields."""
 
     def take(x: Tensor) -> Tensor:
         size = x.shape[1] // count
@@ -74,7 +74,7 @@ def part_of(
 
 
 def join(states: list[BeamState], names: Sequence[str] = OF_GROUPS) -> BeamState:
-    """Joins the states of several groups, which differ in what is named."""
+    """Joins the states of several groups, which differ in the named fields."""
     parts = [{name: getattr(state, name) for name in names} for state in states]
     joined = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), *parts)
     return states[0]._replace(**joined)

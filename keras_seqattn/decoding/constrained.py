@@ -1,11 +1,11 @@
-"""`ConstrainedBeamSearch`: a beam search whose hypotheses say given phrases.
+"""`ConstrainedBeamSearch`: a beam search whose hypotheses contain given phrases.
 
-A step of it finds, for each beam, its best W + 1 continuations, the next tokens of the
-phrases that it has not said, and the end (`_continuations`). Of each it knows how many
-tokens are still missing (`_count_missing`): none may be missing where it ends, and no
-more than there is space for. Beams are allocated alike to banks of equally many missing
-tokens (`_allocate`), so that neither phrases said too early nor those never begun fill
-the beam.
+For each beam a step finds the best W + 1 continuations, the next tokens of the phrases
+that are still missing, and the end token (`_continuations`). For each continuation it
+counts the tokens still missing (`_count_missing`): none if it ends, otherwise no more
+than there is space for. Continuations with equally many missing tokens form a bank. The
+beams are shared out evenly among the banks (`_allocate`), so that neither hypotheses
+that begin phrases too early nor those that never begin one take all beams.
 Shapes: B sentences, W beams, V vocabulary, M continuations of a sentence, K
 constraints, A alternatives of each, U tokens of the phrases.
 """
@@ -30,17 +30,17 @@ from keras_seqattn.decoding.processors import (
     largest,
 )
 
-# More than any number of tokens.
+# Length given to a phrase that is not to count: more than any number of tokens.
 NEVER = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class ConstrainedBeamSearch(BeamSearch):
-    """A `BeamSearch` of which every hypothesis meets its sentence's constraints.
+    """A `BeamSearch` whose hypotheses all meet the constraints of their sentence.
 
-    `continuing_ids` are bytes of one bit a token, as of `numpy.packbits`: those that
-    continue the word before them. A phrase that one follows is not said. Empty where
-    words do not matter.
+    `continuing_ids` has a bit for each token, packed by `numpy.packbits`: whether it
+    continues the word before it. A phrase does not count where such a token follows.
+    Empty if word boundaries do not matter.
 
     Reference:
         Hokamp and Liu 2017, "Lexically Constrained Decoding"; Post and Vilar 2018,
@@ -76,7 +76,7 @@ class ConstrainedBeamSearch(BeamSearch):
         ends = self.replace_stop_ids(token, tokens, state.prefix, index)
         ends = ends == tokens.end_id
         left = ops.reshape(state.limits - index - 1, (-1, 1, 1))
-        # A place is left for the end, and of all that is missing none at the end.
+        # One place is kept for the end token, before which nothing may be missing.
         possible = missing < ops.where(ends, 1, ops.maximum(left, 1))
         ranking = ops.where(possible, ranking, NO_CANDIDATE)
         count = token.shape[-1]
@@ -105,10 +105,10 @@ class ConstrainedBeamSearch(BeamSearch):
         index: Tensor,
         tokens: SpecialTokens,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Finds each beam's best continuations, the next tokens of its phrases, an end.
+        """Finds each beam's best continuations, its phrases' next tokens and the end.
 
-        Returns tokens and what to choose them by, `(B, W, M / W)`, and the progress of
-        each phrase after them, `(B, W, M / W, K, A)`.
+        Returns the tokens and the values to choose them by, `(B, W, M / W)`, and the
+        progress of each phrase after them, `(B, W, M / W, K, A)`.
         """
         batch_size, width, size = choice_log_probs.shape
         count = min(width + 1 + len(self.stop_ids), size)
@@ -126,9 +126,10 @@ class ConstrainedBeamSearch(BeamSearch):
         fewer = _count_missing(state.constraints, progress[:, :, count:]) < before
         fewer = ops.logical_and(fewer, own != tokens.pad_id)
         useful = ops.where(is_end, before == 0, fewer)
-        # What the search was told to avoid does not keep it from saying a phrase.
+        # A phrase may contain a token that the search's options forbid: it is then
+        # chosen by the model's own log-probability.
         next_value = _gather_tokens(choice_log_probs, next_token)
-        # Nor is anything left but to end where all else is forbidden.
+        # The same holds for the end token, but only if all other tokens are forbidden.
         is_stuck = ops.logical_not(is_allowed(value[..., :1]))  # (B, W, 1)
         may_end = ops.logical_and(is_end, ops.logical_not(is_stuck))
         as_told = ops.logical_or(is_allowed(next_value), may_end)
@@ -177,17 +178,18 @@ class ConstrainedBeamSearch(BeamSearch):
 def _count_missing(constraints: Constraints, progress: Tensor) -> Tensor:
     """Counts the tokens that are missing, `(B, W, C, K, A)` to int32 `(B, W, C)`.
 
-    Of what is not said for good all tokens count, except those of the phrases that are
-    complete or, if they are more, those of the phrase that is furthest: its next token
-    may continue the last word of the others. So some token always leaves fewer missing.
+    All tokens of the constraints not yet met for good count, except those of complete
+    phrases or, if there are more, those already generated of the phrase that is
+    furthest. They are not both left out, since that phrase's next token may continue
+    the last word of a complete one. So some token always leaves fewer missing.
     """
     lengths = constraints.lengths[:, None, None]
     is_first = constraints.is_first[:, None, None]
     whole = ops.min(ops.where(is_first, NEVER, lengths), axis=-1)
-    # What counts at the beginning alone, and was not begun there, never will.
+    # A phrase for the beginning alone that was not begun there can no longer be met.
     never = ops.logical_and(is_first, progress == 0)
     left = ops.min(ops.where(never, NEVER, lengths - progress), axis=-1)
-    is_open, is_complete = left >= 0, left == 0  # below 0 it is said for good
+    is_open, is_complete = left >= 0, left == 0  # below 0: met for good
     begun = ops.where(is_open, ops.maximum(whole - left, 0), 0)
     complete = ops.sum(ops.where(is_complete, whole, 0), axis=-1)
     every = ops.sum(ops.where(is_open, whole, 0), axis=-1)
@@ -197,8 +199,8 @@ def _count_missing(constraints: Constraints, progress: Tensor) -> Tensor:
 def _allocate(ranking: Tensor, missing: Tensor, count: int) -> Tensor:
     """Chooses continuations, `(B, C)`: the best of each bank, then the second, ...
 
-    A bank is what has equally many tokens missing; of equal ranks in their banks those
-    with fewer missing come first.
+    A bank holds the continuations with equally many tokens missing. Of those with equal
+    ranks in their banks, those with fewer missing come first.
     """
     places = ops.arange(ranking.shape[1], dtype="int32")
     this, other = ranking[:, :, None], ranking[:, None]  # (B, M, 1), (B, 1, M)
@@ -206,7 +208,7 @@ def _allocate(ranking: Tensor, missing: Tensor, count: int) -> Tensor:
     better = ops.logical_or(other > this, first)
     same_bank = missing[:, None] == missing[:, :, None]
     rank = ops.sum(ops.cast(ops.logical_and(better, same_bank), "int32"), axis=-1)
-    # Few enough that float32 tells them apart.
+    # Small enough numbers that float32 tells them apart.
     order = -ops.cast(rank * 1024 + ops.minimum(missing, 1023), "float32")
     order = ops.where(is_allowed(ranking), order, NO_CANDIDATE)
     return largest(order, count)[1]
@@ -218,9 +220,9 @@ def _gather_tokens(log_probs: Tensor, token: Tensor) -> Tensor:
 
 
 def with_constraints(search: Search, continuing_ids: bytes = b"") -> Search:
-    """Returns the search that meets constraints as another searches without.
+    """Returns the search that meets constraints, with the options of another.
 
-    For a `Greedy` it has 4 beams; one that draws samples is refused.
+    For a `Greedy` it has 4 beams; a `Sample` is refused.
     """
     beams = with_beams(search)
     if not isinstance(beams, BeamSearch):

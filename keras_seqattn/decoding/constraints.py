@@ -1,9 +1,10 @@
-"""Lexical constraints as arrays: phrases that a search must say, one table a phrase.
+"""Lexical constraints: phrases that hypotheses must contain, as one table per phrase.
 
-A phrase is a pattern, read token by token as Knuth, Morris and Pratt do: its progress
-is how many of its first tokens the beam has just said, and `next` holds the progress
-after one more token. A phrase of n tokens that stands at n is complete; at n + 1 it is
-said for good, once a token has followed that does not continue its last word.
+A phrase is matched token by token, as by Knuth, Morris and Pratt. Its progress is the
+number of its first tokens that the beam has just generated, and `next` holds the
+progress after one more token. A phrase of n tokens is complete at progress n. It moves
+to n + 1, and is met for good, when a token follows that does not continue its last
+word.
 Shapes: B sentences, K constraints, A alternatives of each, L tokens of the longest
 phrase, U different tokens of a sentence's phrases.
 """
@@ -24,15 +25,15 @@ class Phrase(NamedTuple):
     """One way to meet a constraint."""
 
     ids: tuple[int, ...]
-    is_first: bool = False  # counts as the beginning of the generated text alone
+    is_first: bool = False  # counts only at the beginning of the generated text
 
 
-# For each constraint of a sentence the phrases of which one is to be said.
+# For each constraint of a sentence, its alternative phrases, of which one must occur.
 Row = list[tuple[Phrase, ...]]
 
 
 class Constraints(NamedTuple):
-    """The phrases of B sentences; a sentence with fewer has some of length 0."""
+    """The phrases of B sentences; constraints that only fill the row have length 0."""
 
     tokens: Tensor  # int32 (B, U), padded with the pad token
     lengths: Tensor  # int32 (B, K, A)
@@ -41,7 +42,7 @@ class Constraints(NamedTuple):
 
 
 class Size(NamedTuple):
-    """The axes of `Constraints`: powers of 2, so that few programs are compiled."""
+    """The sizes in `Constraints`: powers of 2, so that few programs are compiled."""
 
     constraints: int
     alternatives: int
@@ -74,7 +75,7 @@ def _tokens(row: Row) -> list[int]:
 def make_constraints(
     rows: Sequence[Row], pad_id: int, size: Size | None = None
 ) -> Constraints:
-    """Makes the NumPy tables of sentences' constraints, by default the smallest.
+    """Makes the NumPy tables of sentences' constraints, by default of the least size.
 
     Example:
         >>> made = make_constraints([[(Phrase((5, 5, 7)),)]], pad_id=0)
@@ -103,21 +104,21 @@ def make_constraints(
 
 
 def _progress_after(phrase: Phrase, columns: list[int]) -> np.ndarray:
-    """Returns the progress after each token, from each progress: `(n + 1, U)`."""
+    """Returns the progress after each token, for each progress before: `(n + 1, U)`."""
     ids, length = phrase.ids, len(phrase.ids)
     table = np.zeros((length + 1, len(columns)), "int32")
     for column, token in enumerate(columns):
         for progress in range(length + 1):
             said = (*ids[:progress], token)
             ends = range(min(len(said), length), 0, -1)
-            if phrase.is_first:  # What was begun and broken off is lost.
+            if phrase.is_first:  # Once broken off, it cannot begin again.
                 ends = [progress + 1] if progress < length else []
             table[progress, column] = next((n for n in ends if said[-n:] == ids[:n]), 0)
     return table
 
 
 def count_tokens(row: Row) -> int:
-    """Counts the tokens that the constraints of a sentence take at least."""
+    """Adds up the lengths of the constraints' shortest phrases that may be anywhere."""
     return sum(
         min(len(phrase.ids) for phrase in some if not phrase.is_first) for some in row
     )
@@ -128,7 +129,8 @@ def checked_constraints(
 ) -> list[Row]:
     """Returns the constraints of a batch, given as token ids, as B rows of phrases.
 
-    No phrase may hold special `tokens` or those `banned`: no search generates them.
+    A phrase must contain no special `tokens` and none of those `banned`, which the
+    search never generates.
     """
     wanted = f"a list of {batch_size} rows, one a sentence"
     rows = arguments.sequence("constraints", given, wanted)
@@ -182,8 +184,8 @@ def check_lengths(
 ) -> None:
     """Raises an error where the constraints of a sentence do not fit in its limit.
 
-    A limit counts the sentence's `forced` first tokens and its end. `first` is the
-    number of the first sentence, for the error.
+    A limit includes the sentence's `forced` first tokens and its end. `first` is the
+    number of the first sentence, for the error message.
     """
     forced = [0] * len(rows) if forced is None else forced
     given = zip(rows, limits, forced, strict=True)

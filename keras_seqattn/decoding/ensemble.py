@@ -21,7 +21,7 @@ from keras_seqattn.decoding.protocol import (
     state_options,
 )
 
-# What must be the same in all models that have it.
+# Attributes that must be equal in all models that have them.
 SHARED = (
     "start_id",
     "end_id",
@@ -36,25 +36,25 @@ SHARED = (
 class Ensemble(keras.Model):
     """Decodes with several models at once, by the mean of their probabilities.
 
-    p(token) = (p_1(token) + ... + p_M(token)) / M, at each step and for each beam. It
-    has the decoding protocol, so that `generate`, a `Translator` and all searches take
-    it as they take one model: all models run in one compiled program. Their
-    architectures may differ; their vocabularies and special ids may not. It computes
-    M times what one model does. What only some of the models can do, such as
-    continuous batching, it cannot.
+    p(token) = (p_1(token) + ... + p_M(token)) / M, at each step and for each beam. The
+    ensemble has the decoding protocol, so `generate`, a `Translator` and all searches
+    take it as they take one model; all models run in one compiled program. Their
+    architectures may differ, but not their vocabularies and special ids. An ensemble
+    computes M times as much as one model. It supports an optional feature, such as
+    continuous batching, only if all its models do.
 
     A saved ensemble holds its models, each once, and has no weights of its own.
     Shapes: B sentences, W beams, S source length, T target length, V vocabulary, M
     models.
 
     Args:
-        models: List of M models with the decoding protocol. A file can hold those that
-            are Keras models; the same model may come several times.
+        models: List of M models with the decoding protocol. Only Keras models can be
+            saved to a file. The same model may occur several times.
         **kwargs: `name`.
 
     Attributes:
         models: The models.
-        max_length: The least of the models' limits, or None.
+        max_length: The smallest of the models' limits, or None.
 
     Call arguments:
         inputs: What each of the models is called with.
@@ -76,8 +76,8 @@ class Ensemble(keras.Model):
         (1, 1, 4)
 
     Reference:
-        Sutskever et al. 2014, section 3.6, who do not say what they average; the mean
-        of the probabilities is that of fairseq and OpenNMT.
+        Sutskever et al. 2014, section 3.6, who do not say what they average; fairseq
+        and OpenNMT take the mean of the probabilities, as here.
     """
 
     def __init__(self, models: Sequence[DecodingModel], **kwargs: Any) -> None:
@@ -115,7 +115,7 @@ class Ensemble(keras.Model):
             source_ids: Int32 tensor `(B, S)`.
 
         Returns:
-            A dict of each model's memory by its number, "0", "1", ...
+            A dict from each model's number, "0", "1", ..., to its memory.
         """
         sources = self._sources(source_ids)
         return {
@@ -131,13 +131,13 @@ class Ensemble(keras.Model):
         Args:
             memory: What `encode` returned.
             max_length: Number of steps that the state has memory for.
-            width: Number of beams W a sentence.
+            width: Number of beams W per sentence.
             coverage: Whether the steps sum the attention that each source position
-                gets, the mean over the models.
+                gets, averaged over the models.
 
         Returns:
-            A dict of the parts of the models' states, "beam", "sentence" and "shared",
-            each a dict of those that the models have by their numbers.
+            A dict with the parts of the models' states, "beam", "sentence" and
+            "shared": each is a dict from a model's number to that model's part.
         """
         options = state_options(coverage)
         states = [
@@ -184,7 +184,7 @@ class Ensemble(keras.Model):
                 for all.
 
         Returns:
-            Float32 log-probabilities `(B, W, V)` of the token after, and the state.
+            Float32 log-probabilities `(B, W, V)` of the next token, and the new state.
         """
         began = {} if start is None else {"start": start}
         stepped = [
@@ -198,7 +198,7 @@ class Ensemble(keras.Model):
         return self._mean(logits), after
 
     def most_generated(self, source_length: int) -> int | None:
-        """Returns how many tokens all models can generate.
+        """Returns the largest number of tokens that all models can generate.
 
         Args:
             source_length: Number of tokens of the source.
@@ -211,11 +211,11 @@ class Ensemble(keras.Model):
         return min((x for x in limits if x is not None), default=None)
 
     def _sources(self, source_ids: Tensor) -> list[Tensor]:
-        """Returns what each model reads."""
+        """Returns the source that each model reads."""
         return [source_ids] * len(self.models)
 
     def _split(self, state: State) -> list[State]:
-        """Takes a state apart into those of the models."""
+        """Splits a state into those of the models."""
         return [
             {part: state[part][key] for part in state if key in state[part]}
             for key in map(str, range(len(self.models)))
@@ -241,7 +241,7 @@ class Ensemble(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Makes the ensemble of its configuration."""
+        """Makes the ensemble from its configuration."""
         models = map(keras.saving.deserialize_keras_object, config["models"])
         return cls(**{**config, "models": list(models)})
 
@@ -276,7 +276,7 @@ def _check_equal(models: list[DecodingModel], name: str) -> None:
 
 
 def _join_states(states: Sequence[State]) -> State:
-    """Joins the states of the models, by their parts and then by their numbers."""
+    """Joins the models' states into a dict, by part and then by model number."""
     parts = dict.fromkeys(part for state in states for part in state)
     return {
         part: {str(i): state[part] for i, state in enumerate(states) if part in state}
@@ -285,7 +285,7 @@ def _join_states(states: Sequence[State]) -> State:
 
 
 def _keep_common(joined: State, before: State) -> State:
-    """Adds to new states of the models what belonged to all of them before."""
+    """Adds to joined states what belonged to no single model in the state before."""
     common = {
         part: {key: x for key, x in tensors.items() if not key.isdigit()}
         for part, tensors in before.items()

@@ -1,7 +1,7 @@
 """Diverse beam search: groups of beams that avoid each other's tokens.
 
-Each group is a beam search by itself, of its part of the state. One after another they
-take a step, and a token that groups before have chosen at it is less probable.
+Each group is a beam search of its own, with its part of the state. The groups take each
+step one after another, and a token that earlier groups chose at it is less probable.
 """
 
 from typing import Any
@@ -23,10 +23,10 @@ def advance_groups(
     tokens: SpecialTokens,
     coverage: Tensor | None,
 ) -> tuple[BeamState, Tensor]:
-    """Takes one step of each group, which avoids what those before it chose.
+    """Takes one step of each group, which avoids the tokens that earlier groups chose.
 
-    `choice_log_probs` `(B, W, V)` are what to choose by. Returns the state after, and
-    the beams `(B, W)` that the new ones go on from.
+    Tokens are chosen by `choice_log_probs` `(B, W, V)`. Returns the new state, and the
+    beams `(B, W)` that the new beams continue.
     """
     group, count = search.group, search.num_groups
     batch_size, _, size = log_probs.shape
@@ -47,7 +47,7 @@ def advance_groups(
         )
         live = ops.cast(is_allowed(new.ranking), "float32")[..., None]
         chosen = chosen + ops.sum(ops.one_hot(new.token, size) * live, axis=1)
-        # Of a group that is finished no beam is live, so nothing is added to it.
+        # No beam of a finished group is live, so the group finds no more hypotheses.
         is_dead = ops.logical_not(ops.any(is_allowed(part.ranking), axis=1))
         over = ops.logical_or(new.finished, is_dead)
         ranking = ops.where(over[:, None], FORBIDDEN, new.ranking)

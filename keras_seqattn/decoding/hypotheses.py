@@ -1,4 +1,4 @@
-"""Token sequences around a search: lists made arrays, and hypotheses cut from them.
+"""Token sequences before and after a search: padded arrays, and hypotheses.
 
 Shapes: B sentences, N hypotheses, L generated length, V vocabulary.
 """
@@ -20,8 +20,8 @@ class Hypotheses(NamedTuple):
         token_ids: Int32 array `(B, N, L)` without start and end, padded with 0.
         lengths: Int32 array `(B, N)`, the number of those tokens.
         scores: Float32 array `(B, N)`: the log-probability, end token included and
-            forced tokens left out; of a `BeamSearch` divided by its length penalty, and
-            -inf where fewer than N hypotheses exist; NaN of a search that is not
+            forced tokens left out. A `BeamSearch` divides it by its length penalty, and
+            gives -inf where fewer than N hypotheses exist. NaN if the search is not
             `scored`.
 
     Example:
@@ -58,8 +58,8 @@ class Hypotheses(NamedTuple):
             sentence: Number of the sentence in [0, B).
 
         Returns:
-            A list of pairs: a list of token ids, and the score; where nothing was
-            found, one that is empty, of score -inf.
+            A list of pairs: a list of token ids, and the score. If nothing was found,
+            one pair: an empty list, and -inf.
         """
         arguments.integer("sentence", sentence, 0, len(self.token_ids) - 1)
         scores = self.scores[sentence].tolist()
@@ -72,7 +72,7 @@ class Hypotheses(NamedTuple):
 
 
 class SpecialTokens(NamedTuple):
-    """The ids with a meaning: the first token, the last, and padding."""
+    """The ids of the start token, the end token and padding."""
 
     start_id: int = 1
     end_id: int = 2
@@ -82,7 +82,7 @@ class SpecialTokens(NamedTuple):
 def hypotheses(
     token_ids: np.ndarray, scores: np.ndarray, tokens: SpecialTokens
 ) -> Hypotheses:
-    """Makes `Hypotheses` of token ids `(B, N, L)`, each cut before its end."""
+    """Makes `Hypotheses` from token ids `(B, N, L)`, each cut before its end token."""
     length = token_ids.shape[-1]
     over = (token_ids == tokens.end_id) | (token_ids == tokens.pad_id)
     lengths = np.where(over.any(-1), over.argmax(-1), length)
@@ -97,7 +97,8 @@ def best_first(
 ) -> tuple[Any, Any]:
     """Returns the `count` best token ids `(B, N, L)` and scores `(B, N)`, best first.
 
-    All are NumPy arrays, or all are tensors, in a graph. `ranking` is `(B, N)`.
+    The order is that of `ranking` `(B, N)`. All three are NumPy arrays or, in a graph,
+    all are tensors.
 
     Example:
         >>> ids, scores = np.array([[[4], [5], [6]]]), np.array([[-3.0, -1.0, -2.0]])
@@ -114,7 +115,7 @@ def best_first(
 
 
 def pad_lists(lists: Sequence[Any], pad_id: int, dtype: str = "int32") -> np.ndarray:
-    """Returns lists of token ids as one array, of a length of at least 1."""
+    """Returns lists of token ids as one padded array, of a length of at least 1."""
     length = max(1, max(map(len, lists)))
     token_ids = np.full((len(lists), length), pad_id, dtype)
     for row, ids in zip(token_ids, lists, strict=True):

@@ -1,4 +1,4 @@
-"""Token ids from outside, arrays or lists of lists, checked before a search.
+"""Checks of the token ids that callers pass, as arrays or lists of lists.
 
 Shapes: B sentences, S source length, P prefix length, L length.
 """
@@ -15,7 +15,7 @@ WANTED = "an integer array (batch, length), or a list of lists of integers"
 
 
 def checked_model(model: Any) -> Any:
-    """Returns a model if it has all that a search needs of the decoding protocol."""
+    """Returns a model if it has the decoding protocol's parts that a search needs."""
     methods = ("encode", "initial_state", "step")
     names = (*methods, "start_id", "end_id", "pad_id", "variables")
     wanted = "a model with the decoding protocol"
@@ -28,13 +28,13 @@ def checked_model(model: Any) -> Any:
 def id_array(name: str, token_ids: Any, pad_id: int) -> np.ndarray:
     """Returns token ids, an array or a list of lists, as an integer array `(B, L)`.
 
-    Shorter lists are padded. `name` is that of the argument, for the error.
+    Shorter lists are padded. `name` is the argument's, for the error message.
     """
     if isinstance(token_ids, list | tuple) and (
         not token_ids or any(map(_is_row, token_ids))
     ):
         rows = [_row(name, number, row) for number, row in enumerate(token_ids)]
-        # In 64 bits: ids that are too large are there to be refused.
+        # In 64 bits, so that `check_range` sees ids that are too large.
         token_ids = pad_lists(rows, pad_id, "int64") if rows else np.zeros((0, 0), int)
     array = np.asarray(token_ids)
     if array.dtype.kind not in "biufc":
@@ -68,7 +68,7 @@ def _is_row(ids: Any) -> bool:
 def checked_ids(
     name: str, token_ids: Any, size: int | None = None, pad_id: int = 0
 ) -> np.ndarray:
-    """Returns token ids as int32 `(B, L)`, checked: not empty and of the vocabulary."""
+    """Returns token ids as int32 `(B, L)` if not empty and in the vocabulary."""
     token_ids = id_array(name, token_ids, pad_id)
     if 0 in token_ids.shape:
         raise ValueError(
@@ -95,8 +95,8 @@ def checked_prefix(
 ) -> np.ndarray:
     """Returns forced first tokens as int32 `(B, P)` if they fit a search.
 
-    `limits` are the most generated tokens of each sentence; `size` is that of the
-    vocabulary, if known.
+    `limits` holds the largest number of generated tokens of each sentence; `size` is
+    the vocabulary's, if known.
     """
     prefix = id_array("prefix", prefix, pad_id)
     if len(prefix) != len(limits):
@@ -123,7 +123,7 @@ def check_prefix_lengths(
 ) -> None:
     """Raises an error where a prefix is longer than the limit of its sentence.
 
-    `numbers` are those of the sentences, for the error.
+    `numbers` are the sentences' numbers, for the error message.
     """
     for number, prefix, limit in zip(numbers, prefixes, limits, strict=True):
         if (length := len(prefix)) > limit:

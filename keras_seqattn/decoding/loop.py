@@ -7,8 +7,9 @@
 
 The method (`methods`, `sampling`, `beam`) chooses tokens and beams; the loop reorders
 the model's state and counts the steps. Sentences can be taken out of a running search
-(`take_sentences`), and begin at steps of their own (`start`): a model is told the steps
-of the loop, `num_steps`, a method the position in each sentence, `num_steps - start`.
+(`take_sentences`), and can begin at steps of their own (`start`). The model then gets
+the step of the loop, `num_steps`, and the method the position in each sentence,
+`num_steps - start`.
 Shapes: B sentences, W beams, S source length, L capacity in generated tokens.
 """
 
@@ -39,8 +40,8 @@ class LoopState(NamedTuple):
     """A search between two steps."""
 
     num_steps: Tensor  # int32 scalar: number of steps taken
-    # The model's: {"beam": tensors (B, W, ...), reordered; "sentence": (B, ...)}, and
-    # under "shared", if it is there, tensors of no sentence.
+    # The model's: {"beam": tensors (B, W, ...), which are reordered; "sentence":
+    # (B, ...)}, and under "shared", if present, tensors that belong to no sentence.
     model_state: dict[str, Any]
     search_state: GreedyState | BeamState
 
@@ -59,7 +60,7 @@ def take_step(
     tokens: SpecialTokens,
     start: Tensor | None = None,
 ) -> LoopState:
-    """Takes one step of a search; `start` `(B,)` is where sentences began, else 0."""
+    """Takes one step; the sentences began at the steps `start` `(B,)`, or at 0."""
     num_steps, model_state, search_state = state
     if start is None:
         position = num_steps
@@ -96,9 +97,9 @@ def run(
 ) -> LoopState:
     """Searches until few sentences are unfinished, or the model state is full.
 
-    `stop_at` is the number of unfinished ones with which to stop. `capacity` is the
-    number of steps that the model state has memory for; None: for all. Sentences began
-    at the steps `start` `(B,)`, or at 0.
+    It stops when at most `stop_at` sentences are unfinished. `capacity` is the number
+    of steps that the model state has memory for; None: for all. The sentences began at
+    the steps `start` `(B,)`, or at 0.
     """
 
     def goes_on(state: LoopState) -> Tensor:
@@ -161,16 +162,18 @@ def search(
             `(B, W, V)`.
         state: Structure of arrays with static shapes: `{"beam": arrays (B, W, ...),
             reordered when beams change places, "sentence": arrays (B, ...)}`, with
-            W the method's `width`; under "shared" there may be arrays of no sentence.
-            For a `coverage_penalty` there must be `["beam"]["coverage"]`, float32
-            `(B, W, S)`, the attention that each source position has got, which `step`
-            adds to, and `["sentence"]["mask"]`, bool `(B, S)`, True = a real token.
+            W the method's `width`; under "shared" there may be arrays that belong to no
+            sentence. A `coverage_penalty` needs two arrays: `["beam"]["coverage"]`,
+            float32 `(B, W, S)`, the attention that each source position has got, which
+            `step` adds to; and `["sentence"]["mask"]`, bool `(B, S)`, True = a real
+            token.
         batch_size: Number of sentences B.
         max_length: Number of generated tokens at most, end included.
         start_id: The token every sentence starts with; never generated, unless it is
-            the one that ends them too.
+            also `end_id`.
         end_id: The token that ends a sentence.
-        pad_id: What fills a sentence that has ended; never generated.
+        pad_id: The token that fills a sentence that has ended; never generated, unless
+            it is also `end_id`.
         method: The search; `Greedy()` when None.
         prefix: Int array `(B, P)` of forced first tokens, filled with `pad_id` where
             the search is free, or a list of B lists of integers, or None.

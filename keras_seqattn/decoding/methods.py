@@ -1,10 +1,10 @@
-"""How a search chooses: what every method has, and `Greedy`.
+"""Search methods, which choose tokens and beams: what all of them share, and `Greedy`.
 
 A method is a frozen configuration. `begin` makes the state before the first step,
 `advance` takes one step from the model's log-probabilities, and `results` returns the
 hypotheses at the end. The state is a NamedTuple whose tensors all have the sentence as
 their first axis, so that sentences can be taken out of a running search. `index` is the
-position in the sentence: how many tokens it has already.
+position in the sentence: the number of tokens that it has already.
 Shapes: B sentences, W beams, V vocabulary, L capacity in generated tokens, P prefix.
 """
 
@@ -24,21 +24,21 @@ from keras_seqattn.decoding.hypotheses import SpecialTokens, best_first
 
 
 class GreedyState(NamedTuple):
-    """The greedy state, of samples too: each beam goes on from itself alone."""
+    """The state of greedy search and of sampling: each beam continues only itself."""
 
     limits: Tensor  # int32 (B,): most tokens; 0 in rows that only fill the batch
     prefix: Tensor  # int32 (B, P): forced first tokens, padded; P is 0 without any
     finished: Tensor  # bool (B,): nothing of the sentence changes any more
     token: Tensor  # int32 (B, W): each beam's last token, which the next step reads
-    token_ids: Tensor  # int32 (B, W, L): what each beam has said, padded
-    ended: Tensor  # bool (B, W): beams that have said the end token
+    token_ids: Tensor  # int32 (B, W, L): each beam's tokens so far, padded
+    ended: Tensor  # bool (B, W): beams that have generated the end token
     scores: Tensor  # float32 (B, W): sums of log-probabilities; NaN if not scored
     seeds: Tensor  # int32 (B, W): per-sequence seeds of random numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """What every search can be told, by keyword; `Greedy` describes it."""
+    """The options that all searches share, by keyword; `Greedy` describes them."""
 
     min_length: int = dataclasses.field(default=0, kw_only=True)
     repetition_penalty: float = dataclasses.field(default=1.0, kw_only=True)
@@ -51,9 +51,9 @@ class Search:
 
     # Subclasses may override these with fields or properties.
     num_hypotheses = 1
-    # Whether the state is to sum the attention that the source gets.
+    # Whether the state must sum the attention that the source gets.
     needs_coverage = False
-    # Whether each step is to compute log-probabilities, or logits will do.
+    # Whether each step must compute log-probabilities, or logits are enough.
     needs_log_probs = True
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -73,7 +73,7 @@ class Search:
 
     @property
     def width(self) -> int:
-        """Number of beams W a sentence."""
+        """Number of beams W per sentence."""
         return self.num_hypotheses
 
     def draw_seed(self) -> int:
@@ -99,9 +99,9 @@ class Search:
     ) -> tuple[Tensor, Tensor]:
         """Applies the method's options to log-probabilities `(B, W, V)`.
 
-        They may be logits unless `needs_log_probs`. Returns them twice: those of the
-        model, where a forced token is certain, so that it does not count in scores, and
-        those to choose by.
+        They may be logits unless `needs_log_probs`. Returns two tensors: the model's
+        own, in which a forced token is certain so that it does not count in scores, and
+        those to choose tokens by.
         """
         model_log_probs = log_probs
         if self.repetition_penalty != 1.0:
@@ -131,9 +131,9 @@ class Search:
     def replace_stop_ids(
         self, token: Tensor, tokens: SpecialTokens, prefix: Tensor, index: Tensor
     ) -> Tensor:
-        """Replaces the tokens that end a hypothesis by the end token.
+        """Replaces stop tokens by the end token.
 
-        Those of a forced prefix end nothing.
+        Stop tokens of a forced prefix stay: they do not end a hypothesis.
 
         Args:
             token: Int32 tensor `(B, ...)`, tokens at position `index`.
@@ -163,15 +163,15 @@ class Greedy(Search):
 
     Args:
         min_length: Number of tokens before the end token may come.
-        repetition_penalty: Factor of the log-probability of tokens already generated;
-            1 for none.
-        no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
-            twice; 0 for none.
+        repetition_penalty: Number by which the log-probability of tokens already
+            generated is multiplied; 1 for no penalty.
+        no_repeat_ngram: Length of the token sequences that no hypothesis may contain
+            twice; 0 for no limit.
         banned_ids: Token ids that are never generated.
-        biased_ids: Dict of token ids to what is added to their log-probabilities in the
-            choice of tokens, a number of nats; scores stay the model's own.
+        biased_ids: Dict of token ids to the number of nats added to their
+            log-probabilities when a token is chosen; scores stay the model's own.
         stop_ids: Token ids that end a hypothesis as the end token does.
-        scored: Whether to compute scores. Without, they are NaN, and a step saves a
+        scored: Whether to compute scores. If False, they are NaN, and each step saves a
             pass over the vocabulary.
 
     Raises:
@@ -191,7 +191,7 @@ class Greedy(Search):
 
     @property
     def needs_log_probs(self) -> bool:
-        """Whether each step is to compute log-probabilities, or logits will do."""
+        """Whether each step must compute log-probabilities, or logits are enough."""
         return self.scored or self.repetition_penalty != 1.0
 
     def begin(
@@ -205,9 +205,9 @@ class Greedy(Search):
         """Makes the state before the first step.
 
         Args:
-            limits: Int32 tensor `(B,)`, each sentence's most tokens, at most L; 0 for a
-                sentence that only fills the batch.
-            seeds: Int32 tensor `(B,)`, a number for each sentence's randomness.
+            limits: Int32 tensor `(B,)`, the largest number of tokens of each sentence,
+                at most L; 0 for a sentence that only fills the batch.
+            seeds: Int32 tensor `(B,)` of per-sequence seeds.
             prefix: Int32 tensor `(B, P)` of forced first tokens, padded.
             capacity: Number L of generated tokens that there is memory for.
             tokens: The `SpecialTokens`.
@@ -238,20 +238,20 @@ class Greedy(Search):
             state: The state before.
             log_probs: Float32 tensor `(B, W, V)`, the model's own; logits unless
                 `needs_log_probs`.
-            index: The position, a scalar int32 tensor, or `(B,)` of each sentence's
-                own.
+            index: The position, a scalar int32 tensor, or `(B,)` where each sentence
+                has its own.
             tokens: The `SpecialTokens`.
             coverage: Unused here.
 
         Returns:
-            The state after, and the beams `(B, W)` that the new ones go on from, or
-            None where each goes on from itself.
+            The new state, and the beams `(B, W)` that the new beams continue, or None
+            where each beam continues itself.
         """
         log_probs, choice_log_probs = self.process(
             log_probs, state.token_ids, index, tokens, state.prefix
         )
         best, token = self.choose(choice_log_probs, state, index)
-        # Where all is forbidden nothing is left but to end.
+        # If all tokens are forbidden, the beam ends.
         token = ops.where(processors.is_allowed(best), token, tokens.end_id)
         frozen = ops.logical_or(state.ended, state.finished[:, None])
         scores = state.scores
@@ -273,7 +273,7 @@ class Greedy(Search):
     def choose(
         self, log_probs: Tensor, state: GreedyState, index: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Chooses each beam's token; returns its value and it, int32 `(B, W)`."""
+        """Chooses each beam's token; returns values and int32 tokens, both `(B, W)`."""
         batch_size, width, vocabulary_size = ops.shape(log_probs)
         rows = ops.reshape(log_probs, (batch_size * width, 1, vocabulary_size))
         best, token = processors.best_of_all(rows, 1)
@@ -281,7 +281,7 @@ class Greedy(Search):
         return ops.reshape(best, shape), ops.reshape(token, shape)
 
     def results(self, state: GreedyState) -> tuple[Any, Any]:
-        """Orders what was found, best first.
+        """Returns the hypotheses, best first.
 
         Args:
             state: The state at the end, of NumPy arrays or, in a graph, of tensors.
@@ -294,14 +294,14 @@ class Greedy(Search):
 
 
 def _ids(name: str, ids: Any) -> tuple[int, ...]:
-    """Returns token ids as a tuple; a configuration that was JSON has a list."""
+    """Returns token ids as a tuple; a configuration read from JSON has a list."""
     if isinstance(ids, str | bytes) or not isinstance(ids, collections.abc.Iterable):
         arguments.refuse(name, ids, "a tuple of integers")
     return tuple(arguments.integer(name, token_id, 0) for token_id in ids)
 
 
 def _biases(biases: Any) -> tuple[tuple[int, float], ...]:
-    """Returns biases as a tuple of pairs, which can be hashed, each id once."""
+    """Returns biases as a tuple of pairs, which is hashable, with each id once."""
     wanted = "a dict of token ids to numbers"
     pairs = tuple(biases.items()) if isinstance(biases, dict) else biases
     if not isinstance(pairs, list | tuple):
@@ -324,29 +324,29 @@ def checked_search(name: str, search: Search | None) -> Search:
 
 
 def without_scores(search: Search | None) -> Search:
-    """Returns a search that finds the same, without scores where they cost anything.
+    """Returns a search that finds the same hypotheses, unscored if it is a `Greedy`.
 
-    `benchmarks.paths` measures it in its row "unscored".
+    The row "unscored" of `benchmarks.paths` measures what this saves.
 
     Example:
         >>> without_scores(Greedy(min_length=3)) == Greedy(min_length=3, scored=False)
         True
     """
     search = checked_search("search", search)
-    # A `Sample` orders by its scores.
+    # A `Sample` needs its scores to order the hypotheses.
     greedy = type(search) is Greedy
     return dataclasses.replace(search, scored=False) if greedy else search
 
 
 def without_seed(search: Search) -> Search:
-    """Returns a search as programs know it: its seed travels as data."""
+    """Returns a search without its seed, which programs get as data instead."""
     return dataclasses.replace(search, seed=None) if hasattr(search, "seed") else search
 
 
 def sequence_seeds(numbers: np.ndarray, search: Search) -> np.ndarray:
-    """Derives int32 seeds `(B,)` from the sentences' numbers in all that is searched.
+    """Derives int32 seeds `(B,)` from the numbers of the sentences among all searched.
 
-    So a sample does not depend on those searched beside it.
+    So a sample does not depend on the sentences searched beside it.
     """
     return (numbers.astype("int64") * 2654435761 + search.draw_seed()).astype("int32")
 

@@ -1,8 +1,9 @@
-"""From log-probabilities to the tokens chosen: pure functions.
+"""Pure functions that lead from log-probabilities to the tokens chosen.
 
-Processors take and return float tensors `(B, W, V)` of log-probabilities; what they
-forbid becomes `FORBIDDEN`. They follow the softmax, so the scores of a search stay the
-model's own log-probabilities. `best_of_all` then finds the largest, fast on a CPU.
+Processors take and return float tensors `(B, W, V)` of log-probabilities; a token that
+they forbid gets `FORBIDDEN`. They run after the softmax, so the scores of a search stay
+the model's own log-probabilities. `best_of_all` then finds the largest values, fast on
+a CPU.
 Shapes: B sentences, W beams, V vocabulary, L generated length, P prefix length.
 """
 
@@ -13,29 +14,29 @@ from keras import ops
 
 from keras_seqattn.annotations import Tensor
 
-# The log-probability of what must not be chosen: far below any sum of others, and
-# finite, so that no difference of two is NaN.
+# The log-probability of a token that must not be chosen: far below any real sum of
+# log-probabilities, but finite, so that the difference of two is never NaN.
 FORBIDDEN = -1e9
 # Value of padding candidates; ranks below `FORBIDDEN`.
 NO_CANDIDATE = 2 * FORBIDDEN
-# No value of a search is lower than this: a model's own -inf counts as it.
+# No value of a search is lower than this: `best_of_all` replaces a model's own -inf.
 LOWEST = 4 * FORBIDDEN
 # Replaces a value already taken by `largest`; ranks below all remaining ones.
 CHOSEN_BEFORE = 8 * FORBIDDEN
-# A vocabulary is searched for its best tokens in blocks, of a size that divides it
-# where one does.
+# `best_of_all` cuts a vocabulary into blocks of the first of these sizes that divides
+# it, or of 128 tokens if none does.
 BLOCK_SIZES = range(128, 63, -1)
 
 
 def log_softmax(logits: Tensor) -> Tensor:
     """Returns the log-probabilities of logits `(..., V)`, in float32."""
     logits = ops.cast(logits, "float32")
-    # Not `ops.log_softmax`, which writes down the logits once more before it sums.
+    # Not `ops.log_softmax`, which makes one more copy of the logits before it sums.
     return logits - ops.logsumexp(logits, axis=-1, keepdims=True)
 
 
 def forbid(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
-    """Returns log-probabilities `(B, W, V)` with some tokens forbidden."""
+    """Returns log-probabilities `(B, W, V)` with the tokens `ids` forbidden."""
     every = ops.arange(log_probs.shape[-1], dtype="int32")
     forbidden = every == ids[0]
     for token_id in ids[1:]:
@@ -44,7 +45,7 @@ def forbid(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
 
 
 def add_biases(log_probs: Tensor, biases: Sequence[tuple[int, float]]) -> Tensor:
-    """Returns log-probabilities `(B, W, V)` plus biases of tokens, not normalized."""
+    """Adds biases of tokens to log-probabilities `(B, W, V)`, without normalizing."""
     added = np.zeros(log_probs.shape[-1], "float32")
     for token_id, bias in biases:
         added[token_id : token_id + 1] = bias
@@ -52,7 +53,7 @@ def add_biases(log_probs: Tensor, biases: Sequence[tuple[int, float]]) -> Tensor
 
 
 def is_allowed(log_probs: Tensor) -> Tensor:
-    """Returns which sums of log-probabilities have no part that is forbidden."""
+    """Marks the sums of log-probabilities that include no forbidden token."""
     return log_probs > FORBIDDEN / 2
 
 
@@ -62,11 +63,11 @@ def count_forced(prefix: Tensor, pad_id: int) -> Tensor:
 
 
 def force(log_probs: Tensor, prefix: Tensor, index: Tensor, pad_id: int) -> Tensor:
-    """Returns log-probabilities `(B, W, V)` in which a given token is certain.
+    """Returns log-probabilities `(B, W, V)` in which a forced token is certain.
 
-    A token of `prefix` `(B, P)` is given where it is not `pad_id`: it gets 0, and all
-    others `FORBIDDEN`, whatever they were. `index`, the position, is a scalar, or
-    `(B,)` where each sentence has its own.
+    The token of `prefix` `(B, P)` at the position `index` is forced unless it is
+    `pad_id`: it gets 0, and all others `FORBIDDEN`, whatever they were. `index` is a
+    scalar, or `(B,)` where each sentence has its own position.
     """
     batch_size, length = prefix.shape
     index = ops.broadcast_to(ops.reshape(index, (-1, 1)), (batch_size, 1))
@@ -80,10 +81,11 @@ def force(log_probs: Tensor, prefix: Tensor, index: Tensor, pad_id: int) -> Tens
 def penalize_repetition(
     log_probs: Tensor, token_ids: Tensor, index: Tensor, penalty: float
 ) -> Tensor:
-    """Multiplies the log-probability of what a beam has said by a penalty.
+    """Multiplies by a penalty the log-probability of tokens that a beam already has.
 
-    Of `token_ids` `(B, W, L)` the first `index` are said: a scalar, or `(B,)` where
-    each sentence has its own position. A penalty above 1 makes repetition less likely.
+    A beam has the first `index` of its `token_ids` `(B, W, L)`; `index` is a scalar, or
+    `(B,)` where each sentence has its own position. A penalty above 1 makes repetition
+    less likely.
 
     Reference:
         Keskar et al. 2019, section 4.1. Differs: log-probabilities in place of logits,
@@ -98,10 +100,11 @@ def penalize_repetition(
 def forbid_repeated_ngrams(
     log_probs: Tensor, token_ids: Tensor, index: Tensor, n: int
 ) -> Tensor:
-    """Forbids what would end a sequence of n tokens that a beam has said before.
+    """Forbids each token that would repeat a sequence of n tokens of the same beam.
 
-    After 3, 4, 3 and with n = 2 this is 4. Of `token_ids` `(B, W, L)` the first `index`
-    are said: a scalar, or `(B,)` where each sentence has its own position.
+    After 3, 4, 3 and with n = 2 this is 4. A beam has the first `index` of its
+    `token_ids` `(B, W, L)`; `index` is a scalar, or `(B,)` where each sentence has its
+    own position.
 
     Reference:
         Paulus et al. 2018, section 2.5.
@@ -124,8 +127,8 @@ def forbid_repeated_ngrams(
 
 
 def _mark_where(counts: Tensor, token_ids: Tensor, vocabulary_size: int) -> Tensor:
-    """Marks those ids of each beam `(B, W, L)` that count, as bools `(B, W, V)`."""
-    # What does not count marks an id outside the vocabulary.
+    """Marks the ids `(B, W, L)` for which `counts` is true, as bools `(B, W, V)`."""
+    # The other ids are replaced by one outside the vocabulary.
     token_ids = ops.where(counts, token_ids, vocabulary_size)
     return _mark_tokens(token_ids, vocabulary_size + 1)[..., :-1]
 
@@ -144,7 +147,7 @@ def _mark_tokens(token_ids: Tensor, vocabulary_size: int) -> Tensor:
 
 
 def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
-    """Forbids all but the k most probable tokens, and those as probable as the last.
+    """Forbids all tokens except the k most probable and any that tie with the k-th.
 
     Reference:
         Fan et al. 2018, section 5.4.
@@ -155,7 +158,7 @@ def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
-    """Forbids all but the most probable tokens that together reach a probability p.
+    """Forbids all except the most probable tokens that together reach a probability p.
 
     The log-probabilities must be normalized.
 
@@ -165,13 +168,13 @@ def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
     ordered = ops.flip(ops.sort(log_probs, axis=-1), axis=-1)
     probs = ops.exp(ordered)
     before = ops.cumsum(probs, axis=-1) - probs
-    # The first is always kept: nothing stands before it.
+    # The first token is always kept: the probability before it is 0.
     least = ops.min(ops.where(before < p, ordered, 0.0), axis=-1, keepdims=True)
     return ops.where(log_probs >= least, log_probs, FORBIDDEN)
 
 
 def keep_min_p(log_probs: Tensor, p: float) -> Tensor:
-    """Forbids what is less than p times as probable as the most probable token.
+    """Forbids tokens less than p times as probable as the most probable one.
 
     Reference:
         Nguyen et al. 2024, section 3.
@@ -183,9 +186,9 @@ def keep_min_p(log_probs: Tensor, p: float) -> Tensor:
 def gumbel_noise(seeds: Tensor, index: Tensor, vocabulary_size: int) -> Tensor:
     """Draws noise `(B, W, V)` whose sum with log-probabilities is largest at a sample.
 
-    The numbers are a function of the seed `(B, W)`, the position (a scalar or `(B,)`)
-    and the token alone, in integers that every backend multiplies alike: a sample does
-    not depend on the backend, nor on which sentences are searched together.
+    The numbers depend only on the seed `(B, W)`, the position (a scalar or `(B,)`) and
+    the token, and come from integers that every backend multiplies alike. So a sample
+    depends neither on the backend nor on which sentences are searched together.
 
     Reference:
         Gumbel-max: Maddison et al. 2014. Integer hash: "lowbias32" of Wellons 2018.
@@ -206,7 +209,7 @@ def _hash(x: Tensor) -> Tensor:
 
 
 def _shift_right(x: Tensor, places: int) -> Tensor:
-    """Shifts to the right and fills with zeros, as of an unsigned integer."""
+    """Shifts bits to the right and fills with zeros, as for unsigned integers."""
     return ops.bitwise_and(ops.right_shift(x, places), 2 ** (32 - places) - 1)
 
 
@@ -217,11 +220,12 @@ def beam_seeds(seeds: Tensor, width: int) -> Tensor:
 
 
 def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Returns the largest of each sentence's W V values, and their indices, `(B, C)`.
+    """Returns the C largest of each sentence's W * V values, and their indices.
 
-    The largest come first. The vocabulary of each beam is cut into blocks; of all W
-    beams' blocks, the `count` with the largest maxima hold the `count` largest values.
-    So one pass over all and a search among few find them.
+    Both are `(B, C)`, with C = `count`, the largest first. The vocabulary of each beam
+    is cut into blocks. Of the blocks of all beams, the C with the largest maxima hold
+    the C largest values. So one pass over all values and a search in these blocks find
+    them.
     """
     batch_size, width, size = ops.shape(values)
     block = next((n for n in BLOCK_SIZES if size % n == 0), BLOCK_SIZES[0])
@@ -229,8 +233,8 @@ def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     padded = ops.pad(values, padding, constant_values=NO_CANDIDATE)
     blocks = ops.reshape(padded, (batch_size, -1, block))  # (B, W * blocks, block)
     count_blocks = min(count, blocks.shape[1])
-    # A bound that none falls below: else XLA takes the maximum of the maxima of all
-    # values once more.
+    # Without this lower bound XLA computes the maximum of the maxima from all values
+    # again.
     maxima = ops.maximum(ops.max(blocks, axis=-1), LOWEST)
     _, chosen = largest(maxima, count_blocks)
     values = ops.reshape(gather(blocks, chosen), (batch_size, -1))
@@ -242,18 +246,19 @@ def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Returns the largest of each row and their indices: `(B, M)` to two `(B, C)`.
+    """Returns the `count` largest of each row, and their indices: two `(B, C)`.
 
-    No value may be lower than `LOWEST`. The largest come first, and of equal values the
-    first. They are found one after another, each by two plain reductions: XLA on a CPU
-    sorts a whole row for `ops.top_k`, and reads it number by number for `ops.argmax`.
+    The values are `(B, M)`, none lower than `LOWEST`. The largest come first; equal
+    values keep their order. They are found one after another, each by two plain
+    reductions, since XLA on a CPU sorts a whole row for `ops.top_k`, and reads it
+    number by number for `ops.argmax`.
     """
     size = values.shape[1]
     columns = ops.arange(size, dtype="int32")
     best, indices = [], []
     for _ in range(count):
         best.append(ops.max(values, axis=-1, keepdims=True))
-        # Where all is NaN nothing equals it, and the last index must do.
+        # If all values are NaN, none equals the maximum: the last index is taken.
         equal = ops.where(values == best[-1], columns, size - 1)
         indices.append(ops.min(equal, axis=-1, keepdims=True))
         values = ops.where(columns == indices[-1], CHOSEN_BEFORE, values)

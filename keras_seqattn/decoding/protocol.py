@@ -16,7 +16,7 @@ from keras import ops, tree
 
 from keras_seqattn.annotations import DecodingModel, Shape, State
 
-# By model: the widths and options of `initial_state` that were checked.
+# For each model, the widths and options of `initial_state` already checked.
 _CHECKED = weakref.WeakKeyDictionary()
 _CHECKING = threading.Lock()
 
@@ -24,9 +24,10 @@ _CHECKING = threading.Lock()
 def abilities(model: DecodingModel) -> frozenset[str]:
     """Returns which optional parts of the protocol a model has.
 
-    "grow" is a method `grow_state`; "start" that argument of `step`: with both a
-    sentence can begin while others go on. "coverage" is that argument of
-    `initial_state`. A model's own `abilities` come before these.
+    "grow" means that it has a method `grow_state`, and "start" that its `step` takes
+    `start`: with both, a sentence can begin while others go on. "coverage" means that
+    its `initial_state` takes `coverage`. A model's own `abilities`, if any, are
+    returned instead.
     """
     if hasattr(model, "abilities"):
         return frozenset(model.abilities)
@@ -39,14 +40,15 @@ def abilities(model: DecodingModel) -> frozenset[str]:
 
 
 def length_limit(model: DecodingModel) -> int | None:
-    """Returns a model's `max_length`, None where it has none."""
+    """Returns a model's `max_length`, or None if it has none."""
     return getattr(model, "max_length", None)
 
 
 def max_new_tokens(model: DecodingModel, source_length: int) -> int | None:
     """Returns how many tokens a model can generate; None for no limit.
 
-    A model with a `most_generated` is asked: a language model's counts the prompt.
+    A model with a method `most_generated` decides: a language model's limit includes
+    the prompt.
     """
     if hasattr(model, "most_generated"):
         return model.most_generated(source_length)
@@ -54,14 +56,15 @@ def max_new_tokens(model: DecodingModel, source_length: int) -> int | None:
 
 
 def default_max_length(source_length: int) -> int:
-    """Returns how many tokens are generated at most where nobody sets a limit."""
+    """Returns the default for the largest number of generated tokens."""
     return 2 * source_length + 10
 
 
 def state_options(coverage: bool) -> dict[str, bool]:
     """Returns further arguments of `initial_state`.
 
-    Only a search with a coverage penalty finds out whether a model takes `coverage`.
+    Only a search with a coverage penalty passes `coverage`; other searches also work
+    with models that do not take it.
     """
     return {"coverage": True} if coverage else {}
 
@@ -75,7 +78,7 @@ def check_model(
 ) -> None:
     """Checks what a model's methods return, without computing it, once for each width.
 
-    The logits and the state must have the protocol's shapes, and `step` must return the
+    The logits and the state must have the protocol's shapes, and `step` must keep the
     state's structure, shapes and dtypes. `max_length` is the number of generated tokens
     that the state has memory for; `options` are further arguments of `initial_state`.
     """
@@ -124,7 +127,7 @@ def check_step(
 
 
 class _Function(keras.Operation):
-    """A function as an operation, of which Keras traces the shapes."""
+    """Wraps a function as an operation whose shapes Keras can trace."""
 
     def __init__(self, function):
         super().__init__()
@@ -134,7 +137,7 @@ class _Function(keras.Operation):
 def _trace(function, given, shape):
     """Traces a function of `given`, token ids and an index, on tensors without values.
 
-    An error of the function's own is left to the search, which raises it unchanged.
+    An error that the function raises is ignored here: the search raises it unchanged.
     """
     token_ids, index = (keras.KerasTensor(x, "int32") for x in (shape, ()))
     with contextlib.suppress(Exception):
@@ -172,7 +175,7 @@ def _check_state(must, state, shape, coverage):
 
 
 def _check_coverage(must, state, shape):
-    """Checks what a coverage penalty is computed of."""
+    """Checks the tensors from which a coverage penalty is computed."""
     leaves = _leaves(state)
     paths = ("beam", "coverage"), ("sentence", "mask")
     shapes = [getattr(leaves.get(path), "shape", None) for path in paths]
@@ -188,7 +191,7 @@ def _check_coverage(must, state, shape):
 
 
 def _check_returned(name, given, returned, shape):
-    """Checks what a step returned, by the state that it was given."""
+    """Checks what a step returned against the state that it was given."""
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         raise ValueError(
             f"`{name}` must return a pair, (logits, state). Received: {returned!r}."
@@ -208,7 +211,7 @@ def _check_returned(name, given, returned, shape):
 
 
 def _difference(given, returned):
-    """Returns in words how a state differs from the one given, or None."""
+    """Returns a description of how a state differs from the one given, or None."""
     before, after = _leaves(given), _leaves(returned)
     for path in [*before, *after]:
         place = f"state{_brackets(path)}"

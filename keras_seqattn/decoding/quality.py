@@ -1,4 +1,4 @@
-"""How good texts are, by sacreBLEU: of one against another, or of all against all.
+"""The quality of texts by sacreBLEU: of one sentence, or of a whole corpus.
 
 sacreBLEU is imported when it is first needed.
 """
@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeAlias
 from keras_seqattn import arguments
 
 METRICS = ("bleu", "chrf")
-# Of a hypothesis and a reference, and of as many hypotheses as references.
+# A `Utility` rates a hypothesis against a reference; a `CorpusMetric` rates a list of
+# hypotheses against a list of as many references.
 Utility: TypeAlias = Literal["bleu", "chrf"] | Callable[[str, str], float]
 CorpusMetric: TypeAlias = (
     Literal["bleu", "chrf"] | Callable[[list[str], list[str]], float]
@@ -19,14 +20,14 @@ CorpusMetric: TypeAlias = (
 def sentence_utility(utility: Any) -> Callable[[str, str], float]:
     """Returns a function of a hypothesis and a reference: that given, or sacreBLEU's.
 
-    Of "bleu" and "chrf" it is the score of a sentence, from 0 to 100.
+    For "bleu" and "chrf" it returns the score of a sentence, from 0 to 100.
     """
     if callable(utility):
         return utility
     _check_name("utility", utility)
     import sacrebleu
 
-    # What has fewer than four words has no four-grams to count.
+    # A sentence of fewer than four words has no four-grams to count.
     bleu = utility == "bleu"
     metric = sacrebleu.BLEU(effective_order=True) if bleu else sacrebleu.CHRF()
     return lambda text, reference: metric.sentence_score(text, [reference]).score
@@ -35,7 +36,7 @@ def sentence_utility(utility: Any) -> Callable[[str, str], float]:
 def corpus_metric(metric: Any) -> Callable[[list[str], list[str]], float]:
     """Returns a function of hypotheses and references: that given, or sacreBLEU's.
 
-    Of "bleu" and "chrf" it is the score of a corpus, from 0 to 100.
+    For "bleu" and "chrf" it returns the score of a corpus, from 0 to 100.
     """
     if callable(metric):
         return metric

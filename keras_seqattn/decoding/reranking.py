@@ -1,7 +1,7 @@
-"""The best of several candidates by more than the search's own score.
+"""Orders candidate texts by more than the search's own score.
 
-Candidates are what `Translator.translate` returns for many hypotheses, and what these
-functions return too: one can be applied to what another returned.
+Candidates are what `Translator.translate` returns for many hypotheses. These functions
+return them too, so one can be applied to the result of another.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from keras_seqattn.decoding.quality import Utility, sentence_utility
 # For each line its candidates: texts, or pairs of a text and its score.
 Candidates: TypeAlias = Sequence[Sequence[tuple[str, float]] | Sequence[str]]
 Scorer: TypeAlias = Callable[[list[str], list[str]], Any]
-# Number of candidates that a scorer is given at once.
+# The largest number of candidates that a scorer is given at once.
 CANDIDATES_IN_A_BLOCK = 1024
 
 
@@ -27,29 +27,29 @@ def minimum_bayes_risk(
 ) -> list[list[tuple[str, float]]]:
     """Orders the candidates of each line by their expected utility.
 
-    The candidates stand for all translations that the model thinks possible: the
-    utility of one is its mean over all of them as references, itself included. A text
-    that was drawn several times counts as often, and is returned once. Samples
-    (`Sample(num_hypotheses=32)`) are what the mean is meant for; of a beam's
-    hypotheses, which are much alike, all count alike.
+    The candidates stand for all translations that the model thinks possible. The
+    expected utility of one is its mean utility with each of them as the reference,
+    itself included. A text that was drawn several times counts that many times, and is
+    returned once. The mean is meant for samples (`Sample(num_hypotheses=32)`). The
+    hypotheses of a beam search are much alike, and all count equally.
 
-    Of n different candidates of a line it computes n^2 utilities; the scores of the
+    For n different candidates of a line it computes n^2 utilities. The scores of the
     candidates are not used.
 
     Args:
         candidates: For each line a list of pairs `(text, score)`, or of texts.
-        utility: "chrf" or "bleu", sacreBLEU's of a sentence, from 0 to 100; or a
+        utility: "chrf" or "bleu", sacreBLEU's score of a sentence, from 0 to 100; or a
             function of a hypothesis and a reference, both strings, that returns a
             number, the larger the better.
         verbose: Whether to show a progress bar.
 
     Returns:
-        For each line a list of pairs `(text, expected utility)`, best first; of equal
-        ones in the order given.
+        For each line a list of pairs `(text, expected utility)`, best first, equal ones
+        in the order given.
 
     Raises:
         ValueError: If `candidates` are not as above or a line has none, or `utility` is
-            neither a name of these nor a function that returns numbers.
+            neither one of these names nor a function that returns numbers.
 
     Example:
         >>> def length(hypothesis, reference):
@@ -84,14 +84,14 @@ def rerank(
 
     score(text) = w_0 * own score + w_1 * scorer_1(source, text) + ...
 
-    With a translator of the other direction as a scorer it is a noisy channel:
-    `lambda sources, texts: reverse.score(texts, sources)`. Another translator's `score`
-    is a scorer as it stands.
+    With a translator of the opposite direction as a scorer, this is a noisy channel:
+    `lambda sources, texts: reverse.score(texts, sources)`. The method `score` of
+    another translator can be passed as it is.
 
     Args:
         sources: List of strings, the lines.
         candidates: For each of them a list of pairs `(text, score)`, or of texts, whose
-            own score is 0.
+            own score is then 0.
         scorers: A function, or a list of functions, of a list of sources and a list of
             as many texts, which returns a number for each pair, the larger the better.
         weights: List of numbers: the own score's, then one for each scorer; None: 1 for
@@ -99,9 +99,9 @@ def rerank(
         verbose: Whether to show a progress bar.
 
     Returns:
-        For each line a list of pairs `(text, score)`, best first; of equal ones in the
-        order given. A text that comes several times is returned once, with its first
-        own score.
+        For each line a list of pairs `(text, score)`, best first, equal ones in the
+        order given. A text that occurs several times is returned once; its own score is
+        the first one.
 
     Raises:
         ValueError: If `sources` and `candidates` are not as above, a line has no
@@ -117,7 +117,7 @@ def rerank(
 
     Reference:
         Yee et al. 2019, "Simple and Effective Noisy Channel Modeling for Neural Machine
-        Translation". Differs: it scores whole candidates alone.
+        Translation". Differs: it scores only whole candidates.
     """
     sources = arguments.sequence("sources", sources, "a list of strings")
     sources = list(arguments.strings("sources", sources))
@@ -152,7 +152,7 @@ def rerank(
 
 
 def distinct_texts(pairs: list[tuple[str, float]]) -> dict[str, float]:
-    """Returns the score of each text, the first where it comes several times."""
+    """Returns the score of each text, the first if the text occurs several times."""
     scores = {}
     for text, score in pairs:
         scores.setdefault(text, score)
@@ -162,7 +162,7 @@ def distinct_texts(pairs: list[tuple[str, float]]) -> dict[str, float]:
 def _expected_utility(
     text: str, counts: Counter[str], utility: Callable[[str, str], float]
 ) -> float:
-    """Computes the mean utility of a text over references, each counted."""
+    """Computes the mean utility of a text over references, weighted by their counts."""
     total = sum(
         count * arguments.number("utility(hypothesis, reference)", utility(text, other))
         for other, count in counts.items()
@@ -171,7 +171,7 @@ def _expected_utility(
 
 
 def _best_first(texts: list[str], scores: list[float]) -> list[tuple[str, float]]:
-    """Returns pairs of texts and scores, those of the largest scores first."""
+    """Returns pairs of texts and scores, the largest scores first."""
     pairs = zip(texts, map(float, scores), strict=True)
     return sorted(pairs, key=lambda pair: -pair[1])
 
@@ -179,7 +179,7 @@ def _best_first(texts: list[str], scores: list[float]) -> list[tuple[str, float]
 def _scores(
     number: int, scorer: Scorer, sources: list[str], texts: list[str]
 ) -> np.ndarray:
-    """Returns what a scorer says of pairs, as an array."""
+    """Returns a scorer's numbers for pairs of a source and a text, as an array."""
     scores = np.asarray(scorer(sources, texts))
     is_whole = scores.shape == (len(texts),) and scores.dtype.kind in "iuf"
     if not is_whole or np.isnan(scores).any():

@@ -20,32 +20,32 @@ from keras_seqattn.decoding.methods import Greedy, GreedyState
 class Sample(Greedy):
     """Draws each token from the model's probabilities.
 
-    The filters follow one another: temperature, `top_k`, `top_p`, `min_p`, each on what
-    the one before left. The same seed gives the same samples on every backend, and a
-    sentence's do not depend on those searched beside it.
+    The filters apply in the order temperature, `top_k`, `top_p`, `min_p`, each to what
+    the one before left. The same seed gives the same samples on every backend. The
+    samples of a sentence do not depend on the sentences searched beside it.
 
     Args:
-        temperature: Positive number by which logits are divided; below 1 prefers what
-            is probable.
+        temperature: Positive number by which logits are divided; a value below 1
+            favours probable tokens.
         top_k: Number of the most probable tokens that may be drawn, or None.
-        top_p: Probability in (0, 1] that the most probable tokens which may be drawn
-            reach together, or None.
+        top_p: Probability in (0, 1], or None: only the most probable tokens that
+            together reach it may be drawn.
         min_p: Probability in (0, 1] relative to the most probable token's, below which
             no token is drawn, or None.
-        seed: Integer of at least 0, taken modulo 2**31; None for another at every
-            search, which `keras.utils.set_random_seed` makes repeatable.
-        num_hypotheses: Number of samples drawn a sentence.
+        seed: Integer of at least 0, taken modulo 2**31; None draws another seed for
+            each search, which `keras.utils.set_random_seed` makes repeatable.
+        num_hypotheses: Number of samples drawn for each sentence.
         min_length: Number of tokens before the end token may come, at least 0.
-        repetition_penalty: Factor of the log-probability of tokens already generated, a
-            positive number; 1 for none.
-        no_repeat_ngram: Length of the sequences of tokens that no hypothesis may hold
-            twice; 0 for none.
+        repetition_penalty: Positive number by which the log-probability of tokens
+            already generated is multiplied; 1 for no penalty.
+        no_repeat_ngram: Length of the token sequences that no hypothesis may contain
+            twice; 0 for no limit.
         banned_ids: Token ids that are never generated.
-        biased_ids: Dict of token ids to what is added to their log-probabilities in the
-            choice of tokens, a number of nats; scores stay the model's own.
+        biased_ids: Dict of token ids to the number of nats added to their
+            log-probabilities when a token is chosen; scores stay the model's own.
         stop_ids: Token ids that end a hypothesis as the end token does.
-        scored: Whether to compute scores, which order the samples of a sentence.
-            Without, they are NaN, and a step saves a pass over the vocabulary.
+        scored: Whether to compute scores, which order the samples of a sentence. If
+            False, they are NaN, and each step saves a pass over the vocabulary.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -87,7 +87,7 @@ class Sample(Greedy):
     def choose(
         self, log_probs: Tensor, state: GreedyState, index: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Draws each beam's token; returns its value and it, int32 `(B, W)`."""
+        """Draws each beam's token; returns values and int32 tokens, both `(B, W)`."""
         allowed = processors.is_allowed(log_probs)
         log_probs = ops.log_softmax(log_probs / self.temperature)
         if self.top_k is not None:
@@ -97,8 +97,8 @@ class Sample(Greedy):
             log_probs = processors.keep_top_p(log_probs, self.top_p)
         if self.min_p is not None:
             log_probs = processors.keep_min_p(log_probs, self.min_p)
-        # Dividing and normalizing raise forbidden tokens, to the level of all others
-        # where every token is forbidden.
+        # Dividing and normalizing raise the values of forbidden tokens; if all are
+        # forbidden, they would become as probable as allowed ones.
         log_probs = ops.where(allowed, log_probs, processors.FORBIDDEN)
         noise = processors.gumbel_noise(state.seeds, index, log_probs.shape[-1])
         return super().choose(log_probs + noise, state, index)

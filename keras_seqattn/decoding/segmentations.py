@@ -1,8 +1,8 @@
 """`SegmentationEnsemble`: one model that reads several segmentations of each source.
 
-The segmentations of a sentence lie in one row, token by token in turn: the first token
-of each, the second of each, and so on. So padding stays at the end of each, however far
-the row is padded.
+The segmentations of a sentence are interleaved in one row: the first token of each, the
+second of each, and so on. So padding stays at the end of each, however far the row is
+padded.
 Shapes: B sentences, S source length, M segmentations.
 """
 
@@ -28,13 +28,13 @@ class SegmentationEnsemble(Ensemble):
 
     @property
     def abilities(self) -> frozenset[str]:
-        """Those of the model except coverage: there is no one source to cover."""
+        """Those of the model except coverage: there is no single source to cover."""
         return super().abilities - {"coverage"}
 
     def most_generated(self, source_length: int) -> int | None:
         """Returns how many tokens may follow a row of all segmentations.
 
-        The usual number for their mean length, or the model's limit if less.
+        It is the default for their mean length, or the model's limit if that is less.
         """
         length = -(-source_length // len(self.models))
         default = default_max_length(length)
@@ -47,7 +47,7 @@ class SegmentationEnsemble(Ensemble):
 
 
 def interleave(segmentations: Sequence[list[int]], pad_id: int) -> list[int]:
-    """Puts the segmentations of a source into one row, the shorter ones padded.
+    """Interleaves the segmentations of a source in one row, the shorter ones padded.
 
     Example:
         >>> interleave([[5, 7, 2], [6, 2]], pad_id=0)

@@ -1,9 +1,9 @@
-"""`BeamSweep`: beam searches that differ in their length penalty alone, as one.
+"""`BeamSweep`: beam searches that differ only in their length penalty, as one.
 
-The penalty decides which of the hypotheses is best, and when the search may end; which
-beams live does not depend on it. So one pass finds what each of the searches finds.
-Shapes: B sentences, W beams, L capacity in generated tokens, N penalties and
-hypotheses, one each.
+The penalty decides which hypothesis is best and when the search may end, but not which
+beams are live. So one pass finds what each of the searches would find.
+Shapes: B sentences, W beams, L capacity in generated tokens, N penalties, with one
+hypothesis each.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ from keras_seqattn.decoding.beam import BeamSearch
 from keras_seqattn.decoding.beam_state import BeamState, Candidates, join, part_of
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 
-# What of a state each of the searches has for itself: its hypotheses.
+# The fields of a state that each of the searches has for itself: its hypotheses.
 ENDED = ("ended_ids", "ended_ranking", "ended_scores")
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamSweep(BeamSearch):
-    """Finds for each of N length penalties what a `BeamSearch` with it finds best.
+    """Finds for each of N length penalties the best hypothesis of its `BeamSearch`.
 
     Its hypotheses come in the order of the penalties, not best first.
     """
@@ -44,7 +44,7 @@ class BeamSweep(BeamSearch):
         capacity: int,
         tokens: SpecialTokens,
     ) -> BeamState:
-        """Makes the state before the first step, with a hypothesis a penalty."""
+        """Makes the state before the first step, with a hypothesis for each penalty."""
         state = super().begin(limits, seeds, prefix, capacity, tokens)
         return join([state] * len(self.length_penalties), ENDED)
 

@@ -3,8 +3,9 @@
 `Translator.export` writes it, and names the formats and their options.
 
 A SavedModel takes strings and returns strings. The program that loads it needs
-TensorFlow and, where a tokenizer is SentencePiece, the import of tensorflow_text, which
-registers what the tokenizer needs; without it TensorFlow knows no "SentencepieceOp".
+TensorFlow. If a tokenizer is SentencePiece, it also has to import tensorflow_text,
+which registers what the tokenizer needs; otherwise TensorFlow does not know
+"SentencepieceOp".
 
 ```python
 import tensorflow as tf
@@ -15,19 +16,20 @@ print(serve(lines=tf.constant(["two dogs"]))["translations"].numpy())
 ```
 
 A folder for CTranslate2 holds no search: `ctranslate2.Translator.translate_batch` has
-its own defaults. It finds the tokens of a `Translator` with these arguments. Its scores
-are a little higher: the padding and start tokens are never generated, and the engine
-leaves them out of the softmax, while the `Translator`'s scores are those of the model's
-softmax over the whole vocabulary. The less a model gives to the two, the nearer they
-are; where beams compete, a near tie may then be decided otherwise.
+its own defaults. With the arguments below it finds the same tokens as a `Translator`.
+Its scores are a little higher: the padding and start tokens are never generated, so the
+engine leaves them out of the softmax, while the `Translator`'s scores come from the
+model's softmax over the whole vocabulary. The less probability a model gives to these
+two tokens, the closer the scores are. Where beams compete, the difference may decide a
+near tie.
 
 - `beam_size`, 2 by default: 1 for `Greedy()`, the `width` of a `BeamSearch`.
 - `length_penalty`, 1 by default: the `length_penalty` of a `BeamSearch` whose `penalty`
-  is "length"; 0 for `Greedy()`, whose scores it would divide too.
-- `patience`, 1 by default: that of a `BeamSearch`. For its None, which searches on as
-  long as a better hypothesis may come, the engine has no equal; a large number comes
+  is "length"; 0 for `Greedy()`, because the engine would also divide its scores.
+- `patience`, 1 by default: that of a `BeamSearch`. The engine has no equivalent of
+  None, which searches as long as a better hypothesis may come; a large number comes
   near.
-- `min_decoding_length`, 1 by default, by which no translation is empty: the search's
+- `min_decoding_length`, 1 by default, so that no translation is empty: the search's
   `min_length`, 0 if not set.
 - `max_decoding_length`, 256 by default: 2 S + 10 for a line of S tokens, its end
   included, and at most the model's `max_length`. One call has one limit for all lines.
@@ -35,14 +37,14 @@ are; where beams compete, a near tie may then be decided otherwise.
 - `repetition_penalty` and `no_repeat_ngram_size`: as in the search.
 - `end_token`: with `stop_ids`, the texts of these and of the end token.
 
-A tokenizer with `prefix_ids`, such as the language of a model of many, puts them before
-a line: their pieces (`tokenizer.pieces`) are the caller's to add, to the source's
-pieces, and as `target_prefix` where it is the target's. Nor does the folder hold the
-`text_prefix` of a tokenizer, as T5's has it: put it before each line yourself.
+A tokenizer with `prefix_ids`, such as the language for a multilingual model, puts them
+before each line. The folder does not: add their pieces (`tokenizer.pieces`) yourself,
+to the source's pieces, or as `target_prefix` if the tokenizer is the target's. It does
+not hold a tokenizer's `text_prefix` either, such as T5's: put it before each line.
 
-Its sources are the pieces into which SentencePiece cuts a line by `source.spm`, without
-an end token, which the engine adds by itself; `target.spm` joins what it returns. A
-line that is empty has to be left out, and translates to "".
+The engine's sources are the pieces into which SentencePiece cuts a line by
+`source.spm`, without an end token, which the engine adds by itself; `target.spm` joins
+what it returns. Leave out empty lines, whose translation is "".
 """
 
 from keras_seqattn.export.artifact import export_translator

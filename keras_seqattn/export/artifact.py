@@ -30,15 +30,14 @@ def export_translator(
 
     `Translator.export` calls this, and names the formats and their options.
 
-    What the format cannot express is refused before anything is written. The files
-    come into being beside `path` and are renamed at the end, so `path` never holds
-    half an export.
+    What the format cannot express is refused before anything is written. The files are
+    made beside `path` and moved there at the end, so `path` never holds half an export.
 
     Args:
         translator: A `keras_seqattn.Translator`.
         path: Where to write: a folder; for "onnx" a file that ends in ".onnx".
         format: "saved_model", "ctranslate2" or "onnx".
-        overwrite: Whether to replace what stands at `path`.
+        overwrite: Whether to replace what is at `path`.
         verbose: Whether to print what is being done.
         **options: Options of the format.
 
@@ -88,9 +87,9 @@ def export_translator(
 
 @contextlib.contextmanager
 def _new(path):
-    """Yields a path beside `path` to write to, and puts what was written in its place.
+    """Yields a path beside `path` to write to, and then moves the result to `path`.
 
-    What stood there is removed last. After an error everything is as it was.
+    What was at `path` is removed last. After an error everything is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{path.name}."

@@ -46,16 +46,17 @@ def prepare(
     ```
 
     The engine adds the end token to the source and the start token to the target by
-    itself. The padding and start tokens are never generated. The translator's search
-    stays here: `keras_seqattn.export` says with which arguments the engine's finds the
+    itself. The padding and start tokens are never generated. The translator's search is
+    not exported: `keras_seqattn.export` says which arguments make the engine find the
     same. With a `ByteTokenizer` there are no SentencePiece models; the token of byte b
     is then `f"<0x{b:02X}>"`.
 
     In float32 the engine computes what the model does, up to rounding. With int8 the
     weights are rounded here, and by default the engine also computes in int8, which is
-    coarser; `ctranslate2.Translator(..., compute_type="float32")` does not. Its scores
-    are over the tokens that may be generated, so they lack the little that the model
-    gives to padding and start. Mixed precision is exported with its float32 weights.
+    coarser; `ctranslate2.Translator(..., compute_type="float32")` avoids that. Its
+    scores are over the tokens that may be generated, without the small probability that
+    the model gives to padding and start. A mixed-precision model is exported with its
+    float32 weights.
 
     `Translator.export` says what the options mean.
     """
@@ -96,7 +97,7 @@ def _number_of_positions(translator, max_length):
 
 
 def _fill_config(config, model, pieces, unknown_id):
-    """Names to the engine the special tokens, which it then adds by itself."""
+    """Tells the engine the special tokens, which it then adds by itself."""
     ends = {side: pieces[side][model.end_id] for side in pieces}
     if ends["source"] != ends["target"]:
         refuse("have one end token for source and target", f"{ends!r}")
@@ -108,7 +109,7 @@ def _fill_config(config, model, pieces, unknown_id):
 
 
 def _pieces(side, tokenizer):
-    """Returns the text of each token id, which CTranslate2 knows tokens by."""
+    """Returns the text of each token id, by which CTranslate2 identifies tokens."""
     if isinstance(tokenizer, ByteTokenizer):
         return ["<pad>", "<s>", "</s>", "<unk>", *(f"<0x{b:02X}>" for b in range(256))]
     if not isinstance(tokenizer, WITH_MODELS):

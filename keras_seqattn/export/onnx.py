@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from keras_seqattn.translator import Translator
 
 
-# The axes of the inputs and of the output, under names that say what they are.
+# Names for the axes of the inputs and of the output.
 AXES = {
     "source_ids": ("batch", "source_length"),
     "target_ids": ("batch", "target_length"),
     "logits": ("batch", "target_length"),
 }
 TOKENS = ("start_id", "end_id", "pad_id")
-# What a message of Protocol Buffers, which the file is, can hold.
+# The largest Protocol Buffers message; the file is one.
 MOST_BYTES = 2**31 - 1
 
 
@@ -31,14 +31,14 @@ def prepare(
 ) -> Callable[[pathlib.Path], None]:
     """Returns the function that writes an ONNX file to the path it is given.
 
-    The file holds the model alone: int32 `source_ids` `(batch, source_length)` and
-    `target_ids` `(batch, target_length)`, any lengths, to float32 `logits` `(batch,
-    target_length, vocabulary)`. Tokenizers and search are the caller's; `start_id`,
-    `end_id` and `pad_id` stand in the file's metadata. `Translator.export` says what
-    `opset_version` means.
+    The file holds only the model: it maps int32 `source_ids` `(batch, source_length)`
+    and `target_ids` `(batch, target_length)`, of any lengths, to float32 `logits`
+    `(batch, target_length, vocabulary)`. Tokenizers and search are up to the caller;
+    `start_id`, `end_id` and `pad_id` are in the file's metadata. `Translator.export`
+    says what `opset_version` means.
 
-    Keras converts models of ours on the TensorFlow backend alone. One that was trained
-    on another is saved there (`Translator.save`), and loaded and exported under
+    Keras converts our models only on the TensorFlow backend. Save a translator that was
+    trained on another (`Translator.save`), and load and export it under
     `KERAS_BACKEND=tensorflow`.
     """
     arguments.positive_integer("opset_version", opset_version, optional=True)
@@ -51,7 +51,7 @@ def prepare(
             "the model on TensorFlow alone. Save the translator, and load and export "
             f"it under KERAS_BACKEND=tensorflow. Received: backend {backend!r}."
         )
-    # A quantized layer has a policy that its model has not.
+    # A quantized layer's policy differs from its model's.
     policies = {layer.dtype_policy.name for layer in layers_of(model)} - {"float32"}
     if policies:
         raise ValueError(
@@ -73,7 +73,7 @@ def prepare(
             for name in ("source_ids", "target_ids")
         }
         with warnings.catch_warnings():
-            # Of Keras's patch of tf2onnx for NumPy 2.
+            # The warning comes from Keras's patch of tf2onnx for NumPy 2.
             warnings.filterwarnings("ignore", "In the future `np.object`")
             model.export(
                 file,
@@ -88,7 +88,7 @@ def prepare(
 
 
 def _describe(file, model):
-    """Names output and axes, which the converter numbers, and the special tokens."""
+    """Names the output and the axes, and puts the special tokens into the metadata."""
     import onnx
 
     made = onnx.load(file)

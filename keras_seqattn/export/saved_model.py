@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from keras_seqattn.translator import Translator
 
 
-IN_GRAPHS = (SentencePieceTokenizer, ByteTokenizer)  # tokenizers that run there
-# The shortest length that sources are padded to; the others are its doubles.
+IN_GRAPHS = (SentencePieceTokenizer, ByteTokenizer)  # tokenizers that run in a graph
+# The shortest length that sources are padded to; each further one is twice as long, the
+# longest is `max_length`.
 SHORTEST = 16
-# What `str.strip` takes for space, which is more than TensorFlow's `strip` does.
+# Matches what `str.strip` takes for space, which is more than TensorFlow's `strip`.
 ONLY_SPACE = r"[\t-\r\x1c-\x1f\x{85}\p{Z}]*"
 
 # What a `Translator` strips from the end of a line.
@@ -55,18 +56,18 @@ def prepare(
     ```
 
     The signature `serving_default` takes `lines`, strings `(lines,)`, and returns
-    `translations`, strings `(lines,)`, and `scores`, float32 `(lines,)`: so TensorFlow
+    `translations`, strings `(lines,)`, and `scores`, float32 `(lines,)`. So TensorFlow
     Serving's REST call is `{"instances": ["Two dogs.", ""]}` or `{"inputs": {"lines":
-    [...]}}`. Where the search finds several hypotheses, the signature `n_best` returns
-    all, both `(lines, hypotheses)`. Translations are those of `translator(lines)`: an
-    empty line becomes "" with score 0, the line break at the end of a line does not
-    count, and a line of more than `max_length` tokens, by default the translator's
-    `max_source_length`, is cut there, silently.
+    [...]}}`. If the search finds several hypotheses, the signature `n_best` returns all
+    of them, with outputs `(lines, hypotheses)`. Translations are those of
+    `translator(lines)`: an empty line becomes "" with score 0, and the line break at
+    the end of a line does not count. A line of more than `max_length` tokens, by
+    default the translator's `max_source_length`, is cut there, silently.
 
-    Lines are sorted by length and searched `batch_size` at a time, fewer filled up,
-    with sources padded to a power of 2 of tokens; there is one graph for each of these
-    lengths, and preparing takes some seconds for each. TensorFlow Serving can run
-    searches compiled by `jit_compile` only when started with
+    Lines are sorted by length and searched `batch_size` at a time; the last batch is
+    filled up. Sources are padded to a power of 2 of tokens, or to `max_length`. There
+    is one graph for each of these lengths, and preparing it takes some seconds.
+    TensorFlow Serving can run searches compiled by `jit_compile` only when started with
     `--xla_cpu_compilation_enabled`. `Translator.export` says what the options mean;
     `max_length` counts the end token of a source.
     """
@@ -185,7 +186,7 @@ class _Graphs:
         return tf.constant(self.search.draw_seed(), tf.int64)
 
     def _translate_batch(self, source_ids, lengths, numbers, seed, rows):
-        """Translates the lines of some rows; row -1 fills the batch."""
+        """Translates the lines of some rows; row -1 only fills the batch."""
         import tensorflow as tf
 
         real, rows = rows >= 0, tf.maximum(rows, 0)

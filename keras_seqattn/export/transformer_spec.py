@@ -41,8 +41,8 @@ def refuse(requirement: str, received: str) -> NoReturn:
 def transformer_spec(model: TranslationTransformer, max_length: int) -> Any:
     """Returns a `ctranslate2.specs.TransformerSpec` with a model's weights.
 
-    It has no vocabularies. `max_length` is the number of positions L that the engine
-    shall know, where they are added to the embedding.
+    It has no vocabularies. `max_length` is the number of positions L in the engine's
+    table, for models that add positions to the embedding.
     """
     from ctranslate2.specs import transformer_spec as specs
 
@@ -80,7 +80,7 @@ def transformer_spec(model: TranslationTransformer, max_length: int) -> Any:
 
 
 def _blocks(model, side: str) -> list:
-    """Returns the blocks of a stack from the lowest; shared ones are at each depth."""
+    """Returns a stack's blocks, lowest first; a shared one is there for each depth."""
     shared = model.config.share_layers
     return [
         model.get_layer(f"{side}_{0 if shared else depth}")
@@ -117,7 +117,7 @@ def _stack_options(blocks, side):
 
 
 def _head_sizes(attention):
-    """Returns the number of heads, that of keys and values if not the same, and W."""
+    """Returns the numbers of heads and of key-value heads (None if equal), and W."""
     heads, groups = attention.num_heads, attention.num_key_value_heads
     return {
         "num_heads": heads,
@@ -162,7 +162,7 @@ def _positions_options(attentions, side):
 
 
 def _checked_attention(residual):
-    """Returns the attention of a residual, if it is one that CTranslate2 knows."""
+    """Returns a residual's attention; refuses one that CTranslate2 does not know."""
     attention = residual.sublayer
     if type(attention) is not MultiHeadAttention:
         refuse(
@@ -185,13 +185,13 @@ def _checked_attention(residual):
 def _head_width(attention):
     """Returns the one width W that CTranslate2 has for queries, keys and values.
 
-    The narrower are padded with zeros, which change no product.
+    Narrower ones are padded with zeros, which change no product.
     """
     return max(attention.key_dim, attention.value_dim)
 
 
 def _fill_embedding(stack, block, embedding, max_length):
-    """Fills the scale, the norm and the table of positions: ours, not CTranslate2's."""
+    """Fills scale, norm and table of positions with ours, not CTranslate2's."""
     if embedding.embedding_scale is not None:
         stack.scale_embeddings = np.float32(embedding.embedding_scale)
     if embedding.norm_layer is not None:
@@ -234,7 +234,7 @@ def _table(embedding):
     _check_not_quantized(embedding)
     table = _array(embedding.embeddings)
     if embedding.zero_id is not None:
-        table = table.copy()  # The output's table may be the same.
+        table = table.copy()  # The output may share this table.
         table[embedding.zero_id] = 0.0
     return table
 
@@ -265,7 +265,7 @@ def _fill_norm(spec, norm):
 
 
 def _fill_attention(spec, residual, fused):
-    """Fills one attention; the last `fused` of q, k and v are one product."""
+    """Fills one attention; the last `fused` of q, k and v become one product."""
     attention = _checked_attention(residual)
     width = _head_width(attention)
     scale = attention.key_dim**-0.5 if attention.scale is None else attention.scale
@@ -301,12 +301,12 @@ def _project_out(dense, width):
 
 
 def _fill_relative(spec, positions, bidirectional):
-    """Fills the table of relative positions, as T5 has it.
+    """Fills the table of relative positions in T5's layout.
 
-    In an encoder each direction has half of the rows, in a decoder the past has all.
+    In an encoder each direction has half of the rows; in a decoder the past has all.
     """
     table, both = _array(positions.table), positions.bidirectional
-    if bidirectional and not both:  # what comes after is at distance 0
+    if bidirectional and not both:  # Later positions are at distance 0.
         table = np.concatenate([table, np.repeat(table[:1], len(table), axis=0)])
     elif both and not bidirectional:
         table = table[: len(table) // 2]
@@ -320,7 +320,7 @@ def _fill_dense(spec, dense):
 
 
 def _fill_output(spec, output, model):
-    """Fills the projection to logits, with a bias against what is never generated."""
+    """Fills the projection to logits, with a bias against tokens never generated."""
     _check_not_quantized(output)
     tied = hasattr(output, "embeddings")
     weight = _array(output.embeddings) if tied else _array(output.kernel).T
@@ -328,7 +328,7 @@ def _fill_output(spec, output, model):
     if model.config.logits_bias:
         bias += _array(output.bias_layer.bias if tied else output.bias)
     never = {model.pad_id, model.start_id} - {model.end_id}
-    # Not the greatest number there is: it has to fit float16 too.
+    # Not the lowest float32: it also has to fit float16.
     bias[sorted(never)] = -1e4
     _fill_linear(spec, weight, bias)
 
@@ -340,7 +340,7 @@ def _fill_linear(spec, weight, bias=None):
 
 
 def _dense(dense):
-    """Returns the kernel and the bias, or None, of a Keras layer."""
+    """Returns a Keras layer's kernel, and its bias or None."""
     _check_not_quantized(dense)
     return _array(dense.kernel), None if dense.bias is None else _array(dense.bias)
 

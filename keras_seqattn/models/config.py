@@ -1,7 +1,7 @@
-"""The options of models: each with its type, its default and its check in one line.
+"""The options of models, each on one line with its type, its default and its check.
 
-What an option means, the docstring of the model that takes it says. An option without
-a check is checked by the one layer that takes it.
+The docstring of a model says what its options mean. An option without a check here is
+checked by the one layer that takes it.
 
 Shapes: D model_dim, V vocabulary.
 """
@@ -24,9 +24,9 @@ def option(check: Callable[[str, Any], Any], default: Any = dataclasses.MISSING)
     """Returns a field of a `Config`.
 
     Args:
-        check: Function of the option's name and a value, which returns the value as
-            plain Python or raises a `ValueError`.
-        default: The default; without it the option must be given.
+        check: Function of the option's name and value, which returns the value as plain
+            Python or raises a `ValueError`.
+        default: The default; if it is missing, the option must be given.
 
     Returns:
         A dataclass field.
@@ -35,12 +35,12 @@ def option(check: Callable[[str, Any], Any], default: Any = dataclasses.MISSING)
 
 
 def optional_size(name: str, value: Any) -> int | None:
-    """Returns a positive integer or None, checked."""
+    """Returns `value` if it is a positive integer or None."""
     return arguments.positive_integer(name, value, optional=True)
 
 
 def attention_option(name: str, value: Any) -> dict[str, Any] | None:
-    """Returns a dict of arguments of an attention, or None, checked."""
+    """Returns `value` if it is a dict of arguments of an attention layer, or None."""
     arguments.instance(name, value, dict, "a dict", optional=True)
     return checked_attention(name, value)
 
@@ -59,7 +59,7 @@ class Config:
     """
 
     def __post_init__(self) -> None:
-        """Checks each option, and keeps it as plain Python."""
+        """Checks each option, and stores it as plain Python."""
         for name, check in self.checks().items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
         options = self.options()
@@ -85,8 +85,8 @@ class Config:
         """Returns the configuration of a constructor's arguments.
 
         Args:
-            given: Arguments by name, as `locals()` of a constructor has them; names
-                that are no option are left out.
+            given: Arguments by name, such as `locals()` of a constructor; names that
+                are not options are ignored.
 
         Returns:
             A configuration.
@@ -110,7 +110,7 @@ class Config:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockConfig(Config):
-    """The options that each block of a model takes under the same name."""
+    """The options that a model passes to each of its blocks under the same name."""
 
     num_heads: int = option(arguments.positive_integer, 4)
     intermediate_dim: int = option(arguments.positive_integer, 1024)
@@ -146,7 +146,7 @@ class TransformerConfig(BlockConfig):
     base_dim: int | None = option(optional_size, None)
 
     def __post_init__(self) -> None:
-        """Checks the options, and that the scores of all distances are the same."""
+        """Checks the options, and refuses rotary positions with the additive score."""
         super().__post_init__()
         for name in ("attention", "decoder_attention"):
             options = self.block_options(getattr(self, name, None))["attention"] or {}
@@ -173,15 +173,15 @@ class TransformerConfig(BlockConfig):
 
     @property
     def width_factor(self) -> float:
-        """What the muP rules multiply logits and matrices' rates by: base / width."""
+        """The muP factor of the logits and of kernels' learning rates: base / width."""
         return (self.base_dim or self.model_dim) / self.model_dim
 
     def embedding_options(self) -> dict[str, Any]:
         """Returns the arguments that the embeddings of all models have in common."""
         scale, initial = self.embedding_scale, {}
-        if self.base_dim is not None:  # entries are as large as at that width
+        if self.base_dim is not None:  # The entries are as large as at that width.
             scale = self.base_dim**0.5 if scale is None else scale
-            # As a configuration, of which each embedding makes one with its own seed.
+            # A configuration, so that each embedding makes its own, with its own seed.
             config = {"stddev": self.base_dim**-0.5}
             normal = {"class_name": "RandomNormal", "config": config}
             initial = {"embeddings_initializer": normal}
@@ -197,7 +197,7 @@ class TransformerConfig(BlockConfig):
         }
 
     def block_options(self, attention: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Returns the arguments of all blocks, with this `attention` or the model's."""
+        """Returns the arguments of all blocks; None takes the model's `attention`."""
         attention = self.attention if attention is None else attention
         names = [field.name for field in dataclasses.fields(BlockConfig)]
         options = {name: getattr(self, name) for name in names}
@@ -208,7 +208,8 @@ class TransformerConfig(BlockConfig):
     def cross_attention(self) -> dict[str, Any]:
         """Returns the options of the attention between source and target.
 
-        Positions of the two have no common count: options that count them are left out.
+        Source and target positions are counted separately, so options that depend on
+        their distance are left out.
         """
         given = self.attention or {}
         counting = ("sliding_window", "positions")

@@ -1,4 +1,4 @@
-"""What a decoder-only model computes: whole texts, segments and single steps.
+"""The computations of a decoder-only model: on whole texts, segments and single steps.
 
 Shapes: B batch, W beams, P prompt length, T length, M memory_length, D model_dim, V
 vocabulary.
@@ -48,11 +48,11 @@ class LanguageConfig(TransformerConfig):
 
 
 class Decoder:
-    """The layers of a language model and what they compute.
+    """The layers of a language model and their computations.
 
-    Apart from the model, since the torch backend lets a `keras.Model` own no layer
-    before its functional graph, and so these computations, exist. `LanguageModel` says
-    what its methods take and return.
+    They are not in the model itself: on the torch backend a `keras.Model` cannot own a
+    layer before its functional graph exists, and the graph needs these layers. The
+    docstrings of `LanguageModel` say what the methods take and return.
     """
 
     def __init__(self, config: LanguageConfig, dtype: Any) -> None:
@@ -79,8 +79,8 @@ class Decoder:
     ) -> Tensor:
         """Returns the logits `(B, T, V)` of segments of texts `(B, T)`.
 
-        `recall` takes the name of a depth, what enters the block there `(B, T, D)`, and
-        the mask of that; it returns what the block remembers `(B, M, D)`, and its mask.
+        `recall` takes the name of a depth, the input of the block there `(B, T, D)` and
+        that input's mask. It returns the memory of the block `(B, M, D)` and its mask.
         """
         mask = padding_mask(token_ids, self.config.pad_id)
         x = self.embedding(token_ids, training=training)
@@ -92,11 +92,11 @@ class Decoder:
         return self._project(self.stack.finish(x))
 
     def _depths(self):
-        """Returns a name for each depth, where one block may serve several."""
+        """Returns a name for each depth, since one block may serve several depths."""
         return [f"decoder_{depth}" for depth in range(len(self.stack.blocks))]
 
     def initial_memory(self, batch_size: int) -> State:
-        """Returns a memory that holds nothing."""
+        """Returns an empty memory."""
         shape = (batch_size, self.config.memory_length)
         vectors = ops.zeros(
             (*shape, self.config.model_dim), self.embedding.compute_dtype
@@ -143,7 +143,7 @@ class Decoder:
         x, mask = memory["hidden"], memory["mask"]
         batch_size, length = ops.shape(mask)[0], mask.shape[1]
         caches = []
-        # The first step writes the prompt's last column again, hence - 1.
+        # The first step overwrites the prompt's last column, hence - 1.
         capacity = length - 1 + max_length
         last = x[:, -1]
         for block in self.stack.blocks:
@@ -165,11 +165,11 @@ class Decoder:
     def step(
         self, token_ids: Tensor, state: State, index: int | Tensor
     ) -> tuple[Tensor, State]:
-        """Computes the logits `(B, W, V)` after a token of each beam, and the state."""
+        """Computes the logits `(B, W, V)` after each beam's token, and the state."""
         sentence = state["sentence"]
         x = self._embed_step(token_ids, sentence, index)
         column = index + sentence["prompt_mask"].shape[1] - 1
-        # The last of the prompt stands in the prompt's segment, and sees all of it.
+        # The prompt's last token belongs to the prompt's segment, and sees all of it.
         remembered = ops.logical_or(index == 0, self._mark_remembered(sentence, column))
         mask = ops.logical_and(sentence["mask"], remembered)
         ancestry = mark_ancestry(state["beam"]["ancestry"], column)
@@ -181,16 +181,16 @@ class Decoder:
         return logits, {**state, "beam": {"ancestry": ancestry}, "sentence": sentence}
 
     def _embed_step(self, token_ids, sentence, index):
-        """Embeds a token of each beam at its own position in its own text."""
+        """Embeds each beam's token at its position in its own text."""
         position = sentence["length"] - 1 + index
         if self.config.max_length is not None:
-            # A text that has ended stands still while others go on.
+            # A text that has ended stays at the last position while others go on.
             position = ops.minimum(position, self.config.max_length - 1)
         x = self.embedding.step(token_ids, position)
         return ops.where(index == 0, sentence["last"][:, None], x)
 
     def _mark_remembered(self, sentence, column):
-        """Marks what stands at most M before `column`; all without a memory."""
+        """Marks the columns at most M before `column`; all if there is no memory."""
         length = self.config.memory_length
         columns = ops.arange(sentence["mask"].shape[1], dtype="int32")[None]  # (1, L)
         return columns >= (column - length if length else 0)

@@ -1,4 +1,4 @@
-"""The encoder-only model, for masked tokens or for classes.
+"""The encoder-only model, which predicts masked tokens or classes.
 
 Shapes: B batch, T length, D model_dim, V vocabulary, C classes.
 """
@@ -34,26 +34,27 @@ class EncoderConfig(TransformerConfig):
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class EncoderModel(stacks.Configured, keras.Model):
-    """Computes logits of a text's hidden tokens, or of its classes.
+    """Computes logits of a text's masked tokens, or of its classes.
 
     A functional model: token ids (B, T) -> (B, T, V), or with `num_classes` (B, C).
-    Every position sees all real ones; padding is masked by itself.
+    Every position attends to all real ones; padding is masked automatically.
     Shapes: B batch, T length, D model_dim, V vocabulary, C num_classes.
 
     Args:
         vocabulary_size: Number of token ids V.
         num_classes: Number of classes C; None for the logits of the tokens.
         model_dim: Width D of the vectors between blocks.
-        num_heads: Number of attention heads a block.
+        num_heads: Number of attention heads per block.
         num_layers: Number of blocks.
         intermediate_dim: Width of the feed-forwards' hidden layers.
-        dropout: Fraction dropped of embeddings, of each sublayer's output and of what
-            the classes are told from, while training.
+        dropout: Fraction dropped of embeddings, of each sublayer's output and of the
+            pooled vector that classes are predicted from, while training.
         positions: "sinusoidal" or "learned" (takes `max_length`), added to the
             embedding; "rotary", "alibi" or "relative", inside attention; or None.
-        tie_embeddings: Whether the input's table gives the logits of tokens too.
-        pooling: What the classes are told from: "mean", over real positions, or
-            "first", the first position, where the text has a token for it.
+        tie_embeddings: Whether the embedding's table also computes the logits of
+            tokens.
+        pooling: What the classes are predicted from: "mean", over real positions, or
+            "first", the first position, if each text begins with a token for this.
         key_dim: Width of a head; `model_dim` / `num_heads` when None.
         attention_dropout: Fraction of the attention weights dropped while training.
         activation: Activation of the feed-forwards.
@@ -68,14 +69,14 @@ class EncoderModel(stacks.Configured, keras.Model):
             training.
         stochastic_depth: Fraction of the samples that skip a sublayer of the last block
             while training; from block to block it rises linearly from 0.
-        share_layers: Whether one block's weights serve at every depth.
+        share_layers: Whether one block's weights are used at every depth.
         epsilon: Number added to the variance of each norm.
         use_bias: Whether the projections of attentions and feed-forwards have biases.
         embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
-        embedding_norm: Whether a norm stands behind the embedding.
+        embedding_norm: Whether a norm follows the embedding.
         logits_bias: Whether the logits have a bias.
-        base_dim: Width at which rates were chosen that are to hold at `model_dim`, by
-            the rules of muP; see `learning_rate_factors`. None for none.
+        base_dim: Width at which the learning rate was tuned, to be used at `model_dim`
+            by the muP rules; see `learning_rate_factors`. None: muP is off.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -147,7 +148,7 @@ class EncoderModel(stacks.Configured, keras.Model):
 
 
 def _read(token_ids: Any, config: EncoderConfig, dtype: Any) -> Any:
-    """Makes the layers, and returns the logits they compute."""
+    """Makes the layers, and returns the logits that they compute."""
     embedding = stacks.make_embedding(
         config, "embedding", config.vocabulary_size, dtype
     )
@@ -163,7 +164,7 @@ def _read(token_ids: Any, config: EncoderConfig, dtype: Any) -> Any:
 
 
 def _mean(x, mask):
-    """Averages over real positions; of a text without any the mean is 0."""
+    """Averages over real positions; the mean of a text without any is 0."""
     weights = ops.cast(mask, "float32")[..., None]
     total = ops.sum(ops.cast(x, "float32") * weights, axis=1)
     count = ops.maximum(ops.sum(weights, axis=1), 1.0)

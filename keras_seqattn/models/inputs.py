@@ -1,4 +1,4 @@
-"""What the methods of models take from outside: arrays and lists become tensors.
+"""Inputs of the models' methods: checks, and conversion of arrays and lists to tensors.
 
 Shapes: B batch, L length.
 """
@@ -15,19 +15,19 @@ from keras_seqattn.decoding.ids import id_array
 
 
 def id_tensor(name: str, token_ids: TokenIds, pad_id: int) -> Tensor:
-    """Returns token ids as an int32 tensor `(B, L)`; tensors pass as they are."""
+    """Returns token ids as an int32 tensor `(B, L)`; a tensor is returned unchanged."""
     if ops.is_tensor(token_ids) or isinstance(token_ids, keras.KerasTensor):
         return token_ids
     return ops.convert_to_tensor(id_array(name, token_ids, pad_id), "int32")
 
 
 def memory_of(memory: Any, maker: str = "encode") -> State:
-    """Checks a memory that `maker` returned, and makes tensors of its arrays."""
+    """Checks a memory that `maker` returned, and converts its arrays to tensors."""
     return _parts("memory", memory, ("hidden", "mask"), maker)
 
 
 def state_of(state: Any, index: Any) -> tuple[State, int | Tensor]:
-    """Checks a state and its step, and makes tensors of their arrays."""
+    """Checks a state and its step, and converts their arrays to tensors."""
     index = tensors(arguments.index("index", index))
     return _parts("state", state, ("beam", "sentence"), "initial_state"), index
 
@@ -47,7 +47,7 @@ def check_sizes(max_length: Any, width: Any = 1, coverage: Any = False) -> None:
 
 
 def tensors(structure: Any) -> Any:
-    """Returns a nested structure with tensors in place of NumPy's arrays."""
+    """Returns a nested structure with its NumPy arrays converted to tensors."""
 
     def convert(x):
         return ops.convert_to_tensor(x) if isinstance(x, np.ndarray) else x

@@ -1,4 +1,4 @@
-"""The decoder-only language model, segment-recurrent where it has a memory.
+"""The decoder-only language model, segment-recurrent if it has a memory.
 
 Shapes: B batch, W beams, P prompt length, T length, L generated length, M
 memory_length, D model_dim, V vocabulary.
@@ -31,27 +31,28 @@ from keras_seqattn.models.inputs import (
 class LanguageModel(stacks.Configured, keras.Model):
     """Computes the logits of the next token of a text, from the text so far.
 
-    A functional model: token ids (B, T) -> logits (B, T, V). Padding is masked by
-    itself; position i sees only j <= i. `generate` continues prompts.
+    A functional model: token ids (B, T) -> logits (B, T, V). Padding is masked
+    automatically; position i attends only to positions j <= i. `generate` continues
+    prompts.
 
-    With `memory_length` M it is segment-recurrent: `segment` reads a long text piece by
-    piece, and each block attends to the M vectors that entered it before the piece, of
-    which no gradient comes back. The model itself reads a piece as a text's first,
-    with an empty memory; `recurrent` makes the model to `fit` on texts that go on from
-    batch to batch, of the same weights.
+    With `memory_length` M it is segment-recurrent: `segment` reads a long text segment
+    by segment. Each block also attends to the last M vectors that entered it before the
+    segment; no gradient flows through these. A call of the model itself treats its
+    input as a text's first segment, with an empty memory. `recurrent` makes a model of
+    the same weights, to `fit` on texts that continue from batch to batch.
     Shapes: B batch, T length, M memory_length, V vocabulary.
 
     Args:
         vocabulary_size: Number of token ids V.
         model_dim: Width D of the vectors between blocks.
-        num_heads: Number of attention heads a block.
+        num_heads: Number of attention heads per block.
         num_layers: Number of blocks.
         intermediate_dim: Width of the feed-forwards' hidden layers.
         dropout: Fraction dropped of embeddings and of each sublayer's output, while
             training.
         positions: "rotary", "alibi" or "relative", inside attention; "sinusoidal" or
             "learned" (takes `max_length`), added to the embedding; or None.
-        tie_embeddings: Whether the input's table gives the logits too.
+        tie_embeddings: Whether the embedding's table also computes the logits.
         key_dim: Width of a head; `model_dim` / `num_heads` when None.
         attention_dropout: Fraction of the attention weights dropped while training.
         activation: Activation of the feed-forwards.
@@ -59,8 +60,8 @@ class LanguageModel(stacks.Configured, keras.Model):
         norm: "layer" or "rms".
         normalize_first: Pre-norm (True), with a norm after the stack, or post-norm.
         attention: A dict of further `MultiHeadAttention` arguments.
-        max_length: Most tokens of a text, prompt and continuation, that the model
-            takes; None for no limit.
+        max_length: Most tokens of a text, prompt and continuation together, that the
+            model takes; None for no limit.
         start_id: The id a text starts with; never generated.
         end_id: The id a text ends with.
         pad_id: The id that fills a batch.
@@ -68,16 +69,16 @@ class LanguageModel(stacks.Configured, keras.Model):
             training.
         stochastic_depth: Fraction of the samples that skip a sublayer of the last block
             while training; from block to block it rises linearly from 0.
-        share_layers: Whether one block's weights serve at every depth.
-        memory_length: Number of vectors M that each block remembers of the segments
-            before; 0 for none.
+        share_layers: Whether one block's weights are used at every depth.
+        memory_length: Number of vectors M that each block remembers of earlier
+            segments; 0 for no memory.
         epsilon: Number added to the variance of each norm.
         use_bias: Whether the projections of attentions and feed-forwards have biases.
         embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
-        embedding_norm: Whether a norm stands behind the embedding.
+        embedding_norm: Whether a norm follows the embedding.
         logits_bias: Whether the logits have a bias.
-        base_dim: Width at which rates were chosen that are to hold at `model_dim`, by
-            the rules of muP; see `learning_rate_factors`. None for none.
+        base_dim: Width at which the learning rate was tuned, to be used at `model_dim`
+            by the muP rules; see `learning_rate_factors`. None: muP is off.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -88,8 +89,8 @@ class LanguageModel(stacks.Configured, keras.Model):
 
     Raises:
         ValueError: If a size is not positive, `num_heads` does not divide `model_dim`
-            and `key_dim` is None, or positions are added to the embedding of a model
-            with a memory, which starts each segment at 0.
+            and `key_dim` is None, or a model with a memory adds positions to the
+            embedding, since these start each segment at 0.
 
     Example:
         >>> import numpy as np
@@ -100,8 +101,8 @@ class LanguageModel(stacks.Configured, keras.Model):
 
     Reference:
         Radford et al. 2019, section 2.3; memory: Dai et al. 2019, section 3.2. Differs:
-        rotary positions (Su et al. 2021) by default, and for those of Dai et al. any
-        that count from query to key.
+        rotary positions (Su et al. 2021) by default; in place of the positions of Dai
+        et al., any that depend on the distance from query to key.
     """
 
     def __init__(
@@ -157,28 +158,28 @@ class LanguageModel(stacks.Configured, keras.Model):
     ) -> Hypotheses:
         """Continues prompts, each from its own end.
 
-        A prompt is what the model is to read, so it begins with `start_id` where the
-        model was trained so. It is read in one pass, and each token after it in a step.
-        With a memory, a token after the prompt attends to the M before it, as a segment
-        of one token does.
+        A prompt should begin with `start_id` if the texts of the training did. It is
+        read in one pass, and each generated token in one step. With a memory, a
+        generated token attends to the M tokens before it, as a segment of one token
+        does.
 
         Args:
             prompt_ids: Int array `(B, P)`, each row padded at its end, or a list of
                 lists of integers.
             search: The search; `Greedy()` when None.
-            max_length: Number of generated tokens at most, end included;
-                2 P + 10 when None, or as many as the model takes.
-            constraints: List of B lists of phrases that each continuation must say, as
-                of `keras_seqattn.decoding.generate`, or None.
+            max_length: Most tokens to generate, end included; when None, 2 P + 10, or
+                fewer if the model takes fewer.
+            constraints: List of B lists of phrases that each continuation must contain,
+                as in `keras_seqattn.decoding.generate`, or None.
 
         Returns:
             The `Hypotheses` of the continuations, without the prompts.
 
         Raises:
-            ValueError: If `prompt_ids` is not an integer array of rank 2, holds an id
-                outside the vocabulary, padding before a token or a row without any, or
-                prompt and continuation are longer than the model's `max_length`, or
-                `constraints` do not fit.
+            ValueError: If `prompt_ids` is not an integer array of rank 2, or holds an
+                id outside the vocabulary, padding before a token, or a row without
+                tokens; if prompt and continuation are longer than the model's
+                `max_length`; or if `constraints` do not fit.
         """
         prompt_ids = self._checked_prompts(prompt_ids)
         return decoding.generate(
@@ -207,10 +208,10 @@ class LanguageModel(stacks.Configured, keras.Model):
         return prompt_ids
 
     def most_generated(self, prompt_length: int) -> int | None:
-        """Returns how many tokens the model can put after a prompt.
+        """Returns how many tokens the model can generate after a prompt.
 
         Args:
-            prompt_length: Length of the prompt P, an integer.
+            prompt_length: Length P of the prompt, an integer.
 
         Returns:
             An integer, or None for no limit.
@@ -221,8 +222,8 @@ class LanguageModel(stacks.Configured, keras.Model):
     def encode(self, prompt_ids: TokenIds) -> State:
         """Embeds prompts, and moves each to the end of its row.
 
-        So the last tokens of all stand in one column, and a step is at one position
-        for all: what attention needs is how far tokens stand apart.
+        So the last tokens of all prompts share a column, and a step is at the same
+        column for all: attention depends only on the distance between tokens.
 
         Args:
             prompt_ids: Int32 tensor `(B, P)`, padded at the end.
@@ -240,12 +241,12 @@ class LanguageModel(stacks.Configured, keras.Model):
         Args:
             memory: What `encode` returned.
             max_length: Number of steps the caches have capacity for.
-            width: Number of beams W a prompt.
+            width: Number of beams W per prompt.
 
         Returns:
-            {"beam": where each beam's history stands `(B, W, ...)`, "sentence": the
-            caches, and the last vector of each prompt, its mask and length `(B, ...)`,
-            "shared": what is the same for all prompts}.
+            A dict: "beam" says where each beam's history stands in the caches,
+            `(B, W, ...)`; "sentence" holds the caches, and each prompt's last vector,
+            mask and length, `(B, ...)`; "shared" is the same for all prompts.
         """
         check_sizes(max_length, width)
         return self._decoder.initial_state(memory_of(memory), max_length, width)
@@ -256,13 +257,13 @@ class LanguageModel(stacks.Configured, keras.Model):
         """Decodes one position; equals row P - 1 + `index` of the full pass.
 
         Args:
-            token_ids: Int32 tensor `(B, W)`, the token at `index` of each beam; at 0
-                the last of the prompt stands, whatever is given.
+            token_ids: Int32 tensor `(B, W)`, the token at `index` of each beam; at
+                index 0 the prompt's last token is used instead.
             state: What `initial_state` or the step before returned.
             index: Number of tokens generated so far, a scalar int32 tensor.
 
         Returns:
-            Float32 logits `(B, W, V)` of the token after, and the state.
+            Float32 logits `(B, W, V)` of the next token, and the new state.
         """
         token_ids = id_tensor("token_ids", token_ids, self.pad_id)
         check_not_empty("token_ids", token_ids)
@@ -291,14 +292,14 @@ class LanguageModel(stacks.Configured, keras.Model):
         memory: State | None = None,
         training: bool | None = None,
     ) -> tuple[Tensor, State]:
-        """Reads the next segment of each text, after what the memory holds.
+        """Reads the next segment of each text, which continues what the memory holds.
 
         A pure function of its arguments and the weights: no state is kept.
 
         Args:
             token_ids: Int32 tensor `(B, T)`; padding stands at the end of a text.
-            memory: What `initial_memory` or the segment before returned; None: empty.
-            training: Whether to drop.
+            memory: What `initial_memory` or the call before returned; None: empty.
+            training: Whether to apply dropout.
 
         Returns:
             Logits `(B, T, V)`, and the memory for the next segment, through which no
@@ -316,12 +317,12 @@ class LanguageModel(stacks.Configured, keras.Model):
         return self._decoder.segment(token_ids, memory, training)
 
     def recurrent(self, batch_size: int) -> keras.Model:
-        """Makes the model that carries its memory from batch to batch, for `fit`.
+        """Makes a model that carries its memory from batch to batch, for `fit`.
 
-        It shares this model's weights. Row b of a batch goes on where row b of the
-        batch before ended, so `fit` needs `shuffle=False`; a row whose first token is
-        `start_id` begins another text, and `SegmentMemory.reset` makes all rows do so.
-        Batches to validate on need a model of their own, made by another call.
+        It shares this model's weights. Row b of a batch continues where row b of the
+        previous batch ended, so `fit` needs `shuffle=False`. A row whose first token is
+        `start_id` begins a new text, and `SegmentMemory.reset` makes all rows do so.
+        Validation batches need a separate model, made by another call.
 
         Args:
             batch_size: Number of rows B of every batch.

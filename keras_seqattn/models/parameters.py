@@ -1,4 +1,4 @@
-"""How many weights a `TranslationTransformer` has, by its options alone.
+"""The number of weights of a `TranslationTransformer`, computed from its options.
 
 Shapes: V vocabulary, D model_dim, H heads, K key_dim, F intermediate_dim.
 """
@@ -72,11 +72,12 @@ def _norm(config: TranslationConfig) -> int:
 def _embeddings(config: TranslationConfig) -> int:
     """Counts the tables of tokens (V, D) and of learned positions (L, D).
 
-    Also their norms, and the bias (V,) of the logits.
+    The norms of the embeddings and the bias (V,) of the logits are included.
     """
     source, target = config.source_vocabulary_size, config.target_vocabulary_size
     tied = config.tie_embeddings
-    # Source; target unless it is the source's; the output's unless it is the target's.
+    # The source's table; the target's unless it shares that; and, added last, the
+    # output's unless it shares the target's.
     entries = [source]
     if target is not None or not tied:
         entries.append(target or source)
@@ -90,7 +91,7 @@ def _embeddings(config: TranslationConfig) -> int:
 
 
 def _attention(config: TranslationConfig) -> int:
-    """Counts query, key, value and output: kernels (D, H, K) and biases."""
+    """Counts kernels (D, H, K) and biases of the query, key, value and output."""
     model_dim, num_heads = config.model_dim, config.num_heads
     width = num_heads * (config.key_dim or model_dim // num_heads)
     biases = 3 * width + model_dim if config.use_bias else 0
@@ -106,7 +107,7 @@ def _relative_bias(config: TranslationConfig) -> int:
 
 
 def _feed_forward(config: TranslationConfig) -> int:
-    """Counts the kernels (D, F), twice where it is gated, and (F, D), and biases."""
+    """Counts the kernels (D, F), two if it is gated, and (F, D), and the biases."""
     model_dim, hidden = config.model_dim, config.intermediate_dim
     entrances = 2 if config.gated else 1
     biases = entrances * hidden + model_dim if config.use_bias else 0

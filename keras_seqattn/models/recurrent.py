@@ -49,12 +49,12 @@ class RecurrentConfig(Config):
 class TranslationRNN(TranslationModel):
     """Computes the logits of the next target token, from a source and a target so far.
 
-    A `RecurrentEncoder` reads the source from both sides, an
-    `AttentiveRecurrentDecoder` reads the target and looks back at it. A functional
+    A `RecurrentEncoder` reads the source in both directions; an
+    `AttentiveRecurrentDecoder` reads the target and attends to the source. A functional
     model with the inputs, the output and the decoding protocol of
     `TranslationTransformer`: {"source_ids": (B, S), "target_ids": (B, T)} ->
-    (B, T, V). The source's padding is masked by itself; target position i depends on
-    j <= i alone, so padding after a target changes nothing in it.
+    (B, T, V). The source's padding is masked automatically; target position i depends
+    only on positions j <= i, so padding after a target does not change its logits.
     Shapes: B batch, W beams, S source length, T target length, D model_dim, V target
     vocabulary.
 
@@ -62,16 +62,15 @@ class TranslationRNN(TranslationModel):
         source_vocabulary_size: Number of source token ids.
         target_vocabulary_size: Number of target token ids V; None when source and
             target share one vocabulary.
-        model_dim: Width D of the embeddings, of the states of either direction of the
-            encoder, and of those of the decoder.
+        model_dim: Width D of the embeddings, of the encoder's states in each direction,
+            and of the decoder's states.
         encoder_layers: Number of recurrent layers in the encoder, each in both
             directions.
         decoder_layers: Number of recurrent layers in the decoder.
         dropout: Fraction dropped of embeddings and of each layer's output, while
             training.
-        tie_embeddings: Whether one table serves the source, the target and the output
-            where the vocabulary is shared, the target and the output where it is not.
-            False makes each its own.
+        tie_embeddings: Whether one table serves the target and the output, and the
+            source too if the vocabulary is shared. False: each has its own table.
         cell: "gru", or "simple" for a plain `RecurrentCell`.
         attention_units: Width of the attention's projections; D when None.
         max_length: Longest sentence, source or target, that the model takes; None for
@@ -79,8 +78,8 @@ class TranslationRNN(TranslationModel):
         start_id: The id each target starts with.
         end_id: The id each sentence ends with.
         pad_id: The id that fills a batch.
-        zero_id: Id of a token whose vector is 0, or None: the tokenizer's `unknown_id`
-            where `text.translation_batches` has `cutoff`.
+        zero_id: Id of a token whose vector is 0, or None. Give the tokenizer's
+            `unknown_id` if `text.translation_batches` has `cutoff`.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -132,10 +131,11 @@ class TranslationRNN(TranslationModel):
 
 
 class _Stacks(TranslationStacks):
-    """The layers of the model and what they compute."""
+    """The layers of the model and their computations."""
 
     def __init__(self, config: RecurrentConfig, dtype: Any):
-        # A table that masks nothing lets the decoder's recurrence take fused kernels.
+        # Without a mask from the embedding the decoder's recurrence can use fused
+        # kernels.
         super().__init__(config, dtype, positions=None, mask_zero=False)
         common = {
             "units": config.model_dim,

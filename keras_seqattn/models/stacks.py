@@ -1,4 +1,4 @@
-"""What the Transformer models are stacked from, and how they are configured.
+"""The parts that models are built from, and the configuration of models.
 
 Shapes: D model_dim, V vocabulary.
 """
@@ -29,16 +29,16 @@ _NAMES_OF_KERAS = ("name", "dtype", "trainable")
 
 
 class Configured:
-    """A model whose configuration is its constructor's arguments.
+    """A model whose configuration consists of its constructor's arguments.
 
-    A mixin of `keras.Model`; the model calls `configure` when it is made.
+    A mixin of `keras.Model`; the model's constructor calls `configure`.
     """
 
     def configure(self, config: Config, dtype: Any) -> None:
-        """Keeps what `get_config` returns, as `config`, and the dtype policy.
+        """Stores the configuration, which `get_config` returns, and the dtype policy.
 
-        Keras's functional models drop the policy: without it a mixed model is saved as
-        float32, and float16 has no loss scale.
+        Keras's functional models drop the policy. Without it a model of mixed precision
+        would be saved as float32, and float16 would have no loss scaling.
         """
         self.config = config
         if dtype is not None:
@@ -46,10 +46,10 @@ class Configured:
 
     @property
     def layers(self) -> list[keras.layers.Layer]:
-        """The layers of the graph, of a stack its blocks and its norm.
+        """The layers of the graph, with the blocks and the norm in place of a stack.
 
-        So a file has the blocks' weights where they were before there were stacks, and
-        `get_layer` finds a block by its name.
+        So saved files keep the blocks' weights where they were before stacks existed,
+        and `get_layer` finds a block by its name.
         """
         return [
             part
@@ -60,18 +60,17 @@ class Configured:
         ]
 
     def learning_rate_factors(self) -> dict[str, float]:
-        """Returns the factors that make a rate found at `base_dim` hold for this width.
+        """Returns the factors that adapt a learning rate tuned at `base_dim`.
 
-        They are for `training.Adam`. With them, and the scales that a model with
-        `base_dim` has inside, a step changes what each layer computes by as much at one
-        width as at another, so that the best rate stays where it is. The widths of the
-        feed-forwards, and the number of heads of a fixed `key_dim`, are to grow with
-        `model_dim`.
+        They are for `training.Adam`. With them, and with the scales inside a model that
+        has a `base_dim`, a step changes each layer's output by the same amount at every
+        width, so the best learning rate stays the same. The width of the feed-forwards,
+        and the number of heads if `key_dim` is fixed, should grow with `model_dim`.
 
         Returns:
-            A dict of factors by regular expressions of the weights' paths: here the
-            kernels of the blocks, whose rate falls as the width grows. Empty without
-            `base_dim`.
+            A dict from regular expressions of weights' paths to factors. It covers the
+            kernels of the blocks, whose learning rate falls as the width grows. Empty
+            without `base_dim`.
 
         Example:
             >>> from keras_seqattn.models import EncoderModel
@@ -80,13 +79,13 @@ class Configured:
 
         Reference:
             Yang et al. 2022, "Tensor Programs V", table 8. Differs: the kernels of the
-            values and queries begin as others do, not with 0.
+            values and queries are initialized as others are, not with 0.
         """
         factor = getattr(self.config, "width_factor", 1.0)
         return {} if factor == 1.0 else {"coder_[0-9]+/.*kernel$": factor}
 
     def make_train_function(self, force: bool = False) -> Any:
-        """Makes what `fit` runs, the optimizer's variables first.
+        """Builds the optimizer's variables, then makes the function that `fit` runs.
 
         If they were made while TensorFlow traces a step, it would trace the step again,
         and the first step would take twice as long.
@@ -102,12 +101,13 @@ class Configured:
         filters: Filters | None = None,
         **kwargs: Any,
     ) -> None:
-        """Quantizes the weights as Keras does, and the tables of embeddings with them.
+        """Quantizes the weights as Keras does, and the embedding tables too.
 
         Args:
             mode: As in `keras.Model.quantize`; so are the other arguments.
             config: A `keras.quantizers.QuantizationConfig`, or None.
-            filters: Which layers, by their names or a function; None for all.
+            filters: Which layers to quantize, by their names or a function; None for
+                all.
             **kwargs: `type_check`.
         """
         super().quantize(mode, config=config, filters=filters, **kwargs)
@@ -130,7 +130,7 @@ class Configured:
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> Self:
         """Makes the model from its constructor's arguments."""
-        # Once, so that all parts of the model share a layer that was given.
+        # Deserialized once, so that all parts of the model share a layer given here.
         for name in ("attention", "decoder_attention", "positions"):
             if name in config:
                 config = {**config, name: attention_from_config(config[name])}
@@ -144,7 +144,7 @@ class Configured:
 
 
 def check_names(model: type, given: Mapping[str, Any]) -> None:
-    """Raises an error if neither a model nor Keras knows a keyword argument.
+    """Raises an error if a keyword argument is unknown to both a model and Keras.
 
     Args:
         model: The model's class.
@@ -161,11 +161,11 @@ def check_names(model: type, given: Mapping[str, Any]) -> None:
 
 
 def check_base_dim(base_dim: int | None, optimizer: str | Sequence[str]) -> None:
-    """Refuses a `base_dim` where an optimizer is not Adam.
+    """Raises an error if there is a `base_dim` and an optimizer other than Adam.
 
     Args:
-        base_dim: That of the model.
-        optimizer: Name of an optimizer, or several.
+        base_dim: The model's `base_dim`.
+        optimizer: Name of an optimizer, or several names.
 
     Raises:
         ValueError: If there is a `base_dim` and an optimizer other than "adam".
@@ -184,7 +184,7 @@ def check_base_dim(base_dim: int | None, optimizer: str | Sequence[str]) -> None
 def make_embedding(
     config: TransformerConfig, name: str, vocabulary_size: int, dtype: Any
 ) -> PositionalEmbedding:
-    """Returns an embedding, with the positions that attention does not apply."""
+    """Returns an embedding, which adds positions unless attention applies them."""
     return PositionalEmbedding(
         vocabulary_size,
         config.model_dim,
@@ -198,9 +198,9 @@ def make_embedding(
 class Logits:
     """Computes the logits `(..., V)` of vectors `(..., D)`.
 
-    The table is the embedding's own, where embeddings are tied, with its bias, or
-    another, which gets a bias by `logits_bias`. The calls of one search can share what
-    `shared` returns.
+    If embeddings are tied, the table and the bias are the embedding's; otherwise the
+    logits have their own table, and a bias with `logits_bias`. All calls of one search
+    can share what `shared` returns.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class Logits:
         return self._embedding.logits(x, **(shared or {}))
 
     def shared(self) -> dict[str, Tensor]:
-        """Returns what all calls of a search share, as a dict of tensors."""
+        """Returns a dict of the tensors that all calls of a search can share."""
         if self._embedding is None:
             return {}
         kernel = self._embedding.logits_kernel()
@@ -232,7 +232,7 @@ class Logits:
 
 
 def scaling(factor: float, dtype: Any) -> Callable[[Tensor], Tensor]:
-    """Returns what multiplies a float tensor by a number, and keeps its mask."""
+    """Returns a function that multiplies a float tensor by a number, keeping masks."""
     if factor == 1.0:
         return lambda x: x
     return keras.layers.Rescaling(factor, dtype=dtype)
@@ -246,10 +246,10 @@ def make_stack(
     dtype: Any,
     **more: Any,
 ) -> TransformerStack:
-    """Returns the blocks of a model, and the norm that pre-norm blocks need after them.
+    """Returns a stack of a model's blocks, with a final norm if they are pre-norm.
 
-    The names of blocks and norm begin with `name`; `more` are arguments of the blocks,
-    in place of the configuration's.
+    The names of blocks and norm begin with `name`; the arguments `more` override the
+    configuration's for the blocks.
     """
     shared = config.share_layers
     blocks = [

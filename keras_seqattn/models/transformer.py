@@ -58,8 +58,8 @@ class TranslationTransformer(TranslationModel):
     """Computes the logits of the next target token, from a source and a target so far.
 
     A functional model: {"source_ids": (B, S), "target_ids": (B, T)} -> (B, T, V).
-    Padding is masked by itself; target position i sees only j <= i. Decodes by the
-    protocol `encode`, `initial_state`, `step`, which `generate` searches over.
+    Padding is masked automatically; target position i attends only to positions j <= i.
+    `generate` decodes with the protocol `encode`, `initial_state`, `step`.
     Shapes: B batch, W beams, S source length, T target length, D model_dim, V target
     vocabulary.
 
@@ -68,7 +68,7 @@ class TranslationTransformer(TranslationModel):
         target_vocabulary_size: Number of target token ids V; None when source and
             target share one vocabulary.
         model_dim: Width D of the vectors between blocks.
-        num_heads: Number of attention heads a block.
+        num_heads: Number of attention heads per block.
         encoder_layers: Number of encoder blocks.
         decoder_layers: Number of decoder blocks.
         intermediate_dim: Width of the feed-forwards' hidden layers.
@@ -77,18 +77,17 @@ class TranslationTransformer(TranslationModel):
         positions: "sinusoidal" or "learned" (takes `max_length`), added to the
             embedding; "rotary", "alibi" or "relative", inside every self-attention; or
             None.
-        tie_embeddings: Whether one table serves the source, the target and the output
-            where the vocabulary is shared, the target and the output where it is not.
-            False makes each its own.
+        tie_embeddings: Whether one table serves the target and the output, and the
+            source too if the vocabulary is shared. False: each has its own table.
         key_dim: Width of a head; `model_dim` / `num_heads` when None.
         attention_dropout: Fraction of the attention weights dropped while training.
         activation: Activation of the feed-forwards.
         gated: Whether the feed-forwards are gated.
         norm: "layer" or "rms".
         normalize_first: Pre-norm (True), with a norm after each stack, or post-norm.
-        attention: A dict of further `MultiHeadAttention` arguments for every
-            attention; `sliding_window` and `positions` have no meaning between source
-            and target, and hold for self-attention alone.
+        attention: A dict of further `MultiHeadAttention` arguments for every attention;
+            `sliding_window` and `positions` apply only to self-attention, since they
+            have no meaning between source and target.
         max_length: Longest sentence, source or target, that the model takes; None for
             no limit.
         start_id: The id each target starts with; it may be `pad_id`, or `end_id`.
@@ -98,19 +97,20 @@ class TranslationTransformer(TranslationModel):
             training.
         stochastic_depth: Fraction of the samples that skip a sublayer of the last block
             of a stack while training; from block to block it rises linearly from 0.
-        share_layers: Whether one block's weights serve at every depth of a stack;
-            `stochastic_depth` is then the same at all.
-        zero_id: Id of a token whose vector is 0, before its position is added, or None:
-            the tokenizer's `unknown_id` where `text.translation_batches` has `cutoff`.
+        share_layers: Whether one block's weights are used at every depth of a stack;
+            `stochastic_depth` is then the same at every depth.
+        zero_id: Id of a token whose vector is 0, before its position is added, or None.
+            Give the tokenizer's `unknown_id` if `text.translation_batches` has
+            `cutoff`.
         epsilon: Number added to the variance of each norm.
         use_bias: Whether the projections of attentions and feed-forwards have biases.
         embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
-        embedding_norm: Whether a norm stands behind the embedding.
+        embedding_norm: Whether a norm follows the embedding.
         logits_bias: Whether the logits have a bias.
-        decoder_attention: As `attention`, for the decoder's self-attentions alone, and
-            in its place there; None: `attention` serves all.
-        base_dim: Width at which rates were chosen that are to hold at `model_dim`, by
-            the rules of muP; see `learning_rate_factors`. None for none.
+        decoder_attention: Replaces `attention` in the decoder's self-attentions; None:
+            `attention` serves these too.
+        base_dim: Width at which the learning rate was tuned, to be used at `model_dim`
+            by the muP rules; see `learning_rate_factors`. None: muP is off.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -180,7 +180,7 @@ class TranslationTransformer(TranslationModel):
 
 
 class _Stacks(TranslationStacks):
-    """The encoder and the decoder, and what they compute."""
+    """The encoder and the decoder, and their computations."""
 
     def __init__(self, config: TranslationConfig, dtype: Any):
         self._starts_with_padding = config.start_id == config.pad_id
@@ -227,7 +227,7 @@ class _Stacks(TranslationStacks):
         return self.logits(x), scores
 
     def _target_mask(self, target_ids):
-        """Marks real tokens, the first one even where padding starts a target."""
+        """Marks real tokens, and always the first where targets start with padding."""
         mask = padding_mask(target_ids, self.pad_id)
         if not self._starts_with_padding:
             return mask
@@ -255,12 +255,12 @@ class _Stacks(TranslationStacks):
 
     def step(self, token_ids, state, index, start=None):
         beam, sentence = dict(state["beam"]), state["sentence"]
-        # An embedding needs the position in the sentence. Attention counts distances
-        # alone, so there the step will do.
+        # The embedding needs the position in the sentence. Attention depends only on
+        # distances, so there the step will do.
         position, own_places = index, None
         if start is not None:
             position = index - start  # (B,)
-            # The other places hold an earlier sentence of the row.
+            # The other places hold an earlier sentence of the same row.
             length = beam["ancestry"].shape[2]  # L
             own_places = held_positions(length, index) >= start[:, None]  # (B, L)
         beam["ancestry"] = mark_ancestry(beam["ancestry"], index)

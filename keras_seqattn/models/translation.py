@@ -1,4 +1,4 @@
-"""What models that translate have in common, whatever lies between their embeddings.
+"""What the translation models have in common, whatever their encoder and decoder.
 
 Shapes: B batch, W beams, S source length, T target length, D model_dim, V vocabulary.
 """
@@ -27,10 +27,10 @@ from keras_seqattn.models.stacks import Configured, Logits
 
 
 class TranslationModel(Configured, keras.Model):
-    """A functional model of token ids that has the decoding protocol.
+    """A functional model of token ids that follows the decoding protocol.
 
     {"source_ids": (B, S), "target_ids": (B, T)} -> logits (B, T, V), which `stacks`
-    computes. `attention_kinds` are what `attention_scores` can be asked for.
+    computes. `attention_kinds` lists the kinds that `attention_scores` can return.
     """
 
     attention_kinds: tuple[str, ...] = ("cross", "encoder", "decoder")
@@ -64,8 +64,9 @@ class TranslationModel(Configured, keras.Model):
             source_ids: Int32 tensor `(B, S)`.
 
         Returns:
-            The memory, a dict: "hidden", a float tensor `(B, S, E)`, "mask", a bool
-            tensor `(B, S)`, True = a real token, and what else the decoder begins with.
+            The memory, a dict: "hidden", a float tensor `(B, S, E)`; "mask", a bool
+            tensor `(B, S)`, True = a real token; and anything else that the decoder
+            starts from.
         """
         source_ids = id_tensor("source_ids", source_ids, self.pad_id)
         return self._stacks.encode(source_ids)
@@ -78,16 +79,16 @@ class TranslationModel(Configured, keras.Model):
         Args:
             memory: What `encode` returned.
             max_length: Number of steps the state has capacity for.
-            width: Number of beams W a sentence.
+            width: Number of beams W per sentence.
             coverage: Whether the steps sum the attention that each source position
-                gets: `state["beam"]["coverage"]`, float32 `(B, W, S)`, of the mean
-                over layers and heads.
+                gets, as the mean over layers and heads, in
+                `state["beam"]["coverage"]`, float32 `(B, W, S)`.
 
         Returns:
-            {"beam": what each beam has of its own `(B, W, ...)`, reordered when beams
-            change places; "sentence": what stays in its place `(B, ...)`: the projected
-            memory, shared by a sentence's beams, and the caches; "shared": what is the
-            same for all sentences}.
+            A dict: "beam" is the state of each beam, `(B, W, ...)`, reordered when
+            beams change places; "sentence" is never reordered, `(B, ...)`: the
+            projected memory, shared by a sentence's beams, and the caches; "shared" is
+            the same for all sentences.
         """
         check_sizes(max_length, width, coverage)
         memory = memory_of(memory)
@@ -123,11 +124,11 @@ class TranslationModel(Configured, keras.Model):
             state: What `initial_state` or the step before returned.
             index: The step, a scalar int32 tensor; 0 for the start token.
             start: Int32 tensor `(B,)`, the step at which each sentence began, no more
-                steps ago than the state has capacity for; None: 0 for all. Those before
-                are not seen.
+                steps ago than the state has capacity for; earlier steps are masked.
+                None: 0 for all.
 
         Returns:
-            Float32 logits `(B, W, V)` of the token after, and the state.
+            Float32 logits `(B, W, V)` of the next token, and the new state.
         """
         token_ids = id_tensor("token_ids", token_ids, self.pad_id)
         check_not_empty("token_ids", token_ids)
@@ -159,12 +160,13 @@ class TranslationModel(Configured, keras.Model):
         Args:
             source_ids: Int32 tensor `(B, S)`.
             target_ids: Int32 tensor `(B, T)`, as in training: start, then tokens.
-            kind: "cross": of the target's positions on the source's; "encoder": of the
-                source's on each other; "decoder": of the target's on those before.
+            kind: "cross": of target positions on source positions; "encoder": of source
+                positions on each other; "decoder": of target positions on earlier ones
+                and themselves.
 
         Returns:
-            Float32 tensor `(B, layers, H, T, S)`, of the lengths that `kind` has; in
-            the decoder row t belongs to the prediction of token t + 1.
+            Float32 tensor `(B, layers, H, T, S)`, or with the two lengths that `kind`
+            has; for target positions, row t belongs to the prediction of token t + 1.
 
         Raises:
             ValueError: If the model has no attention of that kind.
@@ -185,7 +187,7 @@ class TranslationModel(Configured, keras.Model):
 
         Args:
             source_ids: Int array `(B, S)`, padded.
-            target_ids: Int array `(B, T)`, without start, with the end, padded.
+            target_ids: Int array `(B, T)`, without start token, with end token, padded.
 
         Returns:
             Float32 array `(B,)`: the sum over the real tokens, in nats.
@@ -194,16 +196,17 @@ class TranslationModel(Configured, keras.Model):
 
 
 class TranslationStacks:
-    """The layers of a translation model: here its embeddings and its output.
+    """The layers of a translation model; this class makes its embeddings and output.
 
-    Apart from the model, since the torch backend lets a `keras.Model` own no layer
-    before its functional graph, and so these computations, exist. A subclass adds
-    `encode`, `decode`, `initial_state`, `grow_state` and `step`. Its `encode` returns
-    the memory and, where asked for, a dict of lists of each layer's attention weights;
-    its `decode` returns the logits and such a dict, with empty lists where not asked
-    for.
+    They are not in the model itself: on the torch backend a `keras.Model` cannot own a
+    layer before its functional graph exists, and the graph needs these layers.
 
-    `embedding` are arguments of both `PositionalEmbedding`s. `logits` computes the
+    A subclass adds `encode`, `decode`, `initial_state`, `grow_state` and `step`. Its
+    `encode` returns the memory and, on request, a dict of lists of each layer's
+    attention weights. Its `decode` returns the logits and such a dict, whose lists are
+    empty unless the weights were requested.
+
+    `embedding` holds arguments of both `PositionalEmbedding`s. `logits` computes the
     logits `(..., V)` of vectors `(..., D)`.
     """
 
@@ -239,5 +242,5 @@ class TranslationStacks:
 
 
 def attention_given(scores: list[Tensor]) -> Tensor:
-    """Returns the mean `(B, W, S)` over layers and heads of scores `(B, H, W, S)`."""
+    """Averages the layers' `(B, H, W, S)` scores over layers and heads: `(B, W, S)`."""
     return ops.mean(ops.cast(ops.stack(scores, axis=1), "float32"), axis=(1, 2))

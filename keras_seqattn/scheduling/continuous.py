@@ -10,12 +10,13 @@
 
 So the rows of a program stay full, where a static batch would take as long as its
 longest sentence. All rows are at the same step, each in a sentence that began at a step
-of its own (`start`); the model's caches are rings of the rows' capacity. The model has
-`grow_state`, and its `step` takes `start`. Where a program takes no more sentences than
-it has rows, none would wait: `generation` makes it a static batch.
+of its own (`start`); the model's caches are ring buffers of the rows' capacity. The
+model must have `grow_state`, and its `step` must take `start`. If a program takes no
+more sentences than it has rows, none would wait: `generation` makes it a static batch.
 
-`schedule` searches short sentences before long ones. What a program of short ones
-leaves unfinished, its last few and what overflowed, is searched again with longer ones.
+`schedule` searches short sentences before long ones. The sentences that a program of
+short ones leaves unfinished, the last few and those that overflowed, are searched again
+with longer ones.
 Shapes: Q sentences, R rows, S source length, P prefix length.
 """
 
@@ -49,31 +50,31 @@ from keras_seqattn.scheduling.static import (
 )
 from keras_seqattn.scheduling.threads import run_together
 
-# The sources of a program are encoded in blocks of so many tokens, and are at most so
-# many blocks: this bounds their memory.
+# The sources of a program are encoded in blocks of `BLOCK_TOKENS` tokens. A program
+# takes at most `MOST_BLOCKS` of them, which bounds their memory.
 BLOCK_TOKENS = 512
 MOST_BLOCKS = 16
-# A program stops when no more than this share of its rows is unfinished and those will
-# be searched again elsewhere: that loses what they have found, and saves steps of rows
-# that are free.
+# A program whose last sentences will be searched again elsewhere stops when at most
+# this share of its rows is unfinished. That loses what those have found, and saves
+# steps in which many rows are free.
 HANDOFF_SHARE = 0.75
-# Sentences are searched apart from longer ones if that saves at least so many positions
-# of padding for each row: as much as the last rows of a program cost.
+# Sentences are searched apart from longer ones if that saves at least this many
+# positions of padding for each row: as many as the last rows of a program cost.
 MIN_PADDING_SAVED = 40
 
 
 class ContinuousState(NamedTuple):
     """A continuous batch between two steps."""
 
-    # The search in the R rows. What it calls finished is a row that is free: its
-    # sentence has ended, or `overflow` is true.
+    # The search in the R rows. A row that it calls finished is free: its sentence has
+    # ended, or `overflow` is true.
     running: loop.LoopState
     start: Tensor  # int32 (R,): the step at which each row's sentence began
     number: Tensor  # int32 (R,): which of the Q sentences is in each row
-    overflow: Tensor  # bool (R,): the capacity is used up, the sentence is not over
+    overflow: Tensor  # bool (R,): the capacity is used up before the sentence is over
     next: Tensor  # int32 scalar: number of the sentence that begins next
-    # The search's state of each of the Q sentences: of one that waits that before its
-    # first step, of one that has left its row that at its end.
+    # The search's state of each of the Q sentences: before its first step for one that
+    # waits, at its end for one that has left its row.
     results: GreedyState | BeamState
 
 
@@ -89,10 +90,10 @@ def search_continuously(
     num_waiting: int,
     to_the_end: bool = True,
 ) -> GreedyState | BeamState:
-    """Searches sentences in the rows of one program, which takes `num_waiting`, Q.
+    """Searches sentences in the rows of one program, which takes Q = `num_waiting`.
 
-    Unless `to_the_end`, what the program leaves unfinished stays so. Returns the
-    method's state, of NumPy arrays `(B, ...)`.
+    Unless `to_the_end`, sentences that the program leaves unfinished stay so. Returns
+    the method's state, of NumPy arrays `(B, ...)`.
     """
     stop_at = options.tail if to_the_end else int(HANDOFF_SHARE * options.size)
     state = _run_rows(model, options, sentences, num_waiting, stop_at)
@@ -119,7 +120,7 @@ def _run_rows(
     num_waiting: int,
     stop_at: int,
 ) -> ContinuousState:
-    """Runs the program until none waits and at most `stop_at` are unfinished."""
+    """Runs the program until no sentence waits and at most `stop_at` are unfinished."""
     filled, count = sentences.fill(num_waiting), len(sentences.limits)
     run = compiled(model, _search_in_rows, options)
     return run(filled, np.int32(count), np.int32(stop_at))
@@ -144,9 +145,9 @@ def _search_in_rows(
     count: Tensor,
     stop_at: Tensor,
 ) -> ContinuousState:
-    """Searches until none waits and at most `stop_at` are unfinished.
+    """Searches until no sentence waits and at most `stop_at` are unfinished.
 
-    Of the Q sentences the first `count` are real.
+    Only the first `count` of the Q sentences are real.
     """
     method, tokens, size = options.method, options.tokens, options.size
     waiting, shared = _encode_waiting(model, options, sentences.source_ids, count)
@@ -227,12 +228,15 @@ def _mark_overflow(state: ContinuousState, is_full: Tensor) -> ContinuousState:
 def _encode_waiting(
     model: Any, options: ProgramOptions, source_ids: Tensor, count: Tensor
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Encodes all that wait; returns their state for one step, and what is shared."""
+    """Encodes all waiting sentences.
+
+    Returns their state for one step, and the state that belongs to no sentence.
+    """
     size, length = source_ids.shape
     block = max(1, BLOCK_TOKENS // length)
 
-    # The last block may reach beyond the end. `slice` and `slice_update` both begin so
-    # much earlier then, and it repeats sentences of the block before.
+    # If the last block reaches beyond the end, `slice` and `slice_update` both begin
+    # earlier by as much, so that it repeats sentences of the block before.
     def encode_block(row: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
         some = ops.slice(source_ids, (row, 0), (block, length))
         # A waiting sentence needs no cache: `load` makes it.
@@ -262,7 +266,7 @@ def row_of(tensors: Any, row: Tensor) -> Any:
 
 
 def put(tensors: Any, row: Tensor, new: Any) -> Any:
-    """Replaces a part of nested tensors `(R, ...)`, from a row on, by others."""
+    """Replaces a part of nested tensors `(R, ...)`, beginning at `row`, by `new`."""
 
     def update(x: Tensor, values: Tensor) -> Tensor:
         return ops.slice_update(x, _starts_at(x, row), values)
@@ -282,10 +286,10 @@ def schedule(
     """Searches many sentences, the short ones first, in several programs at once.
 
     `search` is a function of indices, their padded length, and `to_the_end`, by default
-    True: else what the program leaves unfinished stays so. It returns the indices of
-    what was searched to the end, the `Hypotheses` there, and the indices left.
+    True; if False, sentences that the program leaves unfinished stay so. It returns the
+    indices that were searched to the end, their `Hypotheses`, and the indices left.
     `size_of` returns the number of rows for a padded length. `lengths` are padded
-    lengths by index, the longest first. Yields indices, and the `Hypotheses` there.
+    lengths by index, the longest first. Yields indices and their `Hypotheses`.
     """
     groups = collections.defaultdict(list)
     for index, length in lengths.items():
@@ -300,7 +304,7 @@ def schedule(
 
     yield from run_together(search_short(k) for k in range(threads))
     last = [*last, *itertools.chain.from_iterable(left)]
-    # A few: for a program that has the processor to itself.
+    # A few sentences share one program, which has the processor to itself.
     is_few = len(last) <= size_of(longest)
     parts = [last] if is_few else split_evenly(last, size_of(longest), longest)
     yield from search_batches(search, [(part, longest) for part in parts])
@@ -339,7 +343,7 @@ def _short_to_long(
 def split_evenly(items: Any, size: int, length: int) -> list[Any]:
     """Splits sentences of one padded length into programs, as many for each thread.
 
-    Each part takes every n-th of `items`, so that it spans them from first to last.
+    Each of n parts takes every n-th of `items`, and so spans them from first to last.
     """
     threads, most_items = compile.num_threads(), max(size, most_waiting(length))
     count = -(-len(items) // (most_items * threads)) * threads

@@ -1,11 +1,11 @@
-"""`generate`: a model's own search of many sentences, in few compiled programs.
+"""`generate`: a model's search of many sentences, in few compiled programs.
 
 There are two policies. In static batches (`static`) sentences begin together. In
 continuous batching (`continuous`) a sentence begins when another has ended. `make_plan`
-chooses the second where a model can begin a sentence late, several threads search, and
-there are more sentences than their rows. It also says how many sentences a program
-searches at once. `_num_waiting` corrects the choice for a single program: it is static
-where no more sentences fit into it than it has rows.
+chooses continuous batching if the model can begin a sentence late, several threads
+search, and there are more sentences than rows in their programs. It also says how many
+sentences a program searches at once. `_num_waiting` corrects the choice for a single
+program, which is a static batch if it takes no more sentences than it has rows.
 Shapes: B sentences, S source length, L capacity in generated tokens, P prefix length.
 """
 
@@ -62,12 +62,12 @@ from keras_seqattn.scheduling.static import (
 )
 from keras_seqattn.scheduling.threads import in_threads
 
-# Sentences of each of several programs that run at once: the fewest that one is begun
-# for, and the most.
+# When several programs run at once: the fewest sentences for which another one is
+# begun, and the most that one searches at once.
 BATCH_SIZE_PER_THREAD = (16, 32)
-# By how much the first capacity is longer than the source: most translations fit.
+# By how many tokens the first capacity exceeds the source: most translations fit.
 EXTRA_CAPACITY = 8
-# Most tokens of a line of text where neither the model nor the caller has a limit.
+# Most tokens of a line of text if neither the model nor the caller sets a limit.
 MOST_TOKENS = 1024
 # Most positions of one program: its rows times their beams times the tokens of a source
 # and of its translation. This bounds its memory: 64 sentences of 512 tokens in greedy
@@ -79,14 +79,14 @@ class Plan(NamedTuple):
     """How many sentences are searched at once, and by which policy."""
 
     size: int  # number of sentences that a program searches at once, its rows
-    continuous: bool  # whether more of them wait in the program for a free row
-    width: int = 1  # number of beams a sentence
+    continuous: bool  # whether more sentences wait in the program for a free row
+    width: int = 1  # number of beams per sentence
 
     def size_of(self, length: int, generated: int | None = None) -> int:
         """Returns the number of rows for sources of a padded length.
 
-        It is `size` if so many rows fit in `MOST_POSITIONS`, else the largest of
-        `BATCH_SIZES` that does, and at least 1.
+        It is `size` if that many rows fit in `MOST_POSITIONS`, else the largest of
+        `BATCH_SIZES` that fits, and at least 1.
 
         Example:
             >>> [Plan(64, False, width=4).size_of(2**k) for k in (7, 8, 11, 17)]
@@ -132,8 +132,8 @@ def generate(
     width) -> state` and `step(token_ids, state, index) -> (logits, state)`. If it has
     `grow_state(state, max_length, index) -> state` too, a large batch begins with less
     memory; if its `step` also takes `start`, many sentences are batched
-    continuously. Batches and lengths are padded to few sizes, so few programs are
-    compiled, each once a model and search; `compile_report(model)` counts them.
+    continuously. Batches and lengths are padded to a few sizes, so few programs are
+    compiled, once for each model and search; `compile_report(model)` counts them.
 
     Args:
         model: The model. Its attributes `start_id`, `end_id`, `pad_id` and `variables`
@@ -141,23 +141,24 @@ def generate(
         source_ids: Int array `(B, S)`, padded with the model's `pad_id`, or a list of
             lists of integers.
         search: The search; `Greedy()` when None.
-        max_length: Number of generated tokens at most, end included. When None, twice
-            the tokens of each sentence and 10, or the model's own limit if less.
+        max_length: Largest number of generated tokens, end included. When None, twice
+            the tokens of each sentence plus 10, or the model's own limit if less.
         prefix: Int array `(B, P)` of forced first tokens, padded with `pad_id`, or a
             list of B lists of integers, or None.
-        constraints: List of B lists of phrases that each hypothesis must say, wherever
-            it likes: a phrase is a list of token ids, or a tuple of such lists, one of
-            which is enough; or None. A greedy search becomes a `BeamSearch` of 4 beams.
+        constraints: List of B lists of phrases that each hypothesis must contain, at
+            any place; or None. A phrase is a list of token ids, or a tuple of such
+            lists, one of which is enough. A greedy search becomes a `BeamSearch` of 4
+            beams.
 
     Returns:
         The `Hypotheses`, in the order of `source_ids`.
 
     Raises:
         ValueError: If `source_ids` are not integers of rank 2, hold an id outside the
-            vocabulary, or are longer than the model's `max_length`, or `max_length` is
-            more than that, `search` is not a search, `prefix` or `constraints` do not
-            fit the limit of their sentence, or a method of `model` returns other
-            structures or shapes than the protocol has.
+            vocabulary, or are longer than the model's `max_length`; if `max_length` is
+            more than the model can generate; if `search` is not a search; if `prefix`
+            or `constraints` do not fit the limit of their sentence; or if a method of
+            `model` returns structures or shapes that differ from the protocol's.
 
     Example:
         >>> import numpy as np
@@ -201,7 +202,7 @@ def decode(
     constraints: Sequence[Row] | None = None,
     plan: Plan | None = None,
 ) -> Hypotheses:
-    """Does what `generate` does, on arrays that were checked.
+    """Does what `generate` does, on arrays already checked.
 
     `constraints` are for a `ConstrainedBeamSearch`; the default `plan` is the fastest.
     """
@@ -230,7 +231,7 @@ def decode(
 def forced_prefixes(tokenizer: Any, count: int) -> list[list[int]] | None:
     """Returns the forced first tokens of each of `count` translations, or None.
 
-    A tokenizer with `prefix_ids`, such as a language's, puts them first by itself.
+    They are the tokenizer's `prefix_ids`, such as the token of a language.
     """
     first = getattr(tokenizer, "prefix_ids", ())
     return [list(first)] * count if first else None
@@ -246,13 +247,13 @@ def decode_lists(
     max_length: int | None = None,
     constraints: Sequence[Row] | None = None,
 ) -> Iterator[tuple[list[int], Hypotheses]]:
-    """Decodes lists of token ids, those of about one length together, as is fastest.
+    """Decodes lists of token ids, those of similar length together, for speed.
 
-    Of `lists` those at the indices `chosen` are decoded, by default all. `prefixes`,
-    the forced first tokens, and `constraints`, rows of phrases for a
-    `ConstrainedBeamSearch`, are as many as `lists`. `first` is the number of the first
-    list in all that is searched: a sample does not depend on those searched beside it.
-    Yields indices, and the `Hypotheses` of the sentences there.
+    Only the lists at the indices `chosen` are decoded, by default all. `prefixes`, the
+    forced first tokens, and `constraints`, rows of phrases for a
+    `ConstrainedBeamSearch`, have an entry for each of `lists`. `first` is the number of
+    the first list among all that are searched, so that a sample does not depend on the
+    sentences searched beside it. Yields indices and the `Hypotheses` of their lists.
     """
     method = checked_search("search", search)
     chosen = range(len(lists)) if chosen is None else chosen
@@ -309,8 +310,8 @@ def _search(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Searches sentences in one program.
 
-    Unless `to_the_end`, what the program leaves unfinished stays so. Returns token ids
-    `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
+    Unless `to_the_end`, sentences that the program leaves unfinished stay so. Returns
+    token ids `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
     """
     num_waiting = _num_waiting(plan, options, sentences)
     if num_waiting:
@@ -323,9 +324,9 @@ def _search(
 
 
 def _num_waiting(plan: Plan, options: ProgramOptions, sentences: Sentences) -> int:
-    """Returns how many sentences a program takes, or 0 where it is a static batch.
+    """Returns how many sentences a program takes, or 0 if it is a static batch.
 
-    It is one also where the plan is to batch continuously, if its rows take as many.
+    Even under a continuous plan it is a static batch if its rows can take them all.
     """
     most = continuous.most_waiting(sentences.source_ids.shape[1])
     return most if plan.continuous and most > options.size else 0
@@ -339,9 +340,9 @@ def _cut(items: np.ndarray, size: int, length: int) -> list[np.ndarray]:
 def prepare_one(
     model: Any, source_ids: np.ndarray, search: Search, max_length: int | None = None
 ) -> tuple[Sentences, ProgramOptions]:
-    """Returns what `decode` searches one sentence with, for the caller's own loop.
+    """Returns what `decode` needs to search one sentence, for the caller's own loop.
 
-    Its source ids are `(1, S)`; the `Sentences` are filled to the program's size.
+    `source_ids` is `(1, S)`; the `Sentences` are filled to the program's size.
     """
     length = padded_length(model, source_ids.shape[1])
     seeds = sequence_seeds(np.arange(1), search)
@@ -386,12 +387,12 @@ def _program_options(
     length = sentences.source_ids.shape[1]
     capacity, limit = _capacity(model, length, max_length), int(sentences.limits.max())
     if capacity < limit:
-        # A prompt shorter than the padded length leaves more of a model's limit
-        # for what is generated, for each length another number.
+        # A prompt shorter than the padded length leaves more of a model's limit for
+        # generated tokens; that number differs for each length, so it is padded.
         capacity = padded_length(model, limit)
     first = capacity
     can_grow = max_length is None and "grow" in abilities(model)
-    stops_early = size in static.TAILS  # for others to go on with the whole capacity
+    stops_early = size in static.TAILS  # The tail goes on with the whole capacity.
     if can_grow and stops_early:
         first = min(capacity, length + EXTRA_CAPACITY)
     asked = state_options(method.needs_coverage)
@@ -401,7 +402,7 @@ def _program_options(
 
 
 def _capacity(model: Any, length: int, max_length: int | None = None) -> int:
-    """Returns the most generated tokens of sources of a padded length."""
+    """Returns the largest number of generated tokens for sources of a padded length."""
     if max_length is None:
         return _token_limit(model, length)
     own_limit = max_new_tokens(model, 0)
@@ -420,20 +421,20 @@ def _hypotheses(
 
 
 def _limits(model: Any, source_ids: np.ndarray, max_length: int | None) -> np.ndarray:
-    """Returns the most tokens of each sentence, int32 `(B,)`."""
+    """Returns the largest number of generated tokens of each sentence, int32 `(B,)`."""
     lengths = (source_ids != model.pad_id).sum(axis=1).tolist()
     return np.array([_token_limit(model, n, max_length) for n in lengths], "int32")
 
 
 def _token_limit(model: Any, source_length: int, max_length: int | None = None) -> int:
-    """Returns the number of tokens that the caller and the model allow."""
+    """Returns the number of generated tokens that the caller and the model allow."""
     limit = default_max_length(source_length) if max_length is None else max_length
     own_limit = max_new_tokens(model, source_length)
     return limit if own_limit is None else min(limit, own_limit)
 
 
 def source_limit(model: Any) -> int:
-    """Returns the most tokens that a line of text is read to, its end included."""
+    """Returns how many tokens of a line of text are read at most, its end included."""
     return length_limit(model) or MOST_TOKENS
 
 

@@ -1,4 +1,4 @@
-"""The one cache of compiled programs: of a model's searches, streams and scores."""
+"""The one cache of compiled programs: for a model's searches, streams and scores."""
 
 import threading
 import weakref
@@ -72,19 +72,19 @@ _MAKING = threading.Lock()
 def compiled(
     model: Any, function: Callable[..., Any], *options: Hashable, to_numpy: bool = False
 ) -> compile.CompiledFunction:
-    """Returns `function(model, *options, *tensors)` compiled; made at the first call.
+    """Returns `function(model, *options, *tensors)` compiled, from the cache if there.
 
     It is a function of the tensors, and compiles a program for each of their shapes.
     Unless `to_numpy`, results stay where they are, for another program to go on with.
     """
-    # `quantize` and `enable_lora` replace variables, which takes new programs.
+    # `quantize` and `enable_lora` replace variables, which requires new programs.
     variables = list(model.variables)
     ids = tuple(map(id, variables))
     key = (function, options, ids)
     with _MAKING:
         made = _COMPILED.setdefault(model, {})
         if key not in made:
-            # A program keeps its variables: those that were replaced are to be free.
+            # A program keeps its variables in memory; replaced ones must be freed.
             for stale in [other for other in made if other[-1] != ids]:
                 del made[stale]
             reference = weakref.ref(model)  # the dict must not keep its own key alive

@@ -22,8 +22,8 @@ from keras_seqattn.scheduling.static import (
     padded_length,
 )
 
-# Most positions at once, in sentences times the longer side, and most logits, which
-# take 268 MB: so fewer positions where the vocabulary has more than 16,384 entries.
+# Most positions at once, counted as sentences times the longer side, and most logits,
+# which take 268 MB. A vocabulary of more than 16,384 entries thus gets fewer positions.
 POSITIONS, LOGITS = 4096, 2**26
 
 
@@ -38,15 +38,15 @@ def scored(
         model: A model of {"source_ids": (B, S), "target_ids": (B, T)} that computes
             logits, with the attributes `start_id` and `pad_id`.
         source_ids: Int array `(B, S)`, padded with `pad_id`, or a list of lists.
-        target_ids: Int array `(B, T)`, without start, with the end, padded, or a list
-            of lists.
+        target_ids: Int array `(B, T)`, without the start token, with the end token,
+            padded; or a list of lists.
 
     Returns:
         Float32 array `(B,)`: the sum over the real tokens, in nats.
 
     Raises:
-        ValueError: If they are not integers of rank 2 with one batch size, or
-            hold an id outside the vocabulary.
+        ValueError: If the ids are not integers of rank 2 with one batch size, or one is
+            outside the vocabulary.
 
     Example:
         >>> from keras_seqattn.models import TranslationTransformer
@@ -84,10 +84,10 @@ def score_lists(
 ) -> np.ndarray:
     """Returns the log-probability `(B,)`, in nats, of lists of token ids.
 
-    Those of about one length are scored together. `sides` are the sources, of a
-    translation model, and the texts, without start, with the end. The first
-    `num_forced` tokens of a text are read, and do not count. `on_batch` is called with
-    the number of sentences of each batch.
+    Those of similar length are scored together. `sides` are the sources, only for a
+    translation model, and the texts, without the start token and with the end token.
+    The first `num_forced` tokens of a text are read but do not count. `on_batch` is
+    called with the number of sentences of each batch.
     """
     lengths = [sum(map(len, row)) for row in zip(*sides, strict=True)]
     scores = np.zeros(len(lengths), "float32")

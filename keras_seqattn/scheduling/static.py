@@ -33,13 +33,13 @@ from keras_seqattn.scheduling.programs import compiled
 from keras_seqattn.scheduling.threads import in_threads
 
 # Numbers of sentences that programs are compiled for: a batch is padded to one of them.
-# The largest keeps a processor busy, and is small enough that sentences of about one
-# length meet in it: a batch takes as long as its longest sentence.
+# The largest keeps a processor busy, and is small enough that a batch holds sentences
+# of similar length: a batch takes as long as its longest sentence.
 BATCH_SIZES = (1, 4, 8, 16, 32, 64)
 # The shortest length that programs are compiled for: sources are padded to this times a
 # power of 2.
 SHORTEST = 16
-# By the size of a batch, that in which its last sentences go on.
+# From the size of a batch to that of the batch in which its last sentences go on.
 TAILS = {32: 8, 64: 16}
 # In a batch of up to this padded length, sentences may be of any length; in a longer
 # one all are longer than a quarter of it.
@@ -53,24 +53,24 @@ class Sentences(NamedTuple):
     limits: Tensor  # int32 (B,): most generated tokens
     seeds: Tensor  # int32 (B,): per-sequence seeds of random numbers
     prefix: Tensor  # int32 (B, P): forced first tokens; P is 0 without any
-    constraints: Constraints | tuple[()] = ()  # what each is to say; () for nothing
+    constraints: Constraints | tuple[()] = ()  # phrases to generate; () for none
 
     def take(self, rows: Any) -> "Sentences":
         """Returns some of the sentences."""
         return keras.tree.map_structure(lambda x: x[rows], self)
 
     def fill(self, size: int) -> "Sentences":
-        """Returns the sentences and finished copies of the last, together `size`."""
+        """Returns the sentences, filled to `size` with finished copies of the last."""
         rows = keras.tree.map_structure(lambda x: fill_batch(x, size), self)
         rows.limits[len(self.limits) :] = 0
         return rows
 
 
 class ProgramOptions(NamedTuple):
-    """What programs of a search are compiled for.
+    """The options that the programs of a search are compiled for.
 
-    Without a tail the first capacity is the whole one: a program then leaves nothing
-    unfinished, for there is none that could go on with it.
+    Without a tail the first capacity is the whole one: a program then leaves no
+    sentence unfinished, since no other program would go on with it.
     """
 
     method: Search  # without its seed
@@ -81,9 +81,9 @@ class ProgramOptions(NamedTuple):
 
     @property
     def tail(self) -> int:
-        """Number of sentences left with which a program stops, or 0.
+        """Number of unfinished sentences at which a program stops, or 0.
 
-        They go on in as many rows.
+        They go on in a batch of that many rows.
         """
         return TAILS.get(self.size, 0)
 
@@ -93,8 +93,8 @@ def search_batch(
 ) -> GreedyState | BeamState:
     """Searches at most `options.size` sentences, all begun at once.
 
-    Unless `to_the_end`, what the program leaves unfinished stays so. Returns the
-    method's state, of NumPy arrays `(B, ...)`.
+    Unless `to_the_end`, sentences that the program leaves unfinished stay so. Returns
+    the method's state, of NumPy arrays `(B, ...)`.
     """
     filled = sentences.fill(options.size)
     state = compiled(model, _start_search, options)(filled)
@@ -108,9 +108,9 @@ def search_batch(
 def finish(
     model: Any, options: ProgramOptions, state: loop.LoopState, *start: Tensor
 ) -> GreedyState | BeamState:
-    """Searches the sentences that a program left unfinished to their end.
+    """Searches to their end the sentences that a program left unfinished.
 
-    `start` `(B,)` are the steps at which they began, if at different ones. Returns the
+    `start` `(B,)` are the steps at which they began, if these differ. Returns the
     method's state, of NumPy arrays `(B, ...)`.
     """
     found = to_arrays(state.search_state)
@@ -198,7 +198,7 @@ def to_arrays(state: GreedyState | BeamState) -> GreedyState | BeamState:
 def put_rows(
     state: GreedyState | BeamState, rows: np.ndarray, new: GreedyState | BeamState
 ) -> None:
-    """Replaces some rows of a state of NumPy arrays by the first of another."""
+    """Replaces some rows of a state of NumPy arrays by the first rows of another."""
     pairs = map(keras.tree.flatten, (state, new))
     for x, values in zip(*pairs, strict=True):
         x[rows] = values[: len(rows)]
@@ -209,12 +209,12 @@ def schedule(
     size_of: Callable[[int], int],
     lengths: dict[int, int],
 ) -> Iterator[tuple[list[int], Hypotheses]]:
-    """Searches sentences in static batches, those of about one length together.
+    """Searches sentences in static batches, those of similar length together.
 
-    `search` and what is yielded are as in `search_batches`. `size_of` returns the most
-    sentences of a batch for a padded length. `lengths` are padded lengths by index, the
-    longest first: else threads end at different times, and the batch that is not full
-    is the most expensive one.
+    `search` and the pairs yielded are as in `search_batches`. `size_of` returns the
+    most sentences of a batch for a padded length. `lengths` are padded lengths by
+    index, the longest first: otherwise threads would end at different times, and the
+    batch that is not full would be the most expensive one.
     """
     batches, waiting = [], list(lengths)
     while waiting:
@@ -232,8 +232,8 @@ def search_batches(
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Searches batches, each given as its indices and its padded length, in threads.
 
-    `search` is a function of these two; it returns the indices, the `Hypotheses` there,
-    and those left, here none. Yields indices, and the `Hypotheses` there.
+    `search` is a function of these two. It returns the indices, their `Hypotheses`, and
+    the indices left, here none. Yields indices and their `Hypotheses`.
     """
     threads = min(compile.num_threads(), len(batches))
     for indices, found, _ in in_threads(lambda one: search(*one), batches, threads):
@@ -249,8 +249,8 @@ def in_batches(items: Any, size: int = BATCH_SIZES[-1]) -> Iterator[Any]:
 def is_much_shorter(length: int, longer: int) -> bool:
     """Returns whether sentences would waste most of the time in a longer batch.
 
-    False in batches of at most `LONG_SOURCE` tokens, which few programs serve. Both
-    lengths are padded.
+    False in batches of at most `LONG_SOURCE` tokens, so that few programs are compiled
+    for those. Both lengths are padded.
 
     Example:
         >>> [is_much_shorter(n, longer) for n, longer in ((16, 64), (64, 1024))]
@@ -262,7 +262,7 @@ def is_much_shorter(length: int, longer: int) -> bool:
 def padded_length(model: Any, length: int, continuous: bool = False) -> int:
     """Returns the length that sentences of a length are padded to, at most the model's.
 
-    `continuous` adds three quarters of each power of 2, for those that wait for rows.
+    `continuous` also allows three quarters of each power of 2, for waiting sentences.
     """
     power = SHORTEST
     while power < length:

@@ -22,8 +22,8 @@ def stream_tokens(
 ) -> Iterator[int]:
     """Yields the tokens that `decode` finds for one sentence, each when it is found.
 
-    The source ids are `(1, S)`; the end is left out. The search is a `Greedy`, or a
-    `Sample` of one hypothesis.
+    The source ids are `(1, S)`; the end token is left out. The search is a `Greedy`, or
+    a `Sample` of one hypothesis.
     """
     sentences, options = prepare_one(model, source_ids, search, max_length)
     state = compiled(model, _read_prompt, options)(sentences)

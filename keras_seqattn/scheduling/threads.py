@@ -1,4 +1,4 @@
-"""A few things at a time: a function of many, or generators."""
+"""Runs a function of many items, or several generators, in a few threads."""
 
 import collections
 import contextlib
@@ -15,9 +15,9 @@ def in_threads(
 ) -> Iterator[Any]:
     """Yields the results of a function of each item, computed in threads, in order.
 
-    Items are taken as results are: at most `threads` more of them than were yielded.
-    The function runs in the caller's context, and in its thread if `threads` is 1.
-    What it raises for an item is raised after the results before it.
+    Items are taken only as results are: at most `threads` more than were yielded. The
+    function runs in the caller's context, and in the caller's thread if `threads` is 1.
+    An error for an item is raised after the results of the items before it.
     """
     if threads <= 1:
         yield from map(function, items)
@@ -25,7 +25,7 @@ def in_threads(
     waiting = collections.deque()
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(threads))
-        # Who stops taking results does not wait for what has not begun.
+        # A caller that stops taking results does not wait for items not yet begun.
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         for item in items:
             context = contextvars.copy_context()
@@ -39,9 +39,9 @@ def in_threads(
 def run_together(generators: Iterable[Iterator[Any]]) -> Iterator[Any]:
     """Runs each generator in a thread of its own; yields all results as they come.
 
-    Those of each come in its order. The generators run in the context of the caller.
-    They stop after their present result when one of them fails, whose error is raised,
-    or nobody takes results any more.
+    The results of one generator keep their order. The generators run in the caller's
+    context. If one of them fails, its error is raised. Then, or when the caller takes
+    no more results, the others stop after their current result.
     """
     generators = list(generators)
     results, over, stopped = queue.SimpleQueue(), object(), threading.Event()

@@ -40,11 +40,11 @@ def translation_batches(
     Each element is `({"source_ids": x + end, "target_ids": start + y}, y + end)`,
     int32, padded with each tokenizer's `pad_id`. A pair goes to the shortest bucket
     that holds the longer of its sides and one special token. All batches of a bucket of
-    length L have the one shape `(R, L)`, R being the largest multiple of
-    `repeat_batch * rows_multiple` with at most `batch_tokens` positions, so that few
-    programs are compiled; the last one of an epoch is filled with rows of padding,
-    which count for nothing in a loss over real tokens. Finer buckets waste less on
-    padding and cost more programs.
+    length L have the same shape `(R, L)`, so that few programs are compiled: R is the
+    largest multiple of `repeat_batch * rows_multiple` with at most `batch_tokens`
+    positions. A batch that is not full is filled with rows of padding, which count for
+    nothing in a loss over real tokens. Finer buckets waste less on padding, but need
+    more compiled programs.
 
     Pass it to `fit` with `shuffle=False`: otherwise Keras warns that it cannot shuffle
     a dataset.
@@ -52,24 +52,24 @@ def translation_batches(
     The number of replicas that share each batch (`tf.distribute`, `keras.distribution`)
     must divide its rows: pass it as `rows_multiple`. The pairs of a batch that is not
     full are spread over its `rows_multiple` equal parts, so that each replica has about
-    as many.
+    the same number.
 
     Each epoch has a new order of pairs and of batches, which depends only on `seed` and
-    the number of the epoch, on every machine. Text is tokenized once; with `sampling`,
-    in each epoch, by draws that come from `seed` too: a drawn segmentation too long for
-    the last bucket is replaced by the plain one.
+    the number of the epoch, whatever the machine. Text is tokenized once, but anew in
+    each epoch with `sampling`, whose draws also come from `seed`. A drawn segmentation
+    that is too long for the last bucket is replaced by the plain one.
 
-    Several corpora, for a model of many languages, are dicts from each one's tag, such
-    as "<de>", to its lines: the tag and a space come before each source line, as they
-    must before the lines that the model translates. The small ones are repeated by
-    `temperature`; pairs of all are in each batch.
+    Several corpora, for a multilingual model, are given as dicts from each corpus's
+    tag, such as "<de>", to its lines. The tag and a space are put before each source
+    line; put them also before the lines that the model is to translate. Small corpora
+    are repeated as `temperature` says; batches mix pairs of all corpora.
 
-    A corpus larger than memory comes as `TextLines` of its files, with a folder for
+    A corpus larger than memory is given as `TextLines` of its files, with a folder as
     `cache`: its token ids are written there once, with a progress bar, and read from
-    the disk when a batch needs them. Batches and their order are those of the same
-    corpus in memory. Memory holds 24 bytes a pair. After a stop the same call continues
-    writing where it was. Any later call with the same corpus and tokenizers reads what
-    is there, with any batches and in any number of processes.
+    disk when a batch needs them. Batches and their order are the same as for that
+    corpus in memory. Memory holds 24 bytes a pair. After an interruption the same call
+    continues where it stopped. Any later call with the same corpus and tokenizers reads
+    the cache, whatever its batches and in any number of processes.
 
     Args:
         sources: List of strings or `TextLines`, or a dict from tags to these.
@@ -78,51 +78,52 @@ def translation_batches(
         target_tokenizer: Tokenizer of the targets. None: `source_tokenizer`.
         batch_tokens: Positions in one side of a batch, padding included.
         bucket_lengths: Increasing lengths of the buckets.
-        shuffle: Whether to shuffle; else bucket by bucket, in the given order.
+        shuffle: Whether to shuffle; if not, batches come bucket by bucket, in the given
+            order.
         seed: Integer seed of the shuffling and of the sampling, at least 0.
         sampling: Strength of subword sampling (see the tokenizer), 0 for none.
-        repeat_batch: Copies of each pair, side by side: rows 2i and 2i + 1 are equal
-            for 2, as a consistency loss such as R-Drop's wants them.
+        repeat_batch: Number of copies of each pair, side by side: with 2, rows 2i and
+            2i + 1 are equal, as a consistency loss such as R-Drop's needs them.
         rows_multiple: Number that divides the rows of every batch, such as the number
             of replicas; the copies of a pair stay in one part.
-        cutoff: Share in [0, 1) of the input tokens of all copies but the first that are
-            replaced by the tokenizer's `unknown_id`, on both sides: token cutoff, as
-            SimCut has it, where the model is made with `zero_id=tokenizer.unknown_id`,
-            and so embeds that token as 0. Each token is drawn by itself; the source's
-            end, the target's start and all labels stay.
+        cutoff: Share in [0, 1) of the input tokens, on both sides, that are replaced by
+            the tokenizer's `unknown_id` in all copies except the first. This is
+            SimCut's token cutoff if the model is made with
+            `zero_id=tokenizer.unknown_id`, which embeds that token as 0. Each token is
+            drawn independently; the source's end, the target's start and all labels
+            stay.
         views: "plain" or "sampled" for each copy of `repeat_batch`, such as
             `("plain", "sampled")`: whether its subwords are the usual ones or drawn,
-            each copy by itself, with the strength `sampling`. The copies' labels then
-            differ too; `training.MaskedCrossentropy(pieces=...)` compares what they
-            have in common. None: all copies have the same segmentation.
+            independently for each copy, with the strength `sampling`. The copies'
+            labels then also differ; `training.MaskedCrossentropy(pieces=...)` compares
+            what they have in common. None: all copies have the same segmentation.
         bidirectional_epochs: Number of epochs, from the first, in which half of the
-            pairs are swapped: a target is translated into its source in one epoch and
-            not in the next, beginning with a random half. So two epochs have both
-            directions of all pairs, in batches of the same number and shapes. It needs
-            one tokenizer for both sides and one corpus; 0 for one direction from the
-            start.
-        temperature: Number of at least 1, for several corpora. Of n pairs, where the
-            largest corpus has m, come n (m / n)^(1 - 1 / temperature): 1 repeats
-            nothing, 5 is usual, 100 makes all about as large as the largest.
-        cache: Path of a folder for the token ids of this corpus alone, without
+            pairs have their sides swapped: a random half in one epoch, the other half
+            in the next. So two epochs have both directions of all pairs, and the number
+            and shapes of their batches are unchanged. It needs one tokenizer for both
+            sides and one corpus. 0: one direction from the start.
+        temperature: Number of at least 1, for several corpora. A corpus of n pairs,
+            where the largest has m, gives n (m / n)^(1 - 1 / temperature) pairs: 1
+            repeats nothing, 5 is usual, 100 makes all about as large as the largest.
+        cache: Path of a folder for the token ids of this corpus alone, not with
             `sampling`; None: they stay in memory.
 
     Returns:
-        Where TensorFlow is installed a prefetched `tf.data.Dataset`, else a
+        A prefetched `tf.data.Dataset` where TensorFlow is installed, else a
         `keras.utils.PyDataset` of the same batches as arrays. `len` returns the number
-        of batches in each epoch. It has the attributes
-        `shapes`, the set of all (batch, length); `skipped`, the number of pairs left
-        out since they are too long for the last bucket (also said by a warning);
-        `target_tokens`, the number of real target tokens in an epoch, end included
-        (of plain segmentations, where there is `sampling`, and in one direction).
+        of batches in each epoch. It has the attributes `shapes`, the set of all (batch,
+        length); `skipped`, the number of pairs left out because they are too long for
+        the last bucket (a warning says so too); and `target_tokens`, the number of real
+        target tokens in an epoch, end included. `target_tokens` counts one direction,
+        and plain segmentations even with `sampling`.
 
     Raises:
-        ValueError: If the corpus is empty or its sides differ in length, if no pair
-            fits, if the numbers given do not describe batches, if there is `cutoff`
-            without a second copy, or with a tokenizer that has no `unknown_id`, or if
-            `views` are not one for each copy, or do not fit `sampling`, or if there are
-            `bidirectional_epochs` with two tokenizers or several corpora, the dicts
-            differ in their tags, or `cache` comes with `sampling`, holds other token
+        ValueError: If the corpus is empty or its sides differ in length; if no pair
+            fits; if the numbers given do not describe batches; if there is `cutoff`
+            without a second copy, or with a tokenizer that has no `unknown_id`; if
+            `views` are not one for each copy, or do not fit `sampling`; if there are
+            `bidirectional_epochs` with two tokenizers or several corpora; if the dicts
+            differ in their tags; or if `cache` comes with `sampling`, holds other token
             ids, or is being written by another process.
 
     Example:
@@ -138,8 +139,8 @@ def translation_batches(
         Wu et al. 2021, "R-Drop". `cutoff`: Gao et al. 2022, "Bi-SimCut", section 3.
         `views`: Wang et al. 2021, "Multi-view Subword Regularization".
         `bidirectional_epochs`: Ding et al. 2021, "Improving Neural Machine Translation
-        by Bidirectional Training". Differs: the labels of the copies that are altered
-        count in the crossentropy too; an epoch of both directions has each pair once.
+        by Bidirectional Training". Differs: the labels of altered copies also count in
+        the crossentropy; an epoch of both directions has each pair once.
     """
     arguments.number("temperature", temperature, least=1.0)
     corpora = corpora_of(sources, targets)
@@ -197,7 +198,7 @@ def plan_epochs(
         arguments.refuse(
             "bidirectional_epochs", bidirectional_epochs, "0 with two tokenizers"
         )
-    group = copies.number * rows_multiple  # rows that a batch has at least
+    group = copies.number * rows_multiple  # the rows of a batch are a multiple of it
     _check_budget(batch_tokens, bucket_lengths[-1], group)
     if cache is None:
         lines, sizes = _read(corpora)
@@ -234,7 +235,7 @@ def _read(corpora):
 
 
 def _fits(lengths, bucket_lengths):
-    """Returns which pairs fit into the longest bucket; warns of those that do not."""
+    """Returns which pairs fit into the longest bucket; warns if some do not."""
     longest = bucket_lengths[-1]
     fits = lengths <= longest
     if not fits.any():

@@ -1,4 +1,4 @@
-"""`Copies`: in what the copies of a pair, which stand side by side in a batch, differ.
+"""`Copies`: how the copies of a pair, side by side in a batch, differ.
 
 Shapes: P pairs, R rows of a batch (P times the copies), L its length.
 """
@@ -13,11 +13,11 @@ from keras_seqattn import arguments
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """The copies of each pair: how many, how segmented, and what is cut off.
+    """The copies of each pair: their number, segmentation and token cutoff.
 
     `views` is "plain" or "sampled" for each copy, None where all have the same
-    segmentation. `cutoff` is the share of their input tokens that all copies but the
-    first lose.
+    segmentation. `cutoff` is the share of input tokens that all copies except the first
+    lose.
 
     Example:
         >>> copies = Copies(2, cutoff=0.9)
@@ -32,7 +32,7 @@ class Copies:
     cutoff: float = 0.0
 
     def __post_init__(self) -> None:
-        """Checks the attributes, by the names that `translation_batches` has."""
+        """Checks the attributes; errors use `translation_batches`' argument names."""
         arguments.positive_integer("repeat_batch", self.number)
         arguments.number("sampling", self.sampling, least=0)
         self._check_views()
@@ -59,7 +59,7 @@ class Copies:
         return self.views or ("sampled" if self.sampling else "plain",)
 
     def side_by_side(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the rows `(P, L)` of each of `segmentations` as copies, `(R, L)`."""
+        """Interleaves the rows `(P, L)` of each of `segmentations` to `(R, L)`."""
         copies = [*arrays] * (self.number // len(arrays))
         return np.stack(copies, axis=1).reshape(-1, copies[0].shape[1])
 
@@ -70,9 +70,9 @@ class Copies:
         cut_id: int,
         rng: np.random.Generator,
     ) -> np.ndarray:
-        """Replaces, by chance, tokens `(R, L)` of all copies but the first by `cut_id`.
+        """Replaces random tokens `(R, L)` by `cut_id`, except in the first copies.
 
-        One number is drawn for each token. Those of `special_ids` stay.
+        One random number is drawn for each token. Tokens in `special_ids` stay.
         """
         is_other = np.arange(len(ids))[:, None] % self.number > 0
         is_cut = rng.random(ids.shape) < self.cutoff

@@ -75,28 +75,28 @@ def load_parallel(
     come from `data_dir`; without it they are downloaded once, checked by SHA-256.
 
     "phrases": dates, times, durations, amounts of money, measures, countries, languages
-    and lists of them, made from the CLDR data that Babel brings: short, translated by
-    people, and here without a network. Languages en, de, fr, es, cs, fi, hr, lt, lv,
-    ro, ru, sk and sl. The splits "train" (over 20,000), "val" and "test" (1,000 each)
-    share no text, and every word of the latter two occurs in training. It depends on
-    Babel's version alone.
+    and lists of them, made from the CLDR data that comes with Babel. They are short,
+    were translated by people, and need no network. Languages en, de, fr, es, cs, fi,
+    hr, lt, lv, ro, ru, sk and sl. The splits "train" (over 20,000), "val" and "test"
+    (1,000 each) share no text, and every word of the latter two occurs in training. The
+    corpus depends only on Babel's version.
 
     Args:
         name: "multi30k" or "phrases".
         source: Code of the source language, such as "en".
-        target: Code of the target language, another one; or a list of several.
+        target: Code of the target language, other than `source`; or a list of codes.
         split: Name of the part.
         data_dir: Folder of the files of "multi30k".
 
     Returns:
-        Two lists of strings, the sources and the targets. For several target languages
-        two dicts from each one's tag, such as "<de>", to its list, as
+        Two lists of strings, the sources and the targets. For a list of target
+        languages, two dicts from the tag of each, such as "<de>", to its list, as
         `translation_batches` takes them.
 
     Raises:
         ValueError: If there is no such corpus, language or split.
         FileNotFoundError: If `data_dir` does not hold the files.
-        OSError: If they cannot be downloaded, or are not the files expected.
+        OSError: If a file cannot be downloaded, or a download is not the file expected.
         ImportError: If Babel is not installed.
 
     Example:

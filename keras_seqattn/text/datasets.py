@@ -1,4 +1,4 @@
-"""What `fit` takes of a corpus: each pass over it is the next epoch."""
+"""Datasets for `fit` from a corpus: each pass over one is the next epoch."""
 
 import functools
 import importlib.util
@@ -14,18 +14,19 @@ from keras_seqattn.text.epochs import Epochs
 
 
 def as_given(inputs: dict[str, np.ndarray], labels: np.ndarray) -> Any:
-    """Returns inputs and labels as a model of pairs takes them."""
+    """Returns inputs and labels unchanged, as a translation model takes them."""
     return inputs, labels
 
 
 def make_batches(
     epochs: Epochs, skipped: int, arrange: Callable[..., Any] = as_given
 ) -> Dataset:
-    """Makes what `fit` takes, each pass over which is the next epoch.
+    """Makes a dataset for `fit`, of which each pass is the next epoch.
 
     It is a `tf.data.Dataset` where TensorFlow is installed, else an `EpochDataset`, and
     has the method `pass_over` and the attributes `shapes`, `skipped` and
-    `target_tokens`. `arrange` makes what a model takes of a batch's inputs and labels.
+    `target_tokens`. `arrange` turns a batch's inputs and labels into what the model
+    takes.
     """
     batches = EpochDataset(epochs, arrange)
     if importlib.util.find_spec("tensorflow"):
@@ -43,11 +44,11 @@ def make_batches(
 class EpochDataset(keras.utils.PyDataset):
     """Batches of arrays, epoch after epoch, without TensorFlow.
 
-    Each pass is the next epoch, whether `fit` makes it or a loop does. A pass that is
-    left before its last batch does not count: a first `fit` looks at a batch to build
-    the loss. (It reads a few batches ahead, so where an epoch has no more than these
-    the look may count.) Within an epoch of `fit` a batch may be asked for again, in any
-    order.
+    Each pass is the next epoch, whether `fit` makes it or a loop does. A pass that
+    stops before its last batch does not count, since a first `fit` reads a batch to
+    build the loss. (`fit` reads a few batches ahead. If an epoch has no more than
+    these, that first reading may count as a pass.) Within an epoch of `fit`, batches
+    may be requested in any order, and more than once.
     """
 
     def __init__(self, epochs: Epochs, arrange: Callable[..., Any] = as_given) -> None:
@@ -57,15 +58,15 @@ class EpochDataset(keras.utils.PyDataset):
         self.pass_over(0)
 
     def pass_over(self, epochs: int, batches: int = 0) -> int:
-        """Passes over epochs, and over batches of the one that is then the next.
+        """Skips epochs, and then batches of the epoch that follows.
 
         `training.Resume` calls it. A negative number of epochs goes back. Skipped
-        batches are not made: in place of each comes the first one after them. Returns
-        the number of the epoch that is then the next.
+        batches are not made: the first batch after them comes in place of each. Returns
+        the number of the epoch that comes next.
         """
         self._number += epochs
         self._first, self._now, self._asked = batches, None, set()
-        self._pass = object()  # which of several iterators is to count it
+        self._pass = object()  # An iterator counts its pass only if this is unchanged.
         return self._number
 
     def __len__(self) -> int:
@@ -73,7 +74,7 @@ class EpochDataset(keras.utils.PyDataset):
         return self._epochs.steps
 
     def __getitem__(self, index: int) -> Any:
-        """Returns a batch of the epoch that runs, by its number."""
+        """Returns a batch of the current epoch by its number."""
         if self._now is None:
             self._now = self._passed(self._epochs.epoch(self._number))
         number = range(len(self))[index]
@@ -81,7 +82,7 @@ class EpochDataset(keras.utils.PyDataset):
         return self._now(number)
 
     def on_epoch_end(self) -> None:
-        """Goes on to the next epoch, where all batches of this one were asked for."""
+        """Goes on to the next epoch if all batches of this one were requested."""
         if len(self._asked) == len(self):
             self.pass_over(1)
 
@@ -90,13 +91,13 @@ class EpochDataset(keras.utils.PyDataset):
         batch = self._passed(self._epochs.epoch(self._number))
         this = self._pass
         for index in range(len(self)):
-            # Not where another iterator has come to its end, or the number was changed.
+            # Not if another iterator has ended since, or `pass_over` was called.
             if index + 1 == len(self) and self._pass is this:
                 self.pass_over(1)
             yield batch(index)
 
     def _passed(self, epoch):
-        """Returns the function from a number to a batch of an epoch."""
+        """Returns the function from a number to a batch, with skipped ones replaced."""
         first = self._first
 
         @functools.cache

@@ -1,4 +1,4 @@
-"""`Epochs`: the batches of a corpus as arrays, any of any epoch.
+"""`Epochs`: the batches of a corpus as arrays, any batch of any epoch.
 
 Shapes: P pairs, R rows of a batch, L its length.
 """
@@ -14,8 +14,9 @@ from keras_seqattn.text.copies import Copies
 from keras_seqattn.text.side import Side
 
 # With subword sampling the lengths, and so the number of batches, vary from epoch to
-# epoch, while Keras wants one number: the most of so many trials, and one to spare. An
-# epoch of fewer batches halves some; one of more is drawn again, at most so often.
+# epoch, but Keras needs one number: the largest of TRIALS draws, plus one. An epoch
+# with fewer batches halves some. One with more is drawn anew, with at most ATTEMPTS
+# draws in all.
 TRIALS, ATTEMPTS = 2, 5
 
 # Added to the seed, so that cutoff, directions and order are drawn independently.
@@ -24,15 +25,15 @@ CUTS, DIRECTIONS = 1, 2
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """The batches of a corpus, each epoch with an order and draws of its own.
+    """The batches of a corpus, each epoch with its own order and draws.
 
     Attributes:
-        tokenizers: Those of the sources and of the targets.
-        lines: The P sources and their targets where subwords are drawn; else None.
-        plain: The `Side` of each without sampling; all pairs fit.
+        tokenizers: The tokenizers of the sources and of the targets.
+        lines: The P sources and their targets if subwords are drawn, else None.
+        plain: The `Side`s of both without sampling, of pairs that all fit a bucket.
         buckets: The (rows, length) of each bucket.
         parts: Number of equal parts of a batch, over which its pairs are spread.
-        both_ways: Number of epochs, from the first, of both directions.
+        both_ways: Number of epochs, from the first, with both directions.
     """
 
     tokenizers: Sequence[TokenizerLike]
@@ -53,7 +54,7 @@ class Epochs:
         return max(len(plan) for plan in plans) + spare
 
     def epoch(self, number: int) -> "Epoch":
-        """Returns an epoch by its number, from 0: always the same."""
+        """Returns the epoch of a number, from 0; it is the same in every call."""
         rng = np.random.default_rng((self.seed, number)) if self.shuffle else None
         for sides in self._draws(1 + number):
             plan = self._plan(sides, rng, self.steps)
@@ -64,7 +65,7 @@ class Epochs:
         return Epoch(self, number, sides, plan)
 
     def _swap_sides(self, sides, number):
-        """Swaps the sides of half of the pairs, and of the others an epoch later."""
+        """Swaps the sides of half of the pairs; an epoch later, of the other half."""
         rng = np.random.default_rng((self.seed, number // 2, DIRECTIONS))
         is_kept = rng.permutation(len(self.plain[0].lengths)) % 2 == number % 2
         return [
@@ -78,10 +79,10 @@ class Epochs:
         return _plan(lengths, self.buckets, self.copies.number, rng, steps)
 
     def _draws(self, number) -> Iterator[list]:
-        """Yields drawn segmentations, and at last plain ones, which are shorter.
+        """Yields drawn segmentations, and finally plain ones, which are shorter.
 
-        Each is a list of the two `Side`s of each of the copies' segmentations. The
-        number is that of the epoch from 1, or 0 for those that only count.
+        Each is a list with the two `Side`s of each of the copies' segmentations.
+        `number` counts epochs from 1; 0 is for the draws that only determine `steps`.
         """
         views = self.copies.segmentations
         attempts = ATTEMPTS if number else TRIALS
@@ -95,7 +96,7 @@ class Epochs:
         yield [self.plain] * len(views)
 
     def _draw(self, seed):
-        """Draws a segmentation of each line, the plain one where it is too long."""
+        """Draws a segmentation of each line; one that is too long becomes the plain."""
         longest = self.buckets[-1][1]
         drawn = tokenize_sides(self.tokenizers, self.lines, self.copies.sampling, seed)
         return [
@@ -106,10 +107,10 @@ class Epochs:
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """The batches of one epoch, by its number from 0.
+    """The batches of one epoch.
 
-    `sides` are the two `Side`s of each of the copies' segmentations, `plan` the (shape,
-    pairs) of each batch.
+    `number` counts epochs from 0. `sides` are the two `Side`s of each of the copies'
+    segmentations, `plan` the (shape, pairs) of each batch.
     """
 
     epochs: Epochs
@@ -129,7 +130,7 @@ class Epoch:
         return self._cut(inputs, index), labels
 
     def _cut(self, inputs, index):
-        """Cuts off tokens of a batch's inputs."""
+        """Applies the token cutoff to a batch's inputs."""
         epochs = self.epochs
         if not epochs.copies.cutoff:
             return inputs
@@ -148,7 +149,7 @@ def tokenize_sides(
     sampling: float = 0.0,
     seed: Sequence[int] = (),
 ) -> list[Side]:
-    """Tokenizes the sources and the targets, each with draws of its own from `seed`."""
+    """Tokenizes the sources and the targets, each with its own draws from `seed`."""
     seeds = np.random.SeedSequence(seed).generate_state(len(lines)).tolist()
     return [
         Side.tokenized(tokenizer, column, sampling, seed)
@@ -157,12 +158,12 @@ def tokenize_sides(
 
 
 def lengths_of(sides: Sequence[Side]) -> np.ndarray:
-    """Returns the positions that each pair needs, `(P,)`: those of its longer side."""
+    """Returns how many positions each pair needs, `(P,)`: those of its longer side."""
     return np.maximum(sides[0].lengths, sides[1].lengths)
 
 
 def _plan(lengths, shapes, repeat_batch, rng=None, steps=0):
-    """Lists an epoch's batches as (shape, rows), halving some to make `steps`."""
+    """Lists an epoch's batches as (shape, rows), halving some to reach `steps`."""
     places = np.searchsorted([length for _, length in shapes], lengths)
     batches = []
     for place, shape in enumerate(shapes):
@@ -180,7 +181,7 @@ def _plan(lengths, shapes, repeat_batch, rng=None, steps=0):
 
 
 def _spread(pairs, size, parts):
-    """Fills a batch of `size` pairs part by part, with -1 where there is none."""
+    """Spreads pairs over the parts of a batch of `size`, with -1 for empty places."""
     rows = np.full((parts, size // parts), -1)
     for row, part in zip(rows, np.array_split(pairs, parts), strict=True):
         row[: len(part)] = part

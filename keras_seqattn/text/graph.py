@@ -1,7 +1,7 @@
 """Tokenizing inside TensorFlow's graphs, as `tf.data` and a SavedModel do it.
 
-TensorFlow is imported where a string tensor comes: lists of strings are tokenized
-without, except by a `WordPieceTokenizer`.
+TensorFlow is imported only when it is needed, as for string tensors: lists of strings
+are tokenized without it, except by a `WordPieceTokenizer`.
 """
 
 import sys
@@ -12,13 +12,13 @@ from keras_seqattn.annotations import Dataset, Tensor
 
 
 def is_string_tensor(lines: Any) -> bool:
-    """Returns whether lines are a tensor of TensorFlow, which need not be installed."""
-    tensorflow = sys.modules.get("tensorflow")  # Who has a tensor has imported it.
+    """Returns whether lines are a TensorFlow tensor; it need not be installed."""
+    tensorflow = sys.modules.get("tensorflow")  # Tensors imply that it is imported.
     return tensorflow is not None and tensorflow.is_tensor(lines)
 
 
 def strings_of(lines: Tensor) -> list[str] | None:
-    """Returns the strings of a tensor `(P,)`, None in a graph, which has none yet."""
+    """Returns the strings of a tensor `(P,)`; None in a graph, which has no values."""
     import tensorflow as tf
 
     if not tf.executing_eagerly():
@@ -45,11 +45,11 @@ def bytes_of(strings: Tensor, offset: int) -> Tensor:
 
 
 def sentencepiece_function(model: bytes) -> Callable[[Tensor, float], Tensor]:
-    """Returns the function from strings and a strength of sampling to ragged ids.
+    """Returns the function from strings and a sampling strength to ragged ids.
 
-    It holds the model in a graph of its own. A `SentencepieceTokenizer` made outside
-    one dies, and every dataset with it, at the next `keras.utils.set_random_seed`, when
-    TensorFlow forgets the kernel that owns it.
+    It holds the model in its own graph. A `SentencepieceTokenizer` made outside a graph
+    stops working, with every dataset that uses it, at the next
+    `keras.utils.set_random_seed`, when TensorFlow drops the kernel that owns it.
     """
     import tensorflow as tf
     import tensorflow_text
@@ -62,7 +62,7 @@ def sentencepiece_function(model: bytes) -> Callable[[Tensor, float], Tensor]:
         return processor.tokenize(strings)
 
     def tokenize(strings, sampling):
-        nbest_size = tf.constant(-1 if sampling else 0)  # -1: of all segmentations.
+        nbest_size = tf.constant(-1 if sampling else 0)  # -1: from all segmentations.
         return to_ids(strings, nbest_size, tf.constant(sampling, tf.float32))
 
     return tokenize
@@ -71,10 +71,10 @@ def sentencepiece_function(model: bytes) -> Callable[[Tensor, float], Tensor]:
 def make_dataset(
     epochs: Callable[[], Iterable[Any]], example: Any, steps: int
 ) -> Dataset:
-    """Returns a prefetched `tf.data.Dataset`, each pass over which is the next epoch.
+    """Returns a prefetched `tf.data.Dataset`, of which each pass is the next epoch.
 
-    `epochs` returns the batches of the next one, nested tuples and dicts of int32
-    arrays `(R, L)` such as `example`; `steps` is their number.
+    `epochs` returns the next epoch's batches: nested tuples and dicts of int32 arrays
+    `(R, L)`, structured as `example` is. `steps` is the number of batches.
     """
     import tensorflow as tf
 

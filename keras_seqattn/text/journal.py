@@ -1,4 +1,4 @@
-"""`Journal`: a file of long work that grows block by block and can be continued."""
+"""`Journal`: the file of a long task, which grows by blocks and can be continued."""
 
 import json
 import os
@@ -10,20 +10,19 @@ from keras_seqattn.files import mapping, reading, release_lock, replacing, take_
 
 
 class Journal:
-    """A file that blocks are appended to, and beside it one that says how far it is.
+    """A file to which blocks are appended, and a second file that holds the progress.
 
-    A block is on the disk before the file beside it says so. When the file is opened
-    again, the part of a block that a kill cut short is removed.
+    A block is on disk before the progress counts it. When the file is opened again, a
+    block that an interruption cut short is removed.
 
-    `lines` and `size` are the lines and the bytes that are done. A file of other work,
-    or one that is in use or was cut, is refused.
+    `lines` and `size` are the lines and the bytes that are done. A file that belongs to
+    other work, is in use or was cut is refused.
 
     Args:
-        path: Path of the file; beside it stands `path` + ".lock".
-        run: Dict that says what work it is, which JSON can hold.
-        progress: Path of the file that says how far it has come; None: `path` +
-            ".progress".
-        argument: Name of the file in errors.
+        path: Path of the file; its lock is `path` + ".lock".
+        run: Dict that identifies the work, and that JSON can hold.
+        progress: Path of the file that holds the progress; None: `path` + ".progress".
+        argument: Name of the argument `path` in errors.
 
     Example:
         >>> import tempfile
@@ -50,7 +49,7 @@ class Journal:
         self.lines = self.size = 0
 
     def __enter__(self) -> Self:
-        """Takes the file for this process, and removes an unfinished block."""
+        """Locks the file for this process, and removes an unfinished block."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         holder = take_lock(self.lock)
         if holder:
@@ -63,7 +62,7 @@ class Journal:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """Leaves the file to other processes."""
+        """Releases the lock."""
         release_lock(self.lock)
 
     def _open(self):
@@ -78,7 +77,7 @@ class Journal:
         os.truncate(self.path, self.size)
 
     def read_progress(self) -> bool:
-        """Reads how far the work has come; returns whether it was begun."""
+        """Reads the progress; returns whether the work was begun."""
         if not self.progress.exists():
             return False
         remedy = "delete it and the journal"

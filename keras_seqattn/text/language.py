@@ -1,4 +1,4 @@
-"""Batches of lines for `fit` of a language model."""
+"""Batches of lines for training a language model with `fit`."""
 
 from collections.abc import Sequence
 
@@ -33,11 +33,12 @@ def language_batches(
         tokenizer: Tokenizer of the lines.
         batch_tokens: Positions in a batch, padding included.
         bucket_lengths: Increasing lengths of the buckets.
-        shuffle: Whether to shuffle; else bucket by bucket, in the given order.
+        shuffle: Whether to shuffle; if not, batches come bucket by bucket, in the given
+            order.
         seed: Integer seed of the shuffling and of the sampling, at least 0.
         sampling: Strength of subword sampling (see the tokenizer), 0 for none.
         rows_multiple: Number that divides the rows of every batch.
-        cache: Path of a folder for the token ids, as of `translation_batches`, without
+        cache: Path of a folder for the token ids, as in `translation_batches`, not with
             `sampling`; None: they stay in memory.
 
     Returns:
@@ -57,7 +58,7 @@ def language_batches(
         [  1 115 114 105   0] [115 114 105   2   0]
     """
     arguments.offers("tokenizer", tokenizer, ("tokenize",), "a tokenizer")
-    # A translation of each line into itself, of which the source is dropped.
+    # Each line is a pair with itself; `_shifted` drops the source.
     epochs, skipped = plan_epochs(
         [Corpus(lines, lines, names=("lines", "lines"))],
         tokenizer,

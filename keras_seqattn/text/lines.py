@@ -1,4 +1,4 @@
-"""`TextLines`: the lines of text files, read as they are asked for."""
+"""`TextLines`: the lines of text files, read on demand."""
 
 import codecs
 import contextlib
@@ -13,22 +13,22 @@ from keras_seqattn.annotations import Path
 
 
 class TextLines:
-    r"""The lines of text files, one file after another, read as they are asked for.
+    r"""The lines of text files, one file after another, read on demand.
 
-    It takes no memory, however long the files are, and may be iterated over again. Only
-    `\n` and `\r\n` end a line; every other character is part of the text, except a
+    It takes no memory, however long the files are, and can be iterated over repeatedly.
+    Only `\n` and `\r\n` end a line; every other character is part of the text, except a
     byte-order mark at the beginning of a file, which is left out.
 
     Args:
         paths: Path of a UTF-8 text file, or of one ending in `.gz`; or a list of such
             paths.
-        column: Number from 0 of the column that holds the text, in files of columns
-            with a tab between them. None: the whole line.
+        column: Number from 0 of the column that holds the text, in files of
+            tab-separated columns. None: the whole line.
 
     Raises:
-        ValueError: If an argument is not as above or a file does not exist; and while
-            it is iterated over, if a line is not UTF-8 or has no such column, or a file
-            named `.gz` is damaged.
+        ValueError: If an argument is not as above or a file does not exist; and during
+            iteration, if a line is not UTF-8 or has no such column, or a file named
+            `.gz` is damaged.
 
     Example:
         >>> import tempfile
@@ -70,11 +70,11 @@ class TextLines:
         return cells[self.column]
 
     def identity(self) -> dict[str, Any]:
-        """Returns what tells whether the files are still the same.
+        """Returns what shows whether the files are still the same.
 
         Returns:
-            Dict of each file's name, size and time of its last change, and the column;
-            JSON can hold it.
+            Dict of each file's name, size and time of its last change, and of the
+            column, which JSON can hold.
         """
         stats = [(path.name, path.stat()) for path in self.paths]
         return {
@@ -89,11 +89,11 @@ class TextLines:
 
 
 def lines_of(path: pathlib.Path) -> Iterator[bytes]:
-    """Yields a file's lines as bytes, without what ends them or a byte-order mark."""
+    """Yields a file's lines as bytes, without line ends or a byte-order mark."""
     with reading_gzip(path), _opened(path) as file:
         for number, line in enumerate(file):
             line = line if number else line.removeprefix(codecs.BOM_UTF8)
-            if line:  # A file of the mark alone holds no line.
+            if line:  # A file that holds only the mark has no line.
                 yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
@@ -103,7 +103,7 @@ def _opened(path):
 
 @contextlib.contextmanager
 def reading_gzip(path: pathlib.Path) -> Iterator[None]:
-    """Makes a `ValueError` of what a damaged gzip file raises."""
+    """Turns what a damaged gzip file raises into a `ValueError`."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

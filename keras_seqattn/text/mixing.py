@@ -1,4 +1,4 @@
-"""`Corpus`: pairs read one by one; and the share of each of several corpora."""
+"""`Corpus`, whose pairs are read one by one, and the shares of several corpora."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,9 +16,10 @@ class Corpus(NamedTuple):
     """Sentence pairs, which are checked as they are read.
 
     Attributes:
-        targets: The translations of `sources`; the very same object for texts without.
-        tag: What stands before each source, with a space; None for nothing.
-        names: What the user calls both sides, for errors.
+        targets: The translations of `sources`; the very same object as `sources` for
+            text without translations.
+        tag: Text put before each source, with a space between; None for none.
+        names: The names of the user's arguments for both sides, for errors.
 
     Example:
         >>> list(Corpus(["a", "b"], ["x", "y"], "<de>").pairs())
@@ -31,7 +32,7 @@ class Corpus(NamedTuple):
     names: tuple[str, str] = ("sources", "targets")
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Yields the pairs; raises an error if there are none or one side has more."""
+        """Yields the pairs; raises an error if there are none or the lengths differ."""
         number, lines = 0, self._checked()
         for number, (source, target) in enumerate(lines, start=1):
             if source is _MISSING or target is _MISSING:
@@ -42,7 +43,7 @@ class Corpus(NamedTuple):
             raise ValueError(f"`{name}` must hold lines. Received: {name}=[].")
 
     def _checked(self):
-        """Yields the lines of both sides, `_MISSING` where one has ended."""
+        """Yields the lines of both sides, with `_MISSING` once one side has ended."""
         sources, targets = self.names
         if self.targets is self.sources:
             return ((line, line) for line in check_lines(self.sources, sources))
@@ -53,7 +54,7 @@ class Corpus(NamedTuple):
         )
 
     def _refuse(self, number, ended_with_sources, left):
-        """Raises the error of sides that differ in length, from line `number` on."""
+        """Raises the error that one side ends before line `number`, the other later."""
         counts = [number - 1, number + sum(1 for _ in left)]
         sizes = counts if ended_with_sources else counts[::-1]
         sources, targets = self.names
@@ -64,7 +65,7 @@ class Corpus(NamedTuple):
 
 
 def corpora_of(sources: Any, targets: Any) -> list[Corpus]:
-    """Returns the corpora that a user gives: one, or dicts from each one's tag."""
+    """Returns the user's corpora: one, or one for each tag if dicts are given."""
     if not isinstance(sources, Mapping):
         return [Corpus(sources, targets)]
     if not isinstance(targets, Mapping) or set(targets) != set(sources):
@@ -86,12 +87,11 @@ def corpora_of(sources: Any, targets: Any) -> list[Corpus]:
 
 
 def rows_of(sizes: Sequence[int], temperature: float, seed: int) -> np.ndarray:
-    """Returns the numbers of the pairs of an epoch, of corpora one after another.
+    """Returns the numbers of an epoch's pairs, counted through all corpora in turn.
 
-    Of n pairs, where the largest corpus has m, come n (m / n)^(1 - 1 / temperature):
-    all of them as often as it takes, and the rest drawn by `seed`. A temperature of 1
-    repeats nothing; a large one repeats each corpus until it is as large as the
-    largest.
+    A corpus of n pairs, where the largest has m, gives n (m / n)^(1 - 1 / temperature):
+    whole copies of it, and a rest that is drawn with `seed`. A temperature of 1 repeats
+    nothing; a large one repeats each corpus until it is as large as the largest.
 
     Example:
         >>> rows_of([2, 1], 1e9, seed=0).tolist()
@@ -99,7 +99,7 @@ def rows_of(sizes: Sequence[int], temperature: float, seed: int) -> np.ndarray:
 
     Reference:
         Arivazhagan et al. 2019, "Massively Multilingual Neural Machine Translation in
-        the Wild", section 4.2. Differs: drawn once, not anew in each epoch.
+        the Wild", section 4.2. Differs: pairs are drawn once, not anew in each epoch.
     """
     rng, first, rows = np.random.default_rng(seed), 0, []
     for size in sizes:

@@ -1,4 +1,4 @@
-"""Parallel text in files of the user's own, and a report on their lines."""
+"""Parallel text in the user's own files, and a report on their lines."""
 
 import pathlib
 from typing import Any, Self
@@ -15,9 +15,9 @@ class ParallelText(tuple[list[str], list[str]]):
 
     Attributes:
         num_lines: Number of lines read.
-        found: Dict of "malformed", "empty" and "duplicate" to lists of the numbers of
-            such lines, counted from 1; a line is under the kind that it was left out
-            for, else under the first that it is.
+        found: Dict from "malformed", "empty" and "duplicate" to lists of the numbers of
+            such lines, counted from 1. A line is listed under the kind that it was left
+            out for, else under the first kind that applies.
         skipped: Tuple of those kinds that were left out.
 
     Example:
@@ -75,7 +75,7 @@ def read_parallel(
     skip_duplicates: bool = False,
     skip_malformed: bool = False,
 ) -> ParallelText:
-    r"""Reads two files of which the lines are each other's translations.
+    r"""Reads two files whose lines are translations of each other.
 
     Only `\n` and `\r\n` end a line; every other character is part of the text, except a
     byte-order mark at the beginning of a file, which is removed.
@@ -84,14 +84,14 @@ def read_parallel(
         source_path: UTF-8 text file, or one ending in `.gz`.
         target_path: The same, with as many lines.
         skip_empty: Whether to leave out pairs with a side that is empty or whitespace.
-        skip_duplicates: Whether to leave out pairs that came before.
-        skip_malformed: Whether to leave out pairs with a side that is not UTF-8, in
-            place of an error.
+        skip_duplicates: Whether to leave out repetitions of earlier pairs.
+        skip_malformed: Whether to leave out pairs with a side that is not UTF-8,
+            instead of raising an error.
 
     Returns:
         Two lists of strings, the sources and the targets, as a tuple with the
         attributes `report`, a text that counts such lines whether or not they are left
-        out, and `num_lines`, `found` and `skipped`, what it is made of.
+        out, and `num_lines`, `found` and `skipped`, from which it is made.
 
     Raises:
         ValueError: If the numbers of lines differ, or a file holds none or is not
@@ -135,26 +135,26 @@ def read_tsv(
     skip_malformed: bool = False,
     header: bool = False,
 ) -> ParallelText:
-    r"""Reads a file of pairs in columns with a tab between them.
+    r"""Reads pairs from a file of tab-separated columns.
 
     Only `\n` and `\r\n` end a line; quotation marks are text. A byte-order mark at the
     beginning is removed.
 
     Args:
         path: UTF-8 text file, or one ending in `.gz`.
-        columns: Two numbers from 0 of the columns that hold the source and the target,
-            of lines that may have more. None: there are two columns, source and target.
+        columns: Numbers from 0 of the columns that hold the source and the target;
+            lines may have more. None: there are two columns, source and target.
         skip_empty: Whether to leave out blank lines, and pairs with a side that is
             empty or whitespace.
-        skip_duplicates: Whether to leave out pairs that came before.
+        skip_duplicates: Whether to leave out repetitions of earlier pairs.
         skip_malformed: Whether to leave out lines that lack a column, have more than
-            two where `columns` is None, or are not UTF-8, in place of an error.
+            two where `columns` is None, or are not UTF-8, instead of raising an error.
         header: Whether the first line names the columns, and is not a pair.
 
     Returns:
         Two lists of strings, the sources and the targets, as a tuple with the
         attributes `report`, a text that counts such lines whether or not they are left
-        out, and `num_lines`, `found` and `skipped`, what it is made of.
+        out, and `num_lines`, `found` and `skipped`, from which it is made.
 
     Raises:
         ValueError: If a line does not have the columns, or the file holds no line or is
@@ -229,7 +229,7 @@ def _collect(lines, row, names, skip_empty, skip_duplicates, skip_malformed, fir
         kinds = [] if all(side.strip() for side in pair) else ["empty"]
         kinds += ["duplicate"] if pair in seen else []
         seen.add(pair)
-        # Counted as what leaves it out, else as the first that it is.
+        # Counted under the kind that leaves it out, else under its first kind.
         reason = next((kind for kind in kinds if skips[kind]), None)
         if kinds:
             found[reason or kinds[0]].append(number)
@@ -251,7 +251,7 @@ def _places(numbers):
 
 
 def _read_lines(path):
-    """Reads a file's lines as bytes, at least one."""
+    """Reads a file's lines as bytes; raises an error if there are none."""
     lines = list(lines_of(pathlib.Path(path)))
     if not lines:
         raise ValueError(f"A corpus must hold lines. Received: empty {str(path)!r}.")

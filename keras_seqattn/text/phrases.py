@@ -1,7 +1,7 @@
-"""A parallel corpus made from the CLDR data in Babel: phrases people translated.
+"""A parallel corpus made from the CLDR data in Babel: phrases that people translated.
 
-Every language renders one and the same list of dates, amounts, measures and names, so
-that the n-th phrases of two languages mean the same.
+Every language renders the same list of dates, amounts, measures and names, so the n-th
+phrases of two languages mean the same.
 """
 
 import collections
@@ -11,7 +11,7 @@ import itertools
 import random
 import re
 
-# Languages of which Babel has every phrase below (of many it lacks some unit).
+# Languages for which Babel has every phrase below; for many others it lacks some unit.
 LANGUAGES = (
     "en",
     "de",
@@ -29,7 +29,8 @@ LANGUAGES = (
 )
 SPLITS = ("train", "val", "test")
 HELD_OUT = 1000
-# A held-out phrase leaves each of its words this often in training, on either side.
+# A phrase is held out only if each of its words, on either side, still occurs at least
+# this often in training.
 WORD_COUNT = 5
 
 WIDTHS = ("long", "full", "medium")
@@ -73,9 +74,9 @@ TONGUES = """
 def phrase_splits(source: str, target: str) -> dict[str, list[tuple[str, str]]]:
     """Returns the pairs of each of `SPLITS`, for the codes of two of `LANGUAGES`.
 
-    A source has one translation: where there are several, the first, which is of the
-    same kind each time. A held-out target has one source. Spaces that keep a line from
-    breaking, and thin ones, are plain spaces here, as people type them.
+    A source has one translation: where there are several, it is the first, which is
+    always of the same kind. A held-out target has one source. No-break and thin spaces
+    become plain spaces, as people type them.
     """
     pairs = {}
     for pair in zip(_render_all(source), _render_all(target), strict=True):
@@ -121,7 +122,7 @@ def _render_all(language):
 
 
 def _pick(rng, options):
-    """Draws one option. `random()` alone gives the same on every Python."""
+    """Draws one option by `random()`, whose results are the same on every Python."""
     return options[int(rng.random() * len(options))]
 
 

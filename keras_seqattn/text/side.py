@@ -16,10 +16,10 @@ class Side(NamedTuple):
     """Token ids of one language, flat; each line ends with the end token.
 
     Attributes:
-        ids: Array of all ids, of any integers, in memory or on the disk.
+        ids: Array of all ids, of any integer dtype, in memory or on disk.
         starts: Where each line begins in `ids`, int64 `(P,)`.
         lengths: Number of tokens of each line, its end included, integers `(P,)`.
-        pad_id: The id that fills a batch.
+        pad_id: The id that pads a batch.
 
     Example:
         >>> side = Side(np.array([7, 8, 2, 2]), np.array([0, 3]), np.array([3, 1]))
@@ -54,12 +54,12 @@ class Side(NamedTuple):
         return cls(ids, ends - lengths, lengths, tokenizer.pad_id)
 
     def select(self, which: np.ndarray) -> "Side":
-        """Returns the lines that an array names: their numbers, or a bool for each."""
+        """Returns the lines that an array selects, by number or by a bool for each."""
         return Side(self.ids, self.starts[which], self.lengths[which], self.pad_id)
 
     def where(self, which: np.ndarray, other: "Side") -> "Side":
-        """Returns these lines where a bool array `(P,)` says True, else another's."""
-        together = self.ids is other.ids  # on the disk
+        """Returns these lines where `which`, bool `(P,)`, is True, else `other`'s."""
+        together = self.ids is other.ids  # both read from one file
         ids = self.ids if together else np.concatenate([self.ids, other.ids])
         starts = other.starts + (0 if together else len(self.ids))
         return Side(
@@ -70,7 +70,7 @@ class Side(NamedTuple):
         )
 
     def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Returns lines by number `(R,)` as int32 `(R, L)`; -1 stands for padding."""
+        """Returns lines by number `(R,)` as int32 `(R, L)`; -1 gives only padding."""
         columns, rows = np.arange(length), rows[:, None]
         real = (rows >= 0) & (columns < self.lengths[rows])
         ids = np.full(real.shape, self.pad_id, "int32")

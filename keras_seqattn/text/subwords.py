@@ -1,7 +1,8 @@
 """`Subwords`: segmentations drawn from a seed, the same in every process.
 
-SentencePiece draws them too, and faster, but its draws differ from process to process
-whatever the seed. So these are its two algorithms again, over its pieces and scores.
+SentencePiece also draws segmentations, and faster, but its draws differ from process to
+process whatever the seed. So this module implements its two algorithms again, for its
+pieces and scores.
 """
 
 import heapq
@@ -13,21 +14,22 @@ from collections.abc import Iterable
 from sentencepiece import sentencepiece_model_pb2
 
 SPACE = "\u2581"
-# How far below the least score of a piece a character without one is.
+# A character without a piece scores this much less than the lowest-scoring piece.
 UNKNOWN_PENALTY = 10.0
-# Most characters of the words that are known at once: 50,000 words of 10. Of a unigram
-# model their lattices take about 0.4 kB a character, 220 MB.
+# Largest number of characters in all cached words, about 50,000 words of 10. For a
+# unigram model their lattices take about 0.4 kB a character, 220 MB.
 MOST_KNOWN = 2**19
 
 
 class Subwords:
-    """The pieces of a SentencePiece model, of which segmentations are drawn.
+    """The pieces of a SentencePiece model, from which segmentations are drawn.
 
-    `unknown_id` is that of characters without a piece, where the model has no bytes.
+    `unknown_id` is the id of characters without a piece, for models without byte
+    pieces.
 
     Reference:
         Provilkov et al. 2020, "BPE-Dropout"; Kudo 2018, "Subword Regularization",
-        section 3.3, of all segmentations. Differs: none.
+        section 3.3, drawing from all segmentations. Differs: none.
     """
 
     def __init__(self, model: bytes, unknown_id: int) -> None:
@@ -44,11 +46,11 @@ class Subwords:
             elif piece.type == kinds.BYTE:
                 self._bytes.append(number)
         self._unknown_id = unknown_id
-        # What a model's user has defined is never cut, nor merged with anything.
+        # User-defined symbols are never cut, nor merged with anything.
         symbols = [re.escape(x) for x in sorted(symbols, key=len, reverse=True)]
         self._symbols = re.compile(f"({'|'.join(symbols) or '(?!)'})")
         self._is_bpe = proto.trainer_spec.model_type == proto.trainer_spec.BPE
-        # Words are drawn one by one where no piece goes from one to the next.
+        # Words are segmented one by one unless some piece spans two of them.
         is_inside = any(SPACE in piece[1:] for piece in self._ids)
         pattern = "(?s).+" if is_inside else f"{SPACE}[^{SPACE}]*|[^{SPACE}]+"
         self._words = re.compile(pattern)
@@ -59,9 +61,9 @@ class Subwords:
     def draw(self, lines: Iterable[str], strength: float, seed: int) -> list[list[int]]:
         """Draws a segmentation of each line, as ids.
 
-        The lines are as the model normalizes them, spaces as U+2581. The strength is,
-        of a BPE model, the share of merges that are left out; of a unigram model the
-        exponent of the probabilities.
+        The lines must be normalized by the model, with spaces as U+2581. `strength` is
+        the share of merges that are left out for a BPE model, and the exponent of the
+        probabilities for a unigram model.
         """
         rng = random.Random(seed)
         draw = self._draw_bpe if self._is_bpe else self._draw_unigram
@@ -69,7 +71,7 @@ class Subwords:
         for line in lines:
             ids = []
             for number, text in enumerate(self._symbols.split(line)):
-                if number % 2:  # what the pattern has matched
+                if number % 2:  # a user-defined symbol
                     ids.append(self._ids[text])
                     continue
                 for word in self._words.findall(text):
@@ -80,7 +82,7 @@ class Subwords:
     def _with_unknown_runs_as_one(self, ids):
         """Returns ids in which a run of characters without a piece is one id.
 
-        As SentencePiece has it, where a model has no bytes.
+        SentencePiece does the same where a model has no byte pieces.
         """
         unknown = self._unknown_id
         if self._bytes or unknown not in ids:
@@ -89,9 +91,10 @@ class Subwords:
         return [i for before, i in pairs if not before == i == unknown]
 
     def _draw_bpe(self, word, share, rng):
-        """Segments a word by BPE, of which each merge is left out by chance."""
+        """Segments a word by BPE, leaving out each merge with probability `share`."""
         ids, merges = self._know(self._merge, word, None)
-        # Most words lose no merge: how many come before the first that is left out.
+        # `first` is the number of merges before the first that is left out. Most words
+        # lose none, and keep the cached segmentation.
         if share <= 0 or share >= 1:
             first = merges if share <= 0 else 0
         else:
@@ -107,7 +110,7 @@ class Subwords:
         return self._merge(word, is_left_out)[0]
 
     def _merge(self, word, is_left_out):
-        """Merges the best pair again and again; returns the ids, and how many pairs."""
+        """Merges pairs, best first; returns ids and how many merges were considered."""
         parts = list(word)
         left, right = list(range(-1, len(parts) - 1)), list(range(1, len(parts) + 1))
         heap, count = [], 0
@@ -145,7 +148,7 @@ class Subwords:
         return [i for piece in reversed(found) for i in self._ids_of(piece)]
 
     def _know(self, function, word, option):
-        """Returns what a function of a word returns, computed once while it is kept."""
+        """Returns `function(word, option)`, from the cache if it is there."""
         found = self._known.get((word, option))
         if found is None:
             if self._num_known + len(word) > MOST_KNOWN:
@@ -155,7 +158,7 @@ class Subwords:
         return found
 
     def _lattice(self, word, exponent):
-        """Returns for each end the pieces there, and their probabilities."""
+        """Returns, for each end, the pieces that end there and their weights."""
         totals, lattice = [0.0], [None]
         for end in range(1, len(word) + 1):
             starts = range(max(0, end - self._longest), end)

@@ -1,4 +1,4 @@
-"""`synthesize`: a corpus that a translator makes of lines."""
+"""`synthesize`: a corpus that a translator makes from lines."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ from keras_seqattn.text.token_cache import identity_of_tokenizer
 if TYPE_CHECKING:
     from keras_seqattn.decoding.methods import Search
 
-# Lines that are translated, and are on the disk, before the next ones.
+# Number of lines that are translated, and written to disk, at a time.
 LINES_IN_A_BLOCK = 1024
 
 
@@ -40,54 +40,58 @@ def synthesize(
 ) -> ParallelText:
     """Translates lines, and returns the pairs worth training on.
 
-    Used for sequence-level distillation, where a small model learns from a large
-    one's translations of the sources; data diversification, where models of both
-    directions translate the corpus that they were trained on, and all of it is joined;
-    and back-translation with `reverse`, where a translator of the other direction makes
-    sources for lines of the target language.
+    It has three uses:
 
-    These are left out, in this order: pairs with an empty side; copies, whose sides are
-    equal but for case and outer spaces; sides of too unequal lengths; low scores; pairs
-    that came before; and last, by `keep`, the lowest scores of the rest. A pair's
-    score is the mean log-probability of a token of the translation, its end included,
-    in nats, as `translator.score` computes it; without `min_score`, `keep` and `path`
-    nothing is scored. A line break in a translation becomes a space.
+    - sequence-level distillation: a small model learns from a large one's translations
+      of the sources;
+    - data diversification: models of both directions translate the corpus that they
+      were trained on, and all of it is joined;
+    - back-translation, with `reverse`: a translator of the other direction makes
+      sources for lines of the target language.
 
-    With a `path` all translations are written there before any is left out: a block of
-    lines at a time, a JSON object with "line", "source", "target" and "score" a row.
-    After a stop or a kill the same call, with the same lines from the first, continues
-    there; with other filters it translates nothing again. Each block is translated by
-    itself, so the result is the same as without a stop.
+    These pairs are left out, in this order: those with an empty side; copies, whose
+    sides are equal except for case and outer spaces; those whose lengths differ too
+    much; those with low scores; repetitions of earlier pairs; and finally, by `keep`,
+    the lowest scores of the rest. A pair's score is the mean log-probability of a token
+    of the translation, its end included, in nats, as `translator.score` computes it.
+    Without `min_score`, `keep` and `path` nothing is scored. A line break in a
+    translation becomes a space.
+
+    With a `path`, all translations are written there before any is left out, a block of
+    lines at a time. Each row is a JSON object with "line", "source", "target" and
+    "score". After an interruption the same call, with the same lines from the first,
+    continues there; a call with other filters translates nothing again. Each block is
+    translated by itself, so the result is the same as without the interruption.
 
     Args:
-        translator: A `Translator`, or what has its `translate` and, for scores,
+        translator: A `Translator`, or an object that has `translate` and, for scores,
             `score` and `target_tokenizer`.
-        lines: Iterable of strings in an order of its own: a list, a generator, an open
-            file.
-        search: Search for this call; None: the translator's own. A `Sample` draws by
-            its seed.
-        num_hypotheses: Number of translations of a line.
+        lines: Iterable of strings in a fixed order: a list, a generator, an open file.
+        search: Search for this call; None: the translator's own. A `Sample` draws from
+            its own seed.
+        num_hypotheses: Number of translations for each line.
         reverse: Whether the lines are the targets of the pairs, and their translations
             the sources.
-        max_length_ratio: Most characters of a pair's longer side for one of the
-            shorter, at least 1; None for no limit.
+        max_length_ratio: Largest ratio of the characters of a pair's longer side to
+            those of the shorter, at least 1; None for no limit.
         skip_copies: Whether to leave out copies.
-        min_score: Least score, at most 0; None for no limit.
-        keep: Share of the pairs that are kept, those with the best scores, in (0, 1].
-        path: Path of the file; beside it stand two more, for the progress and a lock.
-            None: nothing is written.
+        min_score: Lowest score that is kept, at most 0; None for no limit.
+        keep: Share of the remaining pairs that are kept, those with the best scores, in
+            (0, 1].
+        path: Path of the file; two files beside it hold the progress and a lock. None:
+            nothing is written.
         verbose: Whether to show a progress bar.
 
     Returns:
         Two lists of strings, the sources and the targets, as a tuple with the
-        attributes `report`, a text that counts what was left out, `num_lines`, and
-        `found`, a dict of "empty", "copy", "length ratio", "low score" and "duplicate"
-        to lists of the numbers of their lines, from 1.
+        attributes `report`, a text that counts what was left out; `num_lines`; and
+        `found`, a dict from "empty", "copy", "length ratio", "low score" and
+        "duplicate" to lists of line numbers, from 1.
 
     Raises:
         ValueError: If an argument is not as above, something in `lines` is not a
-            string, or the file at `path` is of other lines, another translator or
-            search, damaged or in use.
+            string, or the file at `path` belongs to other lines, another translator or
+            another search, is damaged or is in use.
 
     Example:
         >>> class Article:
@@ -115,7 +119,7 @@ def synthesize(
     scored = min_score is not None or keep < 1 or path is not None
     needed = ("translate", *(("score", "target_tokenizer") if scored else ()))
     arguments.offers("translator", translator, needed, "a translator")
-    if isinstance(translator, str):  # Strings have a method of that name.
+    if isinstance(translator, str):  # Strings have a method `translate`, too.
         arguments.refuse("translator", translator, "a translator")
     job = _Job(translator, search, num_hypotheses, reverse, scored)
     filters = _Filters(max_length_ratio, skip_copies, min_score)
@@ -131,7 +135,7 @@ def synthesize(
 
 
 def _rows(job, lines, journal, bar):
-    """Yields a dict for each translation: those that are written, then new ones."""
+    """Yields a dict for each translation: first those written before, then new ones."""
     lines = (line.rstrip("\r\n") for line in arguments.strings("lines", lines))
     first = 1
     if journal is not None:
@@ -148,7 +152,7 @@ def _rows(job, lines, journal, bar):
 
 
 def _read_rows(journal, lines, side):
-    """Yields the rows of a file, and takes the lines that they are of."""
+    """Yields the rows of a file, and consumes the lines that they translate."""
     number, line = 0, None
     with open(journal.path, encoding="utf-8", newline="\n") as file:
         for row in map(json.loads, file):
@@ -168,7 +172,7 @@ def _json_line(row):
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What translates, how, and into which side of the pairs."""
+    """A translator, how it translates, and which side of the pairs it makes."""
 
     translator: Any
     search: Any
@@ -178,11 +182,11 @@ class _Job:
 
     @property
     def line_side(self):
-        """The side of a pair that the lines are."""
+        """The side of a pair that holds the given line."""
         return "target" if self.reverse else "source"
 
     def describe(self):
-        """Returns a dict that tells this job from another."""
+        """Returns a dict that distinguishes this job from others."""
         weights, translator = hashlib.sha256(), self.translator
         for weight in getattr(getattr(translator, "model", None), "weights", ()):
             weights.update(keras.ops.convert_to_numpy(weight).tobytes())
@@ -200,7 +204,7 @@ class _Job:
         }
 
     def translate(self, lines, first):
-        """Returns the rows of a block of lines, of which the first has that number."""
+        """Returns the rows of a block of lines; `first` is its first line's number."""
         found = self.translator.translate(
             lines, search=self.search, num_hypotheses=self.num_hypotheses
         )
@@ -215,7 +219,7 @@ class _Job:
         ]
 
     def _scores(self, lines, texts):
-        """Returns the mean log-probability of each text's tokens, None of no text."""
+        """Returns the mean log-probability of each text's tokens, None without text."""
         pairs = zip(lines, texts, strict=True)
         real = [i for i, pair in enumerate(pairs) if all(x.strip() for x in pair)]
         scores = [None] * len(texts)
@@ -223,18 +227,18 @@ class _Job:
             lines, texts = ([side[i] for i in real] for side in (lines, texts))
             totals = self.translator.score(lines, texts)
             tokenizer = self.translator.target_tokenizer
-            # They begin every text, and `score` leaves them out.
+            # The given ids begin every text, and `score` leaves them out.
             given = len(getattr(tokenizer, "prefix_ids", ()))
             most = getattr(self.translator, "max_target_length", math.inf)
             ids = tokenizer.tokenize(texts)
             for i, total, tokens in zip(real, totals, ids, strict=True):
-                scored = min(len(tokens) + 1, most)  # what is longer is cut
+                scored = min(len(tokens) + 1, most)  # A longer text is cut.
                 scores[i] = float(total) / (scored - given)
         return scores
 
 
 class _Filters:
-    """Takes rows, and makes a corpus of the good ones."""
+    """Collects rows, and makes a corpus of those that pass."""
 
     def __init__(self, max_length_ratio, skip_copies, min_score):
         self._max_length_ratio = max_length_ratio
@@ -244,7 +248,7 @@ class _Filters:
         self._rows, self._seen, self._num_lines = [], set(), 0
 
     def add(self, row):
-        """Takes a row, and keeps it or counts why not."""
+        """Keeps a row, or notes why it is left out."""
         self._num_lines = max(self._num_lines, row["line"])
         kind = self._kind(row)
         if kind is None:
@@ -268,7 +272,7 @@ class _Filters:
         return "duplicate" if pair in self._seen else None
 
     def corpus(self, keep):
-        """Returns the best share of the rows, in their order."""
+        """Returns the share `keep` of the rows with the best scores, in their order."""
         rows = self._rows
         if keep < 1:
             scores = np.array([row["score"] for row in rows])

@@ -1,11 +1,14 @@
-"""Token ids on the disk in place of memory: written once, read where they are needed.
+"""Token ids on disk instead of in memory: written once, read when they are needed.
 
-The file holds blocks, one after another, of some pairs of one corpus each: the number
-of the corpus, of the sides (1 where both have the same ids in all corpora) and of the
-pairs, three int64;
-the lengths of the sources and of the targets, int32; their ids, of 2 bytes where the
-vocabularies are small enough, else 4; and zeros up to a multiple of 8 bytes. A block of
-no pairs, of the corpus -1, says that all are there.
+The file is a sequence of blocks, each with some pairs of one corpus. A block holds:
+
+- three int64: the number of the corpus, how many sides there are (1 where both have
+  the same ids in all corpora), and how many pairs;
+- the lengths of the sources and of the targets, int32;
+- their ids, of 2 bytes where the vocabularies are small enough, else 4;
+- zeros up to a multiple of 8 bytes.
+
+A last block, of corpus -1 and without pairs, marks the file as complete.
 """
 
 import hashlib
@@ -36,11 +39,12 @@ _HEADER, _END = 3 * 8, -1
 def cached_sides(
     directory: Path, corpora: Sequence[Corpus], tokenizers: Sequence[TokenizerLike]
 ) -> tuple[list[Side], list[int]]:
-    """Returns both `Side`s, their ids on the disk, and each corpus's number of pairs.
+    """Returns both `Side`s, with ids on disk, and the number of pairs of each corpus.
 
-    Tokenizes the corpora into a file of the folder, unless it is there. After a stop or
-    a kill the same call goes on after the last block. A folder of other corpora or
-    tokenizers, or one that another process writes to, is an error.
+    Tokenizes the corpora into a file in the folder, unless a complete one is there.
+    After an interruption the same call continues after the last block. It is an error
+    if the folder belongs to other corpora or tokenizers, or if another process is
+    writing to it.
     """
     path = pathlib.Path(directory, "tokens")
     both = _are_different(corpora, tokenizers)
@@ -57,7 +61,7 @@ def cached_sides(
 
 
 def _are_different(corpora, tokenizers):
-    """Returns whether some source has other ids than its target, so that both count."""
+    """Returns whether the ids of some source and target may differ: both are stored."""
     return tokenizers[0] is not tokenizers[1] or any(
         corpus.targets is not corpus.sources or corpus.tag is not None
         for corpus in corpora
@@ -65,7 +69,7 @@ def _are_different(corpora, tokenizers):
 
 
 def _is_whole(journal):
-    """Returns whether all pairs are there, so that nothing needs to be locked."""
+    """Returns whether all pairs are written, so that no lock is needed."""
     if not (journal.path.exists() and journal.read_progress() and journal.size):
         return False
     with open(journal.path, "rb") as file:
@@ -76,7 +80,7 @@ def _is_whole(journal):
 
 
 def _identity(corpus, both):
-    """Returns what tells a corpus from another, as JSON can hold it."""
+    """Returns what distinguishes a corpus from others, as JSON can hold it."""
     sides = list(zip(corpus.names, (corpus.sources, corpus.targets), strict=True))
     sides = sides if both else sides[:1]
     return [corpus.tag, *(_identity_of_lines(name, lines) for name, lines in sides)]
@@ -88,15 +92,15 @@ def _identity_of_lines(name, lines):
     arguments.instance(name, lines, list | tuple, "a list or `TextLines`")
     digest = hashlib.sha256()
     for line in lines:
-        # As JSON, in which a line break within a line is none.
+        # As JSON, which escapes a line break within a line.
         digest.update(json.dumps(line).encode() + b"\n")
     return digest.hexdigest()
 
 
 def identity_of_tokenizer(tokenizer: Any) -> str:
-    """Returns a text that no tokenizer of other ids has.
+    """Returns a tokenizer's class name and, if it has one, its configuration's hash.
 
-    What Keras keeps with any layer, such as a name that it numbers, does not count.
+    What Keras adds to any layer's configuration, such as a numbered name, is left out.
     """
     name = type(tokenizer).__name__
     if not hasattr(tokenizer, "get_config"):
@@ -114,7 +118,7 @@ def _dtype_of(tokenizers):
 
 
 def _write(journal, corpora, tokenizers, dtype, both):
-    """Writes the blocks that are not there yet, and shows how many pairs there are."""
+    """Writes the blocks that are missing, and shows the progress in pairs."""
     bar = keras.utils.Progbar(None, unit_name="pair")
     pairs = (
         (number, *pair)
@@ -147,7 +151,7 @@ def _block(corpus, sides, dtype):
 
 
 def _open(path, dtype, num_corpora, pad_ids):
-    """Returns the sides and the corpora's sizes of a file that is whole."""
+    """Returns the sides, and the size of each corpus, from a complete file."""
     with reading(path, "of token ids", "delete it, and it is made again"):
         data = np.memmap(path, np.uint8, "r")
         sizes, lengths, starts = [0] * num_corpora, [], []
@@ -164,7 +168,7 @@ def _open(path, dtype, num_corpora, pad_ids):
 
 
 def _blocks(data, dtype):
-    """Yields of each block its corpus, where its ids begin, and its lines' lengths."""
+    """Yields each block's corpus, the index of its first id, and its lines' lengths."""
     at = 0
     while True:
         corpus, sides, pairs = data[at : at + _HEADER].view("int64").tolist()

@@ -19,18 +19,20 @@ from keras_seqattn.annotations import Tensor, TokenIds
 from keras_seqattn.text import graph
 from keras_seqattn.text.subwords import Subwords
 
-# Ids that no text produces. A model pads, starts and ends its sequences with them.
+# The pieces of ids 0 to 3, which no text produces: models pad, start and end their
+# sequences with them.
 SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
 
-# Lines from which on SentencePiece's threads save more than they cost.
+# From this many lines on, SentencePiece's threads save more time than they cost.
 MANY_LINES = 64
 
 # SentencePiece writes a space as U+2581 and reads every U+2581 back as a space. So the
-# model turns a real one into U+0010 (the "data link escape" of ASCII) and "_", U+0010
-# into two of them, and both back: code points, as SentencePiece's rule files have them.
+# model escapes a real U+2581 as U+0010 (the "data link escape" of ASCII) and "_", and a
+# real U+0010 as two of them; decoding reverses both. These are code points in the
+# format of SentencePiece's rule files.
 ESCAPES = (("2581", "10 5F"), ("10", "10 10"))
 
-# What makes a SentencePiece model lose nothing, and have our special ids.
+# Options that make a SentencePiece model lose nothing, and have our special ids.
 LOSSLESS = {
     "byte_fallback": True,
     "remove_extra_whitespaces": False,
@@ -52,12 +54,13 @@ def check_lines(lines: Any, argument: str = "lines") -> Iterator[str]:
 
 
 class Tokenizer(arguments.Checked, keras.layers.Layer):
-    """What every tokenizer has: special ids, checks, lists here and tensors there.
+    """The base class of tokenizers: special ids, and checks for lists and tensors.
 
-    A subclass gives `vocabulary_size`; `_encode(lines, sampling, seed)`, a list of
-    strings to a list of id lists; `_encode_tensor(strings, sampling)`, the same in a
-    graph of TensorFlow, a string tensor to a RaggedTensor; and `_decode(rows)`, a list
-    of id lists to a list of strings, where special ids stand for nothing.
+    A subclass has a `vocabulary_size` and three methods. `_encode(lines, sampling,
+    seed)` turns a list of strings into a list of id lists. `_encode_tensor(strings,
+    sampling)` does the same in a TensorFlow graph, with a string tensor and a
+    RaggedTensor. `_decode(rows)` turns a list of id lists into a list of strings, in
+    which special ids stand for nothing.
     """
 
     vocabulary_size: int
@@ -65,7 +68,7 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.built = True  # There is nothing to build, so a model that holds it is.
+        self.built = True  # There is nothing to build.
 
     def tokenize(
         self,
@@ -77,12 +80,12 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
 
         Args:
             lines: List of strings, or a TensorFlow tensor of UTF-8 strings, as in a
-                `tf.data.Dataset.map`. A tensor is not checked: what is not UTF-8 in
-                it does not come back as it was.
+                `tf.data.Dataset.map`. A tensor is not checked: bytes in it that are not
+                UTF-8 do not come back as they were.
             sampling: Strength of subword sampling, 0 for none (see the class).
-            seed: Integer of at least 0 that the draws come from, the same for the same
-                lines in the same order; None for other draws in each call, and in a
-                `tf.data` graph.
+            seed: Integer of at least 0 for the draws, which are then the same for the
+                same lines in the same order. None: different draws in each call; a
+                `tf.data` graph allows nothing else.
 
         Returns:
             A list of lists of ids, or an int32 `tf.RaggedTensor` for a tensor.
@@ -107,11 +110,12 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
 
         Args:
             ids: Rows of token ids: a list of lists, or a 2-D array or tensor. Pad,
-                start and end stand for nothing, wherever they are, and end nothing.
+                start and end stand for no text, wherever they are, and what comes after
+                them is kept.
 
         Returns:
-            List of strings, one a row. Bytes that are not UTF-8, which a model may
-            well generate, are replaced by U+FFFD.
+            List of strings, one for each row. Bytes that are not UTF-8, which a model
+            may well generate, are replaced by U+FFFD.
 
         Raises:
             ValueError: If `ids` is not a list of rows, or holds an id that the
@@ -147,11 +151,14 @@ def _id_row(ids):
 
 
 class SentencePieces(Tokenizer):
-    """What tokenizers by a SentencePiece model share: `_model` and `_processor`."""
+    """The base class of tokenizers that have a SentencePiece model.
+
+    `_model` is its bytes, `_processor` what SentencePiece makes of them.
+    """
 
     @functools.cached_property
     def _subwords(self):
-        """What only seeded draws need, so that a translator loads without."""
+        """The pieces for seeded draws, made on first use so that loading stays fast."""
         return Subwords(self._model, self._processor.unk_id())
 
     def _encode(self, lines, sampling, seed):
@@ -164,7 +171,7 @@ class SentencePieces(Tokenizer):
             return self._subwords.draw(lines, sampling, seed)
         return self._processor.encode(
             lines, enable_sampling=True, alpha=sampling, nbest_size=-1
-        )  # -1: of all segmentations.
+        )  # -1: from all segmentations.
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, the model's bytes as base64."""
@@ -185,15 +192,15 @@ class SentencePieceTokenizer(SentencePieces):
     become their UTF-8 bytes, so nothing is unknown. Ids: pad 0, start 1, end 2,
     unknown 3 (never produced), the 256 bytes, then the subwords.
 
-    It is a layer for its configuration only: strings go through `tokenize` and
-    `detokenize`, on every Keras backend, and never through `__call__`. The model's
-    bytes are part of the configuration, as base64, and not an asset, since Keras
-    saves assets only with a model, and a configuration everywhere.
+    It is a layer only so that Keras saves its configuration: strings go through
+    `tokenize` and `detokenize`, on every Keras backend, and never through `__call__`.
+    The model's bytes are part of the configuration, as base64. They are not an asset,
+    since Keras saves assets only with a model, but a configuration everywhere.
 
-    With `sampling` above 0 every call draws other subwords of the same text
-    (regularisation; detokenizes to the same strings): of a "bpe" model each merge is
-    left out with that probability, 0.1 is usual; of a "unigram" model it is the
-    smoothing exponent, small values draw more freely.
+    With `sampling` above 0 every call draws different subwords for the same text, as
+    regularisation; they detokenize to the same strings. For a "bpe" model, `sampling`
+    is the probability that a merge is left out (0.1 is usual). For a "unigram" model it
+    is the smoothing exponent (small values draw more freely).
 
     Args:
         model: Bytes of a SentencePiece model, as `train` makes it. A model trained
@@ -250,8 +257,8 @@ class SentencePieceTokenizer(SentencePieces):
                 both sides.
             vocabulary_size: Number of ids, special ids and bytes included.
             model_type: "bpe" or "unigram".
-            strict: Whether text that is too small for so many ids is an error; False:
-                then the tokenizer has as many as the text allows.
+            strict: Whether it is an error if the text is too small for so many ids.
+                False: the tokenizer then has as many as the text allows.
 
         Returns:
             A `SentencePieceTokenizer`.
@@ -300,9 +307,9 @@ class SentencePieceTokenizer(SentencePieces):
     def pieces(self) -> list[str]:
         """The text of each token as the model spells it, a list of strings.
 
-        A space is U+2581, and a byte such as "<0xE4>". Whatever the segmentation, the
-        pieces of a line make the same text, by which `training.MaskedCrossentropy`
-        finds the tokens that two segmentations have in common.
+        A space is U+2581, and a byte is such as "<0xE4>". Whatever the segmentation,
+        the pieces of a line spell the same text. `training.MaskedCrossentropy` uses
+        this to find the tokens that two segmentations have in common.
         """
         return self._processor.id_to_piece(list(range(self.vocabulary_size)))
 
@@ -345,16 +352,16 @@ class ByteTokenizer(Tokenizer):
 
 
 def in_threads_if_many(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """Applies a function of SentencePiece to items, to a few of them one by one.
+    """Applies a SentencePiece function to a list; to its items if they are few.
 
-    For a list it starts threads, which takes as long as 50 to 100 lines do:
-    `benchmarks.decoding` has the time of one sentence.
+    For a list SentencePiece starts threads, which takes as long as 50 to 100 lines:
+    `benchmarks.decoding` measures the time of one sentence.
     """
     return list(map(function, items)) if len(items) < MANY_LINES else function(items)
 
 
 def refuse_sampling(sampling: float, kind: str) -> None:
-    """Raises an error if there is sampling; `kind` says what has none, and why."""
+    """Raises an error if there is sampling; `kind` says what allows none, and why."""
     if sampling:
         raise ValueError(
             f"`sampling` must be 0 for {kind}. Received: sampling={sampling!r}."
@@ -375,7 +382,7 @@ def _shorten(value):
 
 
 def _largest_vocabulary(message):
-    """Returns the most ids that SentencePiece's trainer says a text allows, or None."""
+    """Returns the largest vocabulary that a trainer's error names, or None."""
     largest = re.search(r"value <= (\d+)", message)
     return largest and int(largest[1])
 

@@ -1,4 +1,4 @@
-"""A SentencePiece model whose pieces have the ids of a vocabulary of their own."""
+"""A SentencePiece model whose pieces have the ids of a separate vocabulary."""
 
 import functools
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ from keras_seqattn.text.tokenizers import SentencePieces
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class MappedSentencePieceTokenizer(SentencePieces):
-    """Splits text by a SentencePiece model, into the ids of a trained model.
+    """Splits text by a SentencePiece model into the ids that a trained model uses.
 
-    Trained models number pieces in their own order, with tokens of their own among
-    them, such as the languages. Text loses what the SentencePiece model's normalisation
-    loses, as it does for the trained model; a special token's text in a line is text.
+    Trained models number pieces in their own order, and have further tokens, such as
+    those of languages. Text loses what the SentencePiece model's normalisation loses,
+    as it does for the trained model. The text of a special token in a line is treated
+    as plain text.
 
-    Each line may begin with given ids: the language of a model of many. They are part
-    of what `tokenize` returns, so that batches and prefixes have them. A `Translator`
-    forces them to come first in what it generates, and does not score them.
-    `detokenize` leaves them out. `convert.translator_from_huggingface` makes such
-    tokenizers.
+    Each line may begin with given ids, such as the language for a multilingual model.
+    `tokenize` returns them, so that batches and prefixes have them; `detokenize` leaves
+    them out. A `Translator` forces them to come first in what it generates, and does
+    not score them. `convert.translator_from_huggingface` makes such tokenizers.
 
     Args:
         model: Bytes of a SentencePiece model.
-        pieces: Text of each id, a list of V different strings; what the model does not
-            produce, its place alone counts.
-        pad_id: The id that fills a batch.
-        start_id: The id a sentence starts with; it may be another special token's too.
+        pieces: Text of each id, a list of V different strings. The texts of tokens that
+            the SentencePiece model does not produce only hold their places.
+        pad_id: The id that pads a batch.
+        start_id: The id a sentence starts with; it may equal another special id.
         end_id: The id a sentence ends with.
         unknown_id: The id of pieces that are not among `pieces`.
-        special_ids: Ids that stand for no text, beside these four.
+        special_ids: Further ids that stand for no text.
         prefix_ids: Ids that each line begins with.
         text_prefix: Text put before each line.
 
@@ -159,8 +159,8 @@ class MappedSentencePieceTokenizer(SentencePieces):
             )
             for row in rows
         ]
-        # A piece that only the vocabulary has, such as the source's of a Marian model
-        # for the target's tokenizer, comes as it is.
+        # A piece that the SentencePiece model lacks keeps its U+2581. In a Marian
+        # model's target tokenizer, these are pieces of the source.
         return [
             text.replace(SPACE, " ").strip() if SPACE in text else text
             for text in texts

@@ -1,4 +1,4 @@
-"""`WordPieceTokenizer`: BERT's subwords of words, by tensorflow_text."""
+"""`WordPieceTokenizer`: BERT's subwords, by tensorflow_text."""
 
 import collections
 from collections.abc import Iterable
@@ -16,31 +16,33 @@ from keras_seqattn.text.tokenizers import (
 )
 
 SUFFIX = "##"
-# What words end at and is a word itself: punctuation, the symbols of ASCII, and the
-# characters of Chinese.
+# Characters that end a word and are words themselves: punctuation, ASCII symbols and
+# Chinese characters.
 MARKS = (
     r"[!-/:-@\[-`{-~]|\p{P}|[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}"
     r"\x{20000}-\x{2A6DF}\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}]"
 )
 
-# Letters of a part of a word that is trained on: a piece may be any stretch of them.
+# For training, words are cut into parts of this many characters; the longest possible
+# piece is a whole part.
 PART = 50
-MOST_BYTES = 2**30  # of a word that is split into pieces
+MOST_BYTES = 2**30  # in a word; a longer one would be unknown
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class WordPieceTokenizer(Tokenizer):
-    """Splits words and punctuation marks into the longest pieces that are known.
+    """Splits words and punctuation marks into the longest known pieces.
 
-    For existing vocabularies, and for comparison: unlike `SentencePieceTokenizer` it
-    loses something. `detokenize` puts one space between words and marks, wherever the
-    text had one, and a word that cannot be split into known pieces is unknown, id 3,
-    which stands for nothing. Case and accents stay. Ids: pad 0, start 1, end 2,
-    unknown 3, then the pieces; those within a word begin with "##".
+    Use it with an existing vocabulary, or for comparison: unlike
+    `SentencePieceTokenizer` it loses information. `detokenize` puts one space between
+    words and marks, wherever the text had spaces. A word that cannot be split into
+    known pieces becomes the unknown id 3, which stands for no text. Case and accents
+    stay. Ids: pad 0, start 1, end 2, unknown 3, then the pieces; those within a word
+    begin with "##".
 
-    Like every tokenizer it is a layer for its configuration only, which holds the
-    pieces. There is one way to split a text, so `sampling` must be 0. Unlike the others
-    it needs TensorFlow and tensorflow_text, on every backend.
+    Like every tokenizer it is a layer only so that Keras saves its configuration, which
+    holds the pieces. There is one way to split a text, so `sampling` must be 0. Unlike
+    the others it needs TensorFlow and tensorflow_text, on every backend.
 
     Args:
         vocabulary: The pieces, a list of strings that begins with "<pad>", "<s>",
@@ -59,8 +61,8 @@ class WordPieceTokenizer(Tokenizer):
         ['a dogs .']
 
     Reference:
-        Schuster and Nakajima 2012; Devlin et al. 2019, whose splitting of words this
-        is; Song et al. 2021, "Fast WordPiece Tokenization". Differs: nothing is
+        Schuster and Nakajima 2012; Devlin et al. 2019, for the splitting into words;
+        Song et al. 2021, "Fast WordPiece Tokenization". Differs: nothing is
         lower-cased.
     """
 
@@ -98,14 +100,15 @@ class WordPieceTokenizer(Tokenizer):
         Args:
             lines: Iterable of strings. For one vocabulary of two languages, chain
                 both sides.
-            vocabulary_size: Most ids, special ids included; the text may have fewer.
+            vocabulary_size: Largest number of ids, special ids included; a small text
+                may give fewer.
 
         Returns:
             A `WordPieceTokenizer`.
 
         Raises:
             ValueError: If `lines` holds no words or something other than strings, or
-                `vocabulary_size` does not hold the characters of the text.
+                `vocabulary_size` is too small for the characters of the text.
         """
         import tensorflow_text
         from tensorflow_text.tools.wordpiece_vocab import (
@@ -161,5 +164,5 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def _parts(word):
-    """Cuts a long word."""
+    """Cuts a word into parts of at most `PART` characters."""
     return [word[start : start + PART] for start in range(0, len(word), PART)]

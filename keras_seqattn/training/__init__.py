@@ -1,4 +1,4 @@
-"""What `compile` and `fit` take, and how the C library keeps memory."""
+"""Losses, metrics, optimizers and callbacks for `fit`, and other tools for training."""
 
 from keras_seqattn.layers.weights.lora import enable_lora
 from keras_seqattn.training.average import CheckpointAverage, ScheduleFreeAverage

@@ -1,4 +1,4 @@
-"""Averages of the weights, which are validated, scored and left in the model."""
+"""Callbacks that average the weights, and validate and score the averages."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from keras_seqattn.training.snapshot import array_of
 
 
 class _AveragedWeights(keras.callbacks.Callback):
-    """Puts averages into the model while it is validated, and when `fit` ends."""
+    """Puts averages into the model during validation, and when `fit` ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,10 +22,11 @@ class _AveragedWeights(keras.callbacks.Callback):
         raise NotImplementedError
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Refuses what does not go with an average that is put in and out.
+        """Raises an error for callbacks that conflict with averages in the model.
 
-        A second one would be taken for what is trained; and what keeps the best weights
-        would keep those that are trained, chosen by the scores of the averages.
+        Another callback that swaps weights would mistake the averages for the trained
+        weights. One that keeps the best weights would keep the trained ones, chosen by
+        the scores of the averages.
         """
         others, name = callbacks_with(self), type(self).__name__
         scored = (x for x in others if str(getattr(x, "monitor", "")).startswith("val"))
@@ -53,7 +54,7 @@ class _AveragedWeights(keras.callbacks.Callback):
         self._assign(self.averages())
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Puts back the weights that are trained."""
+        """Puts the trained weights back into the model."""
         self._assign(self._trained)
         self._trained = []
 
@@ -74,21 +75,24 @@ class CheckpointAverage(_AveragedWeights):
 
     The weights are taken at the end of each epoch, and averaged in float64; weights
     that are not floats are those of the last epoch. Each validation uses the mean of
-    the epochs so far, at most `last`, and so, where there is validation data, do the
-    scores of a `TranslationScore` that stands after this one; in between, training
-    goes on with its own weights. In the same `fit` it is an error to have a
-    `SwapEMAWeights`, or what keeps the best weights by a score of the validation
-    (`save_best_only`, `restore_best_weights`): these would be the trained ones.
+    the last epochs, at most `last` of them. With validation data, so does a
+    `TranslationScore` that stands after this callback. In between, training goes on
+    with its own weights.
+
+    In the same `fit` two kinds of callback are an error: `SwapEMAWeights`, and one that
+    keeps the best weights by a validation score (`save_best_only`,
+    `restore_best_weights`), since it would keep the trained weights, not the mean.
 
     A copy of the weights of each of these epochs is held outside the accelerator.
     `Resume` saves the copies, so a training run that is killed does not lose them.
 
     Args:
-        last: Number of epochs, a positive integer. A run of fewer averages all of them.
+        last: Number of epochs, a positive integer. A shorter run averages all of its
+            epochs.
 
     Raises:
         ValueError: If `last` is not a positive integer; when training begins, if there
-            is a callback as named above.
+            is a callback of the kinds named above.
 
     Example:
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -99,7 +103,8 @@ class CheckpointAverage(_AveragedWeights):
         ... )
 
     Reference:
-        Vaswani et al. 2017, section 6.1. Differs: epochs in place of ten minutes.
+        Vaswani et al. 2017, section 6.1. Differs: a checkpoint per epoch, not per ten
+        minutes.
     """
 
     def __init__(self, last: int = 10) -> None:
@@ -108,10 +113,10 @@ class CheckpointAverage(_AveragedWeights):
         self.checkpoints = []
 
     def averages(self) -> list[np.ndarray]:
-        """Returns the mean of the weights now and at the ends of the last epochs.
+        """Returns the mean of the current weights and those of the last epochs.
 
         Returns:
-            List of an array for each of the model's weights.
+            List of arrays, one for each of the model's weights.
         """
         return self._means([*self.checkpoints, self._weights()])
 
@@ -121,14 +126,14 @@ class CheckpointAverage(_AveragedWeights):
         self.checkpoints = []
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Takes a copy of the weights, and drops the oldest."""
+        """Copies the weights, and drops the oldest copy if there are too many."""
         self.checkpoints = [*self.checkpoints, self._weights()][-self.last :]
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Leaves the mean in the model."""
         if self.checkpoints:
             self._assign(self._means(self.checkpoints))
-        self.checkpoints = []  # The model has their mean, for an `evaluate` too.
+        self.checkpoints = []  # So a later `evaluate` also uses the mean.
 
     def _means(self, checkpoints):
         columns = zip(*checkpoints[-self.last :], strict=True)
@@ -140,13 +145,13 @@ class ScheduleFreeAverage(_AveragedWeights):
 
     The optimizer trains weights `y = beta_1 x + (1 - beta_1) z` between the average
     `x`, which is the result, and its own fast weights `z`. Each validation uses `x`,
-    and so do the scores of a `TranslationScore` that stands after this one; in
-    between, training goes on with `y`. When `fit` ends, `x` is in the model; a further
-    `fit` of the same model begins there. `Resume` continues with `y`.
+    and so does a `TranslationScore` that stands after this callback. In between,
+    training goes on with `y`. When `fit` ends, `x` is in the model, and a further `fit`
+    of the same model begins from it. `Resume` continues with `y`.
 
     Raises:
         ValueError: When training begins, if the model's optimizer is not a
-            `keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0, or there is a
+            `keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0, or if there is a
             callback that `CheckpointAverage` refuses.
 
     Example:
@@ -157,15 +162,15 @@ class ScheduleFreeAverage(_AveragedWeights):
 
     Reference:
         Defazio et al. 2024, "The Road Less Scheduled", equations 2 to 4. Differs: on
-        TensorFlow and torch Keras 3.15 computes the step's `y` from the new `z` where
-        the paper uses the old one, so `x` is not quite the paper's average there.
+        TensorFlow and torch, Keras 3.15 computes the step's `y` from the new `z` and
+        the paper from the old one, so `x` is not quite the paper's average there.
     """
 
     def averages(self) -> list[np.ndarray]:
-        """Returns `x` for the weights that are trained, and the others as they are.
+        """Returns `x` for the trained weights, and other weights unchanged.
 
         Returns:
-            List of an array for each of the model's weights.
+            List of arrays, one for each of the model's weights.
         """
         fast = self._fast_weights()
         return [
@@ -173,14 +178,17 @@ class ScheduleFreeAverage(_AveragedWeights):
         ]
 
     def _fast_weights(self):
-        """Returns the variable `z` of each trained weight by its id; none before."""
+        """Returns each trained weight's variable `z` by the weight's id.
+
+        The dict is empty before the optimizer is built.
+        """
         optimizer = inner_optimizer(self.model.optimizer)
         fast = [v for v in optimizer.variables if v.name.endswith("momentum")]
         trained = map(id, self.model.trainable_variables) if fast else ()
         return dict(zip(trained, fast, strict=True))
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Leaves the averages in the model, and lets a further `fit` begin there."""
+        """Leaves the averages in the model, and sets `z` to them for another `fit`."""
         super().on_train_end(logs)
         fast = self._fast_weights()
         for weight in self.model.weights:
@@ -208,7 +216,7 @@ class ScheduleFreeAverage(_AveragedWeights):
 
 
 def inner_optimizer(optimizer: Any) -> Any:
-    """Returns an optimizer, without the one around it that scales the loss."""
+    """Returns an optimizer without a `LossScaleOptimizer` around it."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 

@@ -1,4 +1,4 @@
-"""The states of the callbacks of one `fit`, and what has changed in them."""
+"""The states of the callbacks of one `fit`, and the changes in them."""
 
 import collections
 import copy
@@ -15,9 +15,9 @@ from keras_seqattn.training.snapshot import array_of, is_plain
 
 
 class CallbackStates:
-    """What has changed in the states of callbacks since this was made.
+    """Finds what has changed in the states of callbacks since this object was made.
 
-    Those of `kept` are to be saved. A warning names any of `others` whose state
+    Changes in `kept` are to be saved. A warning names any of `others` whose state
     changes.
     """
 
@@ -36,7 +36,7 @@ class CallbackStates:
         self._warned = set()
 
     def changed(self) -> list[Any]:
-        """Returns the class of each kept callback, and its attributes that changed."""
+        """Returns each kept callback's class name and its changed attributes."""
         self._warn()
         return [
             [type(callback).__name__, _changed(_plain(callback), begun)]
@@ -44,10 +44,10 @@ class CallbackStates:
         ]
 
     def restore(self, saved: list[Any]) -> None:
-        """Puts what `changed` listed into the callbacks of the same classes."""
+        """Restores what `changed` returned in the callbacks of the same classes."""
         waiting = list(self.kept)
         for name, state in saved:
-            # A callback that is gone needs no state; a new one starts from its own.
+            # The state of a missing callback is dropped; a new callback keeps its own.
             for callback in waiting:
                 if type(callback).__name__ == name:
                     vars(callback).update(state)
@@ -55,16 +55,16 @@ class CallbackStates:
                     break
 
     def copies(self) -> list[dict[str, Any]]:
-        """Returns copies of the states as they are, for `put_back`."""
+        """Returns copies of the current states, for `put_back`."""
         return [copy.deepcopy(_plain(callback)) for callback in self.kept]
 
     def put_back(self, copies: list[dict[str, Any]]) -> None:
-        """Puts back what `copies` has returned."""
+        """Restores the states that `copies` returned."""
         for callback, state in zip(self.kept, copies, strict=True):
             vars(callback).update(state)
 
     def _warn(self):
-        """Warns, once for each attribute or callback, of state that is not saved."""
+        """Warns of changed state that is not saved, once per attribute or callback."""
         for callback, begun in zip(self.kept, self._lost, strict=True):
             for name in _changed(_unsaved(callback), begun):
                 self._warn_once(
@@ -94,11 +94,11 @@ class CallbackStates:
 def standing_before(
     callback: keras.callbacks.Callback,
 ) -> list[keras.callbacks.Callback]:
-    """Returns the callbacks before this one in the same `fit`; none if none is found.
+    """Returns the callbacks before this one in the same `fit`; [] if none are found.
 
-    Keras does not tell a callback which list it is in. The list is an object in memory,
-    found by the callback's parameters, which must be set. A warning names the callbacks
-    that act at an epoch's end and stand after this one.
+    Keras does not tell a callback which list it is in. So the list is searched among
+    the objects in memory, by the callback's parameters, which must be set. A warning
+    names the callbacks that act at an epoch's end and stand after this one.
     """
     together = callbacks_with(callback)
     place = together.index(callback) if together else 0
@@ -109,18 +109,18 @@ def standing_before(
 def callbacks_with(
     callback: keras.callbacks.Callback,
 ) -> list[keras.callbacks.Callback]:
-    """Returns all callbacks of the same `fit`, this one too; none if none is found."""
+    """Returns all callbacks of the same `fit`, with this one; [] if none are found."""
     for thing in gc.get_objects():
         if not issubclass(type(thing), keras.callbacks.CallbackList):
             continue
-        # The list of an earlier `fit` of the same callback may still be there.
+        # The list of an earlier `fit` with the same callback may still be in memory.
         if thing.params is callback.params and callback in thing.callbacks:
             return thing.callbacks
     return []
 
 
 def _warn_of_late(after):
-    """Warns where a callback that acts at an epoch's end stands after `Resume`."""
+    """Warns if a callback that acts at an epoch's end stands after `Resume`."""
     own = keras.callbacks.History, keras.callbacks.ProgbarLogger
     default = keras.callbacks.Callback.on_epoch_end
     late = [
@@ -140,7 +140,7 @@ def split(
     before: list[keras.callbacks.Callback],
     chosen: Sequence[keras.callbacks.Callback] | None,
 ) -> tuple[list[keras.callbacks.Callback], list[keras.callbacks.Callback]]:
-    """Splits the callbacks before `Resume` into those chosen (None: all) and others."""
+    """Splits the callbacks before `Resume` into the chosen (None: all) and the rest."""
     if chosen is None:
         return before, []
     places = set(map(id, before))
@@ -178,7 +178,7 @@ def _unsaved(callback):
 
 
 def _data(value, saved):
-    """Copies the data in a value; None for what is not data, or saved elsewhere."""
+    """Copies the data in a value; None if it is not data, or is saved elsewhere."""
     if id(value) in saved or isinstance(value, keras.KerasTensor):
         return None
     if isinstance(value, keras.Variable):
@@ -186,7 +186,7 @@ def _data(value, saved):
     if keras.ops.is_tensor(value):
         try:
             return np.array(keras.ops.convert_to_numpy(value))
-        except RuntimeError:  # JAX has deleted the tensor that a step was given.
+        except RuntimeError:  # JAX has deleted a tensor that was donated to a step.
             return None
     if isinstance(value, dict):
         value = [*value, *value.values()]
@@ -199,7 +199,7 @@ def _data(value, saved):
 
 
 def _changed(state, begun):
-    """Returns the attributes that differ from what they were when training began."""
+    """Returns the attributes that have changed since training began."""
     return {
         name: value
         for name, value in state.items()
@@ -208,7 +208,7 @@ def _changed(state, begun):
 
 
 def _is_same(left, right):
-    """Whether two plain values, and the arrays in them, are equal."""
+    """Returns whether two plain values, and the arrays in them, are equal."""
     both = (left, right)
     if any(isinstance(x, np.ndarray) for x in both):
         return left is right or np.array_equal(left, right)

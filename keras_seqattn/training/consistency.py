@@ -1,4 +1,4 @@
-"""How far apart two predictions of the same labels are, as R-Drop measures it.
+"""The divergence of two predictions of the same labels, as R-Drop measures it.
 
 Shapes: B batch, T target length, N = B T tokens, V vocabulary, P pairs of tokens, C =
 B / 2 pairs of rows.
@@ -15,13 +15,13 @@ from keras_seqattn.backend import autodiff
 
 
 class Pairs(NamedTuple):
-    """The tokens that two neighbouring rows of a batch have in common.
+    """The pairs of equal tokens in neighbouring rows of a batch.
 
     Attributes:
-        weights: Of each token, the same for both of a pair and 0 for those of none,
-            float32 `(N,)`.
-        place: Where each token of a pair stands when the pairs come first, the two of
-            one side by side, int32 `(N,)`. Of other tokens it says nothing.
+        weights: Weight of each token, the same for both tokens of a pair and 0 for
+            tokens in no pair, float32 `(N,)`.
+        place: Place of each paired token when all pairs come first, the two of a pair
+            side by side, int32 `(N,)`. For other tokens it has no meaning.
         count: The number of tokens in pairs, an even int32 scalar.
     """
 
@@ -30,18 +30,18 @@ class Pairs(NamedTuple):
     count: Any
 
     def weights_of(self, tokens: Tensor, start: int | Tensor) -> Tensor:
-        """Returns the weights of the tokens that stand at `start` and after it."""
+        """Returns the weights of `tokens`, which occupy the places from `start` on."""
         weights = ops.take(self.weights, tokens, axis=0)
         place = start + ops.arange(tokens.shape[0], dtype="int32")
         return ops.where(place < self.count, weights, 0.0)
 
 
 class Pieces:
-    """The text of each token, which tells how two segmentations of a text align.
+    """The texts of all tokens, used to align two segmentations of a text.
 
-    Two texts are compared by fingerprints, polynomials of their bytes modulo 2**32, and
-    so are the places in a text that tokens begin at: powers of the polynomials' base.
-    No text is empty; that of `pad_id` does not count.
+    Texts are compared by fingerprints: polynomials of their bytes modulo 2**32. The
+    places where tokens begin in a text are compared too, as powers of the polynomials'
+    base. No token's text is empty; the text of `pad_id` is ignored.
 
     Example:
         >>> pieces = Pieces(["<pad>", "a", "b", "ab"], pad_id=0)
@@ -53,7 +53,7 @@ class Pieces:
         Karp and Rabin 1987. Differs: none.
     """
 
-    # Modulo 2**32 its powers repeat after 2**30, which no text is as long as.
+    # Modulo 2**32 the powers of BASE repeat after 2**30; every text is shorter.
     BASE, MODULUS = 1_000_003, 2**32
 
     def __init__(self, texts: Sequence[str], pad_id: int) -> None:
@@ -73,9 +73,9 @@ class Pieces:
     def align(self, labels: Tensor) -> Tensor:
         """Finds the tokens of labels `(C, 2, T)` at the same place of the same text.
 
-        Returns bools `(C, T, T)`: whether token i of the first row and token j of the
-        second are equal and begin at the same place, and both rows have one text. So a
-        token has at most one partner.
+        Returns bools `(C, T, T)`: whether both rows have the same text, and token i of
+        the first row and token j of the second are equal and begin at the same place.
+        So a token has at most one partner.
         """
         real = labels != self._pad_id
         indices = ops.clip(labels, 0, len(self._prints) - 1)
@@ -83,7 +83,7 @@ class Pieces:
             ops.take(ops.convert_to_tensor(table), indices, axis=0)
             for table in (self._prints, self._growths)
         )
-        # Of int32 numbers products and sums are those modulo 2**32.
+        # Products and sums of int32 numbers are modulo 2**32.
         ends = ops.cumprod(ops.where(real, growths, 1), axis=-1)
         ends = ops.cast(ends, "int32")
         starts = ops.concatenate([ops.ones_like(ends[..., :1]), ends[..., :-1]], -1)
@@ -102,15 +102,15 @@ class Pieces:
 def find_pairs(
     labels: Tensor, weights: Tensor, length: int, pieces: Pieces | None = None
 ) -> Pairs:
-    """Finds the tokens of rows 2i and 2i + 1 that are each other's copies.
+    """Finds the tokens of rows 2i and 2i + 1 that are copies of each other.
 
-    Where the labels of both rows are equal, all tokens pair. With `pieces` so do, in
-    rows that are two segmentations of one text, the equal tokens at equal places.
-    Labels and weights are `(N,)`, row after row. A pair has the lesser of its tokens'
-    weights.
+    If the labels of both rows are equal, all tokens form pairs. With `pieces`, if the
+    rows are two segmentations of one text, equal tokens at equal places form pairs.
+    Labels and weights are `(N,)`, row after row. The weight of a pair is the lesser of
+    its tokens' weights.
     """
     if isinstance(length, int):
-        length = max(length, 1)  # Of rows without tokens there are no pairs.
+        length = max(length, 1)  # Rows without tokens have no pairs.
     total = ops.shape(labels)[0]
     paired = total // (2 * length) * (2 * length)  # An odd last row is left out.
     twice = (-1, 2, length)
@@ -118,7 +118,8 @@ def find_pairs(
     weights = ops.reshape(weights[:paired], twice)
     lesser = _lesser_weights(rows, weights, pieces)  # (2, C, T)
     found = ops.cast(ops.reshape(lesser != 0, (2, -1)), "int32")
-    # Partners have the same number among the paired tokens of the rows on their side.
+    # Two partners have the same number, each counted among the paired tokens of its
+    # side: the even rows or the odd ones.
     number = ops.cast(ops.cumsum(found, axis=-1), "int32") - 1
     place = 2 * number + ops.arange(2, dtype="int32")[:, None]
     place = ops.transpose(ops.reshape(place, (2, -1, length)), (1, 0, 2))
@@ -131,9 +132,10 @@ def find_pairs(
 
 
 def _lesser_weights(labels, weights, pieces):
-    """Returns each token's weight as one of a pair, 0 for those of none, `(2, C, T)`.
+    """Returns each token's weight in its pair, 0 if it has none, `(2, C, T)`.
 
-    Both of a pair have the lesser of their weights. Labels and weights are `(C, 2, T)`.
+    Both tokens of a pair get the lesser of their weights. Labels and weights are
+    `(C, 2, T)`.
     """
     if pieces is None:
         equal = ops.all(labels[:, 0] == labels[:, 1], axis=-1, keepdims=True)
@@ -145,7 +147,7 @@ def _lesser_weights(labels, weights, pieces):
 
 
 def _append_zeros(values, rest):
-    """Returns values in a row, and zeros for the rest of the tokens."""
+    """Returns the values flattened, then zeros for the rest of the tokens."""
     zeros = ops.zeros((rest,), values.dtype)
     return ops.concatenate([ops.reshape(values, (-1,)), zeros])
 
@@ -156,10 +158,10 @@ def divergence(
     """Returns the weighted sum of pairs' divergences, and its gradient `(2 P, V)`.
 
     A pair of predictions p and q has the divergence `(KL(p || q) + KL(q || p)) / 2`.
-    The log-probabilities `(2 P, V)` are normalized, a pair's rows side by side; `probs`
-    are their exponentials. The weights `(2 P,)` are the same for both of a pair; where
-    they are 0, nothing is added, whatever the rows hold. The gradient is for the
-    logits.
+    The log-probabilities `(2 P, V)` are normalized, and a pair's rows stand side by
+    side; `probs` are their exponentials. The weights `(2 P,)` are the same for both
+    rows of a pair; rows of weight 0 add nothing, whatever they hold. The gradient is
+    that for the logits.
 
     Reference:
         Wu et al. 2021, "R-Drop", equation 2. Differs: none.
@@ -177,13 +179,14 @@ def divergence(
 
 
 def paired_divergence(logits: Tensor, pairs: Pairs, rows: int) -> Tensor:
-    """Sums the weighted divergence of all pairs, of logits `(N, V)`; 0 without pairs.
+    """Sums the weighted divergence of all pairs of logits `(N, V)`; 0 without pairs.
 
-    Pairs are taken a block of `rows` tokens, an even number, at a time, and the
-    gradient is computed beside the value: apart from it, memory is that of a block.
+    Pairs are taken in blocks of `rows` tokens, an even number, and the gradient is
+    computed together with the value. So apart from the gradient, only one block is held
+    in memory.
     """
     size, vocabulary_size = ops.shape(logits)
-    if isinstance(size, int) and size == 0:  # There is no block to look at.
+    if isinstance(size, int) and size == 0:  # There is no block.
         return ops.sum(ops.cast(logits, "float32"))
     paired = pairs.weights != 0
     index = ops.arange(size, dtype="int32")

@@ -1,4 +1,4 @@
-"""The crossentropy of tokens: from their logits, or from what these are a product of.
+"""The crossentropy of tokens, from their logits or from the two factors of these.
 
 Shapes: N tokens, D model_dim, V vocabulary, R rows of a block.
 """
@@ -13,13 +13,13 @@ from keras_seqattn.backend import autodiff, tracing
 from keras_seqattn.backend.processes import sum_of_rows
 from keras_seqattn.training.consistency import Pairs, divergence
 
-# Logits in a block, 8 MB: blocks of 40 MB took twice as long, since memory of that
-# size is new from the system, page by page, in each block (`benchmarks/loss.py`).
+# Number of logits in a block, 8 MB. Blocks of 40 MB took twice as long, since for each
+# one the system supplies memory of that size anew, page by page (`benchmarks/loss.py`).
 BLOCK_LOGITS = 2_000_000
 
 
 def block_rows(vocabulary_size: int) -> int:
-    """Returns how many tokens' logits are computed together, an even number."""
+    """Returns the number of tokens in a block, an even number."""
     rows = max(64, BLOCK_LOGITS // vocabulary_size)
     return rows - rows % 2
 
@@ -30,7 +30,7 @@ def token_crossentropy(
     """Computes the crossentropy `(N,)` of tokens from logits `(N, V)`, 0 at padding.
 
     It is NaN where a label is neither `pad_id` nor in [0, V), so that a wrong
-    vocabulary shows. Neither these nor padding have a gradient.
+    vocabulary is noticed. Such labels and padding have no gradient.
     """
     in_range, indices = _clip_labels(labels, logits.shape[-1])
     losses = _crossentropy(indices, ops.cast(logits, "float32"), label_smoothing)
@@ -39,7 +39,7 @@ def token_crossentropy(
 
 
 def _clip_labels(labels, vocabulary_size):
-    """Returns which labels are in the vocabulary, and labels that all are."""
+    """Returns which labels are in the vocabulary, and the labels clipped to it."""
     in_range = ops.logical_and(labels >= 0, labels < vocabulary_size)
     # Backends differ on an index out of range: some wrap, some clamp, some raise.
     return in_range, ops.clip(labels, 0, vocabulary_size - 1)
@@ -50,7 +50,8 @@ def _crossentropy(labels, logits, label_smoothing):
 
     The exponentials of the forward pass are kept, and scaled into the gradient.
     Differentiating `sparse_categorical_crossentropy` plus the smoothing term takes
-    longer in each of these ways to compile; `benchmarks/loss.py` measures it.
+    longer on TensorFlow, with and without XLA, and on JAX; `benchmarks/loss.py`
+    measures it.
     """
 
     @autodiff.custom_gradient
@@ -70,12 +71,12 @@ def _crossentropy(labels, logits, label_smoothing):
 
 
 def _logits_gradient(labels, exponentials, total, weights, label_smoothing):
-    """Computes the logits' gradient `(N, V)`, of losses times `weights` `(N,)`."""
+    """Computes the logits' gradient `(N, V)` for losses times `weights` `(N,)`."""
     spread = label_smoothing / exponentials.shape[-1]
     scale = ops.expand_dims(weights, -1)
     d_logits = exponentials * (scale / total)
     if tracing.is_compiled_by_xla(exponentials):
-        # A part of the same loop, where for a scatter XLA would copy the tensor.
+        # XLA fuses this into the same loop; for a scatter it would copy the tensor.
         columns = ops.arange(exponentials.shape[-1], dtype="int32")
         label = columns[None] == labels[:, None]
         return d_logits - scale * ops.where(label, 1 - label_smoothing + spread, spread)
@@ -95,7 +96,7 @@ def _label_logits(labels, logits):
     size, vocabulary_size = ops.shape(logits)
     if not isinstance(size, int) or size * vocabulary_size >= 2**31:
         return ops.take_along_axis(logits, labels[:, None], axis=-1)
-    # On TensorFlow `take_along_axis` copies the logits; these indices fit an int32.
+    # `take_along_axis` copies the logits on TensorFlow; these indices fit into int32.
     starts = ops.arange(size, dtype="int32") * vocabulary_size
     chosen = ops.take(ops.reshape(logits, (-1,)), starts + labels, axis=0)
     return ops.expand_dims(chosen, -1)
@@ -104,10 +105,11 @@ def _label_logits(labels, logits):
 def _compute_losses(labels, logits):
     """Computes crossentropies, and what smoothing and their gradient need.
 
-    Returns the crossentropies, and the labels' logits, `(N,)`; exp(logits - largest)
-    `(N, V)`, the sums of these and the largest logits `(N, 1)`.
+    Returns the crossentropies and the labels' logits, both `(N,)`;
+    exp(logits - largest), `(N, V)`; and their sums and the largest logits, both
+    `(N, 1)`.
     """
-    # Without tokens there is no maximum, which Keras's `amax` refuses on TensorFlow.
+    # `initial` is for inputs without tokens, which `amax` refuses on TensorFlow.
     lowest = -float("inf")
     largest = ops.max(logits, axis=-1, keepdims=True, initial=lowest)  # (N, 1)
     exponentials = ops.exp(logits - largest)  # (N, V)
@@ -128,19 +130,20 @@ def projected_crossentropy(
 ) -> tuple[Tensor, Tensor]:
     """Sums the weighted crossentropy of tokens without ever holding all their logits.
 
-    sum(w * loss) of the logits `hidden . kernel`, with its gradient for both factors,
-    and `consistency` times the weighted divergence of pairs, if any are given. Tokens
-    of weight 0 are passed over; the others are taken a block of rows at a time, and the
-    gradient is computed beside the loss, while a block's logits are at hand. So memory
-    is O((N + V) D), and padding costs nothing. The price: the loss alone takes as long
-    as with its gradient, and on TensorFlow and JAX it has no second derivative.
+    Computes sum(w * loss) for the logits `hidden . kernel`, plus `consistency` times
+    the weighted divergence of `pairs`, if given, with the gradient for both factors.
+    Tokens of weight 0 are skipped. The others are taken one block of rows at a time,
+    and the gradient is computed together with the loss, while the block's logits are
+    available. So memory is O((N + V) D), and padding costs nothing. The price: the loss
+    alone takes as long as with its gradient, and on TensorFlow and JAX it has no second
+    derivative.
 
     Shapes: hidden `(..., D)`, N vectors; kernel `(D, V)`, of the same dtype; labels and
     weights `(N,)`. No token of a pair has weight 0.
 
-    Returns the sum, a float32 scalar, and each token's own crossentropy without
-    smoothing, float32 `(N,)`, 0 where its weight is, for metrics: it has no gradient.
-    Both are NaN where a label of weight not 0 is not in [0, V); such a token's
+    Returns the sum, a float32 scalar, and for metrics each token's crossentropy without
+    smoothing, float32 `(N,)`, which is 0 where the weight is 0 and has no gradient.
+    Both are NaN where a label of nonzero weight is not in [0, V); such a token's
     crossentropy adds nothing to the gradients.
     """
     if pairs is None:
@@ -152,7 +155,7 @@ def projected_crossentropy(
             rows,
             kernel,
         )
-    # A pair may lie on two devices.
+    # The tokens of a pair may be on two devices.
     return _blockwise(
         hidden, kernel, labels, weights, label_smoothing, pairs, consistency
     )
@@ -161,7 +164,7 @@ def projected_crossentropy(
 def _blockwise(
     hidden, kernel, labels, weights, label_smoothing, pairs=None, consistency=0.0
 ):
-    """Does what `projected_crossentropy` does, for the rows of one device."""
+    """Computes what `projected_crossentropy` returns, for the rows of one device."""
     blocks = _TokenBlocks(
         labels, weights, kernel.shape[-1], label_smoothing, pairs, consistency
     )
@@ -211,7 +214,7 @@ def _blockwise(
                 for x in (d_hidden, d_kernel)
             )
 
-        # One tensor: torch's functions of a gradient of their own give one.
+        # One tensor, since a function with a custom gradient on torch returns one.
         return ops.concatenate([loss[None], crossentropies]), gradient
 
     loss_and_crossentropies = crossentropy(hidden, kernel)
@@ -223,11 +226,11 @@ class _Block(NamedTuple):
 
     Attributes:
         vectors: The rows of `hidden`, `(R, D)`.
-        loss: Sum of the weighted losses, and of divergences, a scalar.
-        crossentropies: Each row's own, without weight and smoothing, `(R,)`.
-        d_logits: `(R, V)`. Times `scale` it is the gradient of the loss for the logits,
-            `w (softmax - target)`, or `w softmax` where the target is left to
-            `target_gradients`.
+        loss: Sum of the weighted losses and divergences, a scalar.
+        crossentropies: Crossentropy of each row, without weight and smoothing, `(R,)`.
+        d_logits: `(R, V)`. Times `scale` it is the gradient of the loss for the logits:
+            `w (softmax - target)`, or `w softmax` if `target_gradients` adds the part
+            of the target.
         scale: `(R, 1)`, or `(1, 1)` for all rows.
     """
 
@@ -239,12 +242,12 @@ class _Block(NamedTuple):
 
 
 class _TokenBlocks:
-    """The tokens of weight not 0, here the real ones, in blocks of rows.
+    """The tokens of nonzero weight, here called real, in blocks of rows.
 
     Attributes:
-        rows: Number of rows R of a block.
-        size: N filled up to whole blocks.
-        place: Where each token stands when the real ones come first, and of these the
+        rows: Number of rows R in a block.
+        size: N rounded up to whole blocks.
+        place: Place of each token when the real ones come first, and among these the
             pairs, int32 `(N,)`.
     """
 
@@ -256,10 +259,10 @@ class _TokenBlocks:
         self._pairs, self._consistency = pairs, consistency
         self._in_range, self._labels = _clip_labels(labels, vocabulary_size)
         self._weights = weights
-        # By sums, not by a sort: in one XLA program with a sort, dropout takes many
-        # times as long on a CPU.
+        # Places come from sums, not from a sort: on a CPU dropout takes many times as
+        # long in an XLA program that contains a sort.
         real = weights != 0
-        so_far = ops.cumsum(ops.cast(real, "int32"))  # Each counts itself.
+        so_far = ops.cumsum(ops.cast(real, "int32"))  # Each token counts itself.
         self._count = so_far[-1]
         length = ops.shape(labels)[0]
         index = ops.arange(length, dtype="int32")
@@ -274,16 +277,17 @@ class _TokenBlocks:
         self._order = ops.scatter(self.place[:, None], index, (self.size,))
 
     def has_more(self, start, *_):
-        """Whether a real token stands at `start` or after it."""
+        """Returns whether a real token stands at `start` or after it."""
         return start < self._count
 
     def separates_target(self, kernel):
-        """Whether the target's part of `w (softmax - target)` is computed by itself.
+        """Returns whether the target's part of `w (softmax - target)` is separate.
 
-        For all tokens at once, by `target_gradients`: that saves passes over a block's
-        logits. XLA makes one in any case. In half precision the two parts, each rounded
-        by itself, would cancel to few digits; and the divergence of pairs needs the
-        whole gradient of the logits.
+        `target_gradients` then computes it for all tokens at once, which saves passes
+        over a block's logits. It is not separate under XLA, which makes one pass in any
+        case; in half precision, where the two parts, rounded separately, would cancel
+        to few digits; and with pairs, whose divergence needs the whole gradient of the
+        logits.
         """
         if keras.backend.standardize_dtype(kernel.dtype) != "float32":
             return False
@@ -332,7 +336,7 @@ class _TokenBlocks:
     def target_gradients(self, hidden, transposed, kernel_mean):
         """Computes the target's part of both gradients, `(N, D)` and `(D, V)`.
 
-        It is the gradient of the logits' mean under the target, times the weights.
+        That is the gradient of the weighted mean of the logits under the target.
         """
         vocabulary_size = transposed.shape[0]
         weights = ops.where(self._in_range, self._weights, 0.0)[:, None]  # (N, 1)

@@ -1,4 +1,4 @@
-"""Training that several devices and processes share: their weights, and their data."""
+"""Distribution of weights and data over several devices and processes."""
 
 from typing import Any
 
@@ -9,9 +9,10 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Dataset
 from keras_seqattn.backend.processes import parts_of_batches
 
-# Which axis of a weight is split over the axis "model" of a mesh, by the weight's path:
-# that of heads, of the feed-forward's width, of the vocabulary. Megatron's rule: the
-# first of two products is split by its columns, the second by its rows.
+# Which axis of a weight is split over the mesh axis "model", by the weight's path: the
+# axis of heads, of the feed-forward's width, or of the vocabulary. This is Megatron's
+# rule: of two matrix products in a row, the first kernel is split by its columns and
+# the second by its rows.
 _SPLIT = {
     r".*attention(_\d+)?/(query|key|value|gate)/kernel": (None, "model", None),
     r".*attention(_\d+)?/(query|key|value|gate)/bias": ("model", None),
@@ -28,21 +29,21 @@ _SPLIT = {
 def layout_map(
     device_mesh: keras.distribution.DeviceMesh,
 ) -> keras.distribution.LayoutMap:
-    """Returns which weights of our layers lie on which devices.
+    """Returns a map of which weights of this library's layers lie on which devices.
 
-    For `keras.distribution.ModelParallel`, on JAX. Split over the mesh's axis "model"
-    are the heads of attention, the width of the feed-forward and the vocabulary of
-    embeddings and logits; everything else is on all devices, and so are the weights of
-    recurrences. The number of devices on that axis must divide the heads (also
+    For `keras.distribution.ModelParallel`, on JAX. The heads of attention, the width of
+    the feed-forward, and the vocabulary of embeddings and logits are split over the
+    mesh's axis "model". All other weights, among them those of recurrences, are on all
+    devices. The number of devices on that axis must divide the heads (also
     `num_key_value_heads`), `intermediate_dim` and the vocabulary's size.
 
     Args:
-        device_mesh: `keras.distribution.DeviceMesh` with an axis "model". Its first
-            axis is the one that batches are split over.
+        device_mesh: `keras.distribution.DeviceMesh` with an axis "model". Batches are
+            split over its first axis.
 
     Returns:
-        A `keras.distribution.LayoutMap`. More layouts may be added, for paths that it
-        does not know yet.
+        A `keras.distribution.LayoutMap`. Layouts may be added for paths that it does
+        not cover yet.
 
     Raises:
         ValueError: If the mesh has no axis "model".
@@ -72,18 +73,20 @@ def layout_map(
 def distribute(dataset: Dataset, pad_id: int = 0) -> Dataset:
     """Returns the part of each batch that this process trains on.
 
-    Called where the distribution is set: `keras.distribution.set_distribution` with
-    `auto_shard_dataset=False` on JAX, the scope of a `tf.distribute` strategy on
-    TensorFlow; without one, batches stay as they are. Each process makes the same
-    batches, as `text.translation_batches` does by its seed, and takes its rows of each,
-    so that all together train on each row once, in the order of one process alone. That
-    holds for any number of processes, which may change from one run to the next.
+    Call it after the distribution is set: on JAX by
+    `keras.distribution.set_distribution` with `auto_shard_dataset=False`, on TensorFlow
+    in the scope of a `tf.distribute` strategy. Without a distribution, batches stay as
+    they are. Each process makes the same batches, as `text.translation_batches` does
+    by its seed, and takes its own rows of each. So together they train on each row
+    once, in the same order as a single process. That holds for any number of
+    processes, which may change from one run to the next.
 
-    A batch whose rows the devices do not divide gets rows of `pad_id` at its end. They
-    are padding, and weigh nothing in our losses and metrics. With `rows_multiple` of
-    `translation_batches` the devices have about as many tokens each, which is quicker;
-    and on TensorFlow both copies of a pair are on one device, without which
-    `consistency` passes over them.
+    If the number of rows is not divisible by that of the devices, rows of `pad_id` are
+    added at the end of the batch. They are padding, and have no weight in this
+    library's losses and metrics. With `rows_multiple` of `translation_batches` the
+    devices get about the same number of tokens, which is faster. On TensorFlow it also
+    keeps both copies of a pair on one device; `consistency` ignores pairs that are
+    split.
 
     Args:
         dataset: A `tf.data.Dataset` or `keras.utils.PyDataset` of batches: (nested)
@@ -91,11 +94,11 @@ def distribute(dataset: Dataset, pad_id: int = 0) -> Dataset:
         pad_id: Id of padding, that of the tokenizers and of the model.
 
     Returns:
-        A dataset of the same kind and number of batches, with the method `pass_over` of
-        `dataset` if that has one.
+        A dataset of the same kind and number of batches, with the `pass_over` method of
+        `dataset` if it has one.
 
     Raises:
-        ValueError: If `dataset` is neither.
+        ValueError: If `dataset` is neither of these.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer, translation_batches
@@ -142,11 +145,11 @@ class _Part(keras.utils.PyDataset):
         return padded[before:after]
 
     def on_epoch_begin(self):
-        """Tells the whole dataset."""
+        """Passes the call on to the whole dataset."""
         self._dataset.on_epoch_begin()
 
     def on_epoch_end(self):
-        """Tells the whole dataset."""
+        """Passes the call on to the whole dataset."""
         self._dataset.on_epoch_end()
 
 
@@ -165,7 +168,7 @@ def _part_of_tensors(dataset, pad_id, *parts):
 
 
 def _bounds(rows: Any, replicas: int, parts: int, part: int) -> tuple[Any, Any, Any]:
-    """Returns where a part of a batch begins and ends, and how many rows it lacks."""
+    """Returns where a part begins and ends, and how many rows the batch lacks."""
     missing = -rows % replicas
     size = (rows + missing) // parts
     return part * size, (part + 1) * size, missing

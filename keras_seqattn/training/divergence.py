@@ -1,4 +1,4 @@
-"""Ending a training run that diverges, with the last good weights."""
+"""A callback that ends a training run that diverges and restores good weights."""
 
 import math
 import types
@@ -10,27 +10,30 @@ import keras
 from keras_seqattn import arguments
 from keras_seqattn.training.snapshot import array_of
 
-# Batches of an epoch after which their mean loss is telling.
+# Number of batches of an epoch after which their mean loss is reliable.
 FEW = 100
 
 
 class TerminateOnDivergence(keras.callbacks.Callback):
     """Ends `fit` when the loss is not finite or explodes, and restores good weights.
 
-    The model then has the weights, and the optimizer the state, of the end of the last
-    good epoch, or of the beginning of `fit`; a warning or an error says what happened
-    and what helps. What is watched is the mean loss of the epoch so far: it must be
-    finite after each batch, and after 100 batches and at the end of an epoch it must
-    not exceed the lowest of all epochs by more than `rise` times the first such mean
-    (of the first 100 batches, or of a shorter first epoch), so a loss near 0 may vary.
+    The model's weights and the optimizer's state are then those of the end of the last
+    good epoch, or of the beginning of `fit`. A warning or an error says what happened
+    and what may help.
+
+    The callback watches the mean loss of the epoch so far. It must be finite after each
+    batch. From 100 batches on, and at the end of an epoch, it must not exceed the
+    lowest of all epochs by more than `rise` times the first such mean (that of the
+    first 100 batches, or of a shorter first epoch). So a loss near 0 may vary.
 
     A copy of the weights and of the optimizer's state is held outside the accelerator.
-    Put this callback first, so that those that average, validate or save see the good
-    weights. A run resumed with the same settings repeats exactly, so it diverges again.
+    Put this callback first, so that callbacks that average, validate or save see the
+    good weights. A run resumed with the same settings repeats exactly, so it diverges
+    again.
 
     Args:
-        rise: Positive share of the loss at the beginning.
-        raise_error: Whether to raise an error rather than end `fit` with a warning.
+        rise: Allowed rise, as a positive share of the loss at the beginning.
+        raise_error: Whether to raise an error instead of ending `fit` with a warning.
 
     Attributes:
         diverged: Whether the last `fit` diverged.
@@ -59,7 +62,8 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self.diverged = False
         self._first = self._lowest = None
         self._good, self._seen = [], ""
-        # An object, since `Resume` puts numbers back as they were before what it skips.
+        # An object, since `Resume` resets numbers to what they were before it skipped
+        # batches.
         self._skipped = types.SimpleNamespace(batches=0)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -68,33 +72,33 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self._good = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Copies the weights and the optimizer's state, which are good."""
+        """Copies the weights and the optimizer's state, which are still good."""
         optimizer = self.model.optimizer
-        if not optimizer.built:  # else TensorFlow makes its state at the first step
+        if not optimizer.built:  # TensorFlow would make its state at the first step.
             optimizer.build(self.model.trainable_variables)
-        if not self._good:  # else `Resume` brought back those of this epoch's beginning
+        if not self._good:  # Else `Resume` restored those of this epoch's beginning.
             self._good = [array_of(variable) for variable in self._variables()]
         self._skipped.batches = 0
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Checks the mean loss so far, and ends the epoch when it is bad."""
-        # A `fit` that is resumed within an epoch skips batches, which have no loss.
+        """Checks the mean loss so far, and ends training if it is bad."""
+        # A `fit` resumed within an epoch skips batches, which have no loss.
         if "loss" not in (logs or {}):
             self._skipped.batches = batch + 1
         self._look(logs, batch + 1 - self._skipped.batches >= FEW)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Restores the good weights, so that these are validated."""
-        if self.diverged and self._good:  # An `evaluate` after `fit` has none.
+        """Restores the good weights, so that they are validated."""
+        if self.diverged and self._good:  # In an `evaluate` after `fit` there are none.
             self._restore()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Checks the epoch's loss, and warns or raises if training diverged."""
         self._look(logs, True)
         if self.diverged:
-            # Not before: within an epoch JAX's trainer holds the weights itself.
+            # Not earlier: within an epoch JAX's trainer holds the weights itself.
             self._restore()
             self._tell(epoch)
         elif self._first is not None and "loss" in (logs or {}):
@@ -102,7 +106,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self._good = []
 
     def _look(self, logs, is_telling):
-        """Decides by a mean loss whether training diverged."""
+        """Decides from a mean loss whether training diverged."""
         loss = (logs or {}).get("loss")
         if loss is None or self.diverged:
             return

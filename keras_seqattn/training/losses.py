@@ -1,4 +1,4 @@
-"""Losses over token ids, with padding that does not count."""
+"""Losses over token ids, in which padding does not count."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,36 +25,35 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     A token's loss is `logsumexp(z) - (1 - eps) z[label] - eps mean(z)` for its
     logits `z`: the target gives `1 - eps` to the label and spreads `eps` evenly
-    over the whole vocabulary, the label included. The batch's loss is
-    `sum(w * loss) / sum(w)`, where `w` is 0 where the label is `pad_id`, else the
+    over the whole vocabulary, including the label. The batch's loss is
+    `sum(w * loss) / sum(w)`, where `w` is 0 if the label is `pad_id`, else the
     sample weight or 1. So it does not depend on the amount of padding; a batch of
-    padding alone gives 0, and zero gradients. The losses of replicas that share a batch
+    only padding gives 0, and zero gradients. The losses of replicas that share a batch
     average to this mean over all of its tokens.
 
-    With `consistency` two predictions of the same labels are also made more alike, as
-    dropout makes them differ: `consistency * sum(w * d) / sum(w)` is added, where `d`
-    is the divergence `(KL(p || q) + KL(q || p)) / 2` of each pair of tokens in rows 2i
-    and 2i + 1 whose labels are equal, and `w` the lesser of their weights. The batches
-    are those of `text.translation_batches(repeat_batch=2)`. Rows that are not such
-    copies add exactly 0, so the loss of a validation without copies stays the same.
+    With `consistency`, two predictions of the same labels, which differ by dropout, are
+    also made more alike: `consistency * sum(w * d) / sum(w)` is added. Here `d` is the
+    divergence `(KL(p || q) + KL(q || p)) / 2` of each pair of tokens in rows 2i and
+    2i + 1 whose labels are equal, and its `w` is the lesser of their weights. Use the
+    batches of `text.translation_batches(repeat_batch=2)`. Rows that are not such copies
+    add exactly 0, so the loss of a validation without copies stays the same.
 
     With `pieces` two rows may also be different segmentations of one text, as
-    `views=("plain", "sampled")` makes them. Then those tokens are pairs that are equal
-    and begin at the same place of the text: both predict the same token after the same
-    text. All others, of which one row has no counterpart, add nothing. Where both rows
-    are segmented alike, these are all tokens.
+    `views=("plain", "sampled")` makes them. Then two tokens are a pair if they are
+    equal and begin at the same place in the text: both predict the same token after the
+    same text. Tokens without such a counterpart add nothing. If both rows have the same
+    segmentation, all tokens are in pairs.
 
-    The labels alone say which tokens are real: a mask that the logits carry from
+    Only the labels say which tokens are real: a mask that the logits carry from
     `Embedding(mask_zero=True)` changes nothing.
-    Computed in float32 whatever the dtype of the logits.
+    The loss is computed in float32 whatever the dtype of the logits.
 
-    On TensorFlow and JAX, logits that `layers.TokenLogits` or
-    `layers.PositionalEmbedding` computed while training are not used: the loss is
-    computed from their factors, over real tokens alone, and a compiled program leaves
-    the logits out. It keeps them where something else needs them: `MaskedAccuracy`,
-    and, where there are sample weights, the other metrics too. Computed so it has no
-    second derivatives: JAX and TensorFlow raise an error of theirs. The loss of plain
-    logits has them.
+    On TensorFlow and JAX, if `layers.TokenLogits` or `layers.PositionalEmbedding`
+    computed the logits while training, the loss does not use the logits. It is computed
+    from their factors, over real tokens only, and a compiled program leaves the logits
+    out unless something else needs them: `MaskedAccuracy`, or, with sample weights, any
+    of the other metrics. This form of the loss has no second derivatives: JAX and
+    TensorFlow raise their own error for them. The loss of plain logits has them.
 
     Shapes: B batch, T target length, V vocabulary.
 
@@ -64,10 +63,10 @@ class MaskedCrossentropy(keras.losses.Loss):
         consistency: R-Drop's factor `alpha` of the divergence, at least 0.
         normalize_by: None for the mean above, or a positive number to divide the
             sums `sum(w * loss)` and `sum(w * d)` by. Means of unequal micro-batches do
-            not average to the mean of the whole; sums over one fixed number add up
-            exactly. Under `gradient_accumulation_steps`, which averages, give
-            the tokens of an average micro-batch; under replicas, whose gradients
-            are summed, give those of the batch over all replicas.
+            not average to the mean of the whole; sums divided by one fixed number add
+            up exactly. With `gradient_accumulation_steps`, which averages, give the
+            number of tokens of an average micro-batch; with replicas, whose gradients
+            are summed, give that of the batch over all replicas.
         pad_id: Label of the positions that do not count.
         name: Name of the loss.
         pieces: List of V strings, none empty: the text of each token, such as
@@ -78,16 +77,16 @@ class MaskedCrossentropy(keras.losses.Loss):
         y_pred: Logits `(B, T, V)`.
         sample_weight: Optional weights of the tokens, `(B, T)`, or `(B,)` for all
             tokens of a row. The mean is over the weights of the real tokens. The loss
-            of factors has no gradient for them. Weights of classes are to be given
-            so, as `table[labels]`: Keras's `class_weight` takes a row's labels for
+            from factors has no gradient for them. Give weights of classes here too, as
+            `table[labels]`, since Keras's `class_weight` mistakes a row's labels for
             scores of classes.
 
     Returns:
         Float32 scalar.
 
     Raises:
-        ValueError: If an argument is out of its range, shapes do not fit, or, where
-            the values can be read (outside a compiled program), a label is neither
+        ValueError: If an argument is out of range, if shapes do not fit, or, where
+            values can be read (outside a compiled program), if a label is neither
             `pad_id` nor an integer in [0, V). Inside a compiled program a label out
             of range makes the loss NaN, whatever its weight, and adds nothing to the
             gradients.
@@ -115,7 +114,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         pieces: Sequence[str] | None = None,
     ) -> None:
         arguments.text("name", name)
-        # Keras's own reduction divides by the number of replicas, but not a "sum".
+        # Keras's own reduction divides a mean by the number of replicas, but not a sum.
         reduction = "mean_with_sample_weight" if normalize_by is None else "sum"
         super().__init__(name=name, reduction=reduction, dtype="float32")
         self.label_smoothing = arguments.number(
@@ -147,7 +146,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         if factors is not None:
             loss, crossentropies = self._projected(factors, labels, weights, pairs)
             if sample_weight is None:
-                # A token of weight 0 has no value here, but a metric may count it.
+                # Only then: a token whose sample weight is 0 has no value here, but a
+                # metric may count it.
                 keep_crossentropies(y_pred, y_true, self.pad_id, crossentropies)
         else:
             loss = super().__call__(labels, logits, weights)
@@ -155,8 +155,8 @@ class MaskedCrossentropy(keras.losses.Loss):
                 loss = loss + self._divergence(logits, weights, pairs)
         if self.normalize_by is not None:
             return loss * largest / self.normalize_by
-        # Keras has divided this replica's mean by the number of replicas, whose losses
-        # are summed. Each mean counts by its share of the tokens.
+        # Keras has divided this replica's mean by the number of replicas, since their
+        # losses are summed. Here each mean is scaled by its share of the tokens.
         return mean_among_replicas(loss, ops.sum(weights) * largest)
 
     def _check_pieces(self, vocabulary_size):
@@ -167,7 +167,7 @@ class MaskedCrossentropy(keras.losses.Loss):
             )
 
     def _projected(self, factors, labels, weights, pairs):
-        """Returns the loss, of the logits' factors, and each token's crossentropy."""
+        """Returns the loss from the logits' factors, and each token's crossentropy."""
         total, crossentropies = projected_crossentropy(
             factors.hidden,
             factors.kernel,
@@ -181,19 +181,19 @@ class MaskedCrossentropy(keras.losses.Loss):
         return self._reduced(total, weights), crossentropies
 
     def _divergence(self, logits, weights, pairs):
-        """Returns what the pairs add to the loss of logits."""
+        """Returns the part of the loss that the pairs add, from the logits."""
         total = paired_divergence(logits, pairs, block_rows(logits.shape[-1]))
         return self._reduced(self.consistency * total, weights)
 
     def _reduced(self, total, weights):
-        """Makes a weighted sum the loss that Keras's reduction would."""
+        """Turns a weighted sum into the loss, as Keras's reduction would."""
         if self.normalize_by is None:
             total = ops.divide_no_nan(total, ops.sum(weights))
         return _Reduction(self.reduction)(ops.zeros((1,)), ops.reshape(total, (1,)))
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns each token's loss `(N,)` for labels `(N,)`, logits `(N, V)`."""
-        # Keras hands labels over as float32, which holds ids to 2**24 exactly.
+        # Keras passes labels as float32, which represents ids up to 2**24 exactly.
         labels = ops.cast(y_true, "int32")
         return token_crossentropy(labels, y_pred, self.pad_id, self.label_smoothing)
 
@@ -220,10 +220,10 @@ def linear_crossentropy(
 ) -> Any:
     """Computes the mean crossentropy over a vocabulary without holding the logits.
 
-    It is `MaskedCrossentropy` of the logits `hidden . kernel`, over the real tokens
-    alone: a block of tokens at a time, the gradient beside the loss, while the block's
-    logits are at hand. So memory is O((B T + V) D), not O(B T V), and the loss alone
-    takes as long as with its gradient.
+    It is `MaskedCrossentropy` of the logits `hidden . kernel`, computed only for the
+    real tokens and one block of tokens at a time. The gradient is computed together
+    with the loss, while the block's logits are available. So memory is
+    O((B T + V) D), not O(B T V), and the loss alone takes as long as with its gradient.
     Shapes: B batch, T target length, D model_dim, V vocabulary.
 
     Args:
@@ -238,11 +238,11 @@ def linear_crossentropy(
 
     Returns:
         Float32 scalar; gradients reach `hidden` and `kernel`. NaN if a label is out of
-        range where its value cannot be seen.
+        range where its value cannot be read.
 
     Raises:
-        ValueError: If shapes do not fit, `label_smoothing` is out of its range, or a
-            label is seen to be.
+        ValueError: If shapes do not fit, if `label_smoothing` is out of range, or if a
+            label that can be read is.
 
     Example:
         >>> import numpy as np
@@ -252,8 +252,8 @@ def linear_crossentropy(
         1.6094
 
     Reference:
-        Wijmans et al. 2024, "Cut Your Losses". Differs: blocks of tokens with all of
-        the vocabulary, in place of blocks of both.
+        Wijmans et al. 2024, "Cut Your Losses". Differs: a block has some tokens and the
+        whole vocabulary, not a part of both.
     """
     smoothing = arguments.number("label_smoothing", label_smoothing, least=0, below=1)
     pad_id = arguments.integer("pad_id", pad_id)
@@ -285,13 +285,13 @@ def _piece(name, value):
 
 
 class _Reduction(keras.losses.Loss):
-    """Keras's reduction, of one loss that is already computed.
+    """Applies Keras's reduction to a loss that is already computed.
 
-    A mean it also divides by the number of replicas, by a function that is private.
+    Keras also divides a mean by the number of replicas, with a private function.
     """
 
     def __init__(self, reduction):
-        # A name of its own: TensorFlow takes none that begins as the class's does.
+        # Named, since TensorFlow rejects names that begin with "_", like the class's.
         super().__init__(name="reduction", reduction=reduction, dtype="float32")
 
     def call(self, y_true, y_pred):
@@ -302,7 +302,7 @@ class _Reduction(keras.losses.Loss):
 def flatten_tokens(
     y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None, pad_id: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Checks labels `(B, T)` and logits `(B, T, V)`, and makes them rows of tokens.
+    """Checks labels `(B, T)` and logits `(B, T, V)`, and flattens them to tokens.
 
     Returns int32 labels `(B * T,)`, logits `(B * T, V)` that carry no Keras mask, and
     float32 weights `(B * T,)`, 0 at padding.
@@ -323,7 +323,7 @@ def flatten_tokens(
         )
     _check_labels("y_true", y_true, y_pred.shape[-1], pad_id)
     labels = ops.cast(y_true, "int32")
-    # A reshaped tensor has lost the implicit mask, which Keras would apply again.
+    # Reshaping removes the implicit mask, which Keras would apply again.
     return (
         ops.reshape(labels, (-1,)),
         ops.reshape(y_pred, (-1, y_pred.shape[-1])),
@@ -332,10 +332,11 @@ def flatten_tokens(
 
 
 def _scaled(weights):
-    """Returns weights of which the largest is 1, and what that was; no gradient.
+    """Scales weights so that the largest is 1; returns them and the old largest.
 
-    Gradients of half precision are computed with them before a mean divides by their
-    sum, so that very small or large ones would not fit.
+    In half precision, gradients are computed with these weights before a mean divides
+    by their sum, so very small or large weights would underflow or overflow. The
+    weights get no gradient.
     """
     weights = ops.stop_gradient(weights)
     largest = ops.max(ops.abs(weights), initial=0.0)
@@ -364,17 +365,17 @@ def _token_weights(real, sample_weight):
 
 
 def _has_unknown_rank(x):
-    """Whether a tensor's rank is open, as where TensorFlow traces once for several."""
+    """Returns whether a rank is unknown, as when TensorFlow traces once for several."""
     return getattr(x.shape, "rank", 0) is None
 
 
 def _check_labels(name, labels, vocabulary_size, pad_id):
-    """Raises if a label is out of range, where labels can be read."""
+    """Raises an error if a label is out of range, where labels can be read."""
     try:
-        # `tracing.known_values` would read those of torch on a GPU too, and wait.
+        # `tracing.known_values` would also read torch's labels on a GPU, and wait.
         labels = np.asarray(labels)
     except (NotImplementedError, TypeError, RuntimeError):
-        return  # Being traced, or on another device: of a wrong label the loss is NaN.
+        return  # Traced, or on another device: a wrong label makes the loss NaN.
     # No check of the dtype: under `tf.distribute`, Keras builds with float labels.
     is_id = (labels >= 0) & (labels < vocabulary_size) & (labels % 1 == 0)
     wrong = labels[~is_id & (labels != pad_id)]
@@ -386,14 +387,14 @@ def _check_labels(name, labels, vocabulary_size, pad_id):
 
 
 def _nan_if_wrong(labels, vocabulary_size, pad_id):
-    """Returns NaN if a label is out of range, where it may have weight 0, else 0."""
+    """Returns NaN if any label, even of weight 0, is out of range, else 0."""
     wrong = ops.logical_or(labels < 0, labels >= vocabulary_size)
     wrong = ops.logical_and(wrong, labels != pad_id)
     return ops.where(ops.any(wrong), float("nan"), 0.0)
 
 
 def _fits(shape, expected):
-    """Whether `shape` is `expected`, where both are known."""
+    """Returns whether `shape` equals `expected` in all sizes that both know."""
     return len(shape) == len(expected) and all(
         size is None or other is None or size == other
         for size, other in zip(shape, expected, strict=True)

@@ -1,4 +1,4 @@
-"""Metrics over token ids, weighted by tokens and not by batches."""
+"""Metrics over token ids, averaged over tokens and not over batches."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from keras_seqattn.training.losses import flatten_tokens
 
 
 class TokenMean(keras.metrics.Mean):
-    """The mean over all real tokens seen of what `token_values` returns."""
+    """Averages the values that `token_values` returns over all real tokens seen."""
 
     def __init__(
         self, pad_id: int = 0, name: str | None = None, dtype: Dtype = "float32"
@@ -31,7 +31,7 @@ class TokenMean(keras.metrics.Mean):
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> None:
-        """Adds a batch: labels `(B, T)`, logits `(B, T, V)`, weights as the loss."""
+        """Adds a batch: labels `(B, T)`, logits `(B, T, V)`, weights as in the loss."""
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
         )
@@ -41,7 +41,7 @@ class TokenMean(keras.metrics.Mean):
         super().update_state(values, weights)
 
     def recorded_values(self, y_true: Tensor, y_pred: Tensor) -> Tensor | None:
-        """Returns the tensor `(N,)` that the loss has computed already, or None."""
+        """Returns the values `(N,)` if the loss has computed them, else None."""
         return None
 
     def get_config(self) -> dict[str, Any]:
@@ -56,10 +56,10 @@ class TokenCrossentropy(TokenMean):
     `sum(w * (logsumexp(z) - z[label])) / sum(w)` over every token of every batch,
     in nats; `w` is 0 where the label is `pad_id`, else the sample weight or 1.
     `val_loss` is not this mean: Keras weights the losses of batches by their rows.
-    The labels alone say which tokens are real; masks of the logits do not count.
+    Only the labels say which tokens are real; masks of the logits are ignored.
 
-    While training on TensorFlow and JAX it takes what `MaskedCrossentropy` has computed
-    already, where that has no sample weights (`benchmarks.paths`, row "metrics").
+    While training on TensorFlow and JAX it reuses what `MaskedCrossentropy` has already
+    computed, unless there are sample weights (`benchmarks.paths`, row "metrics").
 
     Shapes: B batch, T target length, V vocabulary.
 
@@ -150,7 +150,7 @@ class Perplexity(TokenCrossentropy):
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class MaskedAccuracy(TokenMean):
-    """Computes the share of real tokens whose label has the largest logit.
+    """Computes the fraction of real tokens whose label has the largest logit.
 
     `sum(w * (argmax(z) == label)) / sum(w)` over every token of every batch; `w` is
     0 where the label is `pad_id`, else the sample weight or 1.
@@ -164,7 +164,7 @@ class MaskedAccuracy(TokenMean):
 
     Call arguments:
         y_true: Integer labels `(B, T)`, each `pad_id` or in [0, V).
-        y_pred: Logits, or anything in their order, `(B, T, V)`.
+        y_pred: Logits, or other scores that increase with them, `(B, T, V)`.
         sample_weight: Optional weights of the tokens, `(B, T)` or `(B,)`.
 
     Returns:
@@ -172,7 +172,7 @@ class MaskedAccuracy(TokenMean):
 
     Raises:
         ValueError: As `MaskedCrossentropy` does. Inside a compiled program a label
-            out of range counts as missed.
+            out of range counts as wrong.
 
     Example:
         >>> import numpy as np
@@ -190,6 +190,6 @@ class MaskedAccuracy(TokenMean):
 
     def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         """Returns `(N,)`, True where the label has the largest logit."""
-        # `argmax` takes twice as long on TensorFlow and three times as long on JAX.
+        # `argmax` would take twice as long on TensorFlow, three times as long on JAX.
         _, predicted = ops.top_k(logits, 1)  # (N, 1)
         return ops.squeeze(predicted, -1) == labels

@@ -1,7 +1,7 @@
-"""Adam and Muon, whose average of the weights is of use from the first epoch.
+"""Adam and Muon, whose average of the weights is useful from the first epoch.
 
-Adam takes a token's whole gradient, and learns at a rate by weight; Muon takes steps of
-matrices that are orthogonal.
+Adam sums a token's gradients before it squares them, and can use a different learning
+rate for each weight. Muon takes orthogonal steps for matrices.
 """
 
 import collections
@@ -17,33 +17,36 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.backend.ops import dense
 
-# Of the odd polynomial of a matrix that brings its singular values near to 1: Jordan et
-# al. 2024 chose the coefficients, so that small ones grow fast.
+# Coefficients of the odd polynomial of a matrix that brings its singular values near 1.
+# Jordan et al. 2024 chose them so that small singular values grow fast.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-# Numbers of the matrices, at most, that are made orthogonal at once: enough that a step
-# of a small model is few products, and few enough for a core's cache.
+# Most numbers in the matrices that are made orthogonal at once: enough that a step of a
+# small model takes few products, and few enough for a core's cache.
 MOST_AT_ONCE = 2**18
 
 
 class Averaging(keras.optimizers.Optimizer):
-    """What Keras's average of the weights (`use_ema`) lacks, for any of its optimizers.
+    """Adds what Keras's average of the weights (`use_ema`) lacks to any optimizer.
 
-    A model can be fit again on JAX: Keras gives each weight the array of its average at
-    the end of `fit`, and a training step on JAX, which takes the arrays of all that it
-    updates, refuses one that is two. Gradients are the same on every backend, before
-    they are clipped: TensorFlow's of an embedding lists its tokens. And with
-    `ema_warmup`, which a class that derives from this one sets, the time averaged over
-    grows with the steps.
+    A model can be fit again on JAX. At the end of `fit` Keras gives each weight the
+    very array of its average, and a JAX training step, to which these arrays are
+    donated, refuses an array that it is given twice.
+
+    Gradients are the same on every backend before they are clipped. On TensorFlow an
+    embedding's gradient is a list of slices by token, which is summed here first.
+
+    With `ema_warmup`, which derived classes set, the number of steps averaged over
+    grows with the steps taken.
     """
 
     ema_warmup: bool = False
 
     @property
     def ema_momentum(self) -> float | Tensor:
-        """Momentum of the moving average: with `ema_warmup` that of the next step."""
+        """The momentum of the moving average; with `ema_warmup`, of the next step."""
         if not self.ema_warmup or not self.built:
             return self._ema_momentum
-        # Keras averages after each batch, and counts those that are accumulated as one.
+        # Keras averages after each batch, but counts accumulated batches as one step.
         step = self.iterations * (self.gradient_accumulation_steps or 1)
         step = ops.cast(step, "float32")
         return ops.minimum(self._ema_momentum, (1 + step) / (10 + step))
@@ -57,12 +60,12 @@ class Averaging(keras.optimizers.Optimizer):
         grads: Sequence[Any],
         trainable_variables: Sequence[keras.Variable] | None = None,
     ) -> None:
-        """Updates all weights, by gradients that sum up what each token contributes."""
+        """Updates all weights, by gradients in which each token's terms are summed."""
         grads = [grad if grad is None else dense(grad) for grad in grads]
         super().apply(grads, trainable_variables)
 
     def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
-        """Applies the averages to the weights at the end of `fit`, as copies."""
+        """Copies the averages into the weights at the end of `fit`."""
         super().finalize_variable_values(var_list)
         if self.use_ema:
             for variable in var_list:
@@ -76,28 +79,29 @@ class Averaging(keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class Adam(Averaging, keras.optimizers.Adam):
-    """Keras's Adam, the same on every backend.
+    """Updates weights as Keras's Adam does, in the same way on every backend.
 
-    With `use_ema` a model can be fit again on JAX, as it cannot with Keras's own.
+    With `use_ema` a model can be fit again on JAX, which Keras's own Adam prevents.
 
-    Arguments, state and saved files are those of Keras's own, and so are the updates,
-    except on TensorFlow that of an embedding that no other layer shares: there Keras's
-    own adds up the squares of what each position of a token contributes to its
-    gradient, where here, as on JAX and torch, the sum is squared.
+    Arguments, state and saved files are those of Keras's own Adam. So are the updates,
+    except on TensorFlow for an embedding that no other layer shares. A token's gradient
+    is a sum over the positions of the token. Keras's own Adam adds up the squares of
+    the terms there; this one squares the sum, as on JAX and torch.
 
-    With `ema_warmup` the moving average of `use_ema` is one of the weights of about the
-    last ninth of the steps so far, until that is the time `ema_momentum` stands for:
-    at step n, counted from 0, its momentum is `min(ema_momentum, (1 + n) / (10 + n))`.
-    So it is worth validating from the beginning, where a momentum of 0.999 still has
-    the first weights in it after a thousand steps.
+    With `ema_warmup` the moving average of `use_ema` covers about the last ninth of the
+    steps so far, until that is the time that `ema_momentum` stands for: at step n,
+    counted from 0, its momentum is `min(ema_momentum, (1 + n) / (10 + n))`. So the
+    average can be validated from the beginning. With a constant momentum of 0.999 it
+    would still contain the first weights after a thousand steps.
 
     Args:
         learning_rate: A positive number, or a schedule.
-        ema_warmup: Whether the time averaged over grows with the steps taken.
-        learning_rate_factors: Dict of positive numbers by regular expressions: the
-            first one that is found in a weight's path multiplies its learning rate.
-            None: all learn at the rate itself. A model with `base_dim` has a method of
-            this name that returns such a dict.
+        ema_warmup: Whether the number of steps averaged over grows with the steps
+            taken.
+        learning_rate_factors: Dict from regular expressions to positive numbers: the
+            first expression that is found in a weight's path gives the factor of its
+            learning rate. None: all factors are 1. The models of this library have a
+            method of this name, which returns such a dict for a `base_dim`.
         **kwargs: Other arguments of `keras.optimizers.Adam`.
 
     Raises:
@@ -138,7 +142,7 @@ class Adam(Averaging, keras.optimizers.Adam):
         self._factors = {}  # by the id of a weight
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Makes the moments, and learns which weights have a rate of their own."""
+        """Makes the moments, and finds the learning rate factor of each weight."""
         super().build(variables)
         for variable in variables:
             for pattern, factor in self.learning_rate_factors.items():
@@ -163,16 +167,18 @@ class Adam(Averaging, keras.optimizers.Adam):
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class Muon(Averaging):
-    """Takes orthogonal steps of matrices, and steps of Adam of all other weights.
+    """Takes orthogonal steps for matrices, and steps of Adam for all other weights.
 
-    The step of a kernel, the sum of its gradients so far, each `momentum` times as
-    much as the next, is made orthogonal: of its singular value decomposition `U S V^T`
-    about `U V^T` remains, so that directions in which gradients are small are learnt as
-    well. At the same learning rate it is about as large as one of Adam's.
+    The step of a kernel is the sum of its gradients so far, each weighted `momentum`
+    times as much as the next. This sum is made orthogonal: its singular value
+    decomposition `U S V^T` becomes about `U V^T`, so that directions in which gradients
+    are small are learnt too. At the same learning rate the step is about as large as
+    one of Adam's.
 
-    A weight is a matrix if its name ends in "kernel" and it has two axes, or three, as
-    the projections of attention have: these are a matrix of the first axis by the other
-    two, or of the first two by the last, whichever is nearer to a square.
+    A weight is a matrix if its name ends in "kernel" and it has two or three axes. A
+    kernel of three axes, as in the projections of attention, is taken as a matrix of
+    the first axis by the other two, or of the first two by the last, whichever is
+    nearer to a square.
 
     Args:
         learning_rate: A positive number, or a schedule.
@@ -180,15 +186,15 @@ class Muon(Averaging):
         rms_rate: Root mean square of a matrix's step before it is multiplied by the
             learning rate, a positive number.
         exclude_layers: List of regular expressions: a kernel in whose path one of them
-            is found is Adam's, as that of the logits should be: "^output/" in models of
-            this library whose logits are not tied.
+            is found is updated by Adam. The kernel of the logits should be: "^output/"
+            in models of this library whose logits are not tied.
         adam_beta_1: Decay of Adam's first moment, in [0, 1).
         adam_beta_2: Decay of Adam's second moment, in [0, 1).
         epsilon: Added to the denominator of Adam's steps, for numerical stability; a
             positive number.
         ns_steps: Number of Newton-Schulz iterations, matrix products that bring all
             singular values near 1; at least 1.
-        ema_warmup: As of `Adam`.
+        ema_warmup: As in `Adam`.
         **kwargs: Other arguments of `keras.optimizers.Optimizer`.
 
     Raises:
@@ -204,7 +210,7 @@ class Muon(Averaging):
     Reference:
         Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
         and, for the step's size, Liu et al. 2025, "Muon is Scalable for LLM Training".
-        `keras.optimizers.Muon` is the same for kernels of two axes. Differs: those of
+        `keras.optimizers.Muon` is the same for kernels of two axes. Differs: kernels of
         attention, which Keras leaves to Adam, are matrices too.
     """
 
@@ -236,13 +242,13 @@ class Muon(Averaging):
         self.epsilon = arguments.number("epsilon", epsilon, above=0)
         self.ns_steps = arguments.positive_integer("ns_steps", ns_steps)
         self.ema_warmup = arguments.boolean("ema_warmup", ema_warmup)
-        # By a weight's id: momentum, velocity (None of a matrix), and the size of what
-        # is stepped together.
+        # By a weight's id: its momentum, its velocity (None for a matrix), and the size
+        # by which matrices are grouped (None if it is updated alone).
         self._slots = {}
         self._sizes, self._waiting = [], _Waiting()
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Makes the momentum of each weight, and the velocity of those of Adam."""
+        """Makes the momentum of all weights, and the velocity of those under Adam."""
         if self.built:
             return
         super().build(variables)
@@ -260,7 +266,7 @@ class Muon(Averaging):
         grads: Sequence[Any],
         trainable_variables: Sequence[keras.Variable] | None = None,
     ) -> None:
-        """Updates all weights, the matrices of one size together."""
+        """Updates all weights, with matrices of the same size together."""
         grads, sizes = list(grads), self._sizes
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
@@ -270,9 +276,9 @@ class Muon(Averaging):
         super().apply(grads, trainable_variables)
 
     def _size_together(self, variable):
-        """Returns the size of a matrix; None of what is updated alone.
+        """Returns the size of a matrix; None for a weight that is updated alone.
 
-        Those are the replicas of TensorFlow, too.
+        Matrices with replicas on TensorFlow are updated alone too.
         """
         if id(variable) in self._slots:
             return self._slots[id(variable)][2]
@@ -282,9 +288,9 @@ class Muon(Averaging):
     def update_step(
         self, gradient: Any, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
-        """Updates one weight and what is kept of its gradients.
+        """Updates one weight and its moments.
 
-        A matrix waits until `apply` has come to the others of its size.
+        A matrix waits until `apply` has reached the other matrices of its size.
         """
         momentum, velocity, size = self._slots[id(variable)]
         gradient = ops.cast(gradient, variable.dtype)
@@ -305,8 +311,8 @@ class Muon(Averaging):
                 self.assign_sub(each, rate * step)
 
     def _adam_step(self, gradient, momentum, velocity):
-        """Updates the moments, and returns the step of Adam at a rate of 1."""
-        # In float32: in bfloat16 0.999 is 1.
+        """Updates the moments, and returns Adam's step at a learning rate of 1."""
+        # The count is float32, since 0.999 rounds to 1 in bfloat16.
         count = ops.cast(self.iterations + 1, "float32")
         beta_1, beta_2 = self.adam_beta_1, self.adam_beta_2
         self.assign_add(momentum, (gradient - momentum) * (1 - beta_1))
@@ -316,12 +322,12 @@ class Muon(Averaging):
         return factor * momentum / (ops.sqrt(velocity) + self.epsilon)
 
     def _orthogonal(self, kernels):
-        """Returns the orthogonal parts of kernels of one size, of `rms_rate`."""
+        """Returns the orthogonal steps of kernels of one size, scaled to `rms_rate`."""
         shapes = [matrix_shape(kernel.shape) for kernel in kernels]
         is_tall = [rows > columns for rows, columns in shapes]
         matrices = map(ops.reshape, kernels, shapes)
         matrices = ops.stack([*map(_transposed_if, matrices, is_tall)])
-        # No singular value is above 1 then.
+        # Division by the norm leaves no singular value above 1.
         norms = ops.norm(matrices, axis=(1, 2), keepdims=True)
         matrices = matrices / (norms + 1e-7)
         first, third, fifth = NEWTON_SCHULZ
@@ -348,14 +354,14 @@ class Muon(Averaging):
 
 
 def is_matrix(variable: keras.Variable, exclude_layers: Sequence[str] = ()) -> bool:
-    """Returns whether Muon's steps of a weight are orthogonal."""
+    """Returns whether Muon takes orthogonal steps for a weight."""
     if not variable.name.endswith("kernel") or len(variable.shape) not in (2, 3):
         return False
     return not any(re.search(each, variable.path) for each in exclude_layers)
 
 
 def matrix_shape(shape: Shape) -> tuple[int, int]:
-    """Returns the rows and columns of a kernel of two or three axes as a matrix.
+    """Returns the rows and columns of a kernel of two or three axes seen as a matrix.
 
     Example:
         >>> matrix_shape((128, 4, 32)), matrix_shape((4, 32, 128))
@@ -367,14 +373,14 @@ def matrix_shape(shape: Shape) -> tuple[int, int]:
 
 
 class _Waiting:
-    """Matrices of a step, each of which waits for the last one of its size."""
+    """Matrices of one step, each of which waits for the last one of its size."""
 
     def __init__(self, sizes=()):
-        """Takes the sizes of all that will come."""
+        """Takes the sizes of all matrices that will be added."""
         self._coming, self._here = collections.Counter(sizes), {}
 
     def add(self, size, matrix):
-        """Returns the matrices of this size whose turn it is, or none."""
+        """Adds a matrix, and returns those of its size to update now, if any."""
         here = self._here.setdefault(size, [])
         here.append(matrix)
         self._coming[size] -= 1
@@ -384,7 +390,7 @@ class _Waiting:
 
 
 def _size(variable):
-    """Returns the shorter and the longer side of a kernel as a matrix, and its type."""
+    """Returns a kernel's shorter and longer side as a matrix, and its dtype."""
     dtype = keras.backend.standardize_dtype(variable.dtype)
     return (*sorted(matrix_shape(variable.shape)), dtype)
 
@@ -394,7 +400,7 @@ def _transposed_if(matrix, condition):
 
 
 def _is_expression(pattern):
-    """Returns whether a pattern is a regular expression, a string."""
+    """Returns whether a pattern is a string and a valid regular expression."""
     if not isinstance(pattern, str):
         return False
     try:
@@ -405,14 +411,14 @@ def _is_expression(pattern):
 
 
 def _ids(variable):
-    """Returns the ids of what `update_step` may be handed for a weight.
+    """Returns the ids of the objects that `update_step` may receive for a weight.
 
-    TensorFlow hands it its own variable, or that of a replica.
+    On TensorFlow it receives TensorFlow's variable, or that of a replica.
     """
     return map(id, (variable, variable.value, *_replicas(variable)))
 
 
 def _replicas(variable):
-    """Returns the variables of a weight's replicas, on TensorFlow."""
+    """Returns the variables of a weight's replicas on TensorFlow, () if none."""
     replicas = getattr(variable.value, "values", ())
     return replicas if isinstance(replicas, tuple) else ()

@@ -1,4 +1,4 @@
-"""Training that continues where it was stopped, as if it had not been."""
+"""Training that continues where it was stopped, as if it had not been stopped."""
 
 import json
 import os
@@ -31,7 +31,7 @@ from keras_seqattn.training.callback_states import (
 from keras_seqattn.training.snapshot import array_of, read_snapshot, write_snapshot
 
 _LAST, _BEFORE = "state.npz", "before.npz"  # the last save, and the one before
-# What the file holds, and what to do where it does not: see `files.reading`.
+# The keys in a saved file, and the arguments `written` and `remedy` of `files.reading`.
 _SAVED = (
     *("training", "seed", "epoch", "batch"),
     *("stopped", "records", "values", "callbacks"),
@@ -45,41 +45,45 @@ _OF_THIS_TRAINING = (
 class Resume(keras.callbacks.Callback):
     """Saves a training run as it goes, and lets the same `fit` continue it.
 
-    The first `fit` trains and saves at the end of each epoch. Whatever ended it, even a
-    kill, the same script continues after the last save, with the weights at every step
-    that the same run (with this callback) would have had uninterrupted, bit by bit,
-    where the operations themselves repeat to the bit. A run that reached its end trains
-    no further; more `epochs` continue it, unless a callback had stopped it.
+    The first `fit` trains and saves at the end of each epoch. However it ended, even by
+    a kill, the same script continues after the last save. At every step the weights are
+    then those that the run (with this callback) would have had without the
+    interruption, bit by bit if the operations themselves repeat to the bit. A run that
+    reached its end trains no further; more `epochs` continue it, unless a callback had
+    stopped it.
 
     It saves the weights, the seeds of layers that draw random numbers, the optimizer
-    (its slots, its step, its learning rate, its moving averages), the epoch, the logs,
-    so that the `History` that `fit` returns is complete, and the state of the callbacks
-    of the same `fit`, such as `EarlyStopping`, `ReduceLROnPlateau`, `ModelCheckpoint`,
-    `SwapEMAWeights` and `CheckpointAverage`: those of their numbers, strings and
-    arrays, and of lists and dicts of these, that have changed since training began. A
-    warning names anything else that has changed, such as a set or a tensor.
+    (its slots, its step, its learning rate, its moving averages), the epoch, and the
+    logs, so that the `History` that `fit` returns is complete. It also saves the state
+    of the callbacks of the same `fit`, such as `EarlyStopping`, `ReduceLROnPlateau`,
+    `ModelCheckpoint`, `SwapEMAWeights` and `CheckpointAverage`: of their numbers,
+    strings, arrays, and lists and dicts of these, all that have changed since training
+    began. A warning names anything else that has changed, such as a set or a tensor.
+
     The file is written under another name and then renamed, so a kill during the write
-    costs nothing more. The last two files are kept, also when training has ended: if
-    the checksums show that the last is damaged, a warning says so and training
+    does not damage it. The last two files are kept, even when training has ended. If
+    checksums show that the last one is damaged, a warning says so and training
     continues from the one before.
 
-    Before training continues, what `CSVLogger(append=True)` wrote after the last save
-    is cut from its file, since those epochs are trained again; so it is in `files`.
+    Before training continues, lines that `CSVLogger(append=True)` wrote after the last
+    save are cut from its file, since those epochs are trained again. Files given as
+    `files` are cut in the same way.
 
     Where processes train together on JAX (`training.distribute`), only the first reads
-    and writes the directory, which the others need not see. Any number of processes,
-    with any layout of the weights, can continue what another number has saved.
+    and writes the directory; the others need no access to it. A run can be continued
+    by another number of processes, with another layout of the weights.
 
     A directory serves one run at a time: a lock of the operating system refuses a
     second process or thread until `fit` returns. A killed process leaves nothing
-    locked. After an error in `fit` the same thread may continue; others may once the
-    process has ended.
+    locked. After an error in `fit` the same thread may continue; others may continue
+    once the process has ended.
 
-    The random numbers of Python, NumPy and, except on TensorFlow, the backend start
-    anew with each epoch, from a number that the directory keeps. So what draws from
-    them (dropout without a seed on torch, the shuffling of arrays by `fit`) draws the
-    same in a resumed epoch. What draws from TensorFlow's own random numbers, such as
-    the shuffling of arrays by `fit` there, cannot be repeated exactly.
+    The random numbers of Python, NumPy and, except on TensorFlow, the backend are
+    seeded again at each epoch, from a number that the directory keeps. So operations
+    that draw from them (dropout without a seed on torch, the shuffling of arrays by
+    `fit`) draw the same numbers in a resumed epoch. What draws from TensorFlow's own
+    random numbers, such as the shuffling of arrays by `fit` there, cannot be repeated
+    exactly.
 
     Put this callback last in the list, so that it saves what the others do at the end
     of an epoch.
@@ -89,29 +93,29 @@ class Resume(keras.callbacks.Callback):
         data: What `fit` is given as `x`, if each pass over it has a different order, as
             with `text.translation_batches`. If it has a method
             `pass_over(epochs, batches)`, as those batches have, no batch that was
-            trained on is made again, and the same object may be fit again in a process
-            if that method returns how many passes have begun. Otherwise one pass is
-            begun, and left, for each epoch that has ended, so that a resumed epoch gets
-            its own order. None: each pass is the same, or drawn from the random numbers
-            named above. Where `fit` has `steps_per_epoch` for data that goes on past an
-            epoch, such as an infinite `tf.data.Dataset`, a resumed run begins the data
-            anew: give none.
+            trained on is made again; if that method also returns how many passes have
+            begun, the same object may be fit again in one process. Without the method,
+            one pass is begun and abandoned for each epoch that has ended, so that a
+            resumed epoch gets its own order. None: each pass is the same, or drawn from
+            the random numbers named above. Give None too if `fit` has `steps_per_epoch`
+            for data that continues past an epoch, such as an infinite
+            `tf.data.Dataset`; a resumed run then starts the data from its beginning.
         callbacks: List of those callbacks before this one in the same `fit` whose state
             is kept; a warning names any other whose state changes. None: all.
         every: Number of batches after which to save within an epoch too, or None. A
             resumed epoch skips the batches that it has trained on; its training metrics
-            are those of the rest. Other callbacks are told of skipped batches, with
-            empty logs; where `every` is still given, they then have the state again
-            that they had before these.
-        files: Paths of files that callbacks of the same `fit` append to, apart from
-            those of `CSVLogger`.
+            are those of the rest. Other callbacks are called for skipped batches with
+            empty logs; if `every` is still given, their state is then reset to what it
+            was before the skipped batches.
+        files: Paths of files that callbacks of the same `fit` append to, except those
+            of `CSVLogger`.
 
     Raises:
         ValueError: If an argument is not as above; when training begins, if
-            `steps_per_epoch` is not the length of `data`, if another
-            process or thread uses the directory, if it is that of another model or
-            optimizer, if the model was not built, or if one of `callbacks` does not
-            stand before this one in `fit`.
+            `steps_per_epoch` is not the length of `data`, if another process or thread
+            uses the directory, if the directory belongs to another model or optimizer,
+            if the model is not built, or if one of `callbacks` does not stand before
+            this one in `fit`.
 
     Example:
         >>> import tempfile
@@ -156,17 +160,18 @@ class Resume(keras.callbacks.Callback):
         self._is_training = False
         if every is not None:
             arguments.positive_integer("every", every)
-            # Keras calls the callbacks in a thread where none has this method.
+            # Set only here: if no callback has this method, Keras calls the callbacks
+            # in a thread.
             self.on_train_batch_end: Callable[..., None] = self._on_train_batch_end
 
     @property
     def path(self) -> pathlib.Path:
-        """Path of the file in the directory."""
+        """Path of the file with the last save."""
         return self.directory / _LAST
 
     @property
     def _before(self):
-        """Path of the last save but one."""
+        """Path of the file with the save before the last."""
         return self.directory / _BEFORE
 
     @property
@@ -174,7 +179,7 @@ class Resume(keras.callbacks.Callback):
         return self.directory / LOCK
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Takes the directory and cuts files, before a callback opens them."""
+        """Locks the directory and cuts files, before a callback opens them."""
         super().set_params(params)
         parts = split(standing_before(self), self.callbacks)
         loggers = [
@@ -189,7 +194,7 @@ class Resume(keras.callbacks.Callback):
         self._open()
 
     def _open(self):
-        """Takes the directory for this run, and reads what was saved there."""
+        """Locks the directory for this run, and reads what was saved there."""
         if not self.model.built:
             raise ValueError(
                 "`model` must be built before `fit` to be resumed: call it on a batch. "
@@ -209,7 +214,7 @@ class Resume(keras.callbacks.Callback):
             raise
 
     def _read(self):
-        """Reads what was saved, and cuts what was appended to files after that."""
+        """Reads the last save, and cuts what was appended to files after it."""
         begin = self.directory / "begin.npz"
         found = saved = self._read_last()
         if found is not None:
@@ -256,7 +261,7 @@ class Resume(keras.callbacks.Callback):
         }
 
     def _check(self, other):
-        """Raises unless the directory is that of the same run."""
+        """Raises an error if the directory belongs to a different run."""
         mine = self._training
         different = [name for name in mine if other.get(name) != mine[name]]
         if different:
@@ -267,7 +272,7 @@ class Resume(keras.callbacks.Callback):
             )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Brings back what was saved, if anything was."""
+        """Restores what was saved, if anything was."""
         self._states = CallbackStates(*self._parts)
         self._check_steps()
         self._skipped, self._records = 0, []
@@ -278,13 +283,13 @@ class Resume(keras.callbacks.Callback):
             self._saved = None
 
     def _check_steps(self):
-        """Raises an error if an epoch of `fit` is no pass over the data."""
+        """Raises an error if an epoch of `fit` is not one pass over the data."""
         steps = self.params.get("steps")
         if steps is None or self.data is None:
             return
         try:
             batches = len(self.data)
-        except TypeError as error:  # It is not known, or there is no end.
+        except TypeError as error:  # The length is unknown or infinite.
             if "infinite" not in str(error):
                 return
             batches = "infinitely many"
@@ -305,38 +310,38 @@ class Resume(keras.callbacks.Callback):
             self._begin_passes(saved["epoch"] - self._first_epoch, saved["batch"])
 
     def _assign(self, model, saved):
-        """Restores what was saved of model and callbacks."""
+        """Restores the saved state of model, optimizer and callbacks."""
         for variables, values in zip(_variables(model), saved["values"], strict=True):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
         self._states.restore(saved["callbacks"])
         self._seed, self._records = saved["seed"], saved["records"]
         self._first_epoch = saved.get("first_epoch", 0)
-        # Those saved before this was kept are taken for runs of another process.
+        # Older files lack this: they are taken as saved by another process.
         self._passes_before = saved.get("passes_before", self._passes_before)
         self._skipped = saved["batch"]
 
     def _count_passes(self):
-        """Returns how many passes over the data have begun, 0 if they do not tell."""
+        """Returns how many passes over the data have begun, 0 if it cannot tell."""
         can_tell = hasattr(self.data, "pass_over")
         return (self.data.pass_over(0, 0) or 0) if can_tell else 0
 
     def _begin_passes(self, number, batch):
         if hasattr(self.data, "pass_over"):
-            # In one process an earlier `fit` may have passed over the same data.
+            # An earlier `fit` in this process may have passed over the same data.
             begun = self._count_passes() - self._passes_before
             return self.data.pass_over(number - begun, batch)
         for _ in range(number if self.data is not None else 0):
-            if isinstance(self.data, keras.utils.PyDataset):  # shuffles at these
+            if isinstance(self.data, keras.utils.PyDataset):  # It may shuffle here.
                 self.data.on_epoch_begin()
                 self.data.on_epoch_end()
             else:
                 next(iter(self.data), None)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Starts the random numbers, and skips the batches that were trained on."""
+        """Seeds the random numbers, and skips the batches already trained on."""
         self._epoch, self._saved_batch = epoch, self._skipped
-        if self._first_epoch is None:  # that of `initial_epoch`
+        if self._first_epoch is None:  # This epoch is `initial_epoch` of `fit`.
             self._first_epoch = epoch
         self._restore_history()
         self._start_random_numbers(0)
@@ -350,7 +355,7 @@ class Resume(keras.callbacks.Callback):
         start_randomness(seed)
 
     def _skip_batches(self, model, left):
-        """Makes `fit` skip batches, by a train function that does nothing."""
+        """Makes `fit` skip batches, with a train function that does nothing."""
         model.make_train_function(force=True)  # An earlier `fit` may have left ours.
         train, batch = model.train_function, left
         together = model.steps_per_execution
@@ -358,14 +363,14 @@ class Resume(keras.callbacks.Callback):
         def skip(*state_and_data):
             nonlocal left
             *state, data = state_and_data
-            if hasattr(data, "__next__"):  # torch is given the batches themselves.
+            if hasattr(data, "__next__"):  # On torch, data is a batch, not an iterator.
                 for _ in range(together):
                     next(data)
             left -= together
             if left <= 0:
                 model.train_function = train
                 self._start_random_numbers(batch)
-            return ({}, *state) if state else {}  # JAX has its state passed on.
+            return ({}, *state) if state else {}  # On JAX the state is returned too.
 
         model.train_function, self._skip, self._train = skip, skip, train
 
@@ -379,17 +384,17 @@ class Resume(keras.callbacks.Callback):
             self._states.put_back(self._before_skipped)
             self._before_skipped = []
         steps = self.params["steps"]
-        # The save of the epoch's end stands in for that of the last batch.
+        # After the last batch the save at the end of the epoch suffices.
         if batch - self._saved_batch >= self.every and (not steps or batch < steps):
             self._saved_batch = batch
             self._save(self._epoch, batch)
             self._start_random_numbers(batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Saves."""
+        """Saves the state at the end of the epoch."""
         self._skipped = 0
         if self.model.train_function is self._skip:
-            # The epoch was over before all that was to be skipped.
+            # The epoch ended before all batches to skip were skipped.
             self.model.train_function = self._train
         self._records.append([epoch, dict(logs or {})])
         self._save(epoch + 1, 0)
@@ -425,12 +430,12 @@ class Resume(keras.callbacks.Callback):
         release_lock(self._lock)
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Leaves the directory free after an `evaluate`, which takes it as `fit`."""
+        """Unlocks the directory after an `evaluate`, which locks it as `fit` does."""
         if not self._is_training:
             release_lock(self._lock)
 
     def _restore_history(self):
-        """Restores earlier epochs in the `History`, which a new `fit` empties."""
+        """Restores earlier epochs in the `History`, which a new `fit` clears."""
         _begin_at(self.model, None)
         history = self.model.history
         if history is None or history.epoch:
@@ -443,11 +448,12 @@ class Resume(keras.callbacks.Callback):
 
 
 def adapt(directory: Path, before: keras.Model, after: keras.Model) -> None:
-    """Lets a run that `Resume` saved continue with another model of the same weights.
+    """Lets a run that `Resume` saved continue with a different model.
 
-    Such as one with another rate of dropout. Weights and the optimizer's state stay;
-    the seeds are those of `after`. Both models are built and compiled. Raises a
-    `ValueError` if their weights differ in shape or number.
+    The model `after` has weights of the same shapes as `before` but, for example, a
+    different rate of dropout. Weights and the optimizer's state are kept; the seeds are
+    those of `after`. Both models must be built and compiled. Raises a `ValueError` if
+    their weights differ in shape or number.
     """
     path = pathlib.Path(directory) / _LAST
     saved = read_snapshot(path, _SAVED)
@@ -469,7 +475,7 @@ def adapt(directory: Path, before: keras.Model, after: keras.Model) -> None:
 
 
 def _variables(model):
-    """Lists what training changes: variables of the model (seeds too) and optimizer."""
+    """Lists what training changes: variables of the model (with seeds), optimizer."""
     return [model.variables, model.optimizer.variables]
 
 
@@ -478,12 +484,12 @@ def _callback(name, value):
 
 
 def _training(model):
-    """Describes a training run, to tell it from another."""
+    """Describes a training run, to distinguish it from others."""
     variables = [[list(v.shape), str(v.dtype)] for v in model.variables]
     try:
         config = {**model.get_config()}
-        config.pop("frozen", None)  # Which of our models' parts are: no other model.
-    except NotImplementedError:  # A subclass without a configuration.
+        config.pop("frozen", None)  # Frozen parts do not make it a different model.
+    except NotImplementedError:  # The model is a subclass without a configuration.
         config = None
     return {
         "model": f"{type(model).__name__} {_describe(config)}",
@@ -493,10 +499,10 @@ def _training(model):
 
 
 def _describe(thing):
-    """Returns a configuration as text, without what differs from run to run."""
+    """Returns a configuration as text, without parts that differ from run to run."""
     config = _without_names(keras.saving.serialize_keras_object(thing))
     text = json.dumps(config, sort_keys=True, default=lambda x: type(x).__name__)
-    return re.sub(r"_\d+\b", "", text)  # Keras numbers the names it gives.
+    return re.sub(r"_\d+\b", "", text)  # Keras numbers the names that it makes.
 
 
 def _without_names(config):
@@ -504,7 +510,7 @@ def _without_names(config):
         return [_without_names(value) for value in config]
     if not isinstance(config, dict):
         return config
-    # A callback may have changed a learning rate that is a number.
+    # A learning rate that is a number may have been changed by a callback.
     return {
         key: _without_names(value)
         for key, value in config.items()
@@ -513,7 +519,7 @@ def _without_names(config):
 
 
 def _begin_at(model, epoch):
-    """Makes `fit` begin at an epoch, or where it was told to if None."""
-    # Keras's own callback has no other way to begin at a later epoch either:
+    """Makes `fit` begin at an epoch; None: at its own `initial_epoch`."""
+    # Keras's own callback also has no other way to begin at a later epoch:
     # https://github.com/keras-team/keras/blob/v3.15.1/keras/src/callbacks/backup_and_restore.py#L152
     model._initial_epoch = epoch

@@ -14,13 +14,13 @@ from keras_seqattn.annotations import Tensor
 class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """Rises linearly to `peak`, then falls as the inverse square root of the step.
 
-    `peak * min(step / warmup_steps, sqrt(warmup_steps / step))`, steps counted from
-    0 as Keras's optimizers do: 0 at the first step, `peak` at step `warmup_steps`,
-    half of it at step `4 * warmup_steps`.
+    The rate is `peak * min(step / warmup_steps, sqrt(warmup_steps / step))`. Steps are
+    counted from 0, as in Keras's optimizers: the rate is 0 at the first step, `peak` at
+    step `warmup_steps`, and half of `peak` at step `4 * warmup_steps`.
 
     Args:
         peak: Largest learning rate, positive.
-        warmup_steps: Step at which it is reached, a positive integer.
+        warmup_steps: Step at which `peak` is reached, a positive integer.
 
     Call arguments:
         step: Integer scalar.
@@ -61,14 +61,14 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 class Noam(keras.optimizers.schedules.LearningRateSchedule):
     """Follows the schedule of the original Transformer.
 
-    `scale * model_dim**-0.5 * min(n**-0.5, n * warmup_steps**-1.5)`, `n = step + 1`:
-    the paper counts steps from 1 and Keras from 0. The largest learning rate is
+    The rate is `scale * model_dim**-0.5 * min(n**-0.5, n * warmup_steps**-1.5)`, where
+    `n = step + 1`: the paper counts steps from 1 and Keras from 0. The largest rate is
     `scale / sqrt(model_dim * warmup_steps)`, at `n = warmup_steps`.
 
     Args:
         model_dim: Width of the model, a positive integer.
         warmup_steps: Number of steps of the linear rise, a positive integer.
-        scale: Positive factor of all learning rates.
+        scale: Positive factor of the learning rate.
 
     Call arguments:
         step: Integer scalar.

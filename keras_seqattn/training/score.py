@@ -1,4 +1,4 @@
-"""How well a model translates while it is trained."""
+"""A callback that scores a model's translations while it is trained."""
 
 from typing import Any
 
@@ -17,41 +17,42 @@ from keras_seqattn.scheduling.generation import (
 class TranslationScore(keras.callbacks.Callback):
     """Translates lines during `fit`, and logs sacreBLEU's BLEU and chrF of them.
 
-    The logs get `val_bleu` and `val_chrf`, from 0 to 100 and better when larger, as
-    `sacrebleu.corpus_bleu` and `corpus_chrf` compute them of the translations that a
-    `Translator` of the same model and search returns. The signatures that belong beside
-    published figures are attributes. An empty line translates to "", and a line
-    past the model's `max_length` is cut there. The search runs compiled (on torch
-    eagerly), in few programs, which later epochs use again.
+    The logs get `val_bleu` and `val_chrf`, from 0 to 100, where larger is better. They
+    are what `sacrebleu.corpus_bleu` and `corpus_chrf` compute for the translations that
+    a `Translator` of the same model and search returns. sacreBLEU's signatures, which
+    published scores should state, are attributes. An empty line translates to "", and a
+    line longer than the model's `max_length` is cut. The search runs compiled (on torch
+    eagerly), in a few programs that later epochs reuse.
 
-    It stands before the callbacks that read the logs: `EarlyStopping` and
-    `ModelCheckpoint` (with `mode="max"`), `CSVLogger`, `Resume`. It stands after
-    `SwapEMAWeights`: the lines are translated when the validation begins, and so by
-    the moving averages of the weights, which that callback has put into the model
-    then. Without validation data they are translated at the end of the epoch, and so by
-    the weights that are trained, as in an epoch that `validation_freq` leaves without a
-    validation: take that for `every`, too.
+    Put it before the callbacks that read the logs: `EarlyStopping` and
+    `ModelCheckpoint` (with `mode="max"`), `CSVLogger`, `Resume`. Put it after
+    `SwapEMAWeights`: the lines are translated when the validation begins, and that
+    callback has then put the moving averages of the weights into the model. In an epoch
+    without validation, for lack of data or by `validation_freq`, the lines are
+    translated at the end of the epoch, with the weights that are trained. So take
+    `validation_freq` for `every`, too.
 
     Args:
         sources: List of strings.
-        references: List of as many strings, their translations.
+        references: List of as many strings, the reference translations.
         source_tokenizer: Tokenizer of the sources.
         target_tokenizer: Tokenizer of the translations. None: `source_tokenizer`.
         search: A search of `keras_seqattn.decoding`; None: `Greedy()`.
         every: Number of epochs from one score to the next. The first and the last
-            epoch are scored too; between, the logs repeat the last score.
-        lines: Number of lines at most, taken evenly from the whole; None: all.
+            epoch are also scored; in epochs between, the logs repeat the last score.
+        lines: Most lines to translate, spaced evenly over all lines; None: all.
 
     Attributes:
-        bleu_signature: sacreBLEU's signature of `val_bleu`, once something is scored.
-        chrf_signature: That of `val_chrf`.
+        bleu_signature: sacreBLEU's signature of `val_bleu`, None before the first
+            score.
+        chrf_signature: sacreBLEU's signature of `val_chrf`, likewise.
         sources: The lines that are translated.
         references: Their references.
         translations: The latest translations, a list of strings.
 
     Raises:
-        ValueError: If the lines are not as many as the references or there are none,
-            or if `every` or `lines` is not a positive integer.
+        ValueError: If there are no lines, or not as many references as lines, or if
+            `every` or `lines` is not a positive integer.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -102,25 +103,25 @@ class TranslationScore(keras.callbacks.Callback):
         self._scores, self._epoch, self._is_scored = {}, None, False
 
     def is_due(self, epoch: int) -> bool:
-        """Whether an epoch is scored, by its number from 0."""
+        """Returns whether an epoch, counted from 0, is to be scored."""
         arguments.integer("epoch", epoch, 0)
         last = self.params["epochs"] - 1
         return epoch % self.every == 0 or epoch == last
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forgets the scores of an earlier `fit`."""
-        import sacrebleu  # Now, so that a missing one shows before an epoch is spent.
+        import sacrebleu  # Here, so that it fails before an epoch if it is missing.
 
         self._metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
         self._scores, self._epoch = {}, None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Notes whether the epoch is to be scored."""
-        due = self.is_due(epoch) or not self._scores  # Or just resumed without any.
+        due = self.is_due(epoch) or not self._scores  # A resumed run may have none.
         self._epoch, self._is_scored = epoch, not due
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Scores, where this is the validation of an epoch to be scored."""
+        """Scores the model if this is the validation of an epoch to be scored."""
         if self._epoch is not None:
             self._score()
 

@@ -1,4 +1,4 @@
-"""Plain values and arrays in one file, which is there whole or not at all."""
+"""Plain values and arrays in one file, which is written whole or not at all."""
 
 import json
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _TEXT = "values"
 
 
 def write_snapshot(path: Path, values: Any) -> None:
-    """Writes values to a ".npz" file; a kill leaves what the file held before.
+    """Writes values to a ".npz" file; a kill leaves the previous file intact.
 
     Values are nested dicts, lists and tuples of NumPy arrays, numbers, strings, bools
     and None.
@@ -26,9 +26,9 @@ def write_snapshot(path: Path, values: Any) -> None:
 
 
 def read_snapshot(path: Path, keys: Iterable[str] | None = None) -> Any:
-    """Returns what `write_snapshot` wrote, a dict with `keys` unless these are None.
+    """Returns what `write_snapshot` wrote; with `keys`, a dict that must have them.
 
-    Raises a `ValueError` if there is no such file, it holds something else, or is
+    Raises a `ValueError` if the file does not exist, holds something else, or is
     damaged.
     """
     remedy = "restore a copy of it, or delete it to begin anew"
@@ -39,9 +39,9 @@ def read_snapshot(path: Path, keys: Iterable[str] | None = None) -> Any:
 
 
 def array_of(variable: Any) -> np.ndarray:
-    """Copies a variable's value, in a dtype that NumPy itself knows.
+    """Copies a variable's value to an array, in a dtype that NumPy itself knows.
 
-    All processes that train together must ask for it.
+    All processes that train together must call this.
 
     Example:
         >>> import keras
@@ -53,7 +53,7 @@ def array_of(variable: Any) -> np.ndarray:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `write_snapshot` can write a value."""
+    """Returns whether `write_snapshot` can write a value."""
     if isinstance(value, dict):
         return all(is_plain(x) for x in (*value, *value.values()))
     if isinstance(value, list | tuple):
@@ -64,7 +64,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _encode(value, arrays):
-    """Returns what JSON can hold, and puts the arrays into `arrays` by their names."""
+    """Returns a value that JSON can hold, moving arrays into `arrays` by name."""
     if isinstance(value, dict):
         pairs = [[_encode(x, arrays) for x in pair] for pair in value.items()]
         return {"dict": pairs}
