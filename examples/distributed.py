@@ -36,8 +36,8 @@ from jax.experimental import multihost_utils
 
 import keras_seqattn as ks
 
-# A process without a heartbeat for SILENCE seconds counts as dead. At the end, processes
-# wait up to PATIENCE seconds for each other.
+# A process without a heartbeat for SILENCE seconds counts as dead. At the end, the
+# others wait for it for PATIENCE seconds.
 SILENCE, PATIENCE = 20, 30
 
 

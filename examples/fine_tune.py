@@ -186,7 +186,7 @@ def fit(args, translator, validation):
 
 
 def score(translator, pairs):
-    """Returns a dict from each corpus's tag to the BLEU and chrF of its translations."""
+    """Returns a dict from each corpus's tag to BLEU and chrF of its translations."""
     sources, references = pairs
     if not isinstance(sources, dict):
         sources, references = {"": sources}, {"": references}

@@ -38,7 +38,7 @@ from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable
 import keras_seqattn as ks
 
 MAX_TOKENS = 128
-# A search uses the smallest of these widths that has the requested beams, and a batch is
+# A search uses the smallest of these beam widths that a request fits, and a batch is
 # filled up to one of these sizes. So there are few programs, all compiled at the start.
 WIDTHS = (1, 4, 8)
 SIZES = (1, 16)
@@ -97,7 +97,7 @@ class Channel(waitress.channel.HTTPChannel):
     """A connection whose requests must arrive whole in time, not byte by byte."""
 
     def handle_read(self):
-        """Reads data; the clock restarts only when a request is complete."""
+        """Reads; data in the middle of a request does not restart the clock."""
         begun, since = self.request, self.last_activity
         super().handle_read()
         if begun is not None and self.request is begun:

@@ -1,4 +1,4 @@
-"""What all lectures share: the folder for the pictures, and how figures are shown."""
+"""Shared by all lectures: the folder for the pictures, and how results are shown."""
 
 import argparse
 import pathlib
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 
 def arguments(description, **integers):
-    """Reads the command line; `integers` are further options with their defaults."""
+    """Reads the command line; `integers` are the defaults of further options."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -2,13 +2,13 @@
 
     python examples/lectures/lecture_1_softargmax.py
 
-A query q is compared with each of tau keys; the softargmax of beta times the scores
-gives weights a, which sum to 1; the output is h = V a. The lectures write vectors as
+A query q is compared with each of tau keys. The softargmax of beta times the scores
+gives weights a, which sum to 1. The output is h = V a. The lectures write vectors as
 columns: Q in R^(d' x t), K in R^(d' x tau), V in R^(d'' x tau),
 
     A = softargmax(beta K^T Q),  H = V A,
 
-with *columns* of A that sum to 1. The library writes them as rows: all of it
+where the *columns* of A sum to 1. The library writes vectors as rows, so everything is
 transposed. d' (keys) and d'' (values) may differ.
 """
 

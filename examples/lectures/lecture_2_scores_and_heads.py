@@ -3,8 +3,8 @@
     python examples/lectures/lecture_2_scores_and_heads.py
 
 Self-attention scores a query q against a key k by their dot product q . k, scaled or
-not, or by a small network, v . tanh(W_q q + W_k k). Each head has projections of its
-own; a matrix W^o joins what the heads found.
+not, or by a small network, v . tanh(W_q q + W_k k). Each head has its own projections;
+a matrix W^o joins the outputs of the heads.
 """
 
 import blackboard
@@ -45,7 +45,7 @@ def weights_of(layer):
 
 
 def identity_network():
-    """Makes an additive attention whose W_q and W_k are 1, and whose v is ones."""
+    """Makes an additive attention with identity W_q and W_k, and a v of ones."""
     layer = ks.layers.AdditiveAttention(units=2)
     layer(QUERY, KEYS)
     for dense in (layer.query_dense, layer.key_dense):
@@ -55,7 +55,7 @@ def identity_network():
 
 
 def heads():
-    """Computes two heads at once, one by one, and by a second projection."""
+    """Computes two heads at once, one by one, and in two stages of projections."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1, LENGTH, WIDTH)).astype("float32")
     # q = W x first, then a second projection of it for each head.

@@ -3,9 +3,9 @@
     python examples/lectures/lecture_3_matrices.py
 
 One output is z_i = sum_j alpha_ij v_j, where alpha_i is the softmax of q_i . k_j /
-sqrt(d_k) over j. All of them at once are Z = softmax(Q K^T / sqrt(d_k)) V in rows, or
-the transpose of it in columns. In a decoder, Q comes from the target, K and V from the
-encoder, which may have another length.
+sqrt(d_k) over j. All outputs at once are the rows of Z = softmax(Q K^T / sqrt(d_k)) V,
+or the columns of its transpose. In a decoder, Q comes from the target, K and V from the
+encoder, whose length may differ.
 """
 
 import blackboard
@@ -66,7 +66,7 @@ def decode(rng):
         rng.normal(size=(1, length, WIDTH)).astype("float32")
         for length in (SOURCE, TARGET)
     )
-    # Only the first block takes the embedding, the second what the first gives.
+    # The first block takes the embedding, the second the output of the first.
     for _ in range(2):
         source = ks.layers.EncoderBlock(num_heads=2, intermediate_dim=16)(source)
     block = ks.layers.DecoderBlock(num_heads=2, intermediate_dim=16)

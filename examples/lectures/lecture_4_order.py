@@ -4,10 +4,10 @@
 
 With `--steps 0` it trains nothing, and takes seconds.
 
-Attention alone knows no order. A recurrent network has it from its state, h[t] =
-g(W_h [x[t]; h[t-1]] + b), one step after the other; a Transformer adds sines and
-cosines of the position, and reads all positions at once. Both learn here to say a row
-of digits backwards.
+Attention alone knows no order. A recurrent network gets it from its state, h[t] =
+g(W_h [x[t]; h[t-1]] + b), one step after the other. A Transformer adds sines and
+cosines of the position, and reads all positions at once. Here both learn to reverse a
+row of digits.
 """
 
 import functools
@@ -54,12 +54,12 @@ def recurrence():
     cell = ks.layers.RecurrentCell(1)
     network = keras.layers.RNN(cell, return_sequences=True)
     network(np.zeros((1, 2, 1)))
-    cell.kernel.assign([[0.5], [0.1]])  # W_hx over W_hh, as x stands over h.
+    cell.kernel.assign([[0.5], [0.1]])  # W_hx above W_hh, in the order of [x; h].
     return network(np.ones((1, 2, 1)))
 
 
 def pairs(count, rng):
-    """Makes (inputs, labels) of rows of digits and the same rows backwards."""
+    """Makes (inputs, labels) from rows of digits and the same rows backwards."""
     rows = rng.integers(FIRST, VOCABULARY, (count, LENGTH)).astype("int32")
     source = np.pad(rows, ((0, 0), (0, 1)), constant_values=END)
     target = np.pad(rows[:, ::-1], ((0, 0), (1, 1)), constant_values=END)
@@ -68,7 +68,7 @@ def pairs(count, rng):
 
 
 def learn(name, make, steps):
-    """Trains a small model; gives its loss after each step."""
+    """Trains a small model; returns its loss in each step."""
     keras.utils.set_random_seed(0)
     model = make(
         VOCABULARY, model_dim=32, encoder_layers=1, decoder_layers=1, dropout=0.0
@@ -79,7 +79,7 @@ def learn(name, make, steps):
     for step in range(steps):
         batch = slice(64 * step, 64 * (step + 1))
         arrays = {key: array[batch] for key, array in inputs.items()}
-        # `train_on_batch` gives the mean since the metrics were reset.
+        # `train_on_batch` returns the mean loss since the last reset.
         model.reset_metrics()
         losses.append(float(model.train_on_batch(arrays, labels[batch])))
     unseen, answers = pairs(100, np.random.default_rng(1))

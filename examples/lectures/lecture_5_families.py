@@ -2,9 +2,9 @@
 
     python examples/lectures/lecture_5_families.py
 
-A decoder-only stack (of the kind of GPT-2) sees what came before, an encoder-only one
-(BERT) sees all, and a segment-recurrent one (Transformer-XL) sees what came before in
-its segment, and what a memory kept of the segments before.
+A decoder-only stack (such as GPT-2) sees the positions before, and an encoder-only one
+(such as BERT) sees all. A segment-recurrent one (such as Transformer-XL) sees those
+before in its segment, and what a memory keeps of the previous segments.
 """
 
 import blackboard
@@ -53,7 +53,7 @@ def thinking_machines():
 
 
 def words():
-    """Turns a vector to logits, these to log-probabilities, and the best to a word."""
+    """Turns a vector into logits, then log-probabilities, and the best into a word."""
     print("The word at the largest logit.")
     table = ks.layers.PositionalEmbedding(
         len(WORDS), 16, positions=None, embeddings_initializer="orthogonal"
@@ -102,7 +102,7 @@ def memory(decoder, recurrent):
 
 
 def read(model, token_ids):
-    """Reads a text segment by segment; gives the logits of all of it."""
+    """Reads a text segment by segment; returns the logits of all its positions."""
     kept, logits = None, []
     for start in range(0, LENGTH, SEGMENT):
         part, kept = model.segment(token_ids[:, start : start + SEGMENT], kept)
