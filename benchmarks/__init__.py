@@ -1,1 +1,1 @@
-"""Measurements of this library beside its peers, in one run on one machine."""
+"""Measurements of this library and its peers, in one run on one machine."""

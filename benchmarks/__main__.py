@@ -1,10 +1,10 @@
-"""Runs every benchmark, one after the other, with what it prints in a file of its own.
+"""Runs every benchmark, one after the other, and writes its output to its own file.
 
     python -m benchmarks --output results
     python -m benchmarks --output results --data-dir DIRECTORY   # Multi30k's too
 
-A benchmark that has a file already is left out, so the same command goes on after a
-stop. All of them take a night; each also runs by itself: `python -m benchmarks.NAME`.
+A benchmark whose file exists is skipped, so the same command resumes after a stop. All
+of them take a night; each also runs by itself: `python -m benchmarks.NAME`.
 """
 
 import pathlib

@@ -4,17 +4,17 @@
     python -m benchmarks.ablations --data-dir DIRECTORY --folder FOLDER --rows heads-1
     python -m benchmarks.ablations --folder FOLDER --pairs 300 --epochs 1  # a try
 
-The recipe is `multi30k` with sinusoidal positions, as
-docs/how_to/better_translations.md trains it for 100 epochs: small enough for a row to
-take 45 minutes of a core. A row is a quarter of those epochs, with one choice changed.
-Judged by the BLEU of the validation lines: of greedy search after the last epoch, and
-of 5 beams. The last column is the p-value of sacrebleu's paired bootstrap against the
-row named before it.
+The recipe is `multi30k` with sinusoidal positions, which
+docs/how_to/better_translations.md trains for 100 epochs. A row trains it for a quarter
+of those epochs with one choice changed, which takes 45 minutes of a core. A row is
+judged by BLEU on the validation lines after the last epoch: of greedy search, and of 5
+beams. The last column is the p-value of sacrebleu's paired bootstrap against the row
+named in the column before.
 
-Each row has a folder of its own in `--folder`: the same command goes on where it was
-stopped, and passes over rows that are done. `--together N` trains N rows at a time, in
-processes of their own, which a GPU needs to be kept busy; there few `--lengths` are
-best, since each is a program to compile:
+Each row has its own folder in `--folder`: the same command resumes where it was
+stopped, and skips rows that are done. `--together N` trains N rows at a time, in
+separate processes, to keep a GPU busy. There few `--lengths` are best, since a program
+is compiled for each:
 
     python -m benchmarks.ablations --folder FOLDER --together 8 --lengths 16 24 32 64
 
@@ -38,10 +38,10 @@ from benchmarks.tuning import add_corpus_options
 
 MODULE = "benchmarks.ablations"
 EPOCHS, BEAMS, LENGTH_PENALTY = 25, 5, 1.2
-AVERAGED = "averaging"  # the recipe as it is, with which most rows are compared
+AVERAGED = "averaging"  # the unchanged recipe; most rows are compared with it
 TWO_COPIES = {"repeat_batch": 2, "consistency": 3.0}
-# Of each row: what it changes of the recipe, of the model's arguments, and the row that
-# it is compared with.
+# For each row: its changes to the recipe, its changes to the model's arguments, and the
+# row that it is compared with.
 ROWS = {
     "last-weights": ({"ema_momentum": None, "ema_warmup": False}, {}, None),
     AVERAGED: ({}, {}, "last-weights"),
@@ -81,7 +81,7 @@ def main():
     claim(arguments)
     validation = load(arguments, "val")
     if arguments.together > 1:
-        load(arguments, "train")  # which all workers would download
+        load(arguments, "train")  # Otherwise all workers would download it.
         train_together(arguments)
     else:
         train_rows(arguments)
@@ -114,7 +114,7 @@ def parse():
 
 
 def claim(arguments):
-    """Claims the folder for rows of these options; exits if it has others."""
+    """Claims the folder for rows with these options; exits if it has other rows."""
     names = ("corpus", "source", "target", "pairs", "epochs", "lengths")
     options = {name: getattr(arguments, name) for name in names}
     path = arguments.folder / "options.json"
@@ -135,9 +135,9 @@ def train_rows(arguments):
 
 
 def train_together(arguments):
-    """Trains the rows in processes, some at a time; an error comes after them all."""
+    """Trains the rows in processes, some at a time; raises an error after them all."""
     begin = [sys.executable, "-m", MODULE, *sys.argv[1:], "--worker", "--rows"]
-    # None is to take all of a GPU's memory.
+    # No process may take all of a GPU's memory.
     variables = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
     def train(name):
@@ -174,7 +174,7 @@ def load(arguments, split):
 
 
 def run(recipe, train, validation, folder):
-    """Trains a row, from where it was stopped, and writes its scores down."""
+    """Trains a row, resuming it if it was stopped, and writes its scores."""
     import keras
     import sacrebleu
 
@@ -235,7 +235,7 @@ def run(recipe, train, validation, folder):
 
 
 def read(folder):
-    """Returns the scores of a row that is done; of another one an empty dict."""
+    """Returns the scores of a row; an empty dict if it is not done."""
     path = folder / "scores.json"
     return json.loads(path.read_text()) if path.exists() else {}
 
@@ -271,7 +271,7 @@ def report(folder, done, references):
 
 
 def p_value(folder, name, other, references):
-    """Computes how probable a difference as large is between equals, as text."""
+    """Returns the p-value of the difference in BLEU between two rows, as text."""
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
 
@@ -285,7 +285,7 @@ def p_value(folder, name, other, references):
 
 
 def draw(folder, done):
-    """Draws the perplexity of the validation, a line for each row."""
+    """Draws the validation perplexity, a line for each row."""
     figure, panel = pictures.begin()
     for name, scores in done.items():
         values = [

@@ -3,8 +3,8 @@
 One sequence, 8 heads of width 64, float32, forward and backward: our kernels on each
 backend against the attention of `keras.layers.MultiHeadAttention`
 (`keras.ops.dot_product_attention`) on the same backend, and against torch's
-`scaled_dot_product_attention`. Each system measures in a process of its own; the
-memory is the growth of the process's peak in its first call, compilation included.
+`scaled_dot_product_attention`. Each system has its own process; the memory is the
+growth of the process's peak in its first call, compilation included.
 
     python -m benchmarks.attention
     python -m benchmarks.attention --lengths 4096 --causal --window 256
@@ -21,7 +21,8 @@ from benchmarks import rounds
 MODULE = "benchmarks.attention"
 HEADS, KEY_DIM = 8, 64
 LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
-# A kernel that holds all scores holds about three such tensors at its peak.
+# Systems of the DENSE kinds hold about DENSE_TENSORS tensors of all scores at their
+# peak. Lengths at which these take more than MOST_MEGABYTES are left out.
 DENSE, DENSE_TENSORS, MOST_MEGABYTES = ("explicit", "keras"), 3, 8000
 SYSTEMS = (
     "chunked-tensorflow",
@@ -83,7 +84,7 @@ def parse():
 
 
 def fits(system, length):
-    """Whether a system that holds all scores stays under `MOST_MEGABYTES`."""
+    """Returns whether a system that holds all scores stays under `MOST_MEGABYTES`."""
     if not system.startswith(DENSE):
         return True
     return DENSE_TENSORS * HEADS * length**2 * 4 / 1e6 <= MOST_MEGABYTES
@@ -151,7 +152,7 @@ def kernel(name, length, causal, window):
 
 
 def sdpa(query, key, value, mask, causal):
-    """Calls torch's kernel itself."""
+    """Calls torch's own kernel."""
     import torch
 
     if mask is not None and causal:
@@ -164,7 +165,7 @@ def sdpa(query, key, value, mask, causal):
 
 
 def differentiated_tensorflow(attend, inputs, upstream, jit):
-    """Makes a function that runs forward and backward to the end."""
+    """Makes a function that runs forward and backward, and waits for the results."""
     import tensorflow as tf
 
     @tf.function(jit_compile=jit, autograph=False)

@@ -1,17 +1,18 @@
-"""What bounds the translation of a file: how much of its time are products alone?
+"""What bounds the translation of a file: how much of its time do products take?
 
     python -m benchmarks.bound --translator FILE.keras --data-dir DIRECTORY
 
 The first 1,000 lines of Multi30k's `val` are translated greedily, as in
-`benchmarks.decoding`, on JAX. Told are its seconds; the share of them in which compiled
-programs run; and the seconds of the matrix products with weights alone, as many as one
-step for each token found and one pass over each source need, by XLA in as many threads,
-with the rows and blocks that the search has, and nothing between them. What lies
-between the two is attention over the tokens before, norms, the choice of tokens, the
-exchange of finished sentences, and padding.
+`benchmarks.decoding`, on JAX. Reported are its seconds; the share of them in which
+compiled programs run; and the seconds that the matrix products with weights take on
+their own. These are the products of one step for each token found and of one pass over
+each source. XLA computes them in as many threads, with the search's rows and blocks,
+and nothing between them. The rest of the time is attention over the previous tokens,
+norms, the choice of tokens, the exchange of finished sentences, and padding.
 
-And for a single sentence of the shapes T1 and T2, with random weights: a step of the
-model, and of one whose decoder has a single layer, as a draft of the next tokens would.
+For a single sentence of the shapes T1 and T2, with random weights, it also times a step
+of the model, and of one with a single decoder layer, as a draft of the next tokens
+would have.
 """
 
 import contextlib
@@ -29,7 +30,8 @@ from benchmarks.shapes import SHAPES, random_batches
 
 MODULE = "benchmarks.bound"
 REPEATS = 200
-# Tokens of the two searches whose difference is that of steps, and searches of each.
+# The time of a step is the difference between searches of these two numbers of tokens,
+# divided by theirs. Each search is timed TURNS times.
 SHORT_AND_LONG, TURNS = (8, 40), 30
 
 
@@ -46,7 +48,7 @@ def main():
     translator = load_translator(arguments.translator, arguments.data_dir)
     lines = load_lines(arguments.data_dir)
     search = decoding.Greedy(scored=False)
-    for _ in range(2):  # compiles, and fills what is kept of the memory
+    for _ in range(2):  # compiles, and allocates the memory that is kept
         found = translator(lines, search=search)
     model, threads = translator.model, compile.num_threads()
     sources = sum(map(len, translator.source_tokenizer.tokenize(lines))) + len(lines)
@@ -80,7 +82,7 @@ def parse():
 
 @contextlib.contextmanager
 def watched(jax):
-    """Gives a list that gets the seconds of each run of a program."""
+    """Yields a list to which the seconds of each run of a program are added."""
     from keras_seqattn.backend import compile
 
     plain, seconds = compile.CompiledFunction.__call__, []
@@ -95,7 +97,7 @@ def watched(jax):
 
 
 def products(model, jax):
-    """Returns functions of threads: seconds a target token, and a source token."""
+    """Returns functions of threads: seconds per target token, and per source token."""
     import numpy as np
 
     from keras_seqattn.scheduling.continuous import BLOCK_TOKENS
@@ -114,7 +116,7 @@ def products(model, jax):
     table = weights(width, model.target_vocabulary_size)
 
     def block(x, count):
-        """As many square products, and a feed-forward."""
+        """Computes `count` square products, and a feed-forward."""
         for kernel in square[:count]:
             x = x @ kernel
         return (x @ wide) @ narrow
@@ -163,7 +165,7 @@ def products(model, jax):
 
 
 def step_of_a_draft(shape):
-    """Measures a step for one sentence, of the whole model and with one layer."""
+    """Measures a step for one sentence, with all decoder layers and with one."""
     from benchmarks import peers
     from keras_seqattn import decoding
 

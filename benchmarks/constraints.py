@@ -1,11 +1,11 @@
-"""What do phrases that must occur cost, and are they all there?
+"""What do phrases that must occur cost, and do they all occur?
 
     python -m benchmarks.constraints --translator FILE.keras --data-dir DIRECTORY
 
-The first lines of Multi30k's validation are translated with beams: plainly, and with
-words of each reference, drawn at random, as constraints. Presence is of whole words.
-Seconds are processor time of all threads, the median of the rounds, each of which
-searches all in turn; a first one, which compiles, does not count.
+The first lines of Multi30k's validation part are translated with beams: without
+constraints, and with random words of each reference as constraints. Only whole words
+count as present. Seconds are processor time of all threads, the median over the rounds.
+Each round runs all searches in turn; a first one, which compiles, does not count.
 """
 
 import re
@@ -75,7 +75,7 @@ def parse():
 
 
 def drawn(references, count):
-    """Draws so many words of more than 3 letters from each line, or all it has."""
+    """Draws `count` words of more than 3 letters from each line, or all it has."""
     rng = np.random.default_rng(0)
     found = [sorted(set(re.findall(r"\w{4,}", line))) for line in references]
     return [
@@ -85,7 +85,7 @@ def drawn(references, count):
 
 
 def holds(text, words):
-    """Whether a text has all of some words, whole."""
+    """Returns whether a text has all of some words, as whole words."""
     return all(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) for word in words)
 
 

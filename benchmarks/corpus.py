@@ -1,18 +1,21 @@
-"""What do batches of a corpus cost whose token ids are on the disk, not in memory?
+"""What do batches of a corpus cost if its token ids are on disk, not in memory?
 
     python -m benchmarks.corpus
     python -m benchmarks.corpus --pairs 10_000_000 --systems disk
     KERAS_BACKEND=jax python -m benchmarks.corpus --systems memory without-tensorflow
 
-Sentence pairs like those of the built-in corpus are written to a gzip file, each of
-both sides with a number of its own, and read from there: `translation_batches` of two
-lists, and of two `TextLines` with a `cache`; and of the lists again where TensorFlow
-cannot be imported, so that they come without tf.data, on a backend that does without.
-Each system is a process of its own. Told
-are the time until the first batch, of the first call and, from the disk, of the next
-one too; the real target tokens a second of a pass through the batches; and the largest
-memory above that of the imports: of the process alone, and with what the operating
-system keeps of the file while nothing else needs the room.
+Sentence pairs of the built-in corpus are written to a gzip file, with the number of the
+pair added to both sides, and read from there. Each system has its own process:
+
+- memory: `translation_batches` of two lists.
+- disk: `translation_batches` of two `TextLines` with a `cache`.
+- without-tensorflow: the lists again, where TensorFlow cannot be imported, so that
+  batches come without tf.data. It needs a backend other than TensorFlow.
+
+Reported are the time until the first batch, for the first call and, from disk, also for
+the next one; the real target tokens per second in a pass through the batches; and the
+largest memory above that of the imports. The memory is that of the process alone, and
+that with the pages of the file which the operating system keeps while there is room.
 """
 
 import argparse
@@ -32,7 +35,7 @@ from benchmarks import rounds
 MODULE = "benchmarks.corpus"
 WITHOUT = "without-tensorflow"
 SYSTEMS = ("memory", "disk", WITHOUT)
-BATCHES = 3000  # of a pass, at most
+BATCHES = 3000  # in a pass, at most
 
 
 def main():
@@ -74,7 +77,7 @@ def write(pairs, path):
 
 
 def measure(pairs, folder, arguments):
-    """Measures the systems in turn on one size; returns one dict a system."""
+    """Measures the systems in turn on one size; returns a dict for each."""
     workers = {
         system: rounds.Worker(
             *(MODULE, "--worker", "--folder", folder),
@@ -104,7 +107,7 @@ def measure(pairs, folder, arguments):
 
 
 def of_memory(rates, system):
-    """Returns a system's speed in that from memory, by rounds; None if not measured."""
+    """Returns a system's speed relative to "memory"; None if that did not run."""
     if "memory" not in rates:
         return None
     pairs = zip(rates[system], rates["memory"], strict=True)
@@ -114,7 +117,7 @@ def of_memory(rates, system):
 def work(system, pairs, folder):
     """Makes batches, and passes through them as often as stdin asks."""
     if system == WITHOUT:
-        sys.modules["tensorflow"] = None  # To Python that is a module not installed.
+        sys.modules["tensorflow"] = None  # Importing it then fails.
     from keras_seqattn import text
 
     path = pathlib.Path(folder, f"{pairs}.tsv.gz")
@@ -151,7 +154,7 @@ def work(system, pairs, folder):
 
 
 def watch(largest):
-    """Keeps the largest memory of the process alone, looking 50 times a second."""
+    """Records the largest memory of the process alone, 50 times a second."""
     while True:
         largest["own_mb"] = max(largest["own_mb"], rounds.own_megabytes())
         time.sleep(0.02)

@@ -2,15 +2,15 @@
 
 Every system decodes the same encoder-decoder Transformer (`benchmarks/shapes.py`, one
 table for source, target and output): equal sizes, equal parameter count (checked),
-random weights, float32 where its name says nothing else. Sources have 32 tokens, and
+random weights, float32 unless its name says otherwise. Sources have 32 tokens, and
 every system generates exactly 32 tokens for each (checked), so the work does not depend
 on the weights. A measure is wall time from ids to ids, over the batches that fit into
-`--seconds`. The first call of each case, with its tracing and compilation, is given
-apart. Everyone has two threads.
+`--seconds`. The first call of each case, with its tracing and compilation, is reported
+separately. Every system has two threads.
 
 With `--data-dir`, a last part has real lengths: the first 1,000 lines of Multi30k's
 `val`, our `Translator` from strings to strings, and the same weights and tokens in
-CTranslate2. The whole file is one call; and 100 of its lines are a call each (`-1`).
+CTranslate2. The whole file is one call; then 100 of its lines are one call each (`-1`).
 `--translator` names a trained one; without it the weights are random and every line
 gets 16 tokens.
 
@@ -38,16 +38,16 @@ SYSTEMS = (
     "ctranslate2-float32",
     "ctranslate2-int8",
 )
-# Those that a saved translator can be measured in.
+# The systems that can be measured with a saved translator.
 FILE_SYSTEMS = tuple(s for s in SYSTEMS if s.startswith(("ours", "ctranslate2")))
 PEERS = ("ctranslate2-float32", "ctranslate2-int8", "kerashub", "marian")
 WIDTHS = {"greedy": 1, "beam4": 4, "beam5": 5}
 BATCHES = 1, 32
-# Of the file: all lines in one call, or a line a call.
+# For the file: None is all lines in one call, 1 is one line per call.
 FILE_BATCHES = None, 1
 FILE = "file"
 LENGTH = 32
-# Threads of the system measured before may spin for a while, waiting for work.
+# Pause before a measure: the previous system's threads may still spin for a while.
 SETTLE_SECONDS = 0.3
 
 
@@ -80,13 +80,13 @@ def parse():
 
 
 def cases(name, arguments):
-    """Gives the pairs of a method and a batch size measured in a part."""
+    """Returns the pairs of a method and a batch size that a part measures."""
     batches = FILE_BATCHES if name == FILE else arguments.batches
     return list(itertools.product(arguments.methods, batches))
 
 
 def measure(name, arguments):
-    """Runs all systems on one part; prints and returns one dict a measure."""
+    """Runs all systems on one part; prints and returns one dict per measure."""
     systems = [s for s in arguments.systems if name != FILE or s in FILE_SYSTEMS]
     options = ["--shape", name, "--seconds", arguments.seconds]
     options += ["--methods", *arguments.methods, "--batches", *arguments.batches]
@@ -141,7 +141,7 @@ def report(name, measures):
 
 
 def work(arguments):
-    """Prepares one system in this process, and measures the case that a line names."""
+    """Prepares one system in this process; measures the case that each line names."""
     use_cores(decoding_peers.THREADS)
     library, _, variant = arguments.system.partition("-")
     os.environ["KERAS_BACKEND"] = variant if library == "ours" else "tensorflow"
@@ -171,7 +171,7 @@ def work(arguments):
 
 
 def use_cores(count):
-    """Leaves this process, and all threads it will start, so many cores."""
+    """Limits this process, and all threads it will start, to `count` cores."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
@@ -192,7 +192,7 @@ def fixed_part(library, variant, arguments):
 
 
 def file_part(library, variant, arguments):
-    """Builds a system of the translator; prepares the file."""
+    """Builds a system from the translator; prepares the file."""
     from benchmarks import decoding_file
 
     files = arguments.translator, arguments.data_dir
@@ -209,7 +209,7 @@ def file_part(library, variant, arguments):
 
 
 def check_tokens(system, case, tokens, sentences):
-    """Raises ValueError if a system generated more or fewer tokens than all must."""
+    """Raises ValueError unless a system generated `LENGTH` tokens a sentence."""
     if tokens != sentences * LENGTH:
         raise ValueError(
             f"`{system}` must generate {LENGTH} tokens a sentence in {case}. "

@@ -3,9 +3,9 @@
 A translator is loaded, and translates the first 1,000 lines of Multi30k's `val` from
 strings to strings: ours as a user calls it, and CTranslate2 with the exported weights
 and the same tokenizer. With random weights, which never end a line, both go from ids to
-ids. As in `decoding_peers`, `prepare(width, alone)` gives the function that is timed,
-and one that counts the tokens in what it returns. The file is one call, or `ALONE` of
-its lines are a call each.
+ids. As in `decoding_peers`, `prepare(width, alone)` returns the function that is timed,
+and one that counts the tokens in what it returns. The file is one call or, if `alone`,
+`ALONE` of its lines are one call each.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from benchmarks.decoding_peers import (
 from benchmarks.shapes import SHAPES
 
 LINES = 1_000
-# Lines of the measure of one line at a time.
+# Number of lines in the measure of one line at a time.
 ALONE = 100
 # A translator with random weights never ends a line by itself.
 RANDOM_LENGTH = 16
@@ -57,7 +57,7 @@ def load_translator(path, data_dir):
 
 
 def ours(path, data_dir):
-    """Prepares our `Translator`; with random weights `generate`, for a fixed length."""
+    """Prepares our `Translator` or, with random weights, `generate` to fixed length."""
     from keras_seqattn import decoding
     from keras_seqattn.decoding.hypotheses import pad_lists
     from keras_seqattn.scheduling.static import in_batches
@@ -94,7 +94,7 @@ def ours(path, data_dir):
 
 
 def ctranslate2(path, data_dir, precision):
-    """Prepares CTranslate2 with the same weights, in the quickest of its ways."""
+    """Prepares CTranslate2 with the same weights, in its fastest configuration."""
     import ctranslate2
 
     translator, lines = load_translator(path, data_dir), load_lines(data_dir)
@@ -150,7 +150,7 @@ def ctranslate2(path, data_dir, precision):
 
 
 def calls_of(lines, alone):
-    """Gives the lines of each call: all, or one each of the first `ALONE`."""
+    """Returns the lines of each call: all lines, or each of the first `ALONE`."""
     return [[line] for line in lines[:ALONE]] if alone else [lines]
 
 
@@ -166,7 +166,7 @@ def _count_tokens_of(translator, texts):
 
 
 def read_vocabulary(folder):
-    """Reads from an export its tokens by id, and whether it adds the end token."""
+    """Reads an export's tokens by id, and whether the engine adds the end token."""
     config = json.loads((folder / "config.json").read_text())
     (path,) = (p for p in folder.glob("*_vocabulary.json") if "target" not in p.name)
     return json.loads(path.read_text()), config.get("add_source_eos", False)

@@ -1,11 +1,11 @@
-"""The decoders under measure: ours, and the cached searches of three other libraries.
+"""The measured decoders: ours, and the cached searches of three other libraries.
 
 Every function takes a `Shape` with one table for source, target and output, builds a
 model with random weights, and returns its parameter count and `prepare(source_ids,
-width)`. That gives two functions: one without arguments, which translates the batch by
-a beam search of that width, greedily at width 1, and one that counts the tokens in what
-the first returns: `shape.length` a sentence, as no system may end one before. Only the
-first is timed; what a library takes as input is made beforehand.
+width)`. That returns two functions. The first, without arguments, translates the batch
+by a beam search of that width, or greedily at width 1. The second counts the tokens in
+what the first returns: `shape.length` a sentence, as no system may end one earlier.
+Only the first is timed; each library's input is made beforehand.
 Shapes: B sentences, S source tokens, L generated tokens, W beams.
 """
 
@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.shapes import END_ID, PAD_ID, START_ID
 
 THREADS = 2
-# CTranslate2 computes one batch with all threads, or a batch with each: it is measured
-# by the quicker of the two.
+# CTranslate2 computes one batch with all threads, or one with each thread: the faster
+# of the two is measured.
 CTRANSLATE2_THREADS = (
     {"inter_threads": 1, "intra_threads": THREADS},
     {"inter_threads": THREADS, "intra_threads": 1},
@@ -44,11 +44,11 @@ def ours(shape):
 
 
 def search_of(decoding, width, **options):
-    """Gives our search of a width, from the module `keras_seqattn.decoding`.
+    """Returns our search of a width, from the module `keras_seqattn.decoding`.
 
-    Beams stop as those of CTranslate2 and Hugging Face do, when as many hypotheses as
-    beams have ended; our default searches on. Greedy search computes no scores, which
-    no peer is asked for.
+    Beam search stops as in CTranslate2 and Hugging Face, when as many hypotheses as
+    beams have ended; our default searches on. Greedy search computes no scores, since
+    no peer is asked for them.
     """
     if width == 1:
         return decoding.Greedy(scored=False, **options)
@@ -59,15 +59,15 @@ def keras_hub(shape):
     """Builds KerasHub's blocks, samplers and caches into one XLA program.
 
     The loop is that of its `BartSeq2SeqLM.generate_step`, with two changes in its
-    favour: the caches of the layers are not stacked into one tensor, and what the
-    encoder gave is repeated once for the beams, not gathered at every step.
+    favour: the caches of the layers are not stacked into one tensor, and the encoder's
+    output is repeated once for the beams, not gathered at every step.
     """
     import tensorflow as tf
 
     model = KerasHubTranslation(shape)
 
     def prepare(source_ids, width):
-        # Nothing ends a sentence, but the test for it is paid as by any user.
+        # No token ends a sentence, but the test for one costs what it costs any user.
         stop = (shape.vocabulary_size,)
         generate = tf.function(
             lambda ids: model.generate(ids, width, stop), jit_compile=True
@@ -114,7 +114,7 @@ class KerasHubTranslation:
             part.set_weights(layer.get_weights())
 
     def generate(self, source_ids, width, stop_token_ids):
-        """Gives the start token and the generated tokens, `(B, 1 + L)`."""
+        """Returns the start token and the generated tokens, `(B, 1 + L)`."""
         from keras import ops
         from keras_hub.samplers import BeamSampler, GreedySampler
 
@@ -145,7 +145,7 @@ class KerasHubTranslation:
         )
 
     def encode(self, source_ids):
-        """Gives the hidden states of the source, and which of them are real."""
+        """Returns the hidden states of the source, and which of them are real."""
         from keras import ops
 
         mask = ops.not_equal(source_ids, PAD_ID)
@@ -193,7 +193,7 @@ class KerasHubTranslation:
         return self.table(self.norms[1](x), reverse=True), new_caches, new_crossed
 
     def embed(self, token_ids, start=0):
-        """Gives the vectors of tokens that stand at `start` and after."""
+        """Returns the vectors of tokens at position `start` and after."""
         x = self.table(token_ids) * self.shape.model_dim**0.5
         return x + self.positions(x, start_index=start)
 
@@ -284,7 +284,7 @@ def ctranslate2(shape, precision):
 
 
 def quickest(*functions):
-    """Gives the function whose second call takes the least time."""
+    """Returns the function whose second call takes the least time."""
 
     def seconds(function):
         function()
@@ -309,7 +309,7 @@ LIBRARIES = {
 
 
 def _names(shape):
-    """Gives each token of the vocabulary a name, as CTranslate2 wants them."""
+    """Returns a name for each token of the vocabulary, as CTranslate2 needs them."""
     special = ["<pad>", "<s>", "</s>", "<unk>"]
     return [*special, *(f"t{i}" for i in range(len(special), shape.vocabulary_size))]
 
@@ -356,7 +356,7 @@ def _specification(shape):
 
 
 def _size(specification):
-    """Counts the numbers of a specification, a table once and positions not at all."""
+    """Counts the weights of a specification, shared ones once, positions not at all."""
     arrays = {
         id(value): value.size
         for name, value in specification.variables().items()

@@ -3,10 +3,11 @@
     python -m benchmarks.decoding_quality --translator FILE.keras --lines FILE
 
 Both engines search the same lines with the same weights, in float32, with the same
-width, length penalty and limit: CTranslate2 until `width` hypotheses have ended, ours
-once so (`patience=1.0`) and once until nothing better can come (`patience=None`). The
-best hypotheses of a sentence are compared as token ids, and where they differ by one
-scorer: the model's own log-probability (`model.score`) over the same length penalty.
+width, length penalty and limit. CTranslate2 searches until `width` hypotheses have
+ended. Our search does the same once (`patience=1.0`), and once searches until nothing
+better can come (`patience=None`). The best hypotheses of a sentence are compared as
+token ids. Where they differ, one scorer judges both: the model's own log-probability
+(`model.score`), with the same length penalty.
 """
 
 import functools
@@ -20,7 +21,7 @@ import numpy as np
 from benchmarks import rounds
 from benchmarks.decoding_file import read_vocabulary
 
-# By how much scores must differ to count; engines round in another order.
+# Smaller differences of scores do not count: the engines round in different orders.
 TOLERANCE = 1e-4
 SIZE = 32
 PATIENCES = (1.0, None)
@@ -86,7 +87,7 @@ def read_lines(path, count):
 
 
 def ctranslate2(folder):
-    """Loads the engine; returns a function of sources that returns best token ids."""
+    """Loads the engine; returns a function from sources to their best token ids."""
     import ctranslate2
 
     engine = ctranslate2.Translator(str(folder), compute_type="float32")
@@ -121,7 +122,7 @@ def searched(model, sources, limit, patience, arguments):
 
 
 def scored(model, sources, limit, length_penalty, targets):
-    """Returns the model's score of each target, which ends unless the limit cuts it."""
+    """Returns the model's score of each target; one that the limit cut has no end."""
     targets = [
         [*ids, model.end_id] if len(ids) < limit else list(ids) for ids in targets
     ]
@@ -130,7 +131,7 @@ def scored(model, sources, limit, length_penalty, targets):
 
 
 def compared(ours, theirs, our_scores, their_scores):
-    """Counts the sentences of equal hypotheses, and of the others whose scores more."""
+    """Counts sentences with equal hypotheses, and those where ours score otherwise."""
     equal = np.array([a == b for a, b in zip(ours, theirs, strict=True)])
     gain = np.where(equal, 0.0, our_scores - their_scores)
     return {

@@ -1,16 +1,17 @@
-"""How many tokens would a pass keep, if heads guessed the next ones of a greedy search?
+"""How many tokens would a pass keep if heads guessed the next ones of greedy search?
 
     python -m benchmarks.drafts --translator FILE.keras --data-dir DIRECTORY
 
-Blockwise decoding (Stern et al. 2018, arXiv:1811.03115): beside the next token, heads
-guess those after it from the same hidden vector, and the model's next pass checks all
-guesses at once. What it keeps is what greedy search finds. Here heads are trained on a
-translator's own greedy translations of Multi30k's training sources, its weights frozen,
-and counted on the first lines of `val`. A head is a feed-forward block with a residual
-connection and a norm; all share the translator's output table.
+In blockwise decoding (Stern et al. 2018, arXiv:1811.03115), heads guess the tokens
+after the next one from the same hidden vector, and the model's next pass checks all
+guesses at once. It keeps only what greedy search finds. Here heads are trained on a
+translator's own greedy translations of Multi30k's training sources, with its weights
+frozen, and evaluated on the first lines of `val`. A head is a feed-forward block with a
+residual connection and a norm; all share the translator's output table.
 
-How many tokens a pass keeps, times the speed of a batch of as many sentences by
-`benchmarks.decoding`, over their number, bounds what such drafts gain for one sentence.
+What such drafts gain for one sentence is at most the number of tokens that a pass
+keeps, times the speed of a batch of as many sentences by `benchmarks.decoding`, divided
+by their number.
 """
 
 import keras
@@ -70,7 +71,7 @@ def parse():
 
 
 def translated(translator, lines):
-    """Searches greedily; gives each line's tokens and the vector that found each."""
+    """Searches greedily; returns each line's tokens and the vectors that found them."""
     from keras_seqattn import decoding
 
     model = translator.model
@@ -101,19 +102,19 @@ def translated(translator, lines):
 
 
 def padded(rows, pad_id):
-    """Makes rows of ids one array, as long as a multiple of `MULTIPLE`."""
+    """Pads rows of ids to one array, whose length is a multiple of `MULTIPLE`."""
     length = -(-max(map(len, rows)) // MULTIPLE) * MULTIPLE
     return np.array([[*ids, *[pad_id] * (length - len(ids))] for ids in rows], "int32")
 
 
 def shifted(ids, tokens, pad_id):
-    """Gives at each place the tokens after the next one, padding past the end."""
+    """Returns for each place the tokens after the next one, padding past the end."""
     ids = np.concatenate([ids, np.full(tokens, pad_id)])
     return np.stack([ids[k : len(ids) - tokens + k] for k in range(1, tokens)], axis=1)
 
 
 def training_data(found, tokens, translator):
-    """Gives the vectors of all places, and each head's tokens."""
+    """Returns the vectors of all places, and each head's tokens."""
     labels = np.concatenate(
         [shifted(ids, tokens, translator.model.pad_id) for ids, _ in found]
     )
@@ -121,7 +122,7 @@ def training_data(found, tokens, translator):
 
 
 def make_heads(model, count):
-    """Makes a model from a hidden vector to the distributions of so many tokens."""
+    """Makes a model from a hidden vector to the distributions of `count` tokens."""
     table = keras.ops.transpose(model.get_layer("source_embedding").embeddings)
     width = table.shape[0]
     vector = keras.Input((width,))
@@ -135,7 +136,7 @@ def make_heads(model, count):
 
 
 def count_passes(right):
-    """Counts the passes of a line: one to begin, then one for what each block keeps."""
+    """Counts the passes of a line: one to begin, then one for each block of tokens."""
     at, passes = 0, 1
     while at < len(right):
         at += 1 + int(np.logical_and.accumulate(right[at]).sum())

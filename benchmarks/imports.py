@@ -1,7 +1,7 @@
 """What does `import keras_seqattn` add to `import keras`?
 
-For each backend, several fresh processes import keras, then this library, and tell the
-seconds of each and which of the heavy packages came with the second. The figures are
+For each backend, several fresh processes import keras, then this library. They report
+the seconds of each, and which heavy packages the second import loads. The figures are
 medians.
 
     python -m benchmarks.imports
@@ -81,7 +81,7 @@ def measure(backend):
 
 
 def report(measures):
-    """Formats one row a backend."""
+    """Formats one row for each backend."""
     rows = []
     for backend in dict.fromkeys(row["backend"] for row in measures):
         own = [row for row in measures if row["backend"] == backend]

@@ -1,4 +1,4 @@
-"""How soon does a model trained on Multi30k en-de translate as well as asked?
+"""How soon does a model trained on Multi30k en-de reach a given BLEU?
 
 The systems are those of `benchmarks.multi30k`: one model, one tokenizer and one Adam,
 with our layers, loss and batches or with those of the keras.io guide. The clock runs
@@ -47,7 +47,7 @@ def parse():
 
 
 def learn(system, arguments):
-    """Trains one system until it is good enough; prints, gives a dict an epoch."""
+    """Trains one system until it is good enough; prints, returns a dict per epoch."""
     options = ["--data-dir", arguments.data_dir] if arguments.data_dir else []
     workers = rounds.start(MODULE, [system], options)
     measures = []
@@ -66,7 +66,7 @@ def learn(system, arguments):
 
 
 def report(measures, until):
-    """Formats the table of the systems, and how often as long the slower one takes."""
+    """Formats the table of the systems, and how much longer the slower one takes."""
     last = {row["system"]: row for row in measures}
     rows = [
         [system, row["epoch"], f"{row['seconds'] / 60:.1f}", f"{row['bleu']:.1f}"]
@@ -122,14 +122,14 @@ def work(system, data_dir):
 
 
 def ours(run):
-    """Gives a function of lines: their translations by the model as it is then."""
+    """Returns a function that translates lines by the model as it is at the time."""
     from keras_seqattn import Translator
 
     return Translator(run.model, run.tokenizer)
 
 
 def keras_hub(run):
-    """Gives the same for KerasHub's layers, with their caches and greedy sampler."""
+    """Returns the same for KerasHub's layers, with their caches and greedy sampler."""
     import tensorflow as tf
 
     from benchmarks.decoding_peers import KerasHubTranslation

@@ -1,10 +1,10 @@
 """How long does the loss over the vocabulary take, projection and gradient included?
 
-From the same vectors to the gradients of vectors and projection, three ways:
-`MaskedCrossentropy` from the factors of the logits (what `fit` takes), from the logits,
-and the same loss composed of Keras's `sparse_categorical_crossentropy` and a smoothing
-term, differentiated by the backend. All in one process, in turn; 128 x 32 positions of
-width 128, of which 37% are padding; milliseconds a call.
+There are three ways from the same vectors to the gradients of vectors and projection:
+`MaskedCrossentropy` from the factors of the logits (what `fit` takes); the same from
+the logits; and the same loss composed of Keras's `sparse_categorical_crossentropy` and
+a smoothing term, differentiated by the backend. All run in turn in one process, on 128
+x 32 positions of width 128, of which 37% are padding. Figures are milliseconds a call.
 
     python -m benchmarks.loss
     python -m benchmarks.loss --block-logits 10000000   # larger blocks of logits
@@ -101,7 +101,7 @@ def work(arguments):
 
 
 def losses():
-    """Makes the three losses of labels, vectors and projection."""
+    """Makes the three losses, functions of labels, vectors and projection."""
     from keras import ops
 
     from keras_seqattn.layers.embedding.logits import keep_factors

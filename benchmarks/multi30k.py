@@ -9,13 +9,13 @@ one epoch through `model.fit`, data pipeline included. The systems:
   of keras.io: KerasHub's layers, batches of 64 pairs, every side padded to 40 tokens,
   `SparseCategoricalCrossentropy`, `jit_compile="auto"`.
 - kerashub-fixed-jit: the same with `jit_compile=True`, which the guide leaves out.
-- kerashub-buckets: KerasHub's layers on our batches, to tell the layers' share of the
-  ratio from the batches' share.
+- kerashub-buckets: KerasHub's layers on our batches, to separate the layers' share of
+  the ratio from the batches' share.
 
 The guide's own model (one layer of width 256, two vocabularies of 15,000) would learn
 something else. Here all have the recipe's tokenizer, width, depth and tied table, the
-same parameter count, and Adam, so that the ratio speaks of layers, loss and batching
-alone. KerasHub's dropout falls on attention weights too; it offers no other way.
+same parameter count, and Adam, so that the ratio depends only on layers, loss and
+batching. KerasHub also applies its dropout to attention weights, without an option.
 
     python -m benchmarks.multi30k --data-dir DIRECTORY
     python -m benchmarks.multi30k --data-dir DIRECTORY --pairs 8000 --rounds 1
@@ -60,7 +60,7 @@ def parse():
 
 
 def measure(arguments):
-    """Runs all systems; prints and returns one dict a measure."""
+    """Runs all systems; prints and returns one dict per measure."""
     options = []
     if arguments.data_dir:
         options += ["--data-dir", arguments.data_dir]
@@ -108,7 +108,7 @@ def report(measures):
 
 
 def work(system, data_dir, pairs):
-    """Trains one system in this process, as many epochs as each line of stdin asks."""
+    """Trains one system here, for as many epochs as each line of stdin asks."""
     from benchmarks import peers
 
     run = prepare(system, data_dir, pairs)
@@ -141,7 +141,7 @@ class Run(NamedTuple):
 
 
 def prepare(system, data_dir, pairs=None):
-    """Builds one system and its batches, and compiles it: a `Run`."""
+    """Builds and compiles one system, and makes its batches; returns a `Run`."""
     from benchmarks import peers
     from keras_seqattn.recipes import RECIPES
     from keras_seqattn.text import SentencePieceTokenizer, load_parallel
@@ -182,7 +182,7 @@ def shape_of(recipe):
 
 
 def bucketed_batches(sources, targets, tokenizer, recipe):
-    """Makes our batches, as the recipe has them."""
+    """Makes our batches, with the recipe's options."""
     from keras_seqattn.text import translation_batches
 
     return translation_batches(

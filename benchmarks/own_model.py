@@ -3,18 +3,18 @@
     python -m benchmarks.own_model --minutes 10
     python -m benchmarks.own_model --minutes 0.5 --languages 4  # a try
 
-The task: tell in which language a name is written. The names of countries, languages
-and currencies in 24 languages of the Latin alphabet are those of Unicode's CLDR, which
-the package Babel ships. Those of one code are all in the same part, so that what is
-tested names things that training has not seen. The model, of `EncoderBlock`s over
+The task is to tell in which language a name is written. The names of countries,
+languages and currencies in 24 languages of the Latin alphabet are those of Unicode's
+CLDR, which the package Babel ships. All names of one code are in the same part, so that
+the test names things that training has not seen. The model, of `EncoderBlock`s over
 characters, is made by an ordinary `build(hp)` that asks `tuning.attention_choices` for
-heads and depth. Every system has the same minutes, compilation included, and is judged
-by the accuracy on the test's names of the model with the best validation:
+heads and depth. Every system has the same minutes, compilation included. It is judged
+by the test accuracy of its model with the best validation accuracy:
 
 - defaults: the values that `hp` has by default, trained for the whole time.
 - tuned: `tuning.tune` over that `build(hp)`.
-- random-search, bayesian, hyperband: KerasTuner's tuners over it. A trial that the end
-  of the time cuts off counts for nothing, as for their user.
+- random-search, bayesian, hyperband: KerasTuner's tuners over it. A trial that is cut
+  off when the time ends does not count, as for any of their users.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ def as_table(measures):
 
 
 def load_names(count):
-    """Returns for each part its ids `(N, LENGTH)`, characters or 0, and languages."""
+    """Returns each part's ids `(N, LENGTH)`, of characters or 0, and its languages."""
     import babel
     import numpy as np
 
@@ -89,7 +89,7 @@ def load_names(count):
         for kind in ("territories", "languages", "currencies"):
             for code, name in getattr(locale, kind).items():
                 known.setdefault(name, set()).add((label, code))
-    # Of one language alone, else nobody could tell.
+    # Names that several languages share are left out: nobody could tell.
     names = {
         name: min(found)
         for name, found in known.items()
@@ -107,7 +107,7 @@ def load_names(count):
 
 
 def make_build(num_classes):
-    """Returns the `build(hp)` of a user."""
+    """Returns a `build(hp)` as a user would write it."""
     import keras
 
     import keras_seqattn as ks

@@ -1,10 +1,10 @@
 """What does each special path of a training step or of a search gain, alone?
 
-A special path is code that is there for speed: beside it stands a plainer way to the
-same result, most often Keras's own. For each, the same model trains with all paths and
-with all but this one, in one process, a few steps of each in turn; "unscored" is greedy
-search of a batch instead. Seconds are processor time, of all threads: what else a busy
-machine does changes it little. A path that gains less than 5% of a step anywhere is not
+A special path is code that is there for speed: a plainer way, most often Keras's own,
+leads to the same result. For each path, the same model trains with all paths and with
+all except this one, in one process, a few steps of each in turn. "unscored" is measured
+by greedy search of a batch instead. Seconds are processor time of all threads, which
+other work on the machine changes little. A path that nowhere gains 5% of a step is not
 worth its code.
 
     python -m benchmarks.paths
@@ -98,7 +98,7 @@ def work(arguments):
     shape, runs, first = SHAPES[arguments.shape], {}, {}
     batches = random_batches(shape)
     paths = [path for path in arguments.paths if path != "unscored"]
-    # What only the first of a process takes is no path's.
+    # The one-time costs of a process must not count for any path.
     peers.trainer("ours", shape, batches, jit_compile, True)[1](1)
     for path in (ALL, *paths):
         with without(path):
@@ -124,7 +124,7 @@ def work(arguments):
 
 
 def searcher(model, source_ids, scored):
-    """Returns a function that searches a batch some times, and gives the seconds."""
+    """Returns a function that searches a batch some times, and returns the seconds."""
     from keras_seqattn import decoding
 
     length = source_ids.shape[1]
@@ -141,7 +141,7 @@ def searcher(model, source_ids, scored):
 
 @contextlib.contextmanager
 def without(path):
-    """In it programs are traced without a path."""
+    """Makes programs that are traced within it do without a path."""
     with contextlib.ExitStack() as stack:
         for target, name, plain in plain_ways(path):
             stack.enter_context(unittest.mock.patch.object(target, name, plain))
@@ -178,7 +178,7 @@ def everywhere(function, name, plain):
 
 @contextlib.contextmanager
 def memory_given_back():
-    """In it the C library gives freed memory back to the system, as it does by itself.
+    """Makes the C library give freed memory back to the system, as it does by default.
 
     The parameters are mallopt(3)'s M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD.
     """

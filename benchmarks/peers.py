@@ -1,8 +1,8 @@
-"""The Keras models under measure: ours, KerasHub's layers, and keras.layers alone.
+"""The measured Keras models: ours, KerasHub's layers, and keras.layers alone.
 
 Every function takes a `Shape` and returns a functional model from source and target ids
 to logits. Peers are built as their documentation shows, with explicit padding masks. No
-system needs to mask the padding of the target: it stands behind the causal mask.
+system needs to mask the padding of the target: the causal mask hides it.
 """
 
 import time
@@ -133,7 +133,7 @@ MODELS = {"ours": ours, "kerashub": keras_hub, "keras": keras_layers}
 
 
 def compiled(library, shape, jit_compile="auto", metered=False):
-    """Builds and compiles one library's model with Adam and its mean over real tokens.
+    """Builds and compiles a library's model with Adam and a loss over real tokens.
 
     Ours smooths the labels by 0.1; Keras's sparse crossentropy cannot.
     """
@@ -157,15 +157,15 @@ def compiled(library, shape, jit_compile="auto", metered=False):
 
 
 def parameter_count(model):
-    """Counts the trainable numbers of a model."""
+    """Counts the trainable parameters of a model."""
     return sum(int(np.prod(v.shape)) for v in model.trainable_variables)
 
 
 def example(library, inputs, labels):
     """Arranges a batch, or a stack of batches, as `fit` takes it for the library.
 
-    The peers find the weights of the real tokens ready made in the data, which is
-    cheaper for them than a mask or `ignore_class`.
+    The peers get the weights of the real tokens with the data, which is cheaper for
+    them than a mask or `ignore_class`.
     """
     if library == "ours":
         return inputs, labels
@@ -173,14 +173,14 @@ def example(library, inputs, labels):
 
 
 class Stopwatch(keras.callbacks.Callback):
-    """Takes the seconds from the beginning of `fit` to the end of its last step.
+    """Measures the seconds from the beginning of `fit` to the end of its last step.
 
-    What follows does not count: after a step tf.data now and then takes seconds to give
-    up an iterator, whatever the model.
+    What follows does not count: after a step, tf.data sometimes takes seconds to
+    release an iterator, whatever the model.
     """
 
     def on_train_begin(self, logs=None):
-        """Starts."""
+        """Starts the watch."""
         self.start = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):

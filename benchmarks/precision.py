@@ -23,7 +23,7 @@ SYSTEMS = tuple(f"{policy}-tensorflow" for policy in POLICIES) + tuple(
     f"{policy}-jax" for policy in POLICIES
 )
 DEFAULT_SYSTEMS = SYSTEMS[:3]
-# Steps whose mean loss is one point of a curve.
+# One point of a curve is the mean loss of this many steps.
 POINT = 20
 COLORS = ("#334155", "#c2410c", "#0e7490", "#7c3aed", "#15803d", "#be185d")
 

@@ -3,7 +3,7 @@
 The same step on the same global batch, on JAX, as `examples/distributed.py` trains:
 
 - one-core: one process on one core.
-- all-cores: one process on all cores, as anyone trains.
+- all-cores: one process on all cores, the usual way to train.
 - devices: one process on all cores, with a virtual device for each.
 - processes: a process for each core, which reduce their gradients over loopback.
 
@@ -53,7 +53,7 @@ def parse():
 
 
 def measure(shape, arguments):
-    """Runs all systems on one shape; prints and returns one dict a measure."""
+    """Runs all systems on one shape; prints and returns one dict per measure."""
     workers = rounds.start(MODULE, arguments.systems, ("--shape", shape.name))
     measures = []
     for number, system, answer in rounds.alternate(
@@ -89,9 +89,10 @@ def report(shape, measures):
 
 
 def work(system, shape, join):
-    """Trains one system in this process, as many steps as each line of stdin asks.
+    """Trains one system here, for as many steps as each line of stdin asks.
 
-    Of several processes the first starts the others, and hands on what it is asked.
+    If there are several processes, the first starts the others, and passes the requests
+    on to them.
 
     Args:
         system: Name of the system.
@@ -166,7 +167,7 @@ def prepare(shape):
 
 
 def _free_address():
-    """Returns an address of loopback with a port that is free."""
+    """Returns a loopback address with a free port."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         return f"localhost:{free.getsockname()[1]}"

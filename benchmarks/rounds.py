@@ -1,8 +1,8 @@
 """Fair rounds: each system in its own process, all alive, measured in turn.
 
 A process has one Keras backend, and a machine has fast and slow minutes. So every
-system starts and compiles once in a process of its own, then waits; a round asks each
-for one measure in turn, and a ratio is taken between two measures of one round. Figures
+system starts and compiles once in its own process, then waits. A round asks each in
+turn for one measure, and a ratio is taken between two measures of one round. Figures
 are medians over the rounds.
 """
 
@@ -55,10 +55,10 @@ def peak_megabytes():
 
 
 def own_megabytes(process="self"):
-    """Returns the memory that is a process's alone, no pages of files (Linux).
+    """Returns the memory of a process alone, without pages of files (Linux).
 
     Args:
-        process: Its number; by default the one that asks.
+        process: Its number; by default the calling process.
     """
     status = pathlib.Path(f"/proc/{process}/status").read_text(encoding="utf-8")
     (line,) = (x for x in status.splitlines() if x.startswith("RssAnon:"))
@@ -77,8 +77,8 @@ def serve(ready, measure):
         print(json.dumps(measure(int(line))), flush=True)
 
 
-# What `keras_seqattn.training.keep_freed_memory` does, for every system alike: else a
-# slow system call for new pages is measured, and not the library.
+# What `keras_seqattn.training.keep_freed_memory` does, for every system alike.
+# Otherwise slow system calls for new pages would be measured, not the library.
 KEPT_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
@@ -95,7 +95,7 @@ class Worker:
         Args:
             module: Name of the module.
             *arguments: Its arguments, strings.
-            variables: Dict of what its environment has in addition to this one's.
+            variables: Dict of environment variables, in addition to this process's.
         """
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
@@ -110,7 +110,7 @@ class Worker:
         self.ready = self.answer()
 
     def ask(self, amount):
-        """Asks for one measure, which `answer` gives."""
+        """Asks for one measure, which `answer` returns."""
         self.process.stdin.write(f"{amount}\n")
         self.process.stdin.flush()
 
@@ -120,7 +120,7 @@ class Worker:
         return self.answer()
 
     def answer(self):
-        """Waits for the next JSON object, past anything a library prints."""
+        """Waits for the next JSON object, skipping anything a library prints."""
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
@@ -140,7 +140,7 @@ class Worker:
 def start(module, systems, arguments=()):
     """Starts the systems one after the other; returns the workers by name.
 
-    A system that cannot start, for lack of a package say, is named and left out.
+    A system that cannot start, as without its package, is named and left out.
     """
     workers = {}
     for system in systems:
@@ -177,8 +177,9 @@ def compare(rates, pairs):
 
     Args:
         rates: Per system, its rates in the order of the rounds.
-        pairs: Pairs of name prefixes. Of each kind the system with the best median
-            stands; a pair with a kind that did not run is left out.
+        pairs: Pairs of kinds, given as prefixes of names. The system with the best
+            median stands for its kind. A pair is left out if one of its kinds did not
+            run.
     """
 
     def best(kind):
@@ -249,7 +250,7 @@ def write(path, measures):
 
 
 def publish(module, measures, sections, arguments):
-    """Prints the closing tables, and writes the measures where they were asked for."""
+    """Prints the closing tables, and writes the measures to `--output`, if given."""
     if arguments.output:
         write(arguments.output, measures)
     if arguments.markdown:
@@ -273,7 +274,7 @@ def table(header, rows):
 
 
 def provenance(module):
-    """Says in one paragraph with what command, where and when the run was made."""
+    """Returns a paragraph that says how, where and when the run was made."""
     command = shlex.join(["python", "-m", module, *sys.argv[1:]])
     versions = [f"Python {platform.python_version()}"]
     for package in PACKAGES:
@@ -297,7 +298,7 @@ def matmul_gflops(size=2048, repeats=5):
 
 
 def _processor():
-    """Returns the processor's name where the system tells it."""
+    """Returns the processor's name if the system tells it."""
     information = pathlib.Path("/proc/cpuinfo")
     if information.exists():
         for line in information.read_text().splitlines():

@@ -1,10 +1,10 @@
 """How do time and memory of a training step grow with each size of model and batch?
 
-From one small Transformer one size at a time is doubled: the length of the sentences,
-the batch, the vocabulary, the width (feed-forward and heads grow with it) and the depth
-(of encoder and decoder). "pairs" grows the corpus: the time of one pass through its
-batches, tokenized, in length buckets, and the memory that takes. Each point is a
-process of its own, which trains as `benchmarks.training` does.
+Starting from one small Transformer, one size at a time is doubled: the length of the
+sentences, the batch, the vocabulary, the width (feed-forward and heads grow with it)
+and the depth (of encoder and decoder). "pairs" grows the corpus, and measures the time
+and the memory of one pass through its batches, tokenized and in length buckets. Each
+point has its own process, which trains as `benchmarks.training` does.
 
     python -m benchmarks.scale
     python -m benchmarks.scale --axes length depth --pictures docs/images
@@ -69,7 +69,7 @@ def parse():
 
 
 def measure(axis, arguments):
-    """Measures each size of one axis; prints and returns one dict a size."""
+    """Measures each size of one axis; prints and returns one dict per size."""
     measures = []
     for size in AXES[axis]:
         options = "--system", arguments.system, "--axes", axis, "--size", str(size)
@@ -153,7 +153,7 @@ def pass_through(size):
 
 
 def shape_of(axis, size):
-    """Gives the base with one size changed."""
+    """Returns the base shape with one size changed."""
     sizes = {
         "length": dict(length=size, min_length=size),
         "batch": dict(batch_size=size),

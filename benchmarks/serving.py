@@ -3,10 +3,10 @@
     python -m benchmarks.serving --translator FILE.keras
     python -m benchmarks.serving --clients 50 --seconds 120   # random weights
 
-One client, then many that ask one line after another; then many that hang up, that send
-half of a request, that come all at once. The server and its clients share the
-machine's cores. Random weights never end a line, so every translation is of the
-greatest length. Prints a table in Markdown.
+First one client, then many, ask one line after another. Then many clients hang up, send
+half of a request, or come all at once. The server and its clients share the machine's
+cores. Random weights never end a line, so every translation has the greatest length.
+Prints a table in Markdown.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def make_translator(path):
 
 @contextlib.contextmanager
 def served(translator):
-    """Starts the server in a process of its own; gives that and its port."""
+    """Starts the server in its own process; yields the process and its port."""
     command = [sys.executable, SCRIPT, "--translator", translator, "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)}
     with subprocess.Popen(
@@ -122,7 +122,7 @@ def once(port, text, beam):
 
 
 def load(port, clients, seconds, beam):
-    """Lets clients ask one line after another; returns what they met."""
+    """Lets clients ask one line after another; returns how they were answered."""
     until = time.monotonic() + seconds
     answers, errors = [], []
 
@@ -161,7 +161,7 @@ def described(met):
 
 
 def hang_up(port, count, beam):
-    """Seconds that the next client waits."""
+    """Returns how long a client waits after `count` others have hung up."""
     body = body_of(line_of(random.Random(0)), beam)
     head = f"POST /translate HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     for _ in range(count):
@@ -172,7 +172,7 @@ def hang_up(port, count, beam):
 
 
 def send_half(port, count, beam):
-    """Seconds that a client waits beside them, and until all of them are closed."""
+    """Returns how long another client waits, and until the half ones are all closed."""
     begun = time.monotonic()
     clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
     for client in clients:
@@ -189,7 +189,7 @@ def send_half(port, count, beam):
 
 
 def come_at_once(port, count, beam):
-    """How many were answered and refused, and the slowest of each."""
+    """Returns how many were answered and how many refused, and their times."""
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         found = list(pool.map(lambda _: once(port, "a dog runs", beam), range(count)))
     parts = []

@@ -41,7 +41,7 @@ class Shape:
 
     @property
     def parameters(self):
-        """Trainable numbers of the model, the same for every system."""
+        """Trainable parameters of the model, the same for every system."""
         width, hidden = self.model_dim, self.intermediate_dim
         norm = 2 * width
         attention = 4 * (width * width + width)
@@ -59,9 +59,9 @@ class Shape:
     def flops(self):
         """Floating point operations of a training step on the padded batch.
 
-        Matrix products alone, two operations a multiply-add, and the backward pass
-        counted as two forward passes. A system that skips padding is credited with
-        the whole.
+        Counts only matrix products, with two operations a multiply-add, and the
+        backward pass as two forward passes. A system that skips padding is credited
+        with the whole.
         """
         width, length = self.model_dim, self.length
         attention = 8 * width**2 + 4 * length * width
@@ -107,7 +107,7 @@ def random_batches(shape, count=8, seed=0):
 
     Returns:
         Source ids, target ids and labels: int32 arrays `(count, B, L)`, padded with 0.
-        The labels are the target ids one position on.
+        The labels are the target ids shifted by one position.
     """
     random = np.random.default_rng(seed)
     size = (count, shape.batch_size)

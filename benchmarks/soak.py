@@ -3,7 +3,7 @@
     python -m benchmarks.soak
     python -m benchmarks.soak --parts fit translate --scale 0.01   # does it run?
 
-Each part is a process of its own, on the backend that KERAS_BACKEND names:
+Each part has its own process, on the backend that KERAS_BACKEND names:
 
 fit        20,000 steps of `model.fit` of a tiny recipe, in many epochs, validated and
            with an average of the weights.
@@ -12,10 +12,11 @@ cleared    The same, with `keras.utils.clear_session()` after each.
 translate  200,000 lines through one `Translator`, thousands at a time and one by one.
 serve      An hour of `examples/serve.py`, whose clients ask one line after another.
 
-The memory is the process's own, without pages of files; that of `serve` is the
-server's. It is read 50 times, evenly. The first fifth warms up; the growth is that of
-the median of the last fifth over the median of the second. At most 2% is flat.
-`alive` counts dropped models that were not freed. `--scale` makes all parts shorter.
+The memory is the process's own, without pages of files; for `serve` it is the server's.
+It is read 50 times, evenly spread. The first fifth is the warm-up. The growth is that
+from the median of the second fifth to the median of the last; at most 2% counts as
+flat. `alive` counts dropped models that were not freed. `--scale` makes all parts
+shorter.
 """
 
 import argparse
@@ -40,9 +41,9 @@ AMOUNTS = {
     "serve": (60, "minutes"),
 }
 SAMPLES = 50
-FEWEST = 5  # samples, one a fifth
+FEWEST = 5  # samples, one for each fifth
 FLAT = 0.02
-NOTES = 10  # samples from one line of progress to the next
+NOTES = 10  # samples between two lines of progress
 TINY = {
     "model_dim": 32,
     "num_heads": 2,
@@ -83,14 +84,14 @@ def parse():
 
 
 def amount_of(part, arguments):
-    """Returns how much a part does: a whole number, of the server's a number."""
+    """Returns how much a part does: a count, or minutes for the server."""
     if part == "serve":
         return arguments.minutes * arguments.scale
     return max(FEWEST, round(AMOUNTS[part][0] * arguments.scale))
 
 
 def measure(part, progress, arguments):
-    """Runs a part in a process of its own; returns what its samples say."""
+    """Runs a part in its own process; returns a summary of its samples."""
     amount, (_, unit) = amount_of(part, arguments), AMOUNTS[part]
     options = ["--part", part, "--scale", arguments.scale]
     options += ["--minutes", arguments.minutes, "--clients", arguments.clients]
@@ -183,7 +184,7 @@ def work(arguments):
 
 
 def spread(amount):
-    """Yields `(number, done)` for each sample: what to do until it, and in all."""
+    """Yields `(number, done)` for each sample: the work until it, and all so far."""
     count = min(SAMPLES, amount)
     ends = [amount * number // count for number in range(1, count + 1)]
     for begin, end in itertools.pairwise([0, *ends]):
@@ -221,7 +222,7 @@ def fit(amount, arguments, report):
     model.fit(
         batches,
         validation_data=validation,
-        epochs=amount,  # it stops before
+        epochs=amount,  # It stops earlier.
         shuffle=False,
         callbacks=[
             training.TerminateOnDivergence(raise_error=True),
@@ -233,7 +234,7 @@ def fit(amount, arguments, report):
 
 
 def models(amount, arguments, report, clear=False):
-    """Makes models and drops them, which the collector then frees."""
+    """Makes models and drops them, and lets the garbage collector free them."""
     import gc
 
     import keras
@@ -269,7 +270,7 @@ def cleared(amount, arguments, report):
 
 
 def make_translator():
-    """Makes a translator of random weights, of at most 64 tokens."""
+    """Makes a translator with random weights, for at most 64 tokens."""
     import keras
 
     import keras_seqattn as ks
@@ -281,7 +282,7 @@ def make_translator():
 
 
 def translate(amount, arguments, report):
-    """Translates lines, up to twenty of each sample's one by one."""
+    """Translates lines; for each sample, up to twenty of them one by one."""
     from keras_seqattn import text
 
     translator = make_translator()
@@ -297,7 +298,7 @@ def translate(amount, arguments, report):
 
 
 def serve(amount, arguments, report):
-    """Loads a server from this process, and reads that one's memory."""
+    """Sends requests to a server from this process, and reads the server's memory."""
     from benchmarks import serving
 
     seconds = 60 * amount

@@ -3,12 +3,12 @@
 Every system trains the same encoder-decoder Transformer (`benchmarks/shapes.py`): equal
 sizes, equal parameter count (checked), equal dropout, Adam, padded batches of random
 sentences. A measure is the wall time of `model.fit` (PyTorch: of the usual loop) over
-`--steps` steps, so it holds all that a user pays for a step. The first step, with its
+`--steps` steps, so it includes all that a step costs a user. The first step, with its
 tracing and compilation, is reported separately.
 
-Equal work, as far as the peers can: ours and PyTorch smooth the labels by 0.1; the
-Keras peers take `SparseCategoricalCrossentropy`, which cannot, since the one-hot labels
-of `CategoricalCrossentropy` would cost them more.
+The work is equal as far as the peers allow: ours and PyTorch smooth the labels by 0.1.
+The Keras peers take `SparseCategoricalCrossentropy`, which cannot do so, since the
+one-hot labels of `CategoricalCrossentropy` would cost them more.
 
     python -m benchmarks.training
     python -m benchmarks.training --systems ours-jax kerashub-jax --shapes T1 --steps 5
@@ -78,7 +78,7 @@ def shape_of(name, arguments):
 
 
 def measure(shape, arguments):
-    """Runs all systems on one shape; prints and returns one dict a measure."""
+    """Runs all systems on one shape; prints and returns one dict per measure."""
     options = "--shape", shape.name, "--attention-dropout", shape.attention_dropout
     workers = rounds.start(MODULE, arguments.systems, options)
     measures = []
@@ -134,7 +134,7 @@ def report(shape, measures):
 
 
 def work(system, shape):
-    """Trains one system in this process, as many steps as each line of stdin asks."""
+    """Trains one system here, for as many steps as each line of stdin asks."""
     library, backend, *how = system.split("-")
     shape = dataclasses.replace(shape, gradient_checkpointing="checkpointed" in how)
     batches = random_batches(shape)

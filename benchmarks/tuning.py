@@ -2,14 +2,14 @@
 
 Every system has the same wall-clock time on the same machine, compilation included, and
 the same text and tokenizer. All choose trials and epochs by the BLEU of validation
-lines, a tenth as many as they train on, translated greedily after each epoch, and are
-judged by that of all lines and 4 beams:
+lines, a tenth as many as they train on, translated greedily after each epoch. They are
+judged by the BLEU of all validation lines, translated with 4 beams:
 
 - default: the hand-picked recipe `multi30k`, trained for the whole time.
 - tuned: `tuning.tune_translation` around that recipe, which is the first trial.
 - random-search, bayesian, hyperband: KerasTuner's searches over a plain `build(hp)`, as
-  in its guide, of the same layers, with an Adam of constant rate. A trial has at most
-  `--epochs` epochs; one that the end of the time cuts off does not count, since
+  in its guide, with the same layers and with Adam at a constant rate. A trial has at
+  most `--epochs` epochs. One that is cut off when the time ends does not count, since
   KerasTuner offers no access to it.
 - optuna: Optuna's TPE over the same `build`, with its pruner of asynchronous successive
   halving.
@@ -18,10 +18,10 @@ judged by that of all lines and 4 beams:
     python -m benchmarks.tuning --data-dir DIRECTORY --pairs 3000 --minutes 20
     python -m benchmarks.tuning --corpus phrases --pairs 500 --minutes 1  # a try
 
-The systems run one after the other, with a new seed in each of `--rounds`; with
-`--together` they run at the same time, each with its share of a machine whose speed may
-vary from hour to hour. `--picture FILE` draws the best score over time, and a band
-from seed to seed.
+The systems run one after the other, with a new seed in each of `--rounds`. With
+`--together` they run at the same time and share the machine, whose speed may vary from
+hour to hour. `--picture FILE` draws the best score over time, with a band for the range
+of the seeds.
 """
 
 import itertools
@@ -44,7 +44,7 @@ COLOURS = {
 }
 SYSTEMS = tuple(COLOURS)
 SCORE, DIRECTION = "val_bleu", "max"
-# What is reported about the model that each system has chosen.
+# The hyperparameters that are reported for the model each system has chosen.
 TOLD = ("encoder_layers", "decoder_layers", "num_heads", "key_dim", "model_dim")
 TOLD += ("feed_forward_ratio", "intermediate_dim", "dropout", "positions")
 
@@ -118,7 +118,7 @@ def report(measures):
 
 
 def draw(measures):
-    """Draws the best score over time: the seeds' median, and the band of all."""
+    """Draws the best score over time: the seeds' median, and a band for their range."""
     import numpy as np
 
     figure, panel = pictures.begin()
@@ -152,7 +152,7 @@ def draw(measures):
 
 
 def score_at(minutes, curve):
-    """Returns the score of a curve at each of the minutes, NaN before its first."""
+    """Returns a curve's score at each of the minutes, NaN before its first score."""
     import numpy as np
 
     seconds, scores = zip(*curve, strict=True)
@@ -242,7 +242,7 @@ class Task:
         return Score(*self.validation, self.tokenizer, lines=lines)
 
     def bleu(self, model):
-        """Gives the BLEU of a model's beam search on the validation lines."""
+        """Returns the BLEU of a model's beam search on the validation lines."""
         import sacrebleu
 
         from keras_seqattn import Translator, decoding
@@ -253,7 +253,7 @@ class Task:
 
 
 def make_watch(seconds, on_over, score=SCORE):
-    """Makes a callback that notes scores over time, and says when it is over."""
+    """Makes a callback that notes scores, and calls `on_over` when the time is over."""
     import keras
 
     class Watch(keras.callbacks.Callback):
@@ -273,7 +273,7 @@ def make_watch(seconds, on_over, score=SCORE):
 
 
 def run_default(task, seconds, folder):
-    """Trains the recipe; gives its model of the best epoch, and its scores."""
+    """Trains the recipe; returns its model of the best epoch, and its scores."""
     import keras
 
     recipe = task.recipe
@@ -317,7 +317,7 @@ def run_default(task, seconds, folder):
 
 
 def run_tuned(task, seconds, folder):
-    """Runs our study; gives its best model, and all epochs' scores."""
+    """Runs our study; returns its best model, and all epochs' scores."""
     from keras_seqattn import tuning
     from keras_seqattn.tuning import records
 
@@ -348,7 +348,7 @@ def run_tuned(task, seconds, folder):
 
 
 def make_build(task):
-    """Returns a plain `build(hp)`, as KerasTuner's guide has it, of the same layers."""
+    """Returns a plain `build(hp)` of the same layers, as in KerasTuner's guide."""
     import keras
 
     from keras_seqattn import models, training
@@ -401,16 +401,17 @@ def search(system, build, objective, data, options, seconds, folder, seed=0, sco
         system: "random-search", "bayesian" or "hyperband".
         build: The `build(hp)`.
         objective: A `keras_tuner.Objective`.
-        data: What `fit` trains on, a tuple of its first arguments.
-        options: Dict of its other arguments, `epochs` among them.
+        data: Tuple of the first arguments of `fit`, which it trains on.
+        options: Dict of the other arguments of `fit`, including `epochs`.
         seconds: Seconds of the search.
         folder: An empty folder.
         seed: Integer.
-        scores: Callbacks that log the objective; none where `fit` does.
+        scores: Callbacks that log the objective; none if `fit` does.
 
     Returns:
         The model of the best trial that has ended, the scores over time, the number of
-        trials, and the values that were chosen; None and {} where no trial has ended.
+        trials, and the chosen values. If no trial has ended, the model is None and the
+        values are {}.
     """
     import keras_tuner
 
@@ -445,7 +446,7 @@ def search(system, build, objective, data, options, seconds, folder, seed=0, sco
 
 
 class Suggestions:
-    """A trial of Optuna's as the `hp` that a `build` asks."""
+    """An Optuna trial that serves as the `hp` of a `build`."""
 
     def __init__(self, trial):
         """Keeps the trial."""
@@ -520,7 +521,7 @@ def run_optuna(task, seconds, folder):
 
 
 def best_so_far(curve):
-    """Leaves of the (seconds, score) those that were better than all before."""
+    """Keeps each (seconds, score) that was better than all before."""
     best = []
     for seconds, score in sorted(curve):
         if not best or score > best[-1][1]:

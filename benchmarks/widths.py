@@ -3,11 +3,11 @@
     python -m benchmarks.widths --data-dir DIRECTORY
     python -m benchmarks.widths --corpus phrases --pairs 500 --epochs 1  # a try
 
-Trains the recipe `multi30k`, of two blocks a side, for a few epochs at each width and
-rate: "standard", and "mup", with `base_dim` the least of the widths, where the two are
-one. Heads are 32 wide and grow in number. Judged by the BLEU of the validation lines,
-of the averaged weights. With `--output FILE` the same command goes on where it was
-stopped.
+Trains the recipe `multi30k`, with two blocks on each side, for a few epochs at each
+width and rate, in two kinds: "standard", and "mup" with the smallest width as
+`base_dim`. At that width both are the same. Heads are 32 wide; their number grows.
+Models are judged by BLEU on the validation lines, with averaged weights. With `--output
+FILE` the same command resumes where it was stopped.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ def main():
     arguments = parse()
     task, measures = Task(arguments), read(arguments.output)
     least = min(arguments.widths)
-    # What was measured with other options does not count as done.
+    # Measures with other options do not count as done.
     names = ("corpus", "source", "target", "pairs", "epochs")
     options = {name: getattr(arguments, name) for name in names}
     runs = [
@@ -61,7 +61,7 @@ def parse():
 
 
 def read(path):
-    """Returns the measures that a run before has written."""
+    """Returns the measures that an earlier run has written."""
     if path is None or not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -109,7 +109,7 @@ def train(task, run, base_dim, epochs):
 
 
 def by_rate(measures, kind, width):
-    """Returns the scores of a width by rate; at the least both kinds are one."""
+    """Returns a width's scores by rate; at the smallest width both kinds are equal."""
     if width == min(measure["width"] for measure in measures):
         kind = KINDS[0]
     wanted = {"kind": kind, "width": width}
@@ -130,7 +130,7 @@ def as_table(measures):
 
 
 def transfer(measures):
-    """Formats what the rate that is best at the least width loses at the others."""
+    """Formats what the best rate of the smallest width loses at the others."""
     least, *others = sorted({measure["width"] for measure in measures})
 
     def best(kind, width):

@@ -70,8 +70,8 @@ class Configuration(Config):
             "schedule_free", whose rate stays at its peak once it has risen.
         average_epochs: Number of the last epochs whose weights are averaged; None for
             none. Use at most one of this, `ema_momentum` and "schedule_free".
-        ema_warmup: Whether the average's time grows with the steps, as `training.Adam`
-            has it, so that it is worth validating from the first epoch.
+        ema_warmup: Whether the average is over a time that grows with the steps (see
+            `training.Adam`), so that it is worth validating from the first epoch.
 
     Raises:
         ValueError: If an argument is out of range, two averages are asked for, or the
@@ -130,7 +130,7 @@ class Configuration(Config):
         return self.model.source_vocabulary_size
 
     def with_vocabulary(self, vocabulary_size: int) -> Self:
-        """Returns the same for a vocabulary of a different size.
+        """Returns the same configuration with a vocabulary of a different size.
 
         Args:
             vocabulary_size: Entries of the source's vocabulary.
@@ -153,7 +153,7 @@ class Configuration(Config):
         metrics: list[Any] | None = None,
         pieces: Sequence[str] | None = None,
     ) -> keras.Model:
-        """Makes the model, compiled as it is to be trained.
+        """Makes the model, compiled for its training.
 
         Args:
             vocabulary_size: Entries that the tokenizer has; None for as many as
@@ -194,7 +194,7 @@ class Configuration(Config):
         if self.ema_momentum is not None:
             average |= {"use_ema": True, "ema_momentum": self.ema_momentum}
         if self.optimizer == "muon":
-            # The logits' kernel, where the target's embedding does not serve as it.
+            # Excludes the logits' kernel, where it is not the target's embedding.
             options = {"adam_beta_2": 0.98, "exclude_layers": ["^output/"]}
             return training.Muon(schedule, **options, **average)
         if self.optimizer == "schedule_free":
@@ -209,10 +209,10 @@ class Configuration(Config):
         )
 
     def average_callbacks(self) -> list[keras.callbacks.Callback]:
-        """Makes what `fit` takes to validate, score and keep the averaged weights.
+        """Makes the callback that validates, scores and keeps averaged weights.
 
         Returns:
-            List of one callback, the first of those of `fit`; empty without averages.
+            List of one callback, which comes first in `fit`; empty without averages.
 
         Example:
             >>> RECIPES["smoke"].average_callbacks()[0].__class__.__name__
@@ -230,8 +230,8 @@ class Configuration(Config):
         """Counts the weights of a `TranslationTransformer` without making any.
 
         Returns:
-            Their number; None where options of the attention are given, of which only a
-            model tells.
+            Their number; None where options of the attention are given, whose weights
+            only the model itself can count.
         """
         if self.model.attention is None and self.model.decoder_attention is None:
             return count_parameters(**self.model.options())
@@ -248,17 +248,17 @@ class Recipe(Configuration):
         bucket_lengths: Lengths in tokens that batches are padded to; a longer pair is
             left out of training.
         epochs: Passes over the training pairs.
-        repeat_batch: Copies of each pair in a batch; this, `cutoff`, `sampling`,
-            `views` and `bidirectional_epochs` as `text.translation_batches` has them.
+        repeat_batch: Copies of each pair in a batch. For this, `cutoff`, `sampling`,
+            `views` and `bidirectional_epochs` see `text.translation_batches`.
         cutoff: Share in [0, 1) of the tokens of all copies but the first that are cut
             off.
         sampling: Strength of subword sampling, at least 0.
         views: Whether the subwords of each copy are "plain" or "sampled", or None.
         bidirectional_epochs: How many of the first epochs train both directions.
-        teacher_epochs: Epochs of models of both directions, trained first in the same
-            way, whose translations of the pairs are trained on as well (data
-            diversification, Nguyen et al. 2020); 0 for none.
-        teachers: Number of such models for each direction, which differ in their seeds.
+        teacher_epochs: Epochs of the teachers, models of both directions that are
+            trained first, in the same way. Their translations of the pairs are trained
+            on as well (data diversification, Nguyen et al. 2020). 0 for no teachers.
+        teachers: Number of teachers for each direction, which differ in their seeds.
         beam_widths: Beam widths among which `Translator.tune_search` chooses on the
             validation lines when training has ended; None for greedy search.
 
@@ -284,7 +284,7 @@ class Recipe(Configuration):
         """Returns the arguments of `text.translation_batches` that make its batches.
 
         Args:
-            training: Whether they are for training; a validation has each pair once,
+            training: Whether they are for training. In validation each pair comes once,
                 and nothing is cut off or sampled.
 
         Returns:
@@ -303,12 +303,12 @@ class Recipe(Configuration):
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
-        """Makes a recipe of what `dataclasses.asdict` returned, as JSON keeps it.
+        """Makes a recipe from what `dataclasses.asdict` returned, as JSON keeps it.
 
         Args:
-            config: A dict of the fields. Those of early versions may have the
-                vocabulary's size beside the model's arguments, and the rate as
-                `peak_learning_rate`.
+            config: A dict of the fields. In dicts of early versions, the vocabulary's
+                size may be a field of its own, outside the model's arguments, and the
+                rate may be named `peak_learning_rate`.
 
         Returns:
             A `Recipe`.
@@ -323,7 +323,7 @@ class Recipe(Configuration):
 
 
 RECIPES = {
-    # Shows that everything runs: under a minute in all on two cores, and no more.
+    # Shows only that everything runs: under a minute in all on two cores.
     "smoke": Recipe(
         corpus="phrases",
         model={
@@ -378,23 +378,23 @@ RECIPES = {
             "intermediate_dim": 256,
             # Less than their 0.3, which takes several times as many epochs to pay.
             "dropout": 0.2,
-            # A point of BLEU ahead of sinusoidal ones in as many epochs.
+            # A point of BLEU ahead of sinusoidal ones after as many epochs.
             "positions": "rotary",
         },
         batch_tokens=4096,
-        # Tight, so that little of a batch is padding: captions have 18 tokens or so.
+        # Tight, so that little of a batch is padding: captions have about 18 tokens.
         bucket_lengths=(11, 13, 15, 17, 19, 21, 24, 28, 36, 64),
         learning_rate=0.004,
         warmup_steps=1000,
         label_smoothing=0.1,
-        # A mean over about 2,000 steps, some nine epochs; over fewer until then.
+        # A mean over about 2,000 steps (some nine epochs), and over fewer before that.
         ema_momentum=0.9995,
         ema_warmup=True,
         epochs=30,
     ),
 }
-# For a GPU, or hours on a CPU. Two copies of each pair, one with a cutoff, keep twice
-# the width from overfitting (SimCut); the narrow model above they only make slow.
+# For a GPU, or hours on a CPU. Two copies of each pair, one with a cutoff, keep a model
+# of twice the width from overfitting (SimCut); they would only slow the one above.
 RECIPES["multi30k-best"] = dataclasses.replace(
     RECIPES["multi30k"],
     model={
@@ -402,29 +402,29 @@ RECIPES["multi30k-best"] = dataclasses.replace(
         "model_dim": 256,
         "intermediate_dim": 512,
         "dropout": 0.25,
-        # Those that its scores were measured with; rotary ones are yet to be.
+        # Its scores were measured with these; rotary ones are not yet measured.
         "positions": "sinusoidal",
         "zero_id": 3,
     },
     repeat_batch=2,
     cutoff=0.05,
     consistency=3.0,
-    # With the copies, which share a batch: some 190 pairs.
+    # Some 190 pairs with their copies, which share a batch.
     batch_tokens=8192,
-    # Few, since each is one more program to compile, and that takes a GPU longest.
+    # Few, since each is one more program to compile, which takes longest on a GPU.
     bucket_lengths=(15, 21, 28, 64),
     learning_rate=0.003,
     epochs=36,
     beam_widths=(5,),
 )
-# For a user's own lines: those of `default` are short.
+# For a user's own lines, which may be longer than those of `default`.
 RECIPES["own"] = dataclasses.replace(
     RECIPES["default"], corpus="own", bucket_lengths=(12, 16, 24, 32, 48, 64, 128)
 )
 
 
 def _recurrent(recipe: Recipe, model_dim: int, **options: Any) -> Recipe:
-    """Returns a recipe's recurrent counterpart: `model_dim` for as many weights."""
+    """Returns a recipe's recurrent counterpart, as large with a right `model_dim`."""
     kept = ("source_vocabulary_size", "dropout")
     same = {name: getattr(recipe.model, name) for name in kept}
     return dataclasses.replace(
@@ -440,7 +440,7 @@ RECIPES["gru-smoke"] = _recurrent(RECIPES["smoke"], 58)
 RECIPES["gru-default"] = _recurrent(RECIPES["default"], 156)
 RECIPES["gru-multi30k"] = dataclasses.replace(
     _recurrent(RECIPES["multi30k"], 192, dropout=0.15),
-    # Those that its scores were measured with.
+    # The values with which its scores were measured.
     batch_tokens=2048,
     warmup_steps=500,
     ema_momentum=0.999,

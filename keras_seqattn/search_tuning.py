@@ -29,7 +29,7 @@ class TunedSearch(NamedTuple):
 
     Attributes:
         search: The best `BeamSearch`; of equal ones the first in the table.
-        table: List of `SearchScore`, one a search, in the order of the widths and
+        table: List of `SearchScore`, one per search, in the order of the widths and
             then of the length penalties.
     """
 
@@ -49,7 +49,7 @@ def tune(
     """Scores every width with every length penalty.
 
     `translate` takes a search, and returns for each line a list of pairs of a text and
-    its score. All searches have the other options of `search`.
+    its score. All searches share the remaining options of `search`.
     """
     if search.num_groups > 1:
         raise ValueError(
@@ -79,7 +79,7 @@ def tune(
 
 
 def checked_values(name: str, values: Any) -> list[Any]:
-    """Returns the "widths" or "length_penalties" to try, as `name` says, in a list."""
+    """Returns the values to try in a list; `name` is "widths" or "length_penalties"."""
     check, wanted = arguments.positive_integer, "a list of positive integers"
     if name == "length_penalties":
         check = functools.partial(arguments.number, least=0)

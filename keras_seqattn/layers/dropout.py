@@ -1,9 +1,9 @@
 """Dropout with random numbers that cost little.
 
-A generator of random numbers is a call of its own, whose numbers go through memory; in
-an XLA program on a CPU they take a fifth of a training step. A hash of each number's
-place is arithmetic, which XLA does where the number is used. `benchmarks.paths`
-measures it in its row "dropout".
+A generator of random numbers is a separate call, and its numbers go through memory; in
+an XLA program on a CPU this takes a fifth of a training step. A hash of each number's
+place is plain arithmetic, which XLA fuses into the operation that uses the number.
+`benchmarks.paths` measures this in its row "dropout".
 """
 
 import math
@@ -20,9 +20,9 @@ from keras_seqattn.backend import random, tracing
 def drop(x: Tensor, rate: float, seed: Seed) -> Tensor:
     """Sets a fraction in (0, 1) of the numbers to zero, and scales the others up.
 
-    What is dropped is a function of the seed and the shape. In a program that XLA
-    compiles for a CPU, each number is dropped by a hash of its place and the seed,
-    elsewhere by the backend's generator, which draws different ones.
+    What is dropped depends only on the seed and the shape. In a program that XLA
+    compiles for a CPU, a hash of each number's place and the seed decides; elsewhere
+    the backend's generator does, which drops others.
     """
     is_drawn = isinstance(seed, keras.random.SeedGenerator)
     if not (is_drawn and tracing.is_compiled_by_xla(x)):
@@ -56,17 +56,17 @@ def hashes(shape: Sequence[int | Tensor], seed: Tensor) -> Tensor:
 
 
 def _mix_bits(x):
-    """Changes each bit of a uint32 tensor with half of the changes of any other."""
+    """Mixes uint32 numbers: changing any bit changes each bit in half of the cases."""
     for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
         x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(shift))) * np.uint32(factor)
     return ops.bitwise_xor(x, ops.right_shift(x, np.uint32(15)))
 
 
 class Dropout(keras.layers.Dropout):
-    """`keras.layers.Dropout` by `drop`; part of other layers, and saved with them."""
+    """`keras.layers.Dropout` with `drop`; a part of other layers, saved with them."""
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
-        """Drops while training."""
+        """Applies dropout while training."""
         if not training or self.rate == 0.0:
             return inputs
         return drop(inputs, self.rate, self.seed_generator)

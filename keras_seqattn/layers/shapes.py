@@ -24,8 +24,8 @@ def check_built(layer: keras.layers.Layer) -> None:
 def check_rank(name: str, x: Any, layout: str) -> None:
     """Raises an error if an input, a tensor or a shape, has too few or too many axes.
 
-    `layout` names the axes, as "(batch, length, width)" does; one with "..." asks for
-    no fewer than the others.
+    `layout` names the axes, such as "(batch, length, width)". With "..." in it, `x` may
+    have more axes than the named ones.
     """
     if x is None:
         return
@@ -52,7 +52,7 @@ def check_tensor(
 ) -> None:
     """Raises an error if an argument of a method is not a tensor that fits.
 
-    `layout` is as in `check_rank`, `width` that of the last axis; None is any.
+    `layout` is as in `check_rank`, `width` the size of the last axis; None allows any.
     """
     if not hasattr(x, "shape"):
         arguments.refuse(name, x, "a tensor or an array")
@@ -83,7 +83,7 @@ def check_batch(**inputs: Any) -> None:
 def check_width(name: str, x: Any, width: int, when: str = "") -> None:
     """Raises an error if vectors `(..., D)` are not of the width a layer was built for.
 
-    `when` says, after a space, what the width holds for.
+    `when`, which begins with a space, says in which case the width is required.
     """
     if x.shape[-1] not in (None, width):
         raise ValueError(
@@ -107,6 +107,6 @@ def _shape(x):
 
 
 def check_kept(name: str, kept: Any, kind: type, maker: str) -> None:
-    """Raises an error if an argument is not a `kind`, as the method `maker` makes."""
+    """Raises an error if an argument is not the `kind` that method `maker` returns."""
     if not isinstance(kept, kind):
         arguments.refuse(name, kept, f"what `{maker}` returned, a `{kind.__name__}`")

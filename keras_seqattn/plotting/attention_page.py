@@ -2,7 +2,7 @@
 
 import string
 
-# What may run or style is named by its hash, and nothing may be loaded.
+# The policy allows only the style and the script with these hashes, and loads nothing.
 PAGE = string.Template(
     """<!DOCTYPE html>
 <html lang="en">

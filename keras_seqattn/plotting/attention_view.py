@@ -30,9 +30,9 @@ def attention_html(
 
     The page shows every layer and head as a small map, and the tokens of both sides.
     Under the pointer, or with the keyboard's focus, a target token shows what it
-    attends to, and a source token what attends to it, shaded and in numbers. It is one
-    file that loads nothing, and forbids itself to; any token is shown as text, whatever
-    it holds. Weights are rounded to 1/255.
+    attends to, and a source token what attends to it, shaded and in numbers. The page
+    is one file that loads nothing, and its security policy forbids loading. Every token
+    is shown as text, whatever it contains. Weights are rounded to 1/255.
     Shapes: T target tokens, S source tokens, H heads.
 
     Args:
@@ -40,7 +40,7 @@ def attention_html(
             `(H, T, S)` or `(layers, H, T, S)` of numbers in [0, 1].
         source_tokens: S strings, where `weights` is an array.
         target_tokens: T strings, where `weights` is an array. For self-attention, the
-            same as the source's.
+            same as `source_tokens`.
         title: Text above the page, or None.
 
     Returns:
@@ -58,7 +58,7 @@ def attention_html(
     """
     arguments.text("title", title, optional=True)
     weights, source, target = tokens.panels_of(weights, source_tokens, target_tokens)
-    # 16 bits round up to 1.004.
+    # A softmax in 16 bits may round up to 1.004.
     valid = (weights >= 0) & (weights <= 1.01)
     if not valid.all():
         raise ValueError(
@@ -83,7 +83,7 @@ def attention_html(
 
 
 def _script_safe(text):
-    """Escapes in JSON, within its strings, what could end a script element."""
+    """Escapes characters in JSON's strings that could end a script element."""
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keras_seqattn.translator import AttentionWeights
 
 
-# Labels of the axes; a column that is not here is labelled by its name.
+# Labels of the axes; any other column is labelled by its name.
 LABELS = {
     "epoch": "epochs of training",
     "minutes": "minutes of training",
@@ -108,11 +108,11 @@ def learning_curves(
     x: str = "epoch",
     title: str | None = None,
 ) -> "Figure":
-    """Draws every metric of a training run, with the curve of its validation.
+    """Draws every metric of a training run, in training and in validation.
 
-    Of an epoch that a file holds twice, because a kill came between its line and its
-    backup, the later line counts. An epoch without a number, NaN, has no point.
-    Perplexity has a logarithmic axis.
+    If a file holds an epoch twice, because a kill came between its line and its backup,
+    the later line counts. An epoch whose value is NaN has no point. Perplexity has a
+    logarithmic axis.
 
     Args:
         history: What `fit` returned, its `history` dict, or the path of a file
@@ -197,7 +197,7 @@ def _draw_metric(panel, columns, x, name):
 
 
 def _points(columns, x, name):
-    """Returns the points of a curve; where NaN stands, no validation was made."""
+    """Returns the points of a curve; NaN marks epochs without validation."""
     pairs = zip(columns[x], columns[name], strict=True) if name in columns else ()
     return [(place, y) for place, y in pairs if not math.isnan(y)]
 

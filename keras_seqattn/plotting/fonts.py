@@ -1,14 +1,15 @@
-"""Fonts for labels in any script: one that has the characters, or their escapes."""
+"""Fonts for labels in any script, and escapes for characters that no font has."""
 
 import functools
 from collections.abc import Sequence
 
 
 def drawable(labels: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns labels, and the installed fonts' families that have all their characters.
+    """Returns drawable labels, and the font families that have all their characters.
 
-    Matplotlib's own font comes first; another serves where it has no glyph. What no
-    font has is escaped, so that a label never shows an empty box.
+    Matplotlib's default font comes first, then others that have the glyphs it lacks.
+    Characters that no installed font has are escaped, so that a label never shows an
+    empty box.
     """
     from matplotlib import font_manager
 
@@ -19,10 +20,10 @@ def drawable(labels: Sequence[str]) -> tuple[list[str], list[str]]:
     )
     for font in font_manager.fontManager.ttflist if missing else ():
         is_upright = font.style == "normal" and font.weight == 400
-        # Matplotlib's font of last resort has a box for all characters.
+        # Matplotlib's font of last resort draws a box for every character.
         if not is_upright or font.name.startswith("Last Resort"):
             continue
-        # A family must lead back to this very file.
+        # The family's name must select this very file.
         family = font_manager.FontProperties(family=[font.name])
         if font_manager.findfont(family) != font.fname:
             continue
@@ -36,7 +37,7 @@ def drawable(labels: Sequence[str]) -> tuple[list[str], list[str]]:
 
 @functools.cache
 def _glyphs(path):
-    """Returns the characters that a font file has outlines of."""
+    """Returns the characters for which a font file has outlines."""
     from matplotlib.ft2font import FT2Font
 
     font = FT2Font(path)

@@ -1,7 +1,7 @@
 """A tuning study as one figure: when, what, why, and at what price.
 
-What is drawn is any object that has what `keras_seqattn.tuning.Study` has: `table()`,
-`hyperparameters()`, `importance()`, `objective` and `direction`.
+The study may be any object with these members of `keras_seqattn.tuning.Study`:
+`table()`, `hyperparameters()`, `importance()`, `objective` and `direction`.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ COLOURS = {
 }
 BEST_COLOUR, LINE_COLOUR = "#c2410c", "#0f766e"
 MOST_AXES = 9  # of parallel coordinates that can still be told apart
-INACTIVE = -0.15  # height of a hyperparameter that a trial has not
+INACTIVE = -0.15  # height of a hyperparameter that is inactive in a trial
 NAMES = {
     "val_token_crossentropy": "validation cross-entropy (nats per token)",
     "val_perplexity": "validation perplexity",
@@ -39,10 +39,10 @@ NAMES = {
 def study(study: "Study", title: str | None = None) -> "Figure":
     """Draws what a study found, in four panels.
 
-    The scores by the minutes of the study, with the best so far; the scores by the
-    number of weights, with the Pareto front (those that no smaller model beats); each
-    hyperparameter's share in the scores; and the trials as lines through their
-    hyperparameters (parallel coordinates), coloured from the worst to the best.
+    They show the scores over the minutes of the study, with the best so far; the scores
+    over the number of weights, with the Pareto front (those that no smaller model
+    beats); each hyperparameter's share in the scores; and the trials as lines through
+    their hyperparameters (parallel coordinates), coloured from the worst to the best.
 
     Args:
         study: A `keras_seqattn.tuning.Study`.
@@ -83,8 +83,8 @@ def study(study: "Study", title: str | None = None) -> "Figure":
 
 
 def _draw_time(panel, scored, study):
-    """Draws the score of each trial when it ended, and the best until then."""
-    # A trial that ran out of the study's time has no end: it stands at the last one.
+    """Draws the score of each trial at the time it ended, and the best until then."""
+    # A trial that ran out of the study's time has no end: it is drawn at the last one.
     ends = scored["finished_at"].fillna(scored["finished_at"].max()).fillna(0.0) / 60
     order = np.argsort(ends.to_numpy(), kind="stable")
     minutes, scores = ends.to_numpy()[order], scored["score"].to_numpy(float)[order]
@@ -95,7 +95,7 @@ def _draw_time(panel, scored, study):
 
 
 def _draw_size(panel, scored, study):
-    """Draws scores by numbers of weights, and the front that no smaller model beats."""
+    """Draws scores over model sizes, and the front that no smaller model beats."""
     from matplotlib.ticker import EngFormatter
 
     sizes = scored["parameters"].to_numpy(float)
@@ -115,7 +115,9 @@ def _draw_size(panel, scored, study):
 
 
 def pareto_front(sizes: ArrayLike, scores: ArrayLike, direction: str) -> list[int]:
-    """Returns which models no smaller or equal one beats, as indices, smallest first.
+    """Returns the indices of the models that no smaller or equal one beats.
+
+    The smallest model comes first.
 
     Example:
         >>> pareto_front([1, 2, 3], [5.0, 6.0, 4.0], "min")
@@ -131,7 +133,7 @@ def pareto_front(sizes: ArrayLike, scores: ArrayLike, direction: str) -> list[in
 
 
 def _draw_importance(panel, shares):
-    """Draws as bars what each hyperparameter has to do with the scores."""
+    """Draws each hyperparameter's share in the scores as a bar."""
     names = list(shares)[::-1]
     panel.barh(names, [shares[name] for name in names], color=LINE_COLOUR, height=0.6)
     if not names:
@@ -191,7 +193,7 @@ def _draw_lines(panel, scored, study, shares):
 
 
 def _coordinates(column):
-    """Returns heights in [0, 1], below if inactive, and (height, value) to write."""
+    """Returns heights in [0, 1], or `INACTIVE`, and (height, value) pairs to write."""
     values = column.dropna()
     inactive = [(INACTIVE, "inactive")] if len(values) < len(column) else []
     kinds = sorted(set(values), key=lambda value: (str(type(value)), value))
@@ -221,7 +223,7 @@ def _text(value):
 
 
 def _colours(ranks):
-    """Returns colours from pale to strong by ranks from 0, another for the best."""
+    """Returns a colour for each rank, from pale to strong, and another for the best."""
     pale, strong = np.array([0.80, 0.84, 0.88]), np.array([0.06, 0.46, 0.43])
     best = len(ranks) - 1
     return [
@@ -240,7 +242,7 @@ def _scatter(panel, x, scored):
 
 
 def _tell_statuses(panel, table):
-    """Writes how many trials ended in which way, those without a score too."""
+    """Writes how many trials have each status, including those without a score."""
     counts = table["status"].value_counts()
     text = ", ".join(f"{count} {status}" for status, count in counts.items())
     panel.set_title(text, fontsize=8, loc="left")

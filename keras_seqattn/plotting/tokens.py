@@ -1,4 +1,4 @@
-"""What every picture of attention is made of: weights that fit tokens one can read."""
+"""What every picture of attention is made of: weights, and readable tokens to match."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -18,10 +18,10 @@ def panels_of(
     source_tokens: Lines | None,
     target_tokens: Lines | None,
 ) -> tuple[np.ndarray, Lines, Lines]:
-    """Checks attention weights against their tokens, and returns them with these.
+    """Checks attention weights against their tokens, and returns both.
 
     The weights are an array `(T, S)`, `(heads, T, S)` or `(layers, heads, T, S)`, or
-    what `Translator.attention` returns, which has its tokens. Returned are float32
+    what `Translator.attention` returns, which has its tokens. The result is float32
     weights `(layers, heads, T, S)`, the source tokens and the target tokens.
     """
     if not hasattr(weights, "weights"):
@@ -49,7 +49,7 @@ def panels_of(
 
 
 def readable(tokens: Iterable[str]) -> list[str]:
-    r"""Escapes what has no shape of its own, so that each label shows its token.
+    r"""Escapes characters that cannot be seen, so that each label shows its token.
 
     Example:
         >>> readable(["▁dog", "a\n"])

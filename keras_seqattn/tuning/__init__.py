@@ -1,8 +1,8 @@
-"""The search for the hyperparameters with which a translation model becomes best.
+"""The search for the hyperparameters that make a translation model best.
 
-`tune_translation` does it all in one call that survives a kill; `TranslationSpace`,
-`TranslationHyperModel` and `attention_choices` are plain pieces for any tuner of
-KerasTuner's, which is imported by this package only.
+`tune_translation` does it all in one call that survives a kill. `TranslationSpace`,
+`TranslationHyperModel` and `attention_choices` are pieces for any tuner of KerasTuner.
+Only this package imports KerasTuner.
 """
 
 from keras_seqattn.models.parameters import count_parameters

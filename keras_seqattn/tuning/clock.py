@@ -9,12 +9,12 @@ from typing import Any, Self
 from keras_seqattn.annotations import Path
 from keras_seqattn.tuning.records import read_json, write_json
 
-TICK = 1.0  # seconds between two writes: what a kill may lose
+TICK = 1.0  # seconds between two writes, the most that a kill may lose
 
 
 @contextlib.contextmanager
 def repeating(seconds, action):
-    """Calls a function after every so many seconds, in a thread, until the block ends.
+    """Calls a function in a thread, every so many seconds, until the block ends.
 
     Example:
         >>> times = []
@@ -40,9 +40,9 @@ def repeating(seconds, action):
 
 
 class Clock:
-    """Counts the wall-clock seconds in which a study ran, on disk.
+    """Counts, in a file, the wall-clock seconds in which a study ran.
 
-    One process keeps the clock, that of the oracle; all others read it.
+    The oracle's process keeps the clock; all others read it.
     """
 
     def __init__(self, folder: Path, limit: float | None = None) -> None:
@@ -51,7 +51,7 @@ class Clock:
         self._origin = None
 
     def __enter__(self) -> Self:
-        """Begins to count, from what was spent before."""
+        """Begins to count, from the seconds spent before."""
         self._origin = time.monotonic() - self.elapsed()
         self._ticking = repeating(TICK, self._write)
         self._ticking.__enter__()

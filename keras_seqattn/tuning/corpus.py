@@ -10,14 +10,14 @@ import keras
 from keras_seqattn import training
 from keras_seqattn.annotations import Dataset
 
-# To translate a line takes about as long as to train on one. So at most this share of
-# the lines of training are translated for a score, but no fewer than would tell trials
-# apart.
+# Translating a line takes about as long as training on one. So a score translates at
+# most SCORED_SHARE times as many lines as there are for training. FEWEST_SCORED lines
+# are always allowed, so that a score tells trials apart.
 SCORED_SHARE, FEWEST_SCORED = 0.1, 200
 
 
 def most_scored(pairs: int) -> int:
-    """Returns the most lines that are translated for a score of a trial on `pairs`.
+    """Returns how many lines a score translates at most, for `pairs` to train on.
 
     Example:
         >>> most_scored(300), most_scored(3000)
@@ -27,7 +27,7 @@ def most_scored(pairs: int) -> int:
 
 
 class _Score(training.TranslationScore):
-    """Translates by another model, with the weights of the one that is trained."""
+    """Translates with another model, which takes the weights of the trained one."""
 
     def __init__(self, translating: keras.Model, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,11 +60,11 @@ class Corpus:
         self._validation_options = validation_options
         self.tokenizer = functools.cache(self._tokenizer)
         self.count_tokens = functools.cache(self._count_tokens)
-        # With their ends, which a mean of tokens has too.
+        # With end tokens, which a mean over tokens includes.
         self.validation_tokens = functools.cache(
             lambda size: self._count_tokens(size, validation) + len(validation[1])
         )
-        # Always the same, unlike those of training, which know their epoch.
+        # The same in every epoch, unlike batches for training.
         self._validation_batches = functools.cache(
             lambda size: self._batches(
                 self.validation, size, {**validation_options, "shuffle": False}
@@ -72,7 +72,7 @@ class Corpus:
         )
 
     def _tokenizer(self, vocabulary_size):
-        """Trains the tokenizer of a size: the same lines give the same one."""
+        """Trains the tokenizer of a size; the same lines give the same tokenizer."""
         from keras_seqattn.text import SentencePieceTokenizer
 
         lines = [*self.train[0], *self.train[1]]
@@ -83,7 +83,7 @@ class Corpus:
         return self.tokenizer(vocabulary_size).pieces
 
     def _count_tokens(self, vocabulary_size, pairs=None):
-        """Counts the target tokens, of training by default, without their ends."""
+        """Counts the target tokens without end tokens, for training by default."""
         _, targets = pairs or self.train
         return sum(map(len, self.tokenizer(vocabulary_size).tokenize(targets)))
 
@@ -95,10 +95,10 @@ class Corpus:
     def batches(
         self, vocabulary_size: int, bidirectional_epochs: int = 0, copies: int = 1
     ) -> tuple[Dataset, Dataset]:
-        """Returns a trial's batches of training, from epoch 0, and of validation.
+        """Returns a trial's batches for training, from epoch 0, and for validation.
 
-        As many of the first epochs as are given, or as the options say, if more, train
-        both directions, and a batch has so many copies of each pair.
+        The first `bidirectional_epochs` epochs train both directions, and a batch has
+        `copies` of each pair. Where the options ask for more of either, they decide.
         """
         given = {"bidirectional_epochs": bidirectional_epochs, "repeat_batch": copies}
         more = {name: max(n, self._options.get(name, n)) for name, n in given.items()}
@@ -112,14 +112,14 @@ class Corpus:
     ) -> keras.callbacks.Callback:
         """Returns a callback that logs BLEU and chrF of validation lines.
 
-        They are the same for all trials: of a long validation `most_scored`. They are
-        translated by the model `translating`, whose weights become the trial's.
+        The lines are the same for all trials, and at most `most_scored`. The model
+        `translating` translates them, with the trial's weights.
         """
         lines = most_scored(len(self.train[0]))
         tokenizer = self.tokenizer(vocabulary_size)
         return _Score(translating, *self.validation, tokenizer, lines=lines)
 
     def fingerprint(self) -> str:
-        """Returns a short text that no other corpus has."""
+        """Returns a short hash of the sentences and the validation's options."""
         content = json.dumps([self.train, self.validation, self._validation_options])
         return hashlib.sha256(content.encode()).hexdigest()[:16]

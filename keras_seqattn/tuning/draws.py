@@ -1,4 +1,4 @@
-"""Which hyperparameters a trial has: near those of the best, or regularizing more."""
+"""How a trial's hyperparameters are chosen: near the best, or regularizing more."""
 
 import itertools
 from random import Random
@@ -6,11 +6,12 @@ from typing import Any
 
 import keras_tuner
 
-# Of a draw: how far a hyperparameter moves, in shares of its range, and how probable it
-# is that one more changes; both double with so many draws of which none was the best.
+# A draw moves a hyperparameter by a normal step with the standard deviation WIDTH, a
+# share of its range. After each, one more moves with the probability CHANGED. Both are
+# twice as large, CHANGED up to MOST_CHANGED, after WIDENING draws without a new best.
 WIDTH, CHANGED, MOST_CHANGED, WIDENING = 0.25, 0.35, 0.8, 12
-MOST_GUESSES = 20  # of a value that is another one
-# How the names of hyperparameters end of which more regularizes.
+MOST_GUESSES = 20  # tries to draw a different value
+# Name endings of hyperparameters that regularize more the larger they are.
 REGULARIZERS = ("dropout", "dropout_rate", "smoothing", "decay")
 
 
@@ -22,9 +23,9 @@ def perturb(
 ) -> dict[str, Any]:
     """Returns active values near `center`: one or more of them are a step away.
 
-    `failures` is the number of draws since one was the best: the more there are, the
-    more values change, and the further. Without `random` none does. `hyperparameters`
-    are those of the whole space.
+    `failures` is the number of draws since the last new best: the more there are, the
+    more values change, and the further. Without `random` none changes.
+    `hyperparameters` are those of the whole space.
     """
     width = WIDTH * (1 + failures / WIDENING)
     more = min(MOST_CHANGED, CHANGED * (1 + failures / WIDENING))
@@ -33,7 +34,7 @@ def perturb(
     for hp in hyperparameters.space:
         drawn.merge([hp])
         drawn.values[hp.name] = center.get(hp.name, hp.default)
-        # An integer's are a generator.
+        # An integer hyperparameter's `values` are a generator.
         several = len([*itertools.islice(hp.values, 2)]) > 1
         if drawn.is_active(hp) and several:
             free.append(hp)
@@ -48,7 +49,7 @@ def perturb(
 def sample(
     hyperparameters: keras_tuner.HyperParameters, random: Random
 ) -> dict[str, Any]:
-    """Returns active values drawn from the whole space, each by itself."""
+    """Returns active values drawn independently from the whole space."""
     drawn = keras_tuner.HyperParameters()
     for hp in hyperparameters.space:
         drawn.merge([hp])
@@ -64,9 +65,9 @@ def _active_values(drawn, hyperparameters):
 def regularize(
     values: dict[str, Any], hyperparameters: keras_tuner.HyperParameters
 ) -> dict[str, Any]:
-    """Returns values with more of what regularizes, half way to the most there may be.
+    """Returns values that regularize more, halfway to the largest possible.
 
-    They are the same where there is no more, or nothing that regularizes.
+    They are unchanged where they are the largest, or where nothing regularizes.
     """
     values = dict(values)
     for hp in hyperparameters.space:
@@ -91,11 +92,11 @@ def hyperparameters_of(values: dict[str, Any]) -> keras_tuner.HyperParameters:
 
 
 def _another(hp, value, width, random):
-    """Returns another value of a hyperparameter, near to one if they have an order."""
+    """Returns a different value of a hyperparameter; a number moves to one nearby."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     for _ in range(MOST_GUESSES if is_number else 0):
         place = abs(hp.value_to_prob(value) + random.gauss(0.0, width))
-        # Past an end it turns back.
+        # A step past an end of the range is reflected.
         guess = hp.prob_to_value(
             min(max(2 - place, 0.0), 0.999) if place > 1 else place
         )

@@ -1,35 +1,37 @@
 """Which training run goes on next: asynchronous successive halving around a leader.
 
-A run is one training: a trial that was drawn, and the trials that go on from it, each
-from where the one before it paused.
+A run is one training: a trial that was drawn, and the trials that continue it, each
+from where the previous one paused.
 
-A run pauses at rungs, each three times as many target tokens, or seconds where they are
-limited, as the one before. The best third of those that a rung has seen goes on to the
-next rung, in another trial, from where it paused. A part of the time is spent so, if
-that is enough for several; the rest belongs to the leader, the best at the highest rung
-that any has reached, until it gets no better. The first trial is far on its way before
-others begin: it leads, so that nothing of it is lost, and how fast it learns says how
-the time is best spent.
+A run pauses at rungs. Each rung is three times as many target tokens (or seconds, where
+these are limited) as the one before. The best third of the runs that a rung has seen is
+promoted: each continues to the next rung, in another trial, from where it paused. Part
+of the time goes to such runs, if it is enough for several. The rest belongs to the
+leader, the best run on the highest rung that any has reached, until it gets no better.
+The first trial trains far before others begin. It leads, so none of its training is
+wasted, and how fast it learns shows how the time is best spent.
 
-What acts late (dropout, smoothing, depth, a lower rate, a longer warm-up) looks worse
-than it is on a low rung, and what acts early, less of these or a higher rate, looks
-better. So a rung promotes by groups: runs that act later or earlier than the first
-trial compete only with their like. One that acts later leads as soon as it is ahead
-nevertheless; one that acts earlier does not lead before the first trial has come to its
-end. Where the loss of the leader's validation rises, is far above that of its training,
-or is above it and has all but stopped falling, it overfits: it goes on, from its
-weights and its optimizer's state, with more of what regularizes. A translation then
-learns both directions for a while, and trains on two copies of each pair with a loss
-that makes their predictions alike.
+Hyperparameters that act late (more dropout, smoothing or depth, a lower rate, a longer
+warm-up) look worse on a low rung than they are. Those that act early (less of these, or
+a higher rate) look better. So a rung promotes by groups: runs that act later or earlier
+than the first trial compete only with runs of the same kind. All the same, one that
+acts later leads as soon as it is ahead; one that acts earlier does not lead before the
+first trial has come to its end.
+
+The leader overfits when its validation loss rises, is far above its training loss, or
+is above it and has almost stopped falling. It then goes on with more regularization,
+from its weights and its optimizer's state. A translation model also learns both
+directions for a while, and trains on two copies of each pair with a loss that makes
+their predictions alike.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
-    Differs: the leader's share of the time, the groups, and that a paused run is never
-    repeated.
+    Differs: the leader has a share of the time, runs compete in groups, and a paused
+    run is never repeated.
     Jaderberg et al. 2017, "Population Based Training of Neural Networks": a run that
-    goes on with other hyperparameters. Differs: only with more that regularizes.
+    goes on with different hyperparameters. Differs: only with more regularization.
     Ding et al. 2021, "Improving Neural Machine Translation by Bidirectional Training".
-    Differs: not from the start, but once the one direction overfits.
+    Differs: not from the start, but once training in one direction overfits.
     Wu et al. 2021, "R-Drop". Differs: not from the start either.
 """
 
@@ -48,36 +50,38 @@ from keras_seqattn.tuning.records import TrialRecord
 if TYPE_CHECKING:
     import keras_tuner
 
-# Of which the best goes on; and rungs between the first and the last.
+# One in REDUCTION of the runs that a rung has seen is promoted; RUNGS is the number of
+# rungs.
 REDUCTION, RUNGS = 3, 4
-# Beside a trial's hyperparameters: the number of the rung at which it pauses.
+# Key among a trial's values: the number of the rung at which it pauses.
 RUNG = "tuner/rung"
-# The epochs whose seconds are a trial's speed: the first one compiles.
+# The epochs that measure a trial's speed; the first one compiles.
 TIMED = slice(1, 4)
-# Rung to which the first trial goes before others begin, and new runs for which
-# the others' share must have the time.
+# The first trial trains to FIRST_RUNG before others begin. New runs are drawn only if
+# the time that is not the leader's is enough for FEWEST_DRAWS of them.
 FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
-# Epochs without a better one after which a run is as good as it gets; or as many as
-# those up to the best one, if that is more: where a score is noisy, as an accuracy is,
-# several epochs are no better by chance alone, and even worse one after another.
+# A run has plateaued after PATIENCE epochs that are not better, or after as many as it
+# took to its best epoch, if that is more: a noisy score, such as an accuracy, may by
+# chance alone fail to improve, or even get worse, for several epochs in a row.
 PATIENCE = 8
-# A run overfits so many epochs after the validation's loss was lowest; one that went on
-# from no other, as soon as the training's loss is lower by this share of it, or by the
-# smaller one if the validation's fell by no more than this share in as many epochs.
+# A run overfits RISING epochs after its lowest validation loss. One that continues no
+# other run also overfits once its training loss is below the validation loss by more
+# than the share APART of the latter. STALLED_APART is enough if the validation loss
+# fell by no more than the share STALLED in the last RISING epochs.
 RISING, APART = 4, 0.25
 STALLED_APART, STALLED = 0.1, 0.005
-# How the names of hyperparameters end of which more acts late, and less does.
+# Name endings of hyperparameters that act late if they are larger, or if smaller.
 LATE_IF_MORE = (*REGULARIZERS, "layers", "warmup_steps")
 LATE_IF_LESS = ("learning_rate", "lr")
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What is to be done next: a run that pauses at a rung, counted from 0.
+    """What is to be done next: a run trains until it pauses at a rung, counted from 0.
 
-    `continued` is the id of the trial that goes on, None for a new one; with
-    `regularized` it goes on with more of what keeps it from overfitting, and with both
-    directions until as many epochs as `bidirectional_epochs`.
+    `continued` is the id of the trial to continue, None for a new one. With
+    `regularized` it goes on with more regularization, and trains both directions up to
+    the epoch `bidirectional_epochs`.
     """
 
     rung: int
@@ -88,22 +92,24 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What the time of a study is for.
+    """How the time of a study is spent.
 
     Attributes:
         direction: "min" or "max", of the score.
-        tokens: How long an epoch of a trial is, in units that all trials share.
-        seconds: Those that the study has, infinity without a limit.
-        share: Share of them for the leader, in [0, 1).
+        tokens: Function of a record that returns how long an epoch of its trial is, in
+            a unit that all trials share.
+        seconds: The seconds that the study has, infinity without a limit.
+        share: Share of these seconds for the leader, in [0, 1).
         epochs: Most epochs of a trial.
         trials: Most new trials, infinity without a limit.
         workers: Number of processes that train at a time.
-        regularize: Returns hyperparameters with more of what keeps a model from
-            overfitting; the same where there is no more.
-        bidirectional: Whether what overfits also learns the other direction, for as
-            many epochs as it has had, or half of those that the time is for.
-        consistency: Factor of the divergence between two copies of a pair with which
-            what overfits goes on, in epochs that take twice as long; 0 for none.
+        regularize: Function that returns hyperparameters with more regularization, or
+            the same ones where there is no more.
+        bidirectional: Whether a run that overfits also learns the other direction, for
+            as many epochs as it has had, but at most half of those that the time left
+            is enough for.
+        consistency: Factor of the divergence between two copies of a pair, with which
+            a run that overfits goes on. Its epochs then take twice as long. 0 for none.
     """
 
     direction: str
@@ -118,14 +124,15 @@ class Plan:
     consistency: float = 0.0
 
     def within(self, hyperparameters: "keras_tuner.HyperParameters") -> Self:
-        """Returns the plan that regularizes the hyperparameters of a space."""
+        """Returns the plan with a `regularize` for the hyperparameters of a space."""
         more = functools.partial(regularize, hyperparameters=hyperparameters)
         return dataclasses.replace(self, regularize=more)
 
     def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
-        """Returns a function of a run's record: whether it pauses at its rung.
+        """Returns a function that tells from a run's record whether the run pauses.
 
-        It goes on in place where that is what is to be done next.
+        At its rung it pauses, unless the next step is to continue this very run: then
+        it goes on in place.
         """
 
         def pauses(record):
@@ -151,13 +158,13 @@ class Plan:
 class Standing:
     """How far the runs of a study are, and what is to be done next.
 
-    Of `known`, the records of all trials, those that are unfinished are being run.
+    `known` holds the records of all trials; the unfinished ones count as running.
     """
 
     def __init__(self, plan: Plan, known: Sequence[TrialRecord]) -> None:
         self._plan, self._known, self._runs = plan, known, latest_records(known)
         self._is_timed = math.isfinite(plan.seconds)
-        # Those that have shown their speed, the first trial before others.
+        # Trials whose speed is known, in order, so the first trial stands first.
         self._timed = [record for record in known if record.epochs[TIMED]]
         ended = [record for record in known if has_plateaued(record)]
         self._longest = max(
@@ -168,12 +175,12 @@ class Standing:
     def rung_epochs(self, record: TrialRecord) -> list[int] | None:
         """Returns the number of epochs after which a run has reached each rung.
 
-        Rungs are tokens; with a limit of seconds they are seconds, so that a model is
-        compared for what it becomes in the time, and not by what it learns from a
-        token. The last is then the leader's share of them, or what the longest training
-        needed that got no better; and none is shorter than what a first step costs,
-        which compiles, or than three epochs of the first trial. None while that has not
-        shown its speed.
+        Rungs are numbers of tokens. With a limit of seconds they are seconds, so that
+        models are compared by what they become in the time, not by what they learn from
+        a token. The last rung is then at most the leader's share of the seconds. It is
+        never longer than the longest training that has plateaued. With a limit of
+        seconds, no rung is shorter than three epochs of the first trial, or than what
+        its compilation took, and None is returned while no trial's speed is known.
         """
         plan, least = self._plan, 0.0
         if self._is_timed and not self._timed:
@@ -191,7 +198,7 @@ class Standing:
     def _epoch_cost(self, record):
         """Returns the seconds of an epoch where they are limited, else its tokens.
 
-        Those of a run that has not shown its speed are guessed by the first's.
+        Until a run's own speed is known, the first trial's serves as an estimate.
         """
         tokens = self._plan.tokens
         if not self._is_timed:
@@ -201,9 +208,9 @@ class Standing:
         return seconds * tokens(record) / tokens(like)
 
     def is_due(self, record: TrialRecord, rung: int) -> bool:
-        """Returns whether a run is to ask what is next: at a rung, or at its end.
+        """Returns whether a run is to ask what is next: at its rung, or at its end.
 
-        A leader that overfits asks, too.
+        A leader that overfits is also to ask.
         """
         epochs = self.rung_epochs(record)
         if epochs is None:
@@ -216,7 +223,7 @@ class Standing:
         return leads and self._overfits(record)
 
     def score(self, record: TrialRecord, rung: int) -> float | None:
-        """Returns the best score up to a rung; None of a run not there yet."""
+        """Returns a run's best score up to a rung; None if it is not there yet."""
         epochs = self.rung_epochs(record)
         if epochs is None or not record.epochs:
             return None
@@ -228,7 +235,7 @@ class Standing:
     def next_step(self, drawn: int | None = None) -> Step | None:
         """Returns what is to be done next; None where nothing is left.
 
-        `drawn` is the number of trials that were drawn; None: those of the records.
+        `drawn` is the number of trials that were drawn; None counts the records.
         """
         if drawn is None:
             drawn = sum(record.continued_from is None for record in self._known)
@@ -250,7 +257,7 @@ class Standing:
         return step
 
     def continued(self, step: Step) -> dict[str, Any]:
-        """Returns the values of the trial with which a run goes on, for a step."""
+        """Returns the values of the trial that continues a run, for a step."""
         source = self._source(step)
         values = records.trained_values(source.values)
         if step.regularized:
@@ -266,9 +273,9 @@ class Standing:
 
     @functools.cached_property
     def leader(self) -> TrialRecord | None:
-        """The best run at the highest rung that any has reached.
+        """The best run on the highest rung that any has reached.
 
-        Those that act earlier than the first trial count when that has come to its end.
+        Runs that act earlier than the first trial count only once it has ended.
         """
         able, known = self._runs, self._known
         first = [r for r in able if known[0] in lineage(r, known)]
@@ -284,28 +291,28 @@ class Standing:
         return is_over(record) or len(record.epochs) >= self._plan.epochs
 
     def _overfits(self, record):
-        """Returns whether a run is to go on with more of what regularizes."""
+        """Returns whether a run is to go on with more regularization."""
         if not self._is_timed or has_plateaued(record):
             return False
         if not has_overfit(record):
             return False
         begin, last = record.epochs[0]["seconds"], self._regularized_seconds(record)
         if self._seconds_left < begin + PATIENCE * last:
-            return False  # It would compile and be of no use.
+            return False  # Compiling again would not pay off.
         more = self._regularized(record)
         # If it was tried and failed, it would fail again.
         tried = [records.trained_values(other.values) for other in self._known]
         return more not in tried
 
     def _regularized(self, record):
-        """Returns the values with which a run goes on that overfits."""
+        """Returns the values with which a run that overfits goes on."""
         values = records.trained_values(record.values)
         if self._plan.consistency:
             values[records.CONSISTENCY] = self._plan.consistency
         return values | self._plan.regularize(records.own_values(values))
 
     def _regularized_seconds(self, record):
-        """Returns the seconds of an epoch of a run that then goes on so."""
+        """Returns the seconds of an epoch of a run that goes on with these values."""
         is_new = self._plan.consistency and not record.consistency
         return record.epochs[-1]["seconds"] * (2 if is_new else 1)
 
@@ -315,7 +322,7 @@ class Standing:
         return self._plan.seconds - spent / self._plan.workers
 
     def _bidirectional(self, record):
-        """Returns until which epoch a run that overfits learns both directions."""
+        """Returns the epoch up to which a run that overfits learns both directions."""
         if not self._plan.bidirectional or record.bidirectional_epochs:
             return 0
         count = len(record.epochs)
@@ -325,7 +332,8 @@ class Standing:
     def _ranked(self, runs, rung):
         """Returns the runs that a rung has seen, the best first.
 
-        One that is slow may have come further than it was sent.
+        A run with long epochs may also pass rungs that it was not sent to, which have
+        not seen it.
         """
         scores = {r.trial_id: self.score(r, rung) for r in runs}
         seen = [
@@ -359,9 +367,10 @@ class Standing:
         return self._sent_to(record) == rung
 
     def _sent_to(self, record):
-        """Returns the rung at which a run pauses, the last of those that are one.
+        """Returns the rung at which a run pauses.
 
-        Rungs are one where they are after the same epoch of the first trial.
+        Rungs that the first trial reaches after the same epoch count as one; the last
+        of them is returned.
         """
         rung = min(record.values.get(RUNG, RUNGS), RUNGS - 1)
         epochs = self._rungs_of_first
@@ -390,10 +399,10 @@ class Standing:
 
 
 def latest_records(known: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Returns, of each run that counts, the record that holds all its epochs.
+    """Returns, for each run that counts, the record that holds all its epochs.
 
-    A trial that failed with other values than the one it went on from leaves that one
-    to go on; with the same values that would fail again.
+    If a trial failed with values different from those of the trial that it continued,
+    that one can still go on. With the same values it would only fail again.
     """
     by_id = {record.trial_id: record for record in known}
     continued = {
@@ -416,7 +425,7 @@ def latest_records(known: Sequence[TrialRecord]) -> list[TrialRecord]:
 def has_plateaued(record: TrialRecord) -> bool:
     """Returns whether a run's best epoch is long past.
 
-    Epochs of both directions are no sign of it.
+    Epochs that train both directions do not count.
     """
     best = record.best_epoch or 0
     begin = max(best, record.bidirectional_epochs)
@@ -424,14 +433,14 @@ def has_plateaued(record: TrialRecord) -> bool:
 
 
 def is_over(record: TrialRecord) -> bool:
-    """Returns whether a run goes on no more: a callback may have ended it, too."""
+    """Returns whether a run goes no further; a callback may also have ended it."""
     return record.status == records.COMPLETED or has_plateaued(record)
 
 
 def has_overfit(record: TrialRecord) -> bool:
-    """Returns whether the losses of a run's own epochs say that it overfits.
+    """Returns whether the losses of a run's own epochs show that it overfits.
 
-    Those of both directions do not count.
+    Epochs that train both directions do not count.
     """
     begin = max(record.inherited_epochs, record.bidirectional_epochs)
     own = record.epochs[begin:]
@@ -450,7 +459,7 @@ def has_overfit(record: TrialRecord) -> bool:
 
 
 def lineage(record: TrialRecord, known: Sequence[TrialRecord]) -> Iterator[TrialRecord]:
-    """Yields the records of a run, the last first: those that it goes on from."""
+    """Yields a record, then in turn each record that it continues."""
     by_id = {each.trial_id: each for each in known}
     while record is not None:
         yield record
@@ -458,7 +467,7 @@ def lineage(record: TrialRecord, known: Sequence[TrialRecord]) -> Iterator[Trial
 
 
 def acts_late(record: TrialRecord, first: TrialRecord) -> bool:
-    """Returns whether a trial has more of what shows late than the study's first."""
+    """Returns whether a trial has more of what acts late than the study's first."""
     for name in record.values.keys() & first.values.keys():
         value, other = record.values[name], first.values[name]
         if not isinstance(value, int | float) or not isinstance(other, int | float):
@@ -471,5 +480,5 @@ def acts_late(record: TrialRecord, first: TrialRecord) -> bool:
 
 
 def acts_early(record: TrialRecord, first: TrialRecord) -> bool:
-    """Returns whether a trial has less of what shows late than the study's first."""
+    """Returns whether a trial has less of what acts late than the study's first."""
     return acts_late(first, record)

@@ -14,10 +14,10 @@ from keras_seqattn.tuning.space import TranslationSpace
 class TranslationHyperModel(keras_tuner.HyperModel):
     """Builds compiled translation models for any KerasTuner tuner.
 
-    Its space can be explored without building anything, and holds nothing that cannot
-    be built. With a tuner of KerasTuner's own, take the objective
-    `keras_tuner.Objective("val_token_crossentropy", "min")`: `val_loss` is smoothed as
-    each trial's training is, and so does not compare trials.
+    Its space can be explored without building anything, and every combination can be
+    built. With a tuner of KerasTuner's own, take the objective
+    `keras_tuner.Objective("val_token_crossentropy", "min")`: `val_loss` contains each
+    trial's label smoothing, and so does not compare trials.
 
     Args:
         vocabulary_size: Entries of the source's vocabulary, or of the one both share;
@@ -58,8 +58,8 @@ class TranslationHyperModel(keras_tuner.HyperModel):
         """Returns what the hyperparameters stand for, and builds nothing.
 
         Args:
-            hp: KerasTuner's `HyperParameters`; what of the space it does not know is
-                declared on it.
+            hp: KerasTuner's `HyperParameters`. What it lacks of the space is declared
+                on it.
 
         Returns:
             A `Configuration`.
@@ -67,7 +67,7 @@ class TranslationHyperModel(keras_tuner.HyperModel):
         return self.space.choose(hp, self.vocabulary_size, self.target_vocabulary_size)
 
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
-        """Declares the whole space, the scopes that are inactive as well."""
+        """Declares the whole space, including inactive scopes."""
         self.configuration(hp)
 
     def build(self, hp: keras_tuner.HyperParameters) -> TranslationTransformer:

@@ -16,18 +16,18 @@ REPETITIONS = 5
 def decode_latency(
     model: DecodingModel, source_length: int = 16, target_length: int = 16
 ) -> float:
-    """Measures the seconds of one sentence, translated greedily and alone.
+    """Measures the seconds that it takes to translate one sentence greedily.
 
-    Trained or not, the model generates all tokens, so the figure speaks of its shape
-    alone. The first call, which compiles, does not count.
+    Trained or not, the model generates all tokens, so the time depends only on its
+    shape. The first call, which compiles, does not count.
 
     Args:
         model: A model with the decoding protocol.
         source_length: Tokens of the source, its end included.
-        target_length: Tokens generated. Both are as many as the model takes, if less.
+        target_length: Tokens generated. Both are at most as many as the model takes.
 
     Returns:
-        The median of five measures.
+        The median of five measurements, in seconds.
 
     Example:
         >>> from keras_seqattn.models import TranslationTransformer

@@ -1,4 +1,4 @@
-"""What a study makes better: the name of a score, and which way is better."""
+"""The objective of a study: the name of a score, and which direction is better."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ import keras_tuner
 
 from keras_seqattn import arguments
 
-# Of all trials alike: the loss is smoothed as each trial's training is, and a mean of
-# batches, while the cross-entropy is of the text itself, a mean of tokens.
+# The logged score that stands for an objective. The loss contains each trial's label
+# smoothing, and is a mean over batches. The cross-entropy is unsmoothed, a mean over
+# tokens, and so compares all trials.
 MONITORS = {"val_loss": "val_token_crossentropy"}
 DIRECTIONS = {
     "val_loss": "min",
@@ -16,9 +17,9 @@ DIRECTIONS = {
     "val_bleu": "max",
     "val_chrf": "max",
 }
-# Those that are means of tokens, or made of them.
+# Scores that are means over tokens, or computed from one.
 OF_TOKENS = ("val_token_crossentropy", "val_perplexity")
-# Those that `training.TranslationScore` logs.
+# Scores that `training.TranslationScore` logs.
 DECODED = ("val_bleu", "val_chrf")
 
 

@@ -1,7 +1,7 @@
-"""KerasTuner's oracles, made to survive a kill, and to draw nothing over budget.
+"""KerasTuner's oracles, made to survive a kill and to draw nothing over budget.
 
 An oracle's whole state, its trials and random state included, is one file that is
-replaced at once. What KerasTuner writes beside it is not read again.
+replaced atomically. What KerasTuner writes beside it is not read again.
 """
 
 import dataclasses
@@ -20,14 +20,15 @@ from keras_seqattn.tuning import draws, halving, records
 from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.records import own_values, read_json, write_json
 
-# Draws in a row that may be over budget, or known to be or tried, before the space is
-# taken for exhausted, which of halving those anywhere in it decide; draws by the
-# Gaussian process before one is at random.
+# The space counts as exhausted after MOST_REJECTED draws over budget, or more than
+# MOST_REPEATED in a row that were drawn before. After MOST_REPEATED "halving" first
+# draws MOST_SAMPLED times from the whole space. The Gaussian process has
+# MOST_PREDICTIONS draws before one is at random.
 MOST_REJECTED, MOST_REPEATED, MOST_SAMPLED, MOST_PREDICTIONS = 1000, 20, 300, 10
 
 
 class Durable:
-    """What is added to each of KerasTuner's oracles, which keep their own arguments.
+    """Makes an oracle of KerasTuner's, which keeps its own arguments, durable.
 
     `admit` returns why no trial may be made of some hyperparameters, or None.
     """
@@ -40,7 +41,7 @@ class Durable:
         directory: Path,
         **kwargs: Any,
     ) -> None:
-        # What is not feasible is no failure, nor is one trial's loss that of all.
+        # Infeasible trials are no failures; errors in a row are counted by `Tuner`.
         super().__init__(*args, max_consecutive_failed_trials=2**31, **kwargs)
         self.verbose = 0
         self.rejected = []
@@ -49,7 +50,7 @@ class Durable:
         self.state_path = pathlib.Path(directory) / "oracle.json"  # holds everything
 
     def save(self) -> None:
-        """Replaces the file."""
+        """Replaces the file with the present state."""
         states = [trial.get_state() for trial in self.trials.values()]
         state = {
             "oracle": self.get_state(),
@@ -72,14 +73,14 @@ class Durable:
 
     @keras_tuner.synchronized
     def create_trial(self, tuner_id: str) -> Any:
-        """Returns a trial: none when time is over, none yet while one may come back."""
+        """Returns a trial, STOPPED when time is over, IDLE while one may come back."""
         if self._clock.is_over():
             return self._no_trial(tuner_id, trials.TrialStatus.STOPPED)
         if self._waiting and tuner_id not in self.ongoing_trials:
             return self._take_over(tuner_id)
         trial = super().create_trial(tuner_id)
         if trial.status == trials.TrialStatus.STOPPED and self.ongoing_trials:
-            # Should their worker die, this one is to take over.
+            # If a worker dies, this one is to take its trial over.
             return self._no_trial(tuner_id, trials.TrialStatus.IDLE)
         return trial
 
@@ -89,7 +90,7 @@ class Durable:
         return trials.Trial(hyperparameters=self.get_space(), status=status)
 
     def _take_over(self, tuner_id):
-        """Hands a worker a trial that lost its own."""
+        """Hands a worker a trial whose own worker died."""
         trial = self.trials[self._waiting.pop()]
         self.tuner_ids.add(tuner_id)
         self.ongoing_trials[tuner_id] = trial
@@ -98,14 +99,14 @@ class Durable:
 
     @keras_tuner.synchronized
     def release(self, tuner_id: str) -> None:
-        """Forgets a worker that died, whose trial goes to the next that asks."""
+        """Forgets a worker that died; its trial goes to the next worker that asks."""
         self.tuner_ids.discard(tuner_id)
         if tuner_id in self.ongoing_trials:
             self._give_back(tuner_id)
             self.save()
 
     def _give_back(self, tuner_id):
-        """Lets a running trial wait, as if nothing had been reported of it."""
+        """Puts a running trial back to wait, as if it had reported nothing."""
         trial = self.ongoing_trials.pop(tuner_id)
         if trial.status == trials.TrialStatus.RUNNING:
             fresh = trials.Trial(trial.hyperparameters, trial.trial_id, trial.status)
@@ -115,7 +116,7 @@ class Durable:
     @property
     @keras_tuner.synchronized
     def workers(self) -> set[str]:
-        """The names of all workers that are at it."""
+        """The names of all active workers."""
         return self.tuner_ids | set(self.ongoing_trials)
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
@@ -157,33 +158,33 @@ class RandomSearch(Durable, keras_tuner.oracles.RandomSearchOracle):
 
 
 class BayesianOptimization(Durable, keras_tuner.oracles.BayesianOptimizationOracle):
-    """Draws where a Gaussian process of the scores so far expects most."""
+    """Draws where a Gaussian process of the scores so far expects the best score."""
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
-        """Returns values within the budget, at random where the process knows none."""
+        """Returns values within the budget, at random if the process finds none."""
         response = self._populate_within_budget(trial_id, MOST_PREDICTIONS)
         if response is not None:
             return response
         number = self.num_initial_points
-        self.num_initial_points = len(self.trials) + 1  # up to which it draws at random
+        self.num_initial_points = len(self.trials) + 1  # so that it draws at random
         try:
             return super().populate_space(trial_id)
         finally:
             self.num_initial_points = number
 
     def get_state(self) -> dict[str, Any]:
-        """Adds the random state, which KerasTuner forgets."""
+        """Returns the state, with the random state that KerasTuner leaves out."""
         name, keys, *rest = self._random_numbers().get_state()
         return {**super().get_state(), "random_state": [name, keys.tolist(), *rest]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Sets the random state too."""
+        """Sets the state, with the random state."""
         super().set_state(state)
         name, keys, *rest = state["random_state"]
         self._random_numbers().set_state((name, np.array(keys, "uint32"), *rest))
 
     def _random_numbers(self):
-        """Returns what KerasTuner draws from, its only attribute of this type."""
+        """Returns KerasTuner's random generator, its only attribute of this type."""
         state = np.random.RandomState
         return next(x for x in vars(self).values() if isinstance(x, state))
 
@@ -192,7 +193,7 @@ class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
     """Trains many trials for few epochs, and the best of them for more."""
 
     def _admits(self, values):
-        """Returns whether values are within the budget: those that go on have been."""
+        """Returns whether values are within the budget; promoted ones always are."""
         return "tuner/trial_id" in values or super()._admits(values)
 
     def _withdraw(self, trial_id):
@@ -207,14 +208,14 @@ class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
     def end_trial(self, trial: Any) -> None:
         """Ends a trial; one that failed counts as the worst.
 
-        KerasTuner fills a round of trials only where enough of the last one have
-        scores, so that a few failures would end a bracket.
+        KerasTuner fills a round of trials only if enough of the previous round have
+        scores, so a few failures would end a bracket.
         """
         trial.status = trials.TrialStatus.COMPLETED
         super().end_trial(trial)
 
     def score_trial(self, trial: Any) -> None:
-        """Scores a trial, one without a score as the worst."""
+        """Scores a trial; one without a score counts as the worst."""
         if trial.metrics.exists(self.objective.name):
             super().score_trial(trial)
         else:
@@ -223,14 +224,14 @@ class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
 
 
 class SuccessiveHalving(Durable, keras_tuner.Oracle):
-    """Draws near the best so far, and lets what is good go on: see `halving`."""
+    """Draws near the best so far, and promotes good trials: see `halving`."""
 
     def __init__(self, *args: Any, plan: halving.Plan, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._plan = plan
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
-        """Returns the values of the next trial: new ones, or those of one to go on."""
+        """Returns the next trial's values: new ones, or those of one to continue."""
         known, drawn = self._known()
         standing = halving.Standing(self._plan.within(self.hyperparameters), known)
         step = standing.next_step(drawn)
@@ -238,7 +239,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
             values = self._draw_within_budget(standing.leader, known, drawn)
             if values is not None:
                 return self._to_run({**values, halving.RUNG: step.rung})
-            step = standing.next_step(math.inf)  # What was begun goes on without draws.
+            step = standing.next_step(math.inf)  # Only what was begun goes on.
         if step is None:
             return {"status": trials.TrialStatus.STOPPED, "values": None}
         return self._to_run(standing.continued(step))
@@ -255,7 +256,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         return None
 
     def _known(self):
-        """Returns all records, and the number of draws, those just given out too."""
+        """Returns all records, and the number of draws, also those just handed out."""
         known = records.load_records(self.state_path.parent)
         begun = {
             record.trial_id
@@ -266,7 +267,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         sources = {
             trial.hyperparameters.values.get("tuner/trial_id") for trial in given
         }
-        # What goes on in a trial that has not gone on from it yet is running, too.
+        # A trial also counts as running if one that was handed out is to continue it.
         known = [
             dataclasses.replace(record, status=records.RUNNING)
             if record.trial_id in sources
@@ -279,7 +280,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
     def _draw(self, leader, known, drawn, refused):
         """Returns the center's values first, then others near the leader's.
 
-        None where nothing that was not tried is found.
+        Returns None if it finds no values that were not tried.
         """
         center = {} if leader is None else own_values(leader.values)
         failures = refused

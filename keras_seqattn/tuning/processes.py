@@ -1,10 +1,10 @@
 """A chief and its workers: KerasTuner's own, started and watched on this machine.
 
-The chief holds the oracle, the workers ask it for trials over KerasTuner's connection.
-KerasTuner's chief waits for ever for a worker that died. Here each worker has a
-heartbeat, a file in the study's folder that it writes again and again, and the chief
-gives the trial of a worker whose file stays the same to the next that asks. So it works
-over several machines too, which share the folder.
+The chief holds the oracle; the workers ask it for trials over KerasTuner's connection.
+KerasTuner's chief waits forever for a worker that died. Here each worker has a
+heartbeat, a file in the study's folder that it writes again and again. If the file
+stays the same, the chief gives the worker's trial to the next worker that asks. This
+also works over several machines that share the folder.
 """
 
 import collections
@@ -28,11 +28,11 @@ from keras_seqattn.tuning.settings import Settings
 ADDRESS = "127.0.0.1"
 BEAT_SECONDS = 2.0  # between two heartbeats
 CHECK_SECONDS = 1.0  # between two checks of the heartbeats, and of the processes
-# Checks without a new heartbeat after which a worker is dead, and after which one is
-# whose file was removed. They are counted, not timed: a machine that sleeps with all
-# its processes declares none dead.
+# A worker counts as dead after PATIENCE checks without a new heartbeat, or after
+# PATIENCE_GONE if its file was removed. Checks are counted, not timed, so that a
+# machine that sleeps with all its processes declares none dead.
 PATIENCE, PATIENCE_GONE = 60, 3
-# Deaths of one worker, and of those the ones before its first heartbeat.
+# A worker that dies more often, in all or before a first heartbeat, is given up.
 MOST_DEATHS, MOST_EARLY_DEATHS = 20, 2
 FATAL = 3  # exit status of a worker that must not be started again
 
@@ -41,7 +41,7 @@ FATAL = 3  # exit status of a worker that must not be started again
 def heartbeat(directory, tuner_id=None):
     """Writes a worker's file for as long as the block lasts, and yields its path.
 
-    The worker is the one that is named, or that of KerasTuner's variable.
+    The worker is `tuner_id`, or the one that KerasTuner's variable names.
     """
     path = _heartbeat_file(directory, tuner_id or os.environ["KERASTUNER_TUNER_ID"])
     path.parent.mkdir(exist_ok=True)
@@ -58,14 +58,14 @@ def heartbeat(directory, tuner_id=None):
 
 
 class Heartbeats:
-    """Releases from an oracle the workers that have no heartbeat any more."""
+    """Lets an oracle release the workers that have no heartbeat any more."""
 
     def __init__(self, directory: pathlib.Path, oracle: Any) -> None:
         self._directory, self._oracle = directory, oracle
         self._seen, self._missed = {}, collections.Counter()
 
     def check(self) -> None:
-        """Looks at the file of each worker once."""
+        """Checks the file of each worker once."""
         for name in sorted(self._oracle.workers):
             beat = None
             with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ class Heartbeats:
                 self._seen[name], self._missed[name] = beat, 0
                 continue
             self._missed[name] += 1
-            # A new file may take its time to be seen on another machine.
+            # It may take time until another machine sees a new file.
             gone = beat is None and name in self._seen
             if self._missed[name] >= (PATIENCE_GONE if gone else PATIENCE):
                 self._oracle.release(name)
@@ -87,7 +87,7 @@ def _heartbeat_file(directory, tuner_id):
 
 
 def run(settings: Settings) -> None:
-    """Runs a study by a chief and workers on this machine, until it ends.
+    """Runs a study with a chief and workers on this machine, until it ends.
 
     A worker that dies is started again; its trial goes on from its last epoch.
     """
@@ -101,7 +101,7 @@ def run(settings: Settings) -> None:
 
 
 def _supervise(group, directory, names):
-    """Waits for the workers to end, and starts again those that died."""
+    """Waits for the workers to end, and restarts those that died."""
     deaths, early_deaths = collections.Counter(), collections.Counter()
     running, begun, ended = set(names), set(), False
     while running:
@@ -134,25 +134,25 @@ def _supervise(group, directory, names):
 
 
 class ProcessGroup:
-    """The processes of a study, which live no longer than the block that makes them."""
+    """The processes of a study, which end with the block that makes them."""
 
     def __init__(self, settings: Settings) -> None:
-        # What each is given on its standard input.
+        # Each process reads this on its standard input.
         self._message = pickle.dumps((settings, keras.config.dtype_policy().name))
         self._port, self._cores = _free_port(), _shares(settings.workers)
         self._processes = {}
 
     def __enter__(self) -> Self:
-        """Begins with none."""
+        """Begins without processes."""
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        """Ends all processes: what a kill leaves, the study goes on from."""
+        """Kills all processes; the study can go on from what they leave."""
         for process in self._processes.values():
             _end(process)
 
     def start(self, name: str) -> None:
-        """Starts the process of a name, "chief" or one that ends in its number."""
+        """Starts the process of a name: "chief", or "worker" and a number."""
         if name in self._processes:
             _end(self._processes[name])
         self._processes[name] = process = subprocess.Popen(
@@ -162,7 +162,7 @@ class ProcessGroup:
             start_new_session=True,  # so that Ctrl-C is this process's to handle
         )
         if name != "chief" and hasattr(os, "sched_setaffinity"):
-            # All backends make as many threads as they may use processors.
+            # Every backend makes a thread for each processor that it may use.
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(process.pid, _share(name, self._cores))
         with contextlib.suppress(BrokenPipeError):
@@ -211,7 +211,7 @@ def _share(name, shares):
 
 
 def _shares(count):
-    """Deals the processors out to workers: disjoint sets, or one each where few."""
+    """Divides the processors among workers: disjoint sets, or one each if few."""
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
     else:
@@ -244,6 +244,6 @@ def main() -> None:
 
 
 def _die_with_parent():
-    """Waits for the end of the standard input, which comes with that of the parent."""
-    os.read(sys.stdin.fileno(), 1)  # past Python's buffer, whose lock is no thread's
+    """Ends this process when its standard input ends, as it does with the parent."""
+    os.read(sys.stdin.fileno(), 1)  # unbuffered: Python's buffer has a lock
     os._exit(1)

@@ -1,4 +1,4 @@
-"""What a study says while it runs."""
+"""What a study prints while it runs."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ class Progress:
 
     def __init__(self, study: "Settings") -> None:
         self._study = study
-        self.stream = None  # standard output, whatever it is by then
+        self.stream = None  # the standard output at the time of printing
 
     def epoch(self, record: TrialRecord) -> None:
         """Prints a line of an epoch that ended."""
@@ -31,7 +31,7 @@ class Progress:
         if not self._study.verbose:
             return
         known, plan = records.load_records(self._study.directory), self._study.plan
-        # A plan bounds new trials, and not those that go on from others.
+        # A plan limits new trials, not those that continue others.
         new = [one for one in known if plan is None or one.continued_from is None]
         max_trials = self._study.max_trials
         count = f" ({len(new)} of {max_trials})" if max_trials else ""
@@ -45,9 +45,9 @@ class Progress:
         print("; ".join(parts), file=self.stream, flush=True)
 
     def _time_left(self, known):
-        """Returns the seconds left: of the budget, or for the trials left if fewer.
+        """Returns the seconds left of the budget, or for the trials left if fewer.
 
-        How long a plan's trials go on is not known.
+        Those for a plan's trials are not known. None where nothing limits the study.
         """
         clock, max_trials = self._study.clock, self._study.max_trials
         limits = [clock.left()] if clock.limit is not None else []

@@ -2,10 +2,10 @@
 
 Its files are replaced atomically, so a kill leaves them consistent.
 
-A study's folder holds `study.json`, what it was asked; `oracle.json`, what KerasTuner's
-oracle knows; `clock.json`, the seconds spent; `lock`; and for each trial a folder
-`trial_<number>` with `record.json`, the state its training resumes from, and
-`best.weights.h5`, the weights of its best epoch.
+A study's folder holds `study.json` (its settings), `oracle.json` (the state of
+KerasTuner's oracle), `clock.json` (the seconds spent) and `lock`. Each trial has a
+folder `trial_<number>` with `record.json`, the state that its training resumes from,
+and `best.weights.h5` (the weights of its best epoch).
 """
 
 import contextlib
@@ -20,31 +20,31 @@ from keras_seqattn.annotations import Path
 from keras_seqattn.files import mapping, reading, replacing
 from keras_seqattn.recipes import Configuration
 
-# What the file of a study is, and what to do where it is not: see `files.reading`.
+# What an error says of a study's damaged file, and what to do: see `files.reading`.
 _OF_A_STUDY = (
     "that a study wrote",
     "restore a copy of it, or begin a new study in another folder",
 )
 RUNNING, COMPLETED, PRUNED = "running", "completed", "pruned"
-PAUSED = "paused"  # at a rung, to go on where it is promoted
+PAUSED = "paused"  # at a rung, until it is promoted
 OVER_BUDGET, OUT_OF_MEMORY, NAN = "over budget", "out of memory", "nan"
 KILLED, FAILED, STOPPED = "killed", "failed", "stopped"
 # Statuses of trials whose best epoch counts.
 SCORED = (COMPLETED, PRUNED, PAUSED)
-# Those of trials that have not come to their end, and go on where the study does.
+# Statuses of trials that have not ended, and go on when the study goes on.
 UNFINISHED = (RUNNING, STOPPED)
 COUNTED = (*SCORED, *UNFINISHED)
-# Epochs below which the scores of trials say who begins fast, not who ends well.
+# With fewer epochs, scores show which trials start fast, not which end well.
 FEW_EPOCHS = 3
 BEST = {"min": min, "max": max}  # of scores, by the direction of the objective
-# Among a trial's values, and those of the trials that continue it, beside its
-# hyperparameters.
+# Keys among a trial's values that are not hyperparameters; trials that continue it have
+# them too.
 BIDIRECTIONAL_EPOCHS = "tuner/bidirectional_epochs"
 CONSISTENCY = "tuner/consistency"
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a file that holds the old content or the new, whenever a kill comes."""
+    """Writes a file that holds its old or its new content, whenever a kill comes."""
     with replacing(path) as unfinished:
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
@@ -52,7 +52,8 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path, missing: Any = None, keys: Sequence[str] = ()) -> Any:
     """Returns the dict that `write_json` wrote, or `missing` where there is no file.
 
-    One that is damaged or lacks some of `keys` is a `ValueError` that says what to do.
+    A damaged file, or one that lacks some of `keys`, raises a `ValueError` that says
+    what to do.
     """
     with reading(path, *_OF_A_STUDY):
         try:
@@ -68,28 +69,29 @@ class TrialRecord:
     Attributes:
         trial_id: The trial's number, a string.
         status: "running", "completed", "paused", "pruned", "over budget", "out of
-            memory", "nan", "killed" (it took its process with it, time and again),
-            "failed", or "stopped" (the study ended first; it goes on where that does).
+            memory", "nan", "killed" (its process died again and again), "failed", or
+            "stopped" (the study ended first; the trial goes on when the study does).
         reason: What led to the status, in words.
         values: Dict of the hyperparameters.
-        configuration: The `Configuration`, None until it began.
+        configuration: The `Configuration`; None until the trial has begun, and always
+            for a user's own `build`.
         parameters: Number of weights.
         latency: Seconds to translate a sentence, or None.
-        epochs: List of dicts of logs, one an epoch.
+        epochs: List of dicts of logs, one per epoch.
         best_epoch: Number of epochs after which the score was best.
         score: The best score, or None.
         seconds: Seconds of its own training, scoring included.
-        first_step: Seconds to the end of its first step, which compiles, since it was
-            last begun; None before.
-        continued_from: Trial that it goes on from, as Hyperband's promotions do.
-        warm_started_from: Trial that its first weights come from.
-        inherited_epochs: How many of the epochs are those of the trial it goes on from.
-        inherited_seconds: Seconds of training by others that it did not need to do.
-        starts: How often it was begun, the resumptions included.
+        first_step: Seconds from its latest start to the end of the first step, which
+            compiles; None before that.
+        continued_from: Id of the trial that it continues, as after a promotion.
+        warm_started_from: Id of the trial that its first weights come from.
+        inherited_epochs: How many of the epochs are those of the trial it continues.
+        inherited_seconds: Seconds of other trials' training that it builds on.
+        starts: How often it was begun, resumptions included.
         fruitless_starts: How often it was begun since its last epoch ended.
         owner: Name of the process that runs it.
         finished_at: Seconds of the study when it ended.
-        path: The trial's folder, which is not written down.
+        path: The trial's folder, which is not saved.
     """
 
     trial_id: str
@@ -116,17 +118,20 @@ class TrialRecord:
 
     @property
     def bidirectional_epochs(self) -> int:
-        """How many of its run's first epochs train both directions."""
+        """The epoch up to which its run trains both directions; 0 for none."""
         return self.values.get(BIDIRECTIONAL_EPOCHS, 0)
 
     @property
     def consistency(self) -> float:
-        """The factor that the study adds, for two copies of each pair; 0 for none."""
+        """The factor of consistency that the study has added; 0 for none.
+
+        Batches then hold two copies of each pair.
+        """
         return self.values.get(CONSISTENCY, 0.0)
 
     @property
     def best_seconds(self) -> float:
-        """Seconds up to the best epoch, those of the trial it goes on from included."""
+        """Seconds up to the best epoch, those of the trial it continues included."""
         return sum(epoch["seconds"] for epoch in self.epochs[: self.best_epoch])
 
     @property
@@ -136,7 +141,7 @@ class TrialRecord:
 
     @property
     def last_weights(self) -> pathlib.Path:
-        """The file of the weights that the epoch that runs was scored with."""
+        """The file of the weights with which the current epoch was scored."""
         return self.path / "last.weights.h5"
 
     @property
@@ -177,8 +182,8 @@ class TrialRecord:
     ) -> bool:
         """Notes an epoch, counted from 0; returns whether it is the best so far.
 
-        It takes the place of what a lost run of it may have noted. `at` is the study's
-        seconds when it ended.
+        What an interrupted run may have noted of this epoch is replaced. `at` is the
+        study's seconds when the epoch ended.
         """
         del self.epochs[epoch:]
         self.epochs.append({**logs, "score": score, "seconds": seconds, "at": at})
@@ -191,9 +196,9 @@ class TrialRecord:
         return self.best_epoch == epoch + 1
 
     def inherit(self, other: "TrialRecord") -> None:
-        """Goes on from another trial: its best weights, and its training's state.
+        """Copies another trial's best weights, training state and epochs into this one.
 
-        It is for the caller to `save` the record, after which it has gone on from it.
+        The caller must `save` the record; only then does this trial continue the other.
         """
         self.state.mkdir(parents=True, exist_ok=True)
         copies = [(path, self.state / path.name) for path in other.state.iterdir()]
@@ -229,7 +234,7 @@ def own_values(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def trained_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the hyperparameters, and the consistency with which a run goes on."""
+    """Returns the hyperparameters, and the consistency if the study has added one."""
     added = {CONSISTENCY: values[CONSISTENCY]} if CONSISTENCY in values else {}
     return own_values(values) | added
 

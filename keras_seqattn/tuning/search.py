@@ -1,4 +1,4 @@
-"""`tune` and `tune_translation`: the one call of a study, at first and ever after."""
+"""`tune` and `tune_translation`: the one call that begins and continues a study."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -45,51 +45,52 @@ def tune_translation(
     warm_start: bool = False,
     verbose: bool = True,
 ) -> Study:
-    """Searches the hyperparameters with which a translation model becomes best.
+    """Searches for the hyperparameters that make a translation model best.
 
-    Everything is kept in `directory`, and nothing there is ever half written: killed at
-    any moment, the same call goes on. Trials that ended are kept, and the one that ran
-    continues from its last epoch with its optimizer, schedule, random state and order
-    of data. A call whose study has ended returns at once; one with larger budgets
-    continues it. With one worker, `seed` decides all, and a resumed study makes the
-    same trials as one that was never interrupted; where "halving" has `max_seconds`,
-    the speed of the machine decides with it.
+    Everything is kept in `directory`, and nothing there is ever half written: after a
+    kill at any moment, the same call continues the study. Trials that ended are kept,
+    and the one that ran continues from its last epoch with its optimizer, schedule,
+    random state and order of data. A call whose study has ended returns at once; one
+    with larger budgets continues it. With one worker, `seed` decides all, and a resumed
+    study makes the same trials as one that was never interrupted. With "halving" and
+    `max_seconds`, the result also depends on the speed of the machine.
 
-    With `max_seconds` "halving" lets its leader go on, once it overfits, with more
-    dropout and label smoothing; of lists of strings also in both directions for a
-    while, and with two copies of each pair and R-Drop's loss.
+    With `max_seconds`, a leader of "halving" that overfits goes on with more dropout
+    and label smoothing. If the data are lists of strings, it also trains in both
+    directions for a while, and on two copies of each pair with R-Drop's loss.
 
-    Draws with more than `max_parameters` weights are not built and count as nothing.
-    A trial that turns NaN, runs out of memory or is too slow is noted with its reason,
+    Draws with more than `max_parameters` weights are not built and do not count. A
+    trial that turns NaN, runs out of memory or is too slow is recorded with its reason,
     and the search goes on; three errors of another kind in a row end it.
 
     Args:
         train: Pair of lists of strings, sources and targets; or a dataset of
             `text.translation_batches`.
         validation: The same, of what trials are scored on.
-        objective: "val_loss" (the unsmoothed cross-entropy a token, so that trials of
-            all smoothings compare), "val_perplexity", "val_bleu", "val_chrf", or a
-            `keras_tuner.Objective`.
+        objective: "val_loss" (the unsmoothed cross-entropy per token, which compares
+            trials with different label smoothing), "val_perplexity", "val_bleu",
+            "val_chrf", or a `keras_tuner.Objective`.
         algorithm: "halving", which starts from the space's `center`, draws near the
-            best so far and lets the best third go on; or KerasTuner's "hyperband",
+            best so far and promotes the best third; or KerasTuner's "hyperband",
             "random" or "bayesian".
         epochs: Most epochs of a trial. None: 9; no limit with "halving" and
             `max_seconds`.
-        max_trials: Most trials; of "halving" most new ones. None: as many as fit into
-            `max_seconds`; without that either, one iteration of Hyperband, or ten
-            trials of the others.
-        max_seconds: Seconds of wall-clock for the study, those before a resumption
+        max_trials: Most trials (with "halving", most new ones). None: as many as fit
+            into `max_seconds`; without that either, one iteration of Hyperband, or ten
+            trials of the other algorithms.
+        max_seconds: Wall-clock seconds for the study, those before a resumption
             included. The trial that runs when they are over counts by the epochs it
             has, and goes on if the same study is given more.
         finish: Share of `max_seconds`, in [0, 1), in which the best trial trains on
-            while it gets better. None: 0.75 of "halving", which has it as part of its
-            search; 0 of the others, which have it after the search, past `epochs`.
+            while it gets better. None: 0.75 with "halving", where it is part of the
+            search; 0 with the others, where it follows the search and goes past
+            `epochs`.
         max_parameters: Most weights of a model.
-        max_latency: Most seconds to translate one sentence of 16 tokens greedily, which
-            is measured once a shape, before a trial trains.
+        max_latency: Most seconds to translate one sentence of 16 tokens greedily. Each
+            shape of model is measured once, before its first trial trains.
         directory: Folder of the study, new or its own.
         workers: Number of processes on this machine that run trials, under KerasTuner's
-            own chief. More than one take lists of strings.
+            own chief. Several need lists of strings.
         seed: Integer.
         space: A `TranslationSpace`; None: its defaults.
         vocabulary_size: Entries of the vocabulary that both languages share, or, with
@@ -99,11 +100,11 @@ def tune_translation(
             the space's center has it.
         bucket_lengths: The same.
         prune: Whether a trial ends when it is worse than the median of the others;
-            None: only of "random" and "bayesian".
-        warm_start: Whether a trial starts from the weights of the best smaller one that
-            computes the same. It saves what that one took, which the table says; scores
-            then speak of more than the hyperparameters.
-        verbose: Whether to tell of epochs, the best so far, and the time left.
+            None: only with "random" and "bayesian".
+        warm_start: Whether a trial starts from the weights of the best smaller trial,
+            extended to compute the same. This saves the seconds of that one, which the
+            table shows, but scores then depend on more than the hyperparameters.
+        verbose: Whether to print epochs, the best score so far, and the time left.
 
     Returns:
         A `Study`.
@@ -144,27 +145,30 @@ def tune(
     prune: bool | None = None,
     verbose: bool = True,
 ) -> Study:
-    """Searches the hyperparameters with which a model of your own becomes best.
+    """Searches for the hyperparameters that make a model of your own best.
 
-    Does for any `build(hp)` what `tune_translation` does for translation, and is killed
-    and called again as that is. The first trial of "halving" has the defaults of the
-    hyperparameters, and leads until another one is ahead where both can be compared.
-    "halving" knows by the ends of their names what looks worse early than it is: more
-    of "dropout", "dropout_rate", "smoothing", "decay" (of which a model that overfits
-    gets more), "layers" or "warmup_steps", and less of "learning_rate" or "lr". A
-    compiled model is expected, with the learning rate or schedule that it is to
-    have. Where its optimizer averages the weights (`use_ema`), the average is scored.
+    Does for any `build(hp)` what `tune_translation` does for translation, and can be
+    killed and called again like it. The first trial of "halving" has the defaults of
+    the hyperparameters, and leads until another one is ahead where both can be
+    compared.
+
+    By the ends of their names, "halving" knows hyperparameters that look worse early
+    than they are: more of "dropout", "dropout_rate", "smoothing", "decay" (a model that
+    overfits gets more of these four), "layers" or "warmup_steps", and less of
+    "learning_rate" or "lr". The model must be compiled, with the learning rate or
+    schedule that it is to have. If its optimizer averages the weights (`use_ema`), the
+    average is scored.
 
     Args:
         build: Function of KerasTuner's `HyperParameters` that returns a compiled model,
-            or a `keras_tuner.HyperModel`. It may ask `attention_choices`.
+            or a `keras_tuner.HyperModel`. It may call `attention_choices`.
         train: Tuple of inputs and labels, and of the labels' weights if there are any;
             or a dataset of them.
         validation: The same, of what trials are scored on.
         objective: "val_loss", "val_" and the name of another metric of Keras's, or a
             `keras_tuner.Objective` of anything that is logged.
-        algorithm: As in `tune_translation`, and so are all arguments that follow.
-        batch_size: Samples of a batch of arrays; None: 32.
+        algorithm: As in `tune_translation`, like all later arguments that it has.
+        batch_size: Samples per batch of arrays; None: 32.
         epochs: Most epochs of a trial.
         max_trials: Maximum number of trials, with "halving" of new ones.
         max_seconds: Seconds for the study.
@@ -192,7 +196,7 @@ def tune(
 
 
 def _study(task, given):
-    """Runs the study of a task, or goes on with it, to its end."""
+    """Begins or continues the study of a task, and runs it to its end."""
     settings = Settings.of({**given, "task": task})
     settings.claim()
     if is_worker():
@@ -221,7 +225,7 @@ def _in_use(directory):
 
 
 def run(settings: Settings) -> None:
-    """Runs a study here: alone, or as the chief or worker of KerasTuner's variables."""
+    """Runs a study here: alone, or as the chief or worker that variables name."""
     training.keep_freed_memory()
     tuner = Tuner(settings)
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What a study was asked, in a form that travels to its workers."""
+"""The settings of a study, in a form that is sent to its workers."""
 
 import dataclasses
 import functools
@@ -20,13 +20,14 @@ from keras_seqattn.tuning.progress import Progress
 from keras_seqattn.tuning.tasks import Task, shape_of
 
 DEFAULT_TRIALS = 10
-# Of a trial, by default: with a limit of the study's seconds there is none.
+# Most epochs of a trial by default; MOST_EPOCHS is no limit, for studies with one of
+# seconds.
 EPOCHS, MOST_EPOCHS = 9, 10**6
 LEADERS_SHARE = 0.75  # of the seconds, by default
-# Trials drawn at random before the Gaussian process has its say. KerasTuner's three for
-# each hyperparameter would be forty.
+# Trials drawn at random before the Gaussian process draws. KerasTuner's default, three
+# for each hyperparameter, would be forty.
 INITIAL_POINTS = 8
-# What makes a study another one. Its budgets may change when it goes on.
+# Settings that tell one study from another. Budgets may change when a study goes on.
 IDENTITY = ("algorithm", "epochs", "seed", "prune", "warm_start")
 
 _limit = functools.partial(arguments.number, above=0, optional=True)
@@ -38,10 +39,10 @@ def _folder(name: str, value: Any) -> pathlib.Path:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Config):
-    """A study as it was asked for, and what its processes make of it.
+    """The settings of a study, and what its processes make of them.
 
-    The options are the arguments of `tune_translation`, which says what they mean,
-    without those of the `Task`.
+    The options are the arguments of `tune_translation`, which explains them, except
+    those of the `Task`.
     """
 
     task: Task
@@ -61,7 +62,7 @@ class Settings(Config):
     verbose: bool = option(arguments.boolean)
 
     def __post_init__(self) -> None:
-        """Checks the options, and which go together."""
+        """Checks the options and their combinations."""
         super().__post_init__()
         halves = self.algorithm == "halving"
         self._default("prune", self.algorithm in ("random", "bayesian"))
@@ -78,7 +79,7 @@ class Settings(Config):
             object.__setattr__(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what travels: what was asked, and not what was made of it."""
+        """Returns what is sent to workers: the options, not what was made of them."""
         return self.options()
 
     @property
@@ -93,13 +94,13 @@ class Settings(Config):
 
     @property
     def trials(self) -> int | None:
-        """Most trials, of "halving" most new ones; None without a limit."""
+        """Most trials (with "halving", most new ones); None without a limit."""
         is_bounded = self.max_seconds is not None or self.algorithm == "hyperband"
         return self.max_trials or (None if is_bounded else DEFAULT_TRIALS)
 
     @functools.cached_property
     def clock(self) -> Clock:
-        """The study's `Clock`, which ends the search before the finish."""
+        """The study's `Clock`, which ends the search where a separate finish begins."""
         limit = self.max_seconds
         if self.plan is None and limit:
             limit *= 1 - self.finish
@@ -107,7 +108,7 @@ class Settings(Config):
 
     @functools.cached_property
     def plan(self) -> Plan | None:
-        """The study's `Plan` of rungs; None of another algorithm."""
+        """The study's `Plan` of rungs; None unless the algorithm is "halving"."""
         if self.algorithm != "halving":
             return None
         return Plan(
@@ -124,7 +125,7 @@ class Settings(Config):
 
     @property
     def score_name(self) -> str:
-        """The name, in the logs, of what trials are scored by."""
+        """The name in the logs of the score by which trials are compared."""
         return self.task.monitors.get(self.objective.name, self.objective.name)
 
     @functools.cached_property
@@ -133,7 +134,7 @@ class Settings(Config):
         return Progress(self)
 
     def claim(self) -> None:
-        """Makes the folder this study's own; raises an error if it is another one's."""
+        """Makes the folder this study's own, or raises if it is another study's."""
         asked = {
             "objective": [self.objective.name, self.objective.direction],
             **{name: getattr(self, name) for name in IDENTITY},
@@ -173,13 +174,13 @@ class Settings(Config):
             directory=self.directory,
             **options,
         )
-        oracle.max_trials = None if self.plan else self.trials  # It counts new ones.
+        oracle.max_trials = None if self.plan else self.trials  # A plan has its own.
         return oracle
 
     def size_excess(self, parameters: int | None) -> str | None:
         """Returns by how much a model exceeds `max_parameters`, or None.
 
-        None too where its number of weights is not yet known.
+        It is also None while the number of weights is not known.
         """
         limit = self.max_parameters
         if limit is None or parameters is None or parameters <= limit:
@@ -187,7 +188,7 @@ class Settings(Config):
         return f"{parameters} parameters, {limit} allowed"
 
     def known_latency(self, configuration: Configuration) -> float | None:
-        """Returns the seconds of a sentence of a trial of the same shape, or None."""
+        """Returns the latency measured in a trial of the same shape, or None."""
         shape = shape_of(configuration)
         for record in records.load_records(self.directory):
             if record.latency is not None and shape_of(record.configuration) == shape:
@@ -195,7 +196,7 @@ class Settings(Config):
         return None
 
     def latency_excess(self, latency: float) -> str:
-        """Returns by how much the seconds of a sentence exceed `max_latency`."""
+        """Returns by how much a latency exceeds `max_latency`, as text."""
         return (
             f"{1000 * latency:.1f} ms a sentence, {1000 * self.max_latency:g} allowed"
         )
@@ -205,7 +206,7 @@ class Settings(Config):
         hp = hyperparameters_of(values)
         configuration = self.task.configuration(hp)
         if configuration is None:
-            return None  # Only a model tells.
+            return None  # Only the built model can tell.
         excess = self.size_excess(configuration.count_parameters())
         if excess is not None or self.max_latency is None:
             return excess

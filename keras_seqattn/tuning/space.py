@@ -1,8 +1,8 @@
 """What a search may vary of a translation model and its training.
 
-A space is declared on KerasTuner's `HyperParameters`, so any of its tuners searches it.
-Every combination can be built: the width of a head is chosen by itself, not as what
-`model_dim` divided by the heads leaves over.
+A space is declared on KerasTuner's `HyperParameters`, so any of its tuners can search
+it. Every combination can be built: the width of a head is chosen independently, and is
+not `model_dim` divided by the number of heads.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import keras_tuner
 
 
-# The options of a model that drop something while it trains, and change nothing else.
+# Options of a model that drop something in training, and change nothing else.
 DROPPING = ("dropout", "attention_dropout", "activation_dropout", "stochastic_depth")
 HEADS, WIDTHS, DEPTHS = (2, 4, 8), (16, 32, 64), (1, 2, 3, 4, 6)
 
@@ -32,7 +32,7 @@ class Range:
     Attributes:
         low: The least.
         high: The greatest.
-        log: Whether their logarithms are drawn evenly, and not they themselves.
+        log: Whether to draw their logarithms uniformly, instead of the numbers.
 
     Example:
         >>> Range(1e-4, 1e-2, log=True).low
@@ -76,12 +76,12 @@ def attention_choices(
     num_layers: int | Sequence[int] = DEPTHS,
     prefix: str = "",
 ) -> AttentionChoices:
-    """Chooses heads, their width and the depth, for anyone's `build(hp)`.
+    """Chooses the number of heads, their width and the depth, in any `build(hp)`.
 
     Whatever is drawn can be built: heads of `key_dim` are projected back to
-    `model_dim`, which they need not divide. Layers that know no width of a head, and
-    cut `model_dim` into heads, want `key_dim=None`: then only numbers of heads that
-    divide `model_dim` are drawn.
+    `model_dim`, which they need not divide. Layers that have no argument for the width
+    of a head, and split `model_dim` into heads, need `key_dim=None`. Then only numbers
+    of heads that divide `model_dim` are drawn.
 
     Args:
         hp: KerasTuner's `HyperParameters`.
@@ -126,11 +126,11 @@ def attention_choices(
 
 @dataclasses.dataclass(frozen=True)
 class TranslationSpace:
-    """What a search may vary, each field one value or several to choose among.
+    """What a search may vary: each field is one value, or several to choose among.
 
-    A tuple is what is chosen among, a `Range` a stretch of numbers, anything else is
-    fixed. `dataclasses.replace(space, num_heads=4)` makes another space. What stands
-    nearest to `center` is the first trial of a study with "halving".
+    A tuple lists choices, a `Range` is drawn from, anything else is fixed.
+    `dataclasses.replace(space, num_heads=4)` makes a different space. The first trial
+    of a study with "halving" is the one nearest to `center`.
 
     Attributes:
         model_dim: Width D of the vectors between blocks.
@@ -138,7 +138,7 @@ class TranslationSpace:
         decoder_layers: Number of decoder blocks.
         num_heads: Number of attention heads.
         key_dim: Width of a head, independent of `model_dim`.
-        feed_forward_ratio: Width of the feed-forwards' hidden layers, in `model_dim`s.
+        feed_forward_ratio: Hidden width of the feed-forward layers over `model_dim`.
         dropout: Fraction dropped of embeddings and of each sublayer's output.
         label_smoothing: Share of the target spread over the vocabulary.
         normalize_first: Pre-norm (True) or post-norm.
@@ -146,19 +146,19 @@ class TranslationSpace:
         tie_embeddings: Whether one table serves all it can.
         learning_rate: Peak of `InverseSquareRoot`, with pre-norm.
         warmup_steps: Steps up to that peak, with pre-norm.
-        post_norm_learning_rate: The peak with post-norm, which bears less.
-        post_norm_warmup_steps: Steps up to that peak, of which post-norm needs more.
-        ema_momentum: Share of the running average of the weights kept at a step, which
-            is what is scored and saved; None for the weights themselves.
+        post_norm_learning_rate: The peak with post-norm, which tolerates less.
+        post_norm_warmup_steps: Steps up to that peak; post-norm needs more.
+        ema_momentum: Share of the running average of the weights that a step keeps.
+            The average is scored and saved; with None, the weights themselves.
         vocabulary_size: Entries of the tokenizer; None: what the study is given.
         optimizer: Names of optimizers, as `Configuration` takes them; None: the
             center's.
         options: Dict of further arguments of `TranslationTransformer`, which do not
             vary.
-        center: A `Configuration`, `RECIPES["own"]` by default: its values, or the
-            nearest that a field has, are where "halving" begins and the defaults of
-            the hyperparameters. What no field names, as the factor of consistency, is
-            its own in every trial.
+        center: A `Configuration`, `RECIPES["own"]` by default. Its values, or the
+            nearest ones that a field has, are where "halving" begins, and the defaults
+            of the hyperparameters. What is not a field, such as the factor of
+            consistency, is the center's in every trial.
 
     Raises:
         ValueError: If a value is out of range, or the model has a `base_dim` and an
@@ -207,13 +207,14 @@ class TranslationSpace:
 
     @classmethod
     def around(cls, center: Configuration, **fields: Any) -> Self:
-        """Returns a space that has each value of a configuration, its center.
+        """Returns a space that holds each value of a configuration, its center.
 
         Args:
             center: A `Configuration`, a recipe for example.
-            **fields: Fields other than the defaults; the center's value is added to
-                one with several values, too, unless it is None. A field whose default
-                is one value has the center's.
+            **fields: Fields that differ from the defaults. To every field with several
+                values, given or not, the center's value is added unless it is None.
+                A field that is not given, and has one value by default, takes the
+                center's.
 
         Returns:
             A `TranslationSpace`.
@@ -289,7 +290,7 @@ class TranslationSpace:
         elif center.average_epochs is None:
             momentum = take("ema_momentum")
             training |= {"ema_momentum": momentum, "ema_warmup": momentum is not None}
-        # KerasTuner loses values where two scopes have hyperparameters of one name.
+        # KerasTuner loses values where two scopes use one name for hyperparameters.
         for first, prefix in ((True, ""), (False, "post_norm_")):
             with hp.conditional_scope("normalize_first", [first]):
                 rate = take(f"{prefix}learning_rate")
@@ -346,7 +347,7 @@ def _check_values(name, values, check=arguments.positive_integer):
 
 
 def _several(values):
-    """Returns the values to choose among, of which there may be one alone."""
+    """Returns the values to choose among, or one value alone, as a sequence."""
     return values if isinstance(values, tuple | list) else (values,)
 
 
@@ -355,8 +356,8 @@ def _are_numbers(values):
 
 
 def _with(values, value):
-    """Returns what a hyperparameter may be, a value among it if there are several."""
-    if value is None:  # which no hyperparameter may be
+    """Returns a hyperparameter's values, with `value` added if there are several."""
+    if value is None:  # no hyperparameter may be None
         return values
     if isinstance(values, Range):
         low, high = min(values.low, value), max(values.high, value)
@@ -368,7 +369,7 @@ def _with(values, value):
 
 
 def _nearest(values, value):
-    """Returns the value among several, or in a `Range`, that is nearest to one."""
+    """Returns the value among several, or in a `Range`, that is nearest to `value`."""
     if isinstance(values, Range):
         if value is None:
             return values.low
@@ -385,9 +386,9 @@ def declare(
 ) -> Any:
     """Declares a hyperparameter and returns its value, None where it is inactive.
 
-    `values` is a tuple or list to choose among, a `Range`, of which numbers have three
-    significant digits, None, which declares nothing, or one value. The default is the
-    nearest to `near`, or the first.
+    `values` is a tuple or list to choose among, a `Range`, whose numbers are rounded to
+    three significant digits, one value, or None, which declares nothing. The default is
+    the value nearest to `near`, or the first.
 
     Example:
         >>> import keras_tuner
@@ -408,11 +409,11 @@ def declare(
     if not isinstance(values, tuple | list):
         return hp.Fixed(name, values)
     if _are_numbers(values) and float in map(type, values):
-        values = [float(value) for value in values]  # KerasTuner's are of one type
+        values = [float(value) for value in values]  # KerasTuner wants one type.
     default = _nearest(values, near)
-    if all(isinstance(value, bool) for value in values):  # of which a choice makes 0, 1
+    if all(isinstance(value, bool) for value in values):  # A choice makes them 0 and 1.
         several = len(set(values)) > 1
         return hp.Boolean(name, default) if several else hp.Fixed(name, default)
     value = hp.Choice(name, list(values), default=default)
-    # What travels between processes is rounded to 32 bits.
+    # Numbers sent between processes are rounded to 32 bits.
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from keras_seqattn.translator import Translator
 
 
-TREES, REPETITIONS = 100, 5  # of the forest that says what mattered
-# Trials, trained for equally many epochs, below which chance decides what mattered.
+TREES, REPETITIONS = 100, 5  # of the forest that `importance` trains
+# With fewer trials of equally many epochs, chance decides which hyperparameters matter.
 COMPARABLE = 15
 
 
 class Study:
-    """What a search has found so far: it may still run in another process.
+    """What a search has found so far; it may still be running in another process.
 
     Args:
         directory: The study's folder.
-        task: The `Task` of the study, as a call that searches hands it on: what
-            `best_translator` needs, and `best_model` of a user's own `build`.
+        task: The `Task` of the study, which `tune` and `tune_translation` pass on.
+            `best_translator` needs it, and so does `best_model` of a user's `build`.
 
     Raises:
         ValueError: If the folder holds no study.
@@ -67,7 +67,7 @@ class Study:
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds of one worker's study in which no trial trained or was scored."""
+        """Seconds in which no trial trained or was scored, in a study of one worker."""
         return self.seconds - sum(record.seconds for record in self._records)
 
     @property
@@ -108,8 +108,9 @@ class Study:
             A compiled model.
 
         Raises:
-            ValueError: If it is of a `build` of one's own, which a folder does not
-                hold; `tune` with the same arguments returns it at once.
+            ValueError: If the model comes from a user's own `build`, which the folder
+                does not hold. Call `tune` with the same arguments: it returns at once,
+                and its study has the model.
         """
         best = self.best_trial
         if best.configuration is None:
@@ -135,8 +136,8 @@ class Study:
             A `Translator`.
 
         Raises:
-            ValueError: If the study was not made by a call of this process on lists of
-                strings; `tune_translation` with the same arguments returns it at once.
+            ValueError: If the study was not returned by `tune_translation` on lists of
+                strings. A call with the same arguments returns it at once.
         """
         from keras_seqattn.translator import Translator
 
@@ -153,19 +154,19 @@ class Study:
         return Translator(model, tokenizer, search=search)
 
     def table(self) -> "pandas.DataFrame":
-        """Lists all that was tried, and what was drawn and was over budget.
+        """Lists all trials, and the draws that were over budget.
 
         Returns:
-            A pandas frame, a row a trial in the order of their making: `trial`,
-            `status`, `score`, `epochs`, `best_epoch`, `seconds` (of its training),
-            `first_step` (seconds, compiling included, since it was last begun),
-            `finished_at` (in seconds of the study), `parameters`, `latency` (seconds a
-            sentence, where it was measured), `continued_from`, `warm_started_from`,
-            `inherited_seconds` (of training by others that it did not need to do),
-            `bidirectional_epochs` (the epoch up to which both directions are trained;
-            those that it goes on from were of one), `consistency` (the factor of the
-            loss between two copies of each pair; 0 without copies), `resumed` (how
-            often, after a kill), `reason`, and each hyperparameter.
+            A pandas frame with a row per trial, in the order in which they were made:
+            `trial`, `status`, `score`, `epochs`, `best_epoch`, `seconds` (of its
+            training), `first_step` (seconds of the first step since its latest start,
+            compiling included), `finished_at` (in seconds of the study), `parameters`,
+            `latency` (seconds per sentence, if measured), `continued_from`,
+            `warm_started_from`, `inherited_seconds` (of other trials' training that it
+            builds on), `bidirectional_epochs` (the epoch up to which it trains both
+            directions, after epochs of one), `consistency` (the factor of the loss
+            between two copies of each pair; 0 without copies), `resumed` (how often,
+            after a kill), `reason`, and each hyperparameter.
         """
         import pandas
 
@@ -193,17 +194,18 @@ class Study:
     def importance(self) -> dict[str, float]:
         """Computes which hyperparameters mattered.
 
-        A random forest learns the scores from the hyperparameters; what it predicts
-        worse with when a column is shuffled, mattered. Compared are the best scores
-        within the same number of epochs, the largest that fifteen trials have trained.
+        A random forest learns to predict the scores from the hyperparameters. A
+        hyperparameter mattered if predictions get worse when its column is shuffled.
+        The scores are the best within the same number of epochs, the largest number
+        that at least fifteen trials have trained.
 
         Returns:
             Dict of names to shares, greatest first, that sum to 1, or are all 0; empty
             where fewer than fifteen trials can be compared, or nothing differs.
 
         Reference:
-            Breiman 2001, section 10. Differs: on the training rows, of the scores'
-            ranks.
+            Breiman 2001, section 10. Differs: uses the training rows, and the ranks of
+            the scores.
         """
         names = self.hyperparameters()
         scores = self._comparable()
@@ -231,9 +233,9 @@ class Study:
         return {name: float(share) for name, share in ranked}
 
     def _comparable(self):
-        """Returns the score of each trial that can be compared; too few are none."""
+        """Returns the score of each trial that can be compared; none if too few can."""
         known = [r for r in self._records if r.status in records.COUNTED]
-        # A trial that goes on from another is one training with it.
+        # A trial that continues another is one training together with it.
         trained = {len(r.epochs) for r in known if len(r.epochs) > r.inherited_epochs}
         for epochs in sorted(trained, reverse=True):
             scores = {
@@ -246,11 +248,11 @@ class Study:
         return {}
 
     def doubts(self) -> list[str]:
-        """Lists what speaks against trusting the result.
+        """Lists reasons not to trust the result.
 
         Returns:
-            List of sentences: that no trial has had three epochs, that too few can be
-            compared to know what mattered; empty where there is nothing to say.
+            List of sentences: that no trial has had three epochs, or that too few can
+            be compared to know what mattered. It is empty if neither holds.
         """
         longest = max((len(record.epochs) for record in self._records), default=0)
         doubts = []
@@ -271,8 +273,8 @@ class Study:
         """Draws the study: see `keras_seqattn.plotting.study`.
 
         Args:
-            path: Where to save the picture, a ".png" say; the table comes beside it as
-                a ".csv". None: nothing is saved.
+            path: Where to save the figure, for example as a ".png"; the table is saved
+                beside it as a ".csv". None: nothing is saved.
 
         Returns:
             A `matplotlib.figure.Figure`.
@@ -291,7 +293,7 @@ _COLUMNS = ("trial", "status", "score", "epochs", "best_epoch", "seconds")
 _COLUMNS += ("first_step", "finished_at", "parameters", "latency", "continued_from")
 _COLUMNS += ("warm_started_from", "inherited_seconds", "bidirectional_epochs")
 _COLUMNS += ("consistency", "resumed", "reason")
-# Columns of which some rows, or all, may have nothing.
+# Types of columns in which some rows, or all, may be empty.
 _TYPES = dict.fromkeys(("trial", "continued_from", "warm_started_from"), "Int64")
 _TYPES |= dict.fromkeys(("score", "latency", "finished_at", "first_step"), "float64")
 

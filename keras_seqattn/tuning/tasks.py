@@ -1,7 +1,7 @@
 """What a study trains: translation models on a corpus, or models of one's own.
 
-A task knows its models, their data, and what makes it another task. The study around it
-chooses hyperparameters, spends time and writes down.
+A task knows its models, their data, and what tells it from other tasks. The study
+around it chooses hyperparameters, spends time and keeps records.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_o
 from keras_seqattn.tuning.records import CONSISTENCY, TrialRecord
 from keras_seqattn.tuning.space import DROPPING, TranslationSpace
 
-OWN = "own"  # what stands in the file of a study for a user's own `build`
-FACTOR = 1.0  # of consistency, for what overfits
-SHAPES = 4  # of trials whose translations stay compiled
+OWN = "own"  # marks a user's own `build` in a study's file
+FACTOR = 1.0  # of consistency, for a run that overfits
+SHAPES = 4  # of models that stay compiled for translation
 
 _space = functools.partial(
     arguments.instance, types=TranslationSpace, wanted="a `TranslationSpace`"
@@ -75,7 +75,7 @@ def _builder(name: str, build: Any) -> Any:
 
 
 def _digest(data: Any) -> str | None:
-    """Returns a short text that no other arrays have; None where some are none."""
+    """Returns a short hash of arrays; None where some of the data are not arrays."""
     digest = hashlib.sha256()
     for array in keras.tree.flatten(data):
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
@@ -86,10 +86,10 @@ def _digest(data: Any) -> str | None:
 
 
 def shape_of(configuration: Configuration) -> Configuration:
-    """Returns what a configuration's translations depend on, but for the weights.
+    """Returns what a configuration's translations depend on, except the weights.
 
-    Dropout is no part of it, nor is how the model is trained: trials of one shape
-    translate by the same programs, and take the same time.
+    This leaves out dropout and how the model is trained: trials of one shape translate
+    with the same programs, in the same time.
     """
     options = configuration.model.options()
     dropping = dict.fromkeys(set(DROPPING) & set(options), 0.0)
@@ -100,17 +100,17 @@ def shape_of(configuration: Configuration) -> Configuration:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(Config):
-    """What the models of a study have in common, translation's and a user's own."""
+    """What all tasks have in common, translation and a user's own models."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what travels to workers: what was asked, not what was made of it."""
+        """Returns what is sent to workers: the options, not what was made of them."""
         return self.options()
 
     @functools.cached_property
     def hyperparameters(self) -> keras_tuner.HyperParameters:
-        """What is chosen, with the defaults: of a user's `build`, what these ask."""
+        """The space, with its defaults; of a `build`, what it asks for with these."""
         hp = keras_tuner.HyperParameters()
-        if self.configuration(hp) is None:  # which has declared the space
+        if self.configuration(hp) is None:  # else it has declared the space
             self.hypermodel.build(hp)
         return hp
 
@@ -119,7 +119,7 @@ class _HyperModel(TranslationHyperModel):
     """Adds the consistency with which a study lets a trial go on."""
 
     def configuration(self, hp):
-        """Returns what hyperparameters stand for."""
+        """Returns the `Configuration` that hyperparameters stand for."""
         made = super().configuration(hp)
         consistency = hp.values.get(CONSISTENCY, made.consistency)
         return dataclasses.replace(made, consistency=consistency)
@@ -137,7 +137,7 @@ class TranslationTask(Task):
     batch_tokens: int | None = option(optional_size)
     bucket_lengths: tuple[int, ...] | None = option(_lengths)
     seed: int = option(functools.partial(arguments.integer, least=0))
-    # The scores that stand for an objective, where it is not the score itself.
+    # The logged scores that stand for objectives which are not scores themselves.
     monitors: ClassVar[Mapping[str, str]] = MONITORS
 
     def __post_init__(self) -> None:
@@ -149,7 +149,7 @@ class TranslationTask(Task):
             object.__setattr__(self, "vocabulary_size", size)
 
     def check(self, objective: str, workers: int) -> None:
-        """Raises an error if the task cannot be written down, scored or shared so."""
+        """Raises an error if the task cannot be recorded, scored or shared as asked."""
         try:
             json.dumps([self.space.options, dataclasses.asdict(self.space.center)])
         except TypeError as error:
@@ -187,7 +187,7 @@ class TranslationTask(Task):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What makes it another task, as JSON keeps it."""
+        """What tells it from other tasks, in values that JSON keeps."""
         center = self.space.center
         optimizer = self.space.optimizer
         asked = {
@@ -201,12 +201,12 @@ class TranslationTask(Task):
             return {**asked, "corpus": "batches"}
         lengths = list(self._batch_options["bucket_lengths"])
         options = {**self._batch_options, "bucket_lengths": lengths}
-        # Last, as what stands before it may differ: see `Settings.claim`.
+        # Last: it depends on the options too, and `Settings.claim` names the first.
         return {**asked, **options, "corpus": self.corpus.fingerprint()}
 
     @functools.cached_property
     def hypermodel(self) -> TranslationHyperModel:
-        """What makes the models."""
+        """The hypermodel that makes the models."""
         has_views = self.corpus is not None and self._recipe.views is not None
         return _HyperModel(
             self.vocabulary_size,
@@ -217,7 +217,7 @@ class TranslationTask(Task):
 
     @functools.cached_property
     def corpus(self) -> Corpus | None:
-        """The `Corpus` of lists of strings; None of datasets."""
+        """The `Corpus` of lists of strings; None for datasets."""
         if not isinstance(self.train, tuple):
             return None
         return Corpus(
@@ -241,20 +241,20 @@ class TranslationTask(Task):
         return options | {name: x for name, x in given.items() if x is not None}
 
     def configuration(self, hp: keras_tuner.HyperParameters) -> Configuration:
-        """Returns what hyperparameters stand for."""
+        """Returns the `Configuration` that hyperparameters stand for."""
         return self.hypermodel.configuration(hp)
 
     def epoch_tokens(self, record: TrialRecord) -> float:
-        """Returns the target tokens of an epoch, where vocabularies differ."""
+        """Returns the target tokens of an epoch; 1 unless vocabularies differ."""
         if self.space.vocabulary_size is None:
             return 1.0
         return self.corpus.count_tokens(record.configuration.vocabulary_size)
 
     def score(self, name: str, logs: dict[str, float], record: TrialRecord) -> float:
-        """Returns an epoch's score; where vocabularies differ, for the same text.
+        """Returns an epoch's score, comparable where vocabularies differ.
 
-        A mean of tokens becomes that of as many tokens as the center's vocabulary
-        makes of the validation.
+        Then a mean over tokens becomes one over as many tokens as the center's
+        vocabulary makes of the validation text.
         """
         score = score_of(name, logs)
         if self.space.vocabulary_size is None or name not in OF_TOKENS:
@@ -271,9 +271,10 @@ class TranslationTask(Task):
 
     @property
     def consistency(self) -> float:
-        """The factor for what overfits.
+        """The factor of consistency for a run that overfits.
 
-        0 where there are copies anyway, or would be alike, or have no room in a batch.
+        0 for datasets, where the center has copies or a factor of its own, where no
+        dropout would make two copies differ, or where a batch has no room for them.
         """
         recipe = self._recipe
         has_copies = recipe.repeat_batch > 1 or recipe.views is not None
@@ -289,7 +290,7 @@ class TranslationTask(Task):
         return FACTOR if has_room else 0.0
 
     def fit_arguments(self, model: keras.Model, record: TrialRecord) -> dict[str, Any]:
-        """Returns the data as arguments of `fit`. The batches come shuffled."""
+        """Returns the data as arguments of `fit`; the batches come shuffled."""
         train, validation = self.train, self.validation
         if self.corpus is not None:
             train, validation = self.corpus.batches(
@@ -302,7 +303,7 @@ class TranslationTask(Task):
     def callbacks(
         self, model: keras.Model, record: TrialRecord, objective: str
     ) -> list[keras.callbacks.Callback]:
-        """Returns those that average the weights of a trial, and then score them."""
+        """Returns callbacks that average a trial's weights, and then score them."""
         made = record.configuration.average_callbacks()
         if objective in DECODED:
             translating = self._translating(record.configuration)
@@ -310,9 +311,9 @@ class TranslationTask(Task):
         return made
 
     def _translating(self, configuration):
-        """Returns the model that translates for the trials of a configuration's shape.
+        """Returns the model that translates for all trials of a configuration's shape.
 
-        Compiling the search of a model takes as long as two epochs of a small corpus.
+        Compiling a model's search takes as long as two epochs of a small corpus.
         """
         shape = shape_of(configuration)
         made = self._made.pop(repr(shape), None) or shape.make_model()
@@ -323,7 +324,7 @@ class TranslationTask(Task):
 
     @functools.cached_property
     def _made(self):
-        """The models that translate, by their shapes, the last one used last."""
+        """The models that translate, by shape; the most recently used is last."""
         return {}
 
 
@@ -340,7 +341,7 @@ class CustomTask(Task):
     consistency: ClassVar[float] = 0.0
 
     def check(self, objective: str, workers: int) -> None:
-        """Raises an error if the task cannot be shared."""
+        """Raises an error if the task cannot be shared among workers."""
         if workers == 1:
             return
         where = getattr(self.build, "__module__", None)
@@ -358,15 +359,15 @@ class CustomTask(Task):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What makes it another task, as JSON keeps it."""
+        """What tells it from other tasks, in values that JSON keeps."""
         space = repr(self.hyperparameters.get_config()["space"])
         known = {"task": OWN, "space": space, "batch_size": self.batch_size or 32}
-        # Last: datasets are not known, nor what early versions were given.
+        # Last. It is None for datasets, and early versions did not write it.
         return known | {"data": _digest((self.train, self.validation))}
 
     @functools.cached_property
     def hypermodel(self) -> keras_tuner.HyperModel:
-        """What makes the models."""
+        """The hypermodel that makes the models."""
         if isinstance(self.build, keras_tuner.HyperModel):
             return self.build
         made = keras_tuner.HyperModel()
@@ -374,10 +375,10 @@ class CustomTask(Task):
         return made
 
     def configuration(self, hp: keras_tuner.HyperParameters) -> None:
-        """Returns None: only a model tells what hyperparameters stand for."""
+        """Returns None: only a built model shows what hyperparameters stand for."""
 
     def epoch_tokens(self, record: TrialRecord) -> float:
-        """Returns how long an epoch is: as long as that of any other trial."""
+        """Returns how long an epoch is: the same for all trials."""
         return 1.0
 
     def score(self, name: str, logs: dict[str, float], record: TrialRecord) -> float:
@@ -395,6 +396,6 @@ class CustomTask(Task):
     def callbacks(
         self, model: keras.Model, record: TrialRecord, objective: str
     ) -> list[keras.callbacks.Callback]:
-        """Returns what averages the weights where the optimizer has an average."""
+        """Returns the callback of averaged weights, if the optimizer averages them."""
         use_ema = inner_optimizer(model.optimizer).use_ema
         return [keras.callbacks.SwapEMAWeights()] if use_ema else []

@@ -1,4 +1,4 @@
-"""How one trial runs: from its last epoch, to its end, and what is written down."""
+"""How one trial runs, from its last saved epoch to its end, and what it records."""
 
 import contextlib
 import re
@@ -16,12 +16,12 @@ from keras_seqattn.tuning import records
 from keras_seqattn.tuning.records import TrialRecord
 from keras_seqattn.tuning.settings import Settings
 
-# A trial that has taken its process with it so often, before an epoch ended, is given
-# up: it would take down every process that resumes the study.
+# A trial whose process died this often before an epoch ended is given up: it would
+# kill every process that resumes the study.
 MOST_FRUITLESS_STARTS = 10
-# The median rule compares only with so many others, and spares so many epochs.
+# The median rule needs PRUNING_TRIALS others, and no trial ends before PRUNING_EPOCHS.
 PRUNING_TRIALS, PRUNING_EPOCHS = 4, 2
-# How backends say that memory is short: each has an exception of its own.
+# How backends report that memory is short: each has an exception of its own.
 _OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|ResourceExhausted|MemoryError|bad_alloc|out of memory"
     r"|can't allocate memory",
@@ -30,7 +30,7 @@ _OUT_OF_MEMORY = re.compile(
 
 
 class TrialEnded(Exception):
-    """A trial ends before its last epoch, for a reason that belongs into the table."""
+    """A trial ends before its last epoch, for a reason that the table shows."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
@@ -48,7 +48,7 @@ class OutOfTime(SearchInterrupted):
 class SaveScoredWeights(keras.callbacks.Callback):
     """Keeps the weights that each epoch was scored with.
 
-    It stands before the callback of an average, so at a validation's end the averaged
+    It precedes the callback that averages, so when a validation ends, the averaged
     weights are still in the model.
     """
 
@@ -66,9 +66,9 @@ class SaveScoredWeights(keras.callbacks.Callback):
 
 
 class Recorder(keras.callbacks.Callback):
-    """Writes down each epoch, and keeps the best weights.
+    """Records each epoch, and keeps the best weights.
 
-    A trial that has no loss any more, or no time, ends at once.
+    It ends a trial at once when the loss is not finite or the time is over.
     """
 
     def __init__(self, record: TrialRecord, study: Settings) -> None:
@@ -76,7 +76,7 @@ class Recorder(keras.callbacks.Callback):
         self._record, self._study = record, study
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begins no epoch that would not end in time, if as long as the last."""
+        """Raises `OutOfTime` if an epoch as long as the last would not end in time."""
         last = self._record.epochs[-1:]
         if last and self._study.clock.left() < last[0]["seconds"]:
             raise OutOfTime("no time is left for another epoch")
@@ -89,7 +89,7 @@ class Recorder(keras.callbacks.Callback):
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Looks at the loss and at the clock."""
+        """Checks the loss and the clock."""
         if self._record.first_step is None:
             self._record.first_step = time.monotonic() - self._started
         loss = float((logs or {}).get("loss", 0.0))
@@ -99,7 +99,7 @@ class Recorder(keras.callbacks.Callback):
             raise OutOfTime("the time is over")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Writes the epoch down."""
+        """Records the epoch."""
         record, study = self._record, self._study
         logs = {name: float(value) for name, value in logs.items()}
         score = study.task.score(study.score_name, logs, record)
@@ -118,7 +118,7 @@ class Recorder(keras.callbacks.Callback):
 
 
 class Pausing(training.Resume):
-    """A `Resume` that ends a run, `has_paused`, where another trial may go on with it.
+    """A `Resume` that ends a trial where `is_done` says so, and sets `has_paused`.
 
     Sets `stop_training` only after saving: a save that recorded it would not resume.
     """
@@ -134,7 +134,7 @@ class Pausing(training.Resume):
         self.has_paused: bool = False
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Saves; then asks whether the trial ends."""
+        """Saves, then ends the trial if `is_done` says so."""
         super().on_epoch_end(epoch, logs)
         if self._is_done(self._record):
             self.model.stop_training = self.has_paused = True
@@ -143,15 +143,15 @@ class Pausing(training.Resume):
 def is_below_median(
     record: TrialRecord, others: list[TrialRecord], direction: str
 ) -> bool:
-    """Returns by the median stopping rule whether a trial is to end.
+    """Returns whether the median stopping rule ends a trial.
 
-    It is where its best score so far is worse than the median, over the other trials,
-    of their best scores up to the same epoch; never in the first epochs or among few
-    others, of which it may be one itself.
+    It does where the trial's best score so far is worse than the median of the other
+    trials' best scores up to the same epoch, but never in the first epochs or among few
+    others. `others` may include the trial itself.
 
     Reference:
-        Golovin et al. 2017, "Google Vizier", section 3.1. Differs: the best score of
-        the others so far stands for the mean of theirs.
+        Golovin et al. 2017, "Google Vizier", section 3.1. Differs: uses the best score
+        of each other trial so far, not its mean.
     """
     num_epochs = len(record.epochs)
     if num_epochs < PRUNING_EPOCHS:
@@ -169,7 +169,7 @@ def is_below_median(
 
 @contextlib.contextmanager
 def failures_as_ends() -> Iterator[None]:
-    """Turns what ends a trial, but not the search, into `TrialEnded`."""
+    """Turns an error that ends a trial, but not the search, into `TrialEnded`."""
     try:
         yield
     except (TrialEnded, keras_tuner.errors.FatalError):
@@ -189,17 +189,17 @@ def fit(
     epochs: int,
     is_done: Callable[[TrialRecord], bool],
 ) -> bool:
-    """Trains a trial on from where it stands; returns whether `is_done` ended it.
+    """Continues a trial's training; returns whether `is_done` ended it.
 
-    That is asked after each epoch; a callback of the user's own may end it, too.
+    `is_done` is asked after each epoch; a callback of the user's may also end it.
     """
-    # A kill may have come between an epoch and the end it led to.
+    # A kill may have come after the last epoch but before the trial was ended.
     if len(record.epochs) < epochs and is_done(record):
         return True
     task = study.task
     given = task.fit_arguments(model, record)
     batches = None if "y" in given else given["x"]
-    # Last: an epoch that it knows is one that was written down.
+    # Last, so that every epoch that it saves has been recorded.
     pausing = Pausing(record, is_done, data=batches)
     callbacks = [
         SaveScoredWeights(record),

@@ -1,7 +1,7 @@
 """The tuner of a study: KerasTuner's, over trials that outlive their process.
 
 `Tuner` asks an oracle for trials, here or over KerasTuner's own connection to a chief,
-and runs each: what a kill leaves of it is continued, what is over is not repeated.
+and runs them: one that a kill interrupted is continued, one that ended is not repeated.
 """
 
 import os
@@ -17,10 +17,11 @@ from keras_seqattn.tuning import draws, halving, records, trials, warm
 from keras_seqattn.tuning.latency import decode_latency
 from keras_seqattn.tuning.settings import MOST_EPOCHS, Settings
 
-IDLE_SECONDS = 0.5  # between two questions of a worker that has nothing to do
-FAILURES_IN_A_ROW = 3  # after which it is no one trial that is to blame
-# Weights, of all models together, that stay compiled for trials that go on: a study of
-# short ones takes 0.95 of the time (benchmarks/results/2026-11-28.md).
+IDLE_SECONDS = 0.5  # between two requests of a worker that has nothing to do
+FAILURES_IN_A_ROW = 3  # after which the fault is probably not in one trial
+# Most weights in all of the models that stay compiled for trials that continue others:
+# with them a study of short trials takes 0.95 of the time
+# (benchmarks/results/2026-11-28.md).
 KEPT_WEIGHTS = 20_000_000
 
 
@@ -30,16 +31,16 @@ class Tuner(keras_tuner.Tuner):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._failures, self._busy = 0, True
-        # Of trials, by their ids: what they trained with, their models, their sizes.
+        # By the id of a trial: the values that it trained with, its model and its size.
         self._kept = {}
         oracle, folder = settings.make_oracle(), settings.directory
         hp = oracle.get_space()
         self._task = task = settings.task
-        known = task.configuration(hp) is not None  # which has declared the space
+        known = task.configuration(hp) is not None  # if so, it has declared the space
         oracle.update_space(hp)
         super().__init__(
             oracle,
-            # KerasTuner builds models of a hypermodel, to find the space.
+            # Given a hypermodel, KerasTuner builds models to find the space.
             hypermodel=None if known else task.hypermodel,
             directory=str(folder.parent),
             project_name=folder.name,
@@ -49,29 +50,29 @@ class Tuner(keras_tuner.Tuner):
             oracle.reload()
 
     def save(self) -> None:
-        """Writes the oracle's state down: a tuner has none."""
+        """Saves the oracle's state; a tuner has none of its own."""
         if not is_worker():
             self.oracle.save()
 
     def on_search_begin(self) -> None:
-        """Writes the state before the first trial, which a kill may end."""
+        """Saves the state before the first trial, which a kill may end."""
         self.save()
 
     def pre_create_trial(self) -> None:
-        """Waits a little where the last question brought no trial."""
+        """Waits a little if the last request brought no trial."""
         if not self._busy:
             time.sleep(IDLE_SECONDS)
         self._busy = False
 
     def on_trial_begin(self, trial: Any) -> None:
-        """Records that the last question brought a trial."""
+        """Notes that the last request brought a trial."""
         self._busy = True
 
     def run_trial(self, trial: Any) -> dict[str, Any]:
         """Runs a trial from where it stands to its end; returns its score by name.
 
-        KerasTuner expects a `FailedTrialError` of one that has no score. `OutOfTime`
-        ends the search.
+        For a trial without a score, KerasTuner expects a `FailedTrialError`.
+        `OutOfTime` ends the search.
         """
         path = records.folder_of(self._settings.directory, trial.trial_id)
         record = records.TrialRecord.load(path)
@@ -83,7 +84,7 @@ class Tuner(keras_tuner.Tuner):
                 self._run(trial.hyperparameters, record)
             except keras_tuner.errors.FatalError:
                 raise
-            except Exception as error:  # The record could not be written, say.
+            except Exception as error:  # For example, a record that cannot be written.
                 raise keras_tuner.errors.FatalRuntimeError(
                     f"trial {record.trial_id} ended in {type(error).__name__}: {error}"
                 ) from error
@@ -107,7 +108,7 @@ class Tuner(keras_tuner.Tuner):
                 ) from ended
             return
         except (trials.OutOfTime, KeyboardInterrupt):
-            # It did not take its process with it.
+            # This start did not kill its process.
             record.fruitless_starts = max(0, record.fruitless_starts - 1)
             record.status = records.STOPPED
             record.save()
@@ -134,13 +135,13 @@ class Tuner(keras_tuner.Tuner):
     def _train(self, hp, record):
         """Makes the model and trains it; returns whether it ended early."""
         settings = self._settings
-        # Before the record is first saved: other processes count by its vocabulary.
+        # Before the record is first saved: other processes use its vocabulary's size.
         record.configuration = self._task.configuration(hp)
         if record.configuration is not None:
             record.parameters = record.configuration.count_parameters()
         self._begin(record)
         keras.utils.clear_session()
-        # Each trial by itself, so that it does not matter what ran before in a process.
+        # Each trial has its own seed, whatever the process ran before.
         keras.utils.set_random_seed(settings.seed + int(record.trial_id))
         parent = hp.values.get("tuner/trial_id")
         model = self._make_model(hp, parent)
@@ -163,16 +164,16 @@ class Tuner(keras_tuner.Tuner):
         return ended_early
 
     def _make_model(self, hp, parent):
-        """Makes a trial's model, or takes that of the trial that it goes on from.
+        """Makes a trial's model, or takes that of the trial that it continues.
 
-        It need not be compiled again; its training brings back all that it trained.
+        A model that is taken need not be compiled again; `Resume` restores its state.
         """
         values, model, _ = self._kept.pop(parent, (None, None, 0))
         is_same = values == records.trained_values(hp.values)
         return model if is_same else self.hypermodel.build(hp)
 
     def _keep_model(self, hp, record, model):
-        """Keeps the compiled model of a trial from which another may go on."""
+        """Keeps the compiled model of a trial that another may continue."""
         values = records.trained_values(hp.values)
         self._kept[record.trial_id] = values, model, record.parameters
         while sum(size for *_, size in self._kept.values()) > KEPT_WEIGHTS:
@@ -186,10 +187,10 @@ class Tuner(keras_tuner.Tuner):
         return trials.is_below_median(record, others, settings.objective.direction)
 
     def finish(self) -> None:
-        """Trains the best trials on, in place, while there is time and they get better.
+        """Continues the best trials, in place, while there is time and they get better.
 
-        A trial that was pruned does not go on: its training has ended. Nor does one
-        that another has continued.
+        A pruned trial does not go on, since its training has ended, nor does one that
+        another trial has continued.
         """
         tried = set()
         while not self._settings.clock.is_over():
@@ -212,7 +213,7 @@ class Tuner(keras_tuner.Tuner):
         return records.best_of(able, self._settings.objective.direction)
 
     def _train_on(self, record):
-        """Trains a trial on; returns whether that took all the time there was."""
+        """Continues a trial; returns whether that took all the time left."""
         settings = self._settings
         hp = draws.hyperparameters_of(record.values)
         record.owner = self._owner
@@ -237,7 +238,7 @@ class Tuner(keras_tuner.Tuner):
         return f"{self.tuner_id}-{os.getpid()}"
 
     def _begin(self, record):
-        """Notes a start before the model is made, which may kill the process."""
+        """Records a start before making the model, which may kill the process."""
         if record.fruitless_starts >= trials.MOST_FRUITLESS_STARTS:
             raise trials.TrialEnded(
                 records.KILLED,
@@ -248,7 +249,7 @@ class Tuner(keras_tuner.Tuner):
         record.fruitless_starts += 1
         record.owner = self._owner
         record.save()
-        # A worker that was taken for dead lets go at its next epoch's end.
+        # A worker that was wrongly taken for dead lets go when its epoch ends.
         record.state.mkdir(exist_ok=True)
         while take_lock(record.state / LOCK) is not None:
             if self._settings.clock.is_over():
@@ -258,7 +259,7 @@ class Tuner(keras_tuner.Tuner):
     def _promote(self, record, parent, model):
         """Lets a trial go on from the last epoch of another, its parent.
 
-        Hyperparameters that leave the weights as they are may have changed.
+        Hyperparameters that do not change the shapes of the weights may differ.
         """
         path = records.folder_of(self._settings.directory, parent)
         before = records.TrialRecord.load(path)
@@ -274,7 +275,7 @@ class Tuner(keras_tuner.Tuner):
         record.save()
 
     def _check_size(self, model, record):
-        """Counts the weights of a model of which nothing told them before."""
+        """Ends a trial with too many weights, which are counted if not yet known."""
         if record.parameters is None:
             record.parameters = model.count_params()
         excess = self._settings.size_excess(record.parameters)
@@ -282,7 +283,10 @@ class Tuner(keras_tuner.Tuner):
             raise trials.TrialEnded(records.OVER_BUDGET, excess)
 
     def _check_latency(self, model, record):
-        """Measures the seconds of a sentence, once a shape, if they have a limit."""
+        """Ends a trial whose model takes too long to translate a sentence.
+
+        Each shape is measured once, and only if there is a limit.
+        """
         limit = self._settings.max_latency
         if limit is None:
             return

@@ -1,13 +1,13 @@
 """Weights of a smaller trial as the start of a larger one that computes the same.
 
-A pre-norm block whose sublayers give 0 passes its input on, a head or a hidden unit
+A pre-norm block whose sublayers give 0 passes its input on; a head or a hidden unit
 whose outgoing weights are 0 adds nothing. So a model grown from a smaller one, by
 blocks, heads and hidden units that give 0 at first, computes exactly what the smaller
-one does, and learns from there. What cannot grow so: `model_dim`, `key_dim`, the
+one does, and learns from there. These cannot grow: `model_dim`, `key_dim`, the
 vocabulary, and all that changes the formula (positions, norm, activation, tying); the
-depth of post-norm models, whose norms are no identity; the depth of models that share
-their layers; the heads of `alibi`, whose slopes depend on their number, and those that
-share keys and values by groups.
+depth of post-norm models, whose norms are not the identity; the depth of models that
+share their layers; the number of heads with `alibi`, whose slopes depend on it, or with
+keys and values shared by groups.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ from keras_seqattn.tuning.space import DROPPING
 
 GROWING = ("encoder_layers", "decoder_layers", "num_heads", "intermediate_dim")
 DEPTHS = GROWING[:2]
-# The kernels through which heads and hidden units are seen from outside.
+# The kernels that read the outputs of heads and hidden units.
 _OUTGOING = re.compile(r"/(attention_output|output)/kernel$")
 
 
 def can_grow(smaller: TranslationConfig, larger: TranslationConfig) -> bool:
-    """Returns whether a model can start as another one that is no larger."""
+    """Returns whether a model can start from the weights of a smaller or equal one."""
     free = {name: getattr(larger, name) for name in (*GROWING, *DROPPING)}
     if dataclasses.replace(smaller, **free) != larger:
         return False
@@ -53,7 +53,7 @@ def can_grow(smaller: TranslationConfig, larger: TranslationConfig) -> bool:
 
 
 def grow(smaller: TranslationTransformer, larger: TranslationTransformer) -> None:
-    """Copies a model's weights, and so its function, into one that can grow from it."""
+    """Copies a model's weights into one that can grow from it, to compute the same."""
     known = {place_of(weight): weight for weight in smaller.weights}
     for weight in larger.weights:
         place = place_of(weight)
@@ -80,7 +80,7 @@ def place_of(weight: Any) -> str:
         'encoder_0/norm/gamma'
     """
     first, *rest = weight.path.split("/")
-    if rest and rest[0].startswith(f"{first}_"):  # what a stack holds has its name
+    if rest and rest[0].startswith(f"{first}_"):  # a stack's layers repeat its name
         first, *rest = rest
     return "/".join([first, *(re.sub(r"_\d+$", "", part) for part in rest)])
 

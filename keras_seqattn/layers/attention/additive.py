@@ -1,8 +1,8 @@
 """Additive attention: pure functions first, then the layer.
 
-The sums of a query with each key, before the tanh and the dot product, would take
-O(T S U) memory. Long sequences are summed block by block, and once more in the
-backward pass, so that O(T S) scores remain.
+The sums of each query with each key, before the tanh and the dot product, would take
+O(T S U) memory. For long sequences they are computed block by block, and again in the
+backward pass, so that only the O(T S) scores are kept.
 
 Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
 R = H / G, U units, V value_dim; N blocks of t queries, M blocks of s keys.
@@ -31,7 +31,7 @@ from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.lora import Dense
 from keras_seqattn.layers.weights.quantization import dtype_config
 
-# Numbers of a row of sums that may be in memory at once, for each sentence: 16 MB.
+# The largest number of sums in memory at once, for each sentence: 16 MB of float32.
 AT_ONCE = 2**22
 
 
@@ -52,11 +52,11 @@ def additive_attention(
     """Weighs values by additive scores of their keys.
 
     output = softmax(vector . tanh(query + key) + bias) . value, with the contract of
-    `dot_product_attention`: a masked pair weighs nothing, a query that may attend to
+    `dot_product_attention`: a masked pair has weight zero, a query that may attend to
     nothing gives exactly zero, and the softmax is in float32.
 
     Args:
-        query: Float tensor `(B, T, H, U)`, projected already.
+        query: Float tensor `(B, T, H, U)`, already projected.
         key: Float tensor `(B, S, G, U)`, where H is a multiple of G.
         value: Float tensor `(B, S, G, V)`.
         vector: Float tensor `(H, U)`.
@@ -150,7 +150,7 @@ def additive_scores(
     shapes = ops.shape(query), ops.shape(key)
     mask = masks.pair_mask(*shapes, mask, causal, window, offset)
     sizes = *shapes[0][1:], shapes[1][1]
-    # A length not yet known counts as short, as in `choose_implementation`.
+    # An unknown length counts as short, as in `choose_implementation`.
     is_long = all(isinstance(x, int) for x in sizes) and math.prod(sizes) > AT_ONCE
     sums = _sums_in_blocks if is_long else _all_sums
     scores = sums(*(ops.cast(x, "float32") for x in (query, key, vector)))
@@ -268,19 +268,19 @@ def _tanh(left, right):
 
 
 def _block_length(other, width):
-    """Returns how many rows of sums with a sequence of length `other` fit at once."""
+    """Returns how many rows of sums with `other` positions may be in memory at once."""
     return max(1, AT_ONCE // (other * width))
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class AdditiveAttention(AttentionLayer):
-    """Attends by the score of a small network instead of a dot product.
+    """Attends with the scores of a small network instead of dot products.
 
     score = v . tanh(W_q query + W_k key), output = softmax(score) . value.
     `attention_mask` and the padding masks, those given or else Keras's implicit ones,
-    are combined: a masked key weighs nothing, and a masked query, or one that may
-    attend to nothing, gives exactly zero. The output has the mask of `query`. Heads,
-    where the inputs have them, share the weights.
+    are combined: a masked key has weight zero, and a masked query, or one that may
+    attend to nothing, gives exactly zero. The output has the mask of `query`. If the
+    inputs have heads, these share the layer's weights.
     Shapes: B batch, T target length, S source length, H heads, K key_dim, V value_dim.
 
     Args:
@@ -350,7 +350,7 @@ class AdditiveAttention(AttentionLayer):
         return dense
 
     def _attend(self, query, key, value, *, return_scores, **options):
-        """Returns the weights in any case: they are computed in any case."""
+        """Returns the output, and always the weights, which are computed anyway."""
         vector = ops.broadcast_to(self.vector, (query.shape[2], self.units))
         projected = self.query_dense(query), self.key_dense(key)
         return attend(*projected, value, vector, **options)

@@ -14,8 +14,8 @@ from keras_seqattn.annotations import Shape, Tensor
 class Folding:
     """Turns inputs of any rank and attention axes into `(B, T, H, K)`, and back.
 
-    The axes that are not attended over fold into the batch, those that are into the
-    length. With rank 3 and axis 1, the common case, there is nothing to do.
+    Axes that are attended over are folded into the length, the others into the batch.
+    With rank 3 and axis 1, the common case, there is nothing to do.
     """
 
     def __init__(self, rank: int, axes: Sequence[int]) -> None:
@@ -59,8 +59,8 @@ class Folding:
             return mask
         batch, target = self._sizes(queries)
         _, source = self._sizes(keys)
-        # As in Keras: axes missing between the batch and the lengths are the heads'
-        # and those of the folded batch.
+        # As in Keras, the axes that are missing between the batch and the lengths are
+        # those of the heads and of the folded batch.
         lengths = 2 * len(self.axes)
         for _ in range(len(batch) + 1 + lengths - len(mask.shape)):
             mask = ops.expand_dims(mask, -lengths - 1)

@@ -1,4 +1,4 @@
-"""What `MultiHeadAttention` refuses, in Keras's words where Keras refuses it too."""
+"""Checks of `MultiHeadAttention`, with Keras's messages for what Keras refuses too."""
 
 import inspect
 from typing import Any
@@ -14,7 +14,7 @@ SCORES = ("scaled_dot", "dot", "additive")
 
 
 def refuse_hooks(subclass: type, base: type) -> None:
-    """Refuses what a subclass overrides of Keras's class and nothing here calls."""
+    """Refuses to override methods of Keras's class that nothing here calls."""
     theirs = vars(keras.layers.MultiHeadAttention)
     added = set(dir(subclass)) - set(dir(base))
     for hook in sorted(added & set(theirs)):
@@ -102,13 +102,13 @@ def check_scores_wanted(flash_attention: bool | None, return_scores: bool) -> No
 
 
 def check_inputs(query: Tensor, value: Tensor, key: Tensor | None) -> None:
-    """Refuses inputs without a length each, or of several batch sizes."""
+    """Refuses inputs without a length axis, or of different batch sizes."""
     check_ranks(query.shape, value.shape)
     check_batch(query=query, value=value, key=key)
 
 
 def check_ranks(query_shape: Shape, value_shape: Shape) -> None:
-    """Refuses values that have another rank than queries."""
+    """Refuses values whose rank differs from that of the queries."""
     check_rank("query", query_shape, "(batch, ..., length, width)")
     axes = ", ".join(["length"] * (len(query_shape) - 2))
     check_rank("value", value_shape, f"(batch, {axes}, width)")

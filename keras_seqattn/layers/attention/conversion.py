@@ -1,11 +1,11 @@
-"""Keras's own attention layers as ours: their options, and their weights."""
+"""Converts Keras's own attention layers to ours: their options and weights."""
 
 from typing import Any
 
 import keras
 
 _CLASSES = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
-# What `keras.layers.GroupQueryAttention` calls by another name.
+# Arguments that `keras.layers.GroupQueryAttention` names differently.
 _RENAMED = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
 
 
@@ -17,7 +17,7 @@ def options_of(layer: keras.layers.Layer) -> dict[str, Any]:
             f"keras.layers.GroupQueryAttention. Received: layer={layer!r}."
         )
     options = {_RENAMED.get(k, k): value for k, value in layer.get_config().items()}
-    # Keras leaves it out of the config:
+    # Keras leaves `flash_attention` out of the config:
     # https://github.com/keras-team/keras/blob/v3.15.1/keras/src/layers/attention/multi_head_attention.py#L175
     return {**options, "flash_attention": layer._flash_attention}
 

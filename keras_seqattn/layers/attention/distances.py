@@ -1,7 +1,7 @@
-"""Biases of scores that depend on the distance of query and key alone.
+"""Biases of scores that depend only on the distance of query and key.
 
-Kept as a number for each distance they take O(T + S) memory, where all pairs at once
-take O(T S).
+Kept as one number for each distance, they take O(T + S) memory; as one number for each
+pair, O(T S).
 
 Shapes: H heads, T target length, S source length, N = T + S - 1 distances.
 """
@@ -14,22 +14,22 @@ from keras_seqattn.annotations import Tensor
 
 
 class DistanceBias:
-    """A bias of the scores for each head and distance of key and query.
+    """Holds a bias of the scores for each head and each distance of key and query.
 
     `dot_product_attention` takes it as its `bias`; the chunked implementation never
-    makes all pairs of it.
+    expands it to all pairs.
     Shapes: H heads, T target length, S source length, N = T + S - 1 distances.
 
     Args:
         values: Float tensor `(H, N)`, or `(1, N)` for all heads:
             `values[h, j - i + T - 1]` is added to the score of query i and key j.
         target_length: Number of queries T, an integer or a scalar tensor.
-        learned: Whether `values` wants a gradient.
+        learned: Whether `values` needs a gradient.
 
     Attributes:
         values: The tensor.
-        target_length: The number.
-        learned: Whether `values` wants a gradient.
+        target_length: The number of queries.
+        learned: Whether `values` needs a gradient.
 
     Example:
         >>> bias = DistanceBias(ops.convert_to_tensor([[-1.0, 0.0, 1.0]]), 2)
@@ -99,7 +99,7 @@ def of_pairs(bias: DistanceBias | Tensor | None) -> Tensor | None:
 
 
 def count_heads(bias: DistanceBias | Tensor) -> int:
-    """Returns the number of heads of a bias, of rank 4 if a tensor; 1 serves all."""
+    """Returns a bias's number of heads, 1 if all share it; a tensor has rank 4."""
     return bias.values.shape[0] if isinstance(bias, DistanceBias) else bias.shape[1]
 
 
@@ -109,10 +109,10 @@ def relative_shift(values: Tensor, rows: int | Tensor) -> Tensor:
     With values `(H, rows + columns - 1)`, `[h, i, j]` of the result
     `(H, rows, columns)` is `values[h, j - i + rows - 1]`.
 
-    The relative shift of Transformer-XL, which Music Transformer calls skewing: a row
-    of values is written once for each query, one number longer than it is, and read in
-    rows of its own length. So each row begins one value earlier than the row above it.
-    For four queries and keys, and the distances j - i from -3 (a) to 3 (g):
+    This is the relative shift of Transformer-XL, which Music Transformer calls skewing.
+    A row of values is written once for each query, with one number appended, and read
+    back in rows of the original length. So each row begins one value earlier than the
+    row above it. For four queries and keys, and distances j - i from -3 (a) to 3 (g):
 
         written: rows + 1 zero   read in rows of 7        the last 4 columns
             a b c d e f g 0        a b c d e f g                d e f g

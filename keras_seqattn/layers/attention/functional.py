@@ -25,7 +25,7 @@ from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attent
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
 IMPLEMENTATIONS = ("auto", "explicit", "fused", "chunked")
-# From this number of pairs on, all their scores at once are slower than blocks of them.
+# From this many query-key pairs on, blocks of scores are faster than all at once.
 LONG = 2**23
 
 
@@ -46,15 +46,15 @@ def dot_product_attention(
 ) -> Tensor:
     """Weighs values by how well their keys fit each query.
 
-    output = softmax(scale * query . key^T + bias) . value, where a masked pair weighs
-    nothing and a query that may attend to nothing gives exactly zero. The softmax is
-    in float32; the query is scaled before the product, and scores of float16 are
+    output = softmax(scale * query . key^T + bias) . value, where a masked pair has
+    weight zero and a query that may attend to nothing gives exactly zero. The softmax
+    is in float32; the query is scaled before the product, and scores of float16 are
     computed in float32, so that they do not overflow. Every implementation gives the
     same numbers.
 
-    What stands at masked pairs changes nothing, in rows and gradients, as long as it is
-    finite: NaN or infinity there may spread, since 0 * NaN is NaN. A length or a batch
-    of 0 is allowed; with no keys at all, each query gives zero.
+    The numbers at masked pairs change neither outputs nor gradients, as long as they
+    are finite: NaN or infinity there may spread, since 0 * NaN is NaN. A length or a
+    batch of 0 is allowed; with no keys at all, each query gives zero.
     Shapes: B batch, T target length, S source length, H heads, G key and value heads,
     K key_dim, V value_dim.
 
@@ -66,14 +66,14 @@ def dot_product_attention(
         mask: Bool tensor that broadcasts to `(B, H, T, S)`, or `(B, T, S)` for all
             heads; True = may attend.
         bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`. A
-            tensor hides a pair, as a mask does, by a number of at most -1e30: -inf, or
-            the least of float32.
+            number of at most -1e30 in a tensor, such as -inf or the lowest float32,
+            hides its pair as a mask does.
         scale: Factor of the scores; None is 1 / sqrt(K), 1.0 leaves them unscaled.
         causal: Whether query i sees only keys j <= i + offset.
         window: Positive integer: query i sees only keys |i + offset - j| < window.
         offset: Position of the first query among the keys.
-        dropout: Fraction of the weights dropped, in [0, 1). The function knows no
-            inference: pass 0 there.
+        dropout: Fraction of the weights dropped, in [0, 1). The function does not know
+            whether it is training: pass 0 for inference.
         seed: Integer or `keras.random.SeedGenerator` of the dropout.
         implementation: "explicit" (O(T S) memory), "fused" (the backend's kernel; no
             dropout), "chunked" (O(T + S) memory) or "auto": see
@@ -199,7 +199,7 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Computes `dot_product_attention`, and the weights `(B, H, T, S)` where asked for.
 
-    The weights are those before dropout, None if not asked for. With them, the
+    The weights are those before dropout; None if not asked for. If they are, the
     computation is explicit, whatever `implementation` says. The options are those of
     `dot_product_attention`.
     """
@@ -229,29 +229,30 @@ def choose_implementation(
 ) -> Literal["explicit", "fused", "chunked"]:
     """Picks the implementation that `implementation="auto"` stands for.
 
-    Attention is short if T * S is less than 2**23, or a length is not yet known. It is
-    then "fused" where the backend has a kernel (JAX, torch) that gives the same
-    numbers: without dropout, and on JAX with values as wide as the keys, not in
-    float16, for which its kernel has no gradient on a CPU; else "explicit".
+    Attention is short if T * S is less than 2**23, or if a length is not yet known. It
+    is then "fused" if the backend has a kernel (JAX, torch) that gives the same
+    numbers, else "explicit". The kernels have no dropout; JAX's needs values as wide as
+    the keys, and is not used in float16, for which it has no gradient on a CPU.
+
     Longer attention is "chunked", which takes O(T + S) memory and skips what a window
-    hides, unless a fused kernel does as well: torch's, or JAX's on a GPU in bfloat16,
-    where nothing but a mask of keys alone, or `causal` alone, hides pairs. Where
-    queries have a padding mask too, as in self-attention on padded inputs, layers make
-    a mask of pairs of the two.
+    hides, unless a fused kernel does as well. That is torch's, or JAX's on a GPU in
+    bfloat16, if pairs are hidden by nothing, by a mask of keys alone, or by `causal`
+    alone, and there is no bias. If queries have a padding mask too, as in
+    self-attention on padded inputs, layers combine both into a mask of pairs.
 
     Args:
         query_shape: Shape `(B, T, H, K)`.
         key_shape: Shape `(B, S, G, K)`.
         value_shape: Shape `(B, S, G, V)`; the key's when None.
-        dtype: Dtype of the query; None: Keras's default of floats.
-        mask: The mask, of which the shape alone counts, or None.
+        dtype: Dtype of the query; None: Keras's default float dtype.
+        mask: The mask, of which only the shape counts, or None.
         bias: The bias, or None.
         causal: Whether the attention is causal.
         window: The window, or None.
         offset: Position of the first query among the keys.
         dropout: Fraction of the weights dropped in this call.
-        device: "cpu", "gpu" or "tpu", that the program is compiled for; None: that of
-            the host.
+        device: "cpu", "gpu" or "tpu": what the program is compiled for; None: the
+            device of the host.
 
     Returns:
         "explicit", "fused" or "chunked".
@@ -274,7 +275,7 @@ def choose_implementation(
     same_width = value_shape is None or value_shape[-1] == key_shape[-1]
     has_kernel = dropout == 0.0 and has_fused_attention(dtype, same_width)
     lengths = query_shape[1], key_shape[1]
-    # Unknown is None, a tensor, or what a program that is exported has for a size.
+    # An unknown length is None, a tensor, or a symbolic size of an exported program.
     are_known = all(isinstance(length, int) for length in lengths)
     if not are_known or lengths[0] * lengths[1] < LONG:
         return "fused" if has_kernel else "explicit"
@@ -302,7 +303,7 @@ def check_options(
     bias: DistanceBias | Tensor | None,
     scale: float | None = None,
 ) -> None:
-    """Checks the options of `dot_product_attention` that change the scores."""
+    """Checks those options of `dot_product_attention` that change the scores."""
     arguments.tensor("mask", mask, optional=True)
     arguments.scalar("scale", scale, optional=True)
     sizes = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
@@ -346,14 +347,14 @@ def hide_by_bias(
 ) -> tuple[Tensor | None, DistanceBias | Tensor | None]:
     """Returns a mask that also hides what the bias hides, and a bias that is finite.
 
-    Other libraries hide a pair by a bias of -inf, or of the least number of a dtype. In
-    a sum of scores a row of the former is NaN, and the latter may outweigh a mask.
+    Other libraries hide a pair by a bias of -inf, or of the lowest number of a dtype.
+    Added to scores, a row of -inf gives NaN, and the lowest number may outweigh a mask.
     """
     if bias is None or isinstance(bias, DistanceBias):
         return mask, bias
     bias = ops.convert_to_tensor(bias)
     hidden = ops.cast(bias, "float32") <= explicit.MASKED_SCORE
-    seen = ops.logical_not(hidden)  # NaN too, which is to show
+    seen = ops.logical_not(hidden)  # keeps NaN
     bias = ops.where(seen, bias, ops.cast(0.0, bias.dtype))
     seen = ops.reshape(seen, (*[1] * (4 - len(seen.shape)), *ops.shape(seen)))
     return masks.combine_masks(_pair_mask(query, key, mask), seen), bias
@@ -371,7 +372,7 @@ def _pair_mask(query, key, mask, causal=False, window=None, offset=0):
 
 def dot_scores(query: Tensor, key: Tensor, scale: float | None = 1.0) -> Tensor:
     """Computes scale * query . key^T `(B, H, T, S)`; a scale of None is 1 / sqrt(K)."""
-    # Transposed once, and their gradients once: an einsum does so in each product.
+    # Both, and their gradients, are transposed once; an einsum would do so per product.
     query, key = (explicit.widen(x) for x in (query, key))
     query, key = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key))
     groups, source = key.shape[1], ops.shape(key)[2]

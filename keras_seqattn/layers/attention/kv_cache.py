@@ -1,11 +1,11 @@
 """The keys and values that multi-head attention keeps from step to step.
 
-A cache is a ring buffer of L places with W slots each, one a beam:
+A cache is a ring buffer of L places with W slots each, one for each beam:
 
     slot (p % L) * W + w    # what beam w wrote at position p
 
-A ring, since in continuous batching the index counts all steps of a program and passes
-L, while no sentence in it is longer than L.
+It is a ring because in continuous batching the index counts all steps of a program and
+exceeds L, although no sentence is longer than L.
 
 Shapes: B batch, W beams, L places, S source length, G key and value heads, K key_dim,
 V value_dim.
@@ -22,18 +22,18 @@ from keras_seqattn.layers.shapes import check_rank
 
 
 class KVCache(NamedTuple):
-    """Keys and values of slots: L W of a ring, or S of a projected memory.
+    """Holds keys and values: L W slots of a ring, or S of a projected memory.
 
-    Position p is written over position p - L. The slots are not reordered when beams
-    are: what is written stays where it is, and `ancestry`, a small table that is
-    reordered, says which beam wrote each position of a beam's history. The tensors have
-    the shapes in which attention multiplies them, with position and beam on one axis: a
-    compiler transposes or copies any other at every step. Immutable: each method
-    returns another cache.
+    Position p overwrites position p - L. The slots are not reordered when beams are:
+    what is written stays where it is, and a small table that is reordered, `ancestry`,
+    tells which beam wrote each position of a beam's history. The tensors have the
+    layout in which attention multiplies them, with position and beam on one axis: a
+    compiler would transpose or copy any other layout at every step. Immutable: each
+    method returns another cache.
 
     Args:
-        key: Float tensor `(B, G, K, slots)`, as they are attended to: normed, and
-            rotated by rotary positions.
+        key: Float tensor `(B, G, K, slots)`, the keys as they are attended to: normed,
+            and rotated by rotary positions.
         value: Float tensor `(B, G, slots, V)`.
     """
 
@@ -42,29 +42,29 @@ class KVCache(NamedTuple):
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> Self:
-        """Keeps keys `(B, S, G, K)` and values `(B, S, G, V)`, a slot each."""
+        """Makes S slots of keys `(B, S, G, K)` and values `(B, S, G, V)`."""
         keys = ops.transpose(keys, (0, 2, 3, 1))
         return cls(keys, ops.transpose(values, (0, 2, 1, 3)))
 
     def read(self) -> tuple[Tensor, Tensor]:
         """Returns the keys `(B, slots, G, K)` and values `(B, slots, G, V)`."""
-        # As every kernel takes them, which transposes them back: XLA drops both.
+        # Every kernel takes this layout and transposes it back: XLA drops both.
         keys = ops.transpose(self.key, (0, 3, 1, 2))
         return keys, ops.transpose(self.value, (0, 2, 1, 3))
 
     def repeat(self, width: int) -> "KVCache":
-        """Returns a cache with each slot `width` times, once for each beam."""
+        """Returns a cache with each slot repeated `width` times, once for each beam."""
         key = ops.repeat(self.key, width, axis=3)
         return KVCache(key, ops.repeat(self.value, width, axis=2))
 
     def write(self, entries: "KVCache", slot: int | Tensor) -> "KVCache":
-        """Writes the slots of `entries`, a `KVCache`, from number `slot` on."""
+        """Writes the slots of `entries`, a `KVCache`, beginning at number `slot`."""
         key = ops.slice_update(self.key, (0, 0, 0, slot), entries.key)
         value = ops.slice_update(self.value, (0, 0, slot, 0), entries.value)
         return KVCache(key, value)
 
     def grow(self, length: int, num_steps: int | Tensor, width: int = 1) -> "KVCache":
-        """Makes the ring one of `length` places, as `grow_axis` does."""
+        """Grows the ring to `length` places, as `grow_axis` does."""
         return KVCache(
             grow_axis(self.key, 3, length, num_steps, width),
             grow_axis(self.value, 2, length, num_steps, width),
@@ -76,10 +76,10 @@ def grow_axis(
 ) -> Tensor:
     """Adds places to a ring that lies on one axis, `width` slots each.
 
-    It gets `length` places, no fewer than it has, after `num_steps` steps. What it
-    holds moves to its new place; what the other places hold has no meaning. A ring that
-    has wrapped round has lost positions for which the longer one has places: a sentence
-    that goes on must have begun after them.
+    After `num_steps` steps, the ring gets `length` places, no fewer than it has. What
+    it holds moves to its new place; what the other places hold has no meaning. A ring
+    that has wrapped around has lost positions that the longer ring has places for, so a
+    sentence that continues must have begun after them.
 
     Example:
         >>> ring = ops.array([3, 4, 2])  # after 5 steps: the last 3 of positions 0 to 4
@@ -106,8 +106,8 @@ def visible_slots(
 ) -> Tensor:
     """Returns the slots that beams may attend to at a step: `(B or 1, 1, W or 1, L W)`.
 
-    `index` is the position that was written last. `mask` `(B, L)` is over the places of
-    the cache; `ancestry` `(B, W, L)` is what `mark_ancestry` returns, None for a single
+    `index` is the position written last. `mask` `(B, L)` is over the places of the
+    cache; `ancestry` `(B, W, L)` is what `mark_ancestry` returns, None for a single
     beam. A window hides positions j with index - j >= window.
 
     Example:
@@ -143,15 +143,15 @@ def held_positions(length: int, index: int | Tensor) -> Tensor:
 
 
 def initial_ancestry(batch_size: int | Tensor, width: int, max_length: int) -> Tensor:
-    """Makes the table that tells beams their history in a cache that stays in place.
+    """Makes the table that tells each beam its history in a cache not reordered.
 
     A cache is too large to be reordered whenever beams change places. The table is
-    reordered in its stead: it stands under `state["beam"]`, the caches stand under
+    reordered instead: it belongs under `state["beam"]`, the caches belong under
     `state["sentence"]`.
 
     Args:
         batch_size: Number of sentences B, an integer or a scalar tensor.
-        width: Number of beams W a sentence.
+        width: Number of beams W per sentence.
         max_length: Number of steps L that the caches have capacity for.
 
     Returns:
@@ -169,7 +169,7 @@ def initial_ancestry(batch_size: int | Tensor, width: int, max_length: int) -> T
 def mark_ancestry(ancestry: Tensor, index: int | Tensor) -> Tensor:
     """Records that every beam writes position `index` itself.
 
-    Called once a step, before the blocks' `step`, which all take what it returns.
+    Call it once per step, before the `step` of the blocks, which all take its result.
 
     Args:
         ancestry: Int32 tensor `(B, W, L)`, reordered as the beams were.

@@ -1,11 +1,10 @@
 """Boolean attention masks: pure functions, True = may attend.
 
-Where numbers stand for a bool mask they count as in Keras, 0 as False and 1 as True. A
-negative one belongs to a mask that is added to scores (0 and -1e9), of which 0 means
-"may attend": it is refused. One of zeros alone cannot be told from a mask that hides
-everything, and counts as that, as in Keras. Where the numbers cannot be seen, in a
-compiled program or a functional model, a mask of floats is refused, since it may be one
-that is added.
+A mask of numbers is read as in Keras: 0 is False and 1 is True. A negative number is
+refused: it belongs to a mask that is added to scores (0 and -1e9), in which 0 means
+"may attend". A mask of only zeros could be of either kind; as in Keras, it hides
+everything. Where the values cannot be seen, in a compiled program or a functional
+model, a mask of floats is refused, since it may be one that is added.
 
 Shapes: B batch, L length, T target length, S source length.
 """
@@ -78,12 +77,12 @@ def window_mask(
     """Lets each query see the keys nearer than `window`, on both sides.
 
     Query i may attend to key j where |i + offset - j| < window: the band of
-    Keras's `sliding_window`. With `causal_mask` its past half remains.
+    Keras's `sliding_window`. Combined with `causal_mask`, only its past half remains.
 
     Args:
         target_length: Number of queries T, an integer or a scalar tensor.
         source_length: Number of keys S; T when None.
-        window: Positive integer; 1 sees the own position alone.
+        window: Positive integer; 1 sees only the query's own position.
         offset: Position of the first query among the keys.
 
     Returns:
@@ -102,7 +101,7 @@ def window_mask(
 
 
 def combine_masks(*masks: Tensor | None) -> Tensor | None:
-    """Allows what every given mask allows.
+    """Combines masks: what all of them allow is allowed.
 
     Args:
         *masks: Bool tensors whose shapes broadcast, or ones and zeros; None stands
@@ -112,7 +111,8 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
         Bool tensor of the broadcast shape, or None when nothing was given.
 
     Raises:
-        ValueError: If a mask holds a negative number, or floats that cannot be seen.
+        ValueError: If a mask holds a negative number, or floats whose values cannot be
+            seen.
 
     Example:
         >>> import numpy as np
@@ -132,9 +132,9 @@ def input_masks(
 ) -> Tensor | None:
     """Combines the masks of a layer's inputs with its attention mask `(..., T, S)`.
 
-    Those of the inputs are `(B, T)` and `(B, S)`; the axes of the attention mask
-    between the batch and the lengths are the heads'. The result broadcasts to
-    `(..., T, S)`, or is None where all are.
+    The masks of the inputs are `(B, T)` and `(B, S)`. Axes of the attention mask
+    between the batch and the lengths are those of the heads. The result broadcasts to
+    `(..., T, S)`; it is None if all masks are.
     """
     attention_mask = bool_mask("attention_mask", attention_mask)
     rank = 3 if attention_mask is None else len(attention_mask.shape)
@@ -162,7 +162,7 @@ def bool_mask(name: str, mask: Tensor | None) -> Tensor | None:
     if mask is None:
         return None
     arguments.tensor(name, mask)
-    given = mask  # An array can be seen; on JAX, a program's tensor of it cannot.
+    given = mask  # In a JAX program an array's values are known, its tensor's are not.
     if not (ops.is_tensor(mask) or isinstance(mask, keras.KerasTensor)):
         mask = ops.convert_to_tensor(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
@@ -215,10 +215,10 @@ def pair_mask(
     window: int | None,
     offset: int | Tensor,
 ) -> Tensor | None:
-    """Combines all that forbids a pair of query `(B, T, H, K)` and key `(B, S, G, K)`.
+    """Combines all that hides pairs of a query `(B, T, H, K)` and key `(B, S, G, K)`.
 
     A length in the shapes may be a scalar tensor. The mask is `(B, T, S)`, or
-    broadcasts to `(B, H, T, S)`, as the result does, which has rank 4; None allows
+    broadcasts to `(B, H, T, S)`. So does the result, which has rank 4; None allows
     every pair.
     """
     target, source = query_shape[1], key_shape[1]

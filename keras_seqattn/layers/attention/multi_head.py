@@ -1,7 +1,7 @@
 """Multi-head attention with the interface of `keras.layers.MultiHeadAttention`.
 
-In this order: the constructor, `build`, a call, the projections, the steps on keys and
-values of before, the configuration.
+The methods are in this order: the constructor, `build`, a call, the projections, the
+steps on cached keys and values, the configuration.
 
 Shapes: B batch, T target length, S source length, D width of an input, H heads,
 G key and value heads, K key_dim, V value_dim, W beams, L positions of a cache.
@@ -55,13 +55,13 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     output = concat_h(softmax(score(q_h, k_h)) . v_h) W_o with q_h = query W_q,h and so
     on. Takes the arguments of `keras.layers.MultiHeadAttention` with their meaning.
     `attention_mask` and the padding masks, those given or else Keras's implicit ones,
-    are combined; a masked key weighs nothing, and for a query that is masked, or may
+    are combined; a masked key has weight zero, and for a query that is masked, or may
     attend to nothing, the heads return exactly zero. The output has the mask of
     `query`, and the inputs keep theirs.
 
-    The causal mask, the window and `positions` count alike: query i stands at
-    i + offset and key j at j, in cross-attention too, where that is a statement about
-    the two sequences. Every option also holds in `step`, with keys kept from before.
+    The causal mask, the window and `positions` count positions in the same way: query i
+    is at i + offset and key j at j. This holds in cross-attention too, where it relates
+    positions of two sequences. Every option also applies in `step`, to cached keys.
     Shapes: B batch, T target length, S source length, D width of an input, H heads.
 
     Args:
@@ -84,21 +84,21 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         activity_regularizer: Regularizer of the output of each projection.
         kernel_constraint: Constraint of the kernels.
         bias_constraint: Constraint of the biases.
-        use_gate: Whether sigmoid(query W_g) multiplies what the heads give.
+        use_gate: Whether sigmoid(query W_g) multiplies the outputs of the heads.
         seed: Integer seed of the dropout, or None.
         num_key_value_heads: Number of key and value heads, a divisor of `num_heads`:
             1 is multi-query attention; `num_heads` when None.
         score: "scaled_dot": q . k * scale; "dot": q . k; "additive":
-            v_h . tanh(q + k) with a learned vector v_h a head.
+            v_h . tanh(q + k) with a learned vector v_h per head.
         scale: Factor of the scaled dot product; None is 1 / sqrt(key_dim).
         positions: "rotary", "relative", "alibi", a layer such as `RotaryPositions`,
             `RelativeBias` or `AlibiBias`, or None. Only distances count with each of
             them, except for rotary positions with an additive score. Several layers may
-            share one, but not in a `.keras` file, where Keras forgets that they do.
-        qk_norm: Whether an RMS norm with a learned scale of `key_dim` numbers stands
-            behind the projections of queries and keys, before they are rotated.
+            share one, but a `.keras` file does not keep that they share it.
+        qk_norm: Whether an RMS norm with a learned scale of `key_dim` numbers follows
+            the projections of queries and keys, before they are rotated.
         implementation: "auto", "explicit", "fused" or "chunked": see
-            `dot_product_attention`. An additive score is explicit.
+            `dot_product_attention`. An additive score is always explicit.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -108,23 +108,24 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         query_mask: Bool tensor `(B, T)`.
         value_mask: Bool tensor `(B, S)`.
         key_mask: Bool tensor `(B, S)`.
-        attention_mask: Bool tensor `(B, T, S)` or `(B, H, T, S)`. Ones and zeros will
-            do for any mask; a negative number is an error, and so are floats where
-            their values cannot be seen: in a compiled program or a functional model.
+        attention_mask: Bool tensor `(B, T, S)` or `(B, H, T, S)`. Any mask may also be
+            of ones and zeros. Negative numbers are an error, and so are floats whose
+            values cannot be seen: in a compiled program or a functional model.
         return_attention_scores: Whether to return the weights too.
         training: Whether to drop weights.
         use_causal_mask: Whether query i sees only keys j <= i + offset.
         offset: Position of the first query among the keys, an integer or a scalar
-            tensor; the length of the memory where `value` is a memory and then `query`.
+            tensor. If `value` is a memory followed by `query`, the memory's length.
 
     Returns:
         Float tensor `(B, T, output_shape)` in the compute dtype; with
         `return_attention_scores` also the weights `(B, H, T, S)` before dropout.
 
     Raises:
-        ValueError: If a size is not a positive integer, heads do not divide, options
-            exclude each other, or shapes do not fit; if a subclass overrides what only
-            Keras's class calls, such as `_compute_attention`.
+        ValueError: If a size is not a positive integer, `num_key_value_heads` does not
+            divide `num_heads`, options exclude each other, or shapes do not fit; if a
+            subclass overrides a method that only Keras's class calls, such as
+            `_compute_attention`.
 
     Example:
         >>> import numpy as np
@@ -217,23 +218,23 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     def from_keras(cls, layer: keras.layers.Layer, **options: Any) -> Self:
         """Makes a layer that computes what one of Keras's does, with its weights.
 
-        It differs from Keras's in two ways: a query that is masked, or sees no key,
-        gets zeros from its heads, where Keras averages all values; and an input keeps
-        its implicit mask, which Keras's layer removes from its own inputs, so that a
-        second use of the same tensor there sees its padding.
+        It differs from Keras's layer in two ways. A query that is masked, or sees no
+        key, gets zeros from its heads, where Keras averages all values. And an input
+        keeps its implicit mask: Keras's layer removes it from its inputs, so that the
+        next layer to use the same tensor sees its padding.
 
         Args:
             layer: A `keras.layers.MultiHeadAttention` or
                 `keras.layers.GroupQueryAttention`, built or not, neither quantized nor
                 with LoRA enabled.
-            **options: Further arguments, such as `implementation`, or others than the
-                layer has.
+            **options: Further arguments, such as `implementation`, or arguments to
+                replace those of the layer.
 
         Returns:
             A `MultiHeadAttention`, built if `layer` is.
 
         Raises:
-            ValueError: If `layer` is of another class, or has weights of another kind.
+            ValueError: If `layer` is of another class, or its weights do not fit.
 
         Example:
             >>> theirs = keras.layers.MultiHeadAttention(num_heads=2, key_dim=8)
@@ -247,7 +248,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     def build(
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> None:
-        """Makes the projections, and what the score and the positions learn."""
+        """Makes the projections, and the weights of the score and of the positions."""
         key_shape = value_shape if key_shape is None else key_shape
         checks.check_ranks(query_shape, value_shape)
         checks.check_lengths(value_shape, key_shape)
@@ -267,9 +268,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             self._build_positions(axes)
         keep_frozen(self)
 
-    # The order of the weights, and the names of the attributes, are those of
-    # `keras.layers.MultiHeadAttention`: so its weights fit. What it lacks, the norms of
-    # queries and keys, comes after.
+    # The order of the weights and the names of the attributes are those of
+    # `keras.layers.MultiHeadAttention`, so that its weights fit. The norms of queries
+    # and keys, which it lacks, come last.
     def _build_projections(self, query_shape, value_shape, key_shape):
         shapes = query_shape, value_shape, key_shape
         self._query_width, self._value_width, self._key_width = (x[-1] for x in shapes)
@@ -364,11 +365,11 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         mask: Tensor | None = None,
         use_causal_mask: bool = False,
     ) -> Tensor:
-        """Does what a call does while training, on the tokens of a batch alone.
+        """Does what a call does while training, on only the tokens of a batch.
 
         Args:
             query: Float tensor `(1, M, D)`, the tokens that `unpadding` takes.
-            value: Float tensor `(1, N, D)`, those that `value_unpadding` takes; or
+            value: Float tensor `(1, N, D)`, the tokens that `value_unpadding` takes; or
                 `(B, S, D)`.
             unpadding: An `Unpadding`.
             value_unpadding: An `Unpadding`; None for a `value` with its padding.
@@ -402,8 +403,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     ):
         """Projects, attends and projects back; returns the output and weights or None.
 
-        `foldings` are the `Folding` or `Unpadding` of `query`, and that of `value`: how
-        their projections become `(B, L, H, K)`.
+        `foldings` are two, of `query` and of `value`, each a `Folding` or `Unpadding`:
+        they bring the projections to `(B, L, H, K)`.
         """
         fold, value_fold = foldings
         queries = self.project_query(query)  # (B, T, H, K)
@@ -427,11 +428,11 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         return output, fold.scores(scores, queries, keys) if return_scores else None
 
     def _rotate(self, heads, first):
-        """Rotates heads `(B, L, H, K)` that stand at `first`, `first + 1`, ..."""
+        """Rotates heads `(B, L, H, K)` at positions `first`, `first + 1`, ..."""
         return heads if self.positions is None else self.positions.rotate(heads, first)
 
     def _bias(self, target_length, source_length, offset):
-        """Computes the bias of the positions: of all pairs, by distance, or None."""
+        """Computes the bias of the positions: a tensor, a `DistanceBias`, or None."""
         if self.positions is None:
             return None
         bias = self.positions.bias(target_length, source_length, offset)
@@ -446,7 +447,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     def _attend(
         self, query, key, value, *, return_scores=False, implementation=None, **options
     ):
-        """Attends by the layer's score; returns the output, and weights if wanted."""
+        """Attends with the layer's score; returns the output, and weights if wanted."""
         if self.score == "additive":
             vector = ops.cast(self.score_vector, query.dtype)
             return additive.attend(query, key, value, vector, **options)
@@ -486,7 +487,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         return self.value_dense(value)
 
     def project_output(self, query: Tensor, heads: Tensor) -> Tensor:
-        """Gates the outputs of the heads, `(..., H, V)`, and projects it back."""
+        """Gates the heads' outputs `(..., H, V)` if `use_gate`, and projects them."""
         check_built(self)
         check_tensor("query", query, width=self._query_width)
         check_tensor("heads", heads, "(batch, ..., heads, width)", self.value_dim)
@@ -501,7 +502,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
         Args:
             batch_size: Number of sentences B.
-            width: Number of beams W a sentence.
+            width: Number of beams W per sentence.
             max_length: Number of steps L the cache has capacity for.
 
         Returns:
@@ -519,14 +520,14 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     ) -> KVCache:
         """Writes the keys and values of a whole sequence, the same for all beams.
 
-        A `step` at `index + T` goes on from there.
+        A `step` at `index + T` continues from there.
 
         Args:
             value: Float tensor `(B, T, D)`, the vectors at `index`, `index + 1`, ...
             cache: What `initial_cache` or another call returned.
             index: Position of the first vector, an integer or a scalar int32 tensor;
                 `index + T` is at most L.
-            width: Number of beams W a sentence.
+            width: Number of beams W per sentence.
 
         Returns:
             The cache with these positions.
@@ -546,7 +547,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         mask: Tensor | None = None,
         ancestry: Tensor | None = None,
     ) -> tuple[Tensor, KVCache]:
-        """Attends from one new position to itself and those before it.
+        """Attends from one new position to itself and to the positions before it.
 
         Equals row `index` of a call with `use_causal_mask=True` on the whole sequence,
         or on the last L positions of a longer one.
@@ -554,8 +555,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         Args:
             query: Float tensor `(B, W, D)`, the vector at `index` of each beam.
             cache: What `initial_cache` or the step before returned.
-            index: The position, an integer or a scalar int32 tensor; where sentences
-                began at steps of their own, the step: distances alone count.
+            index: The position, an integer or a scalar int32 tensor. If sentences began
+                at different steps, this is the step: only distances count.
             mask: Bool tensor `(B, L)` over the places of the cache (position p is at
                 p % L), True = may attend; False hides the padding before a short
                 prompt, or an earlier sentence of the row.
@@ -608,7 +609,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         bias = self._bias(1, length, length - 1)
         if bias is None:
             return None
-        # That of a query at L - 1: a place at distance d takes column L - 1 - d.
+        # The bias is that of a query at L - 1: distance d is in column L - 1 - d.
         column = held_positions(length, index) - index + length - 1
         bias = ops.take(of_pairs(bias), column, axis=-1)
         return ops.repeat(bias, width, axis=-1)
@@ -647,12 +648,12 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         Equals row `index` of a call of the layer on the whole sequence and memory.
 
         Args:
-            query: Float tensor `(B, W, D)`; the beams stand on the query axis and
-                share the memory.
+            query: Float tensor `(B, W, D)`; the beams are on the query axis and share
+                the memory.
             memory: What `project_memory` returned.
             mask: Bool tensor `(B, S)`, True = may attend.
-            index: Position of the beams among the memory's, an integer or a scalar
-                int32 tensor; needed with `positions` or `sliding_window`.
+            index: Position of the beams among those of the memory, an integer or a
+                scalar int32 tensor; needed with `positions` or `sliding_window`.
             return_attention_scores: Whether to return the weights too.
 
         Returns:
@@ -660,7 +661,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             the weights `(B, H, W, S)`.
 
         Raises:
-            ValueError: If `index` is needed and None.
+            ValueError: If `index` is needed but None.
         """
         check_built(self)
         check_tensor("query", query, BEAMS)
@@ -688,9 +689,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         return (output, scores) if return_attention_scores else output
 
     def _attend_beams(self, query, kept, index, mask, bias, return_scores=False):
-        """Attends from beams `(B, W, D)` that all stand at `index` to what is kept."""
-        # The other kernels take a query's row for its position. Here rows are beams, so
-        # mask and bias carry the positions.
+        """Attends from beams `(B, W, D)`, which are all at `index`, to a `KVCache`."""
+        # The other kernels take the row of a query as its position. Here rows are
+        # beams, so mask and bias carry the positions.
         return self._attend(
             self._rotate_beams(self.project_query(query), index),
             *kept.read(),  # (B, slots, G, K), (B, slots, G, V)
@@ -702,7 +703,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         )
 
     def _rotate_beams(self, heads, index):
-        """Rotates heads `(B, W, H, K)` of beams, which all stand at `index`."""
+        """Rotates heads `(B, W, H, K)` of beams, which are all at `index`."""
         if self.positions is None:
             return heads
         rows = ops.reshape(heads, (-1, 1, *heads.shape[2:]))  # (B W, 1, H, K)

@@ -17,8 +17,8 @@ class Projection(KeepsLora, QuantizedAsParent, keras.layers.EinsumDense):
     """Projects the vectors of all positions in one matrix product.
 
     For an einsum that keeps a batch axis, XLA computes the gradient of the kernel for
-    each sentence and then adds these up: on JAX that is an eighth of a training step
-    at width 256. `benchmarks.paths` measures it in its row "projections".
+    each sentence and then adds these up. On JAX that takes an eighth of a training step
+    at width 256; `benchmarks.paths` measures it in its row "projections".
     """
 
     @classmethod

@@ -17,7 +17,7 @@ from keras_seqattn.layers.shapes import check_batch, check_rank
 class AttentionLayer(arguments.Checked, keras.layers.Layer):
     """Holds what is the same for every score: masks, dropout, heads and shapes.
 
-    A subclass scores: it defines
+    A subclass computes the scores: it defines
     `_attend(query, key, value, *, return_scores, **options)` for tensors
     `(B, L, H, K)`, which returns the output and the weights, or None if not wanted.
     """
@@ -119,9 +119,9 @@ class ScaledDotProductAttention(AttentionLayer):
     """Attends with queries, keys and values as they are, without projections.
 
     output = softmax(scale * query . key^T) . value. `attention_mask` and the padding
-    masks, those given or else Keras's implicit ones, are combined: a masked key weighs
-    nothing, and a masked query, or one that may attend to nothing, gives exactly zero.
-    The output has the mask of `query`.
+    masks, those given or else Keras's implicit ones, are combined: a masked key has
+    weight zero, and a masked query, or one that may attend to nothing, gives exactly
+    zero. The output has the mask of `query`.
     Shapes: B batch, T target length, S source length, H heads, K key_dim, V value_dim.
 
     Args:

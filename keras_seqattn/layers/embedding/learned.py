@@ -1,4 +1,4 @@
-"""Learned positions: a vector for each position, added to those of a sequence."""
+"""Learned positions: a vector for each position, added to a sequence of vectors."""
 
 import math
 from typing import Any
@@ -26,8 +26,8 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
 
     Call arguments:
         x: Float tensor `(B, L, D)`.
-        start: Position of the first vector; a scalar tensor in cached decoding,
-            where the caller sees to it that start + L <= max_length.
+        start: Position of the first vector; a scalar tensor in cached decoding, where
+            the caller must ensure that start + L <= max_length.
         positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
             vector, as in packed or shifted sequences; in place of `start`.
 
@@ -35,11 +35,10 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
         Float tensor `(B, L, D)` in the compute dtype.
 
     Raises:
-        ValueError: If `max_length` is not a positive integer, or the sequence is
-            longer than it, or a shape does not fit. `positions` beyond the table are an
-            error where their values can be seen: not in a compiled program. Nor can a
-            length be seen that a compiled program leaves open: vectors beyond the table
-            are NaN there.
+        ValueError: If `max_length` is not a positive integer, the sequence is longer
+            than it, or a shape does not fit. `positions` beyond the table are an error
+            if their values can be seen, as they cannot in a compiled program. If such a
+            program leaves the length open, vectors beyond the table are NaN.
 
     Example:
         >>> import numpy as np
@@ -80,7 +79,7 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
             self._check_length(length, start)
             rows = self.table[start : start + length]
         else:
-            # Of unknown length: what is past the table is seen in the result.
+            # The length is unknown: what is past the table becomes NaN.
             places = positions_of(x, start)
             rows = ops.take(
                 self.table, ops.minimum(places, self.max_length - 1), axis=0
@@ -89,7 +88,7 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
         return x + ops.cast(rows, x.dtype)
 
     def _rows(self, positions):
-        """Returns the vectors at given positions; refuses those seen to be outside."""
+        """Returns the vectors at positions; refuses those seen to be outside."""
         values = tracing.known_values(positions)
         if values is not None and values.size:
             lowest, highest = int(values.min()), int(values.max())

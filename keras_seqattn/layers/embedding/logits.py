@@ -1,27 +1,28 @@
-"""Logits over a vocabulary, and what they carry: the vectors and kernel they are of.
+"""Logits over a vocabulary, with records of the vectors and kernel they come from.
 
-While training, `TokenLogits.call` and `PositionalEmbedding.call` record with the logits
-their factors, hidden vectors and kernel (`keep_factors`). `MaskedCrossentropy` reads
-these (`factors_of`), and records with the same logits each token's crossentropy
-(`keep_crossentropies`), which `TokenCrossentropy` and `Perplexity` read
-(`crossentropies_of`). A record lasts as long as its tensor. Any operation on the logits
-makes another tensor, without factors: the loss is then computed from that one, with the
-same numbers, and all logits are held. No other tensors here carry records.
+While training, `TokenLogits.call` and `PositionalEmbedding.call` record the factors of
+the logits with the logits: hidden vectors and kernel (`keep_factors`).
+`MaskedCrossentropy` reads these (`factors_of`), and records each token's crossentropy
+with the same logits (`keep_crossentropies`); `TokenCrossentropy` and `Perplexity` read
+it (`crossentropies_of`). A record lasts as long as its tensor. Any operation on the
+logits makes another tensor, without factors. The loss is then computed from that
+tensor, with the same result, but all logits are held. No other tensors in this package
+carry records.
 
 Why: a loss over a large vocabulary needs the factors of the logits, not the logits.
-Computed from them, over the real tokens alone, a training step takes a half to two
-thirds of the time it takes otherwise (`benchmarks/paths.py`, row "factors"). But `fit`
-calls the model as `model(x, training=True)`, which returns logits, and hands the loss
-and the metrics these and nothing else, on all three trainers.
+Computed from the factors, over only the real tokens, a training step takes a half to
+two thirds of the time it takes otherwise (`benchmarks/paths.py`, row "factors"). But
+`fit` calls the model as `model(x, training=True)`, which returns logits, and passes
+only these to the loss and the metrics, on all three backends' trainers.
 
-Tried in its place: `Model.compute_loss`, which is given `x` too, computes the vectors
-again. What `fit` computed before is then unused, and a compiled program leaves most of
-it out: a step takes 1.10 times as long on TensorFlow without XLA, 1.08 on JAX and 0.98
-on TensorFlow with XLA (medians of 5 rounds of 6 steps, T1, 2026-11-24, 2 cores, AMD
-EPYC, beside other work). But it takes twice as long where a metric needs the logits or
-the model runs eagerly, and losses that layers add count twice. Kept on the model, the
-factors of one replica would be read by another, since `tf.distribute.MirroredStrategy`
-traces replicas in threads.
+Tried instead: `Model.compute_loss`, which is given `x` too, computes the vectors again.
+What `fit` computed before is then unused, and a compiled program leaves most of it out:
+a step takes 1.10 times as long on TensorFlow without XLA, 1.08 on JAX and 0.98 on
+TensorFlow with XLA (medians of 5 rounds of 6 steps, T1, 2026-11-24, 2 cores, AMD EPYC,
+beside other work). But it takes twice as long if a metric needs the logits or the model
+runs eagerly, and losses that layers add count twice. If the factors were kept on the
+model instead, one replica would read those of another, since
+`tf.distribute.MirroredStrategy` traces replicas in threads.
 
 Shapes: B batch, T length, D model_dim, V vocabulary.
 """
@@ -39,15 +40,15 @@ from keras_seqattn.backend import tracing
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent
 
-# Records are attributes of a tensor. Tracers of JAX take none: theirs lie here, each by
-# the tracer's id and the record's name, behind a weak reference to the tracer.
+# Records are attributes of a tensor. JAX's tracers take no attributes: their records
+# are kept here by tracer id and record name, with a weak reference to the tracer.
 _FACTORS, _CROSSENTROPIES = "_keras_seqattn_factors", "_keras_seqattn_crossentropies"
 _OF_TRACERS = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-    """Holds what logits are the product of, `(..., D)` and `(D, V)`."""
+    """Holds the factors of logits, `(..., D)` and `(D, V)`."""
 
     hidden: Any
     kernel: Any
@@ -55,7 +56,7 @@ class Factors:
 
 @dataclasses.dataclass(frozen=True)
 class Crossentropies:
-    """Holds each token's crossentropy, and which labels and padding it is of."""
+    """Holds each token's crossentropy, and the labels and padding id it is for."""
 
     labels: Any
     pad_id: int
@@ -65,12 +66,12 @@ class Crossentropies:
 def keep_factors(logits: Any, hidden: Any, kernel: Any, bias: Any = None) -> Any:
     """Records that logits `(..., V)` are `hidden . kernel + bias`, and returns them.
 
-    A loss that is given these factors (`factors_of`) leaves the logits unused, and a
-    compiled program leaves out their product. On torch, which has computed it by then,
-    nothing is recorded.
+    A loss that uses these factors (`factors_of`) does not use the logits, so a compiled
+    program leaves out their product. On torch, which has computed it by then, nothing
+    is recorded.
     """
     is_symbolic = isinstance(logits, keras.KerasTensor)
-    is_empty = 0 in logits.shape  # What is computed a block at a time needs a token.
+    is_empty = 0 in logits.shape  # A loss in blocks needs a token.
     if not is_symbolic and not is_empty and tracing.leaves_out_unused():
         factors = (hidden, kernel) if bias is None else _join(hidden, kernel, bias)
         _write(logits, _FACTORS, Factors(*factors))
@@ -78,7 +79,7 @@ def keep_factors(logits: Any, hidden: Any, kernel: Any, bias: Any = None) -> Any
 
 
 def factors_of(logits: Any) -> Factors | None:
-    """Returns what `keep_factors` recorded of logits, or None."""
+    """Returns what `keep_factors` recorded for logits, or None."""
     return _read(logits, _FACTORS)
 
 
@@ -88,8 +89,8 @@ def keep_crossentropies(logits: Any, labels: Any, pad_id: int, values: Any) -> N
     The logits are `(B, T, V)`, the labels `(B, T)`, the values float32 `(B * T,)`; the
     label `pad_id` does not count.
     """
-    # On JAX the loss is computed within `jax.grad`, and metrics outside of it. There
-    # the logits are their primal, and values that no gradient goes through are known.
+    # On JAX the loss is computed within `jax.grad`, and metrics outside of it. Outside,
+    # logits appear as their primal, and only values without a gradient are known.
     record = Crossentropies(labels, pad_id, ops.stop_gradient(values))
     for tensor in (logits, _primal(logits)):
         _write(tensor, _CROSSENTROPIES, record)
@@ -124,9 +125,9 @@ def _read(tensor, name):
 
 
 def _primal(tensor):
-    """Returns the tensor that this one is outside `jax.grad`: its primal, or itself.
+    """Returns what a tensor is outside of `jax.grad`: its primal, or itself.
 
-    JAX has no way to hand on what a gradient computes beside its function's results:
+    JAX has no way to pass on more from a gradient than its function's results:
     https://github.com/jax-ml/jax/issues/5131
     """
     return getattr(tensor, "primal", tensor)
@@ -157,10 +158,10 @@ class LogitsBias(keras.layers.Layer):
 class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.Dense):
     """Scores every token of a vocabulary: logits = x . kernel, and a bias if asked for.
 
-    While training it records with the logits what they are the product of, of which
-    `training.MaskedCrossentropy` computes real tokens alone, a block at a time. Being
-    Keras's own `Dense`, it takes LoRA and `quantize` as that layer does. For logits
-    tied to an embedding see `PositionalEmbedding`.
+    While training, it records the factors of the logits with them. From these factors,
+    `training.MaskedCrossentropy` computes only the real tokens, a block at a time. As a
+    subclass of Keras's `Dense`, it takes LoRA and `quantize` as that layer does. For
+    logits tied to an embedding see `PositionalEmbedding`.
     Shapes: B batch, L length, D model_dim, V vocabulary_size.
 
     Args:

@@ -23,7 +23,7 @@ from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent, unquantized
 
-# The largest number up to which a dtype holds all integers.
+# The number up to which a dtype holds all integers exactly.
 EXACT_IDS = {"bfloat16": 2**8, "float16": 2**11}
 
 
@@ -33,49 +33,48 @@ class PositionalEmbedding(
 ):
     """Embeds token ids with their positions; in reverse, computes tied logits.
 
-    Forward: dropout(norm(table[token] * sqrt(model_dim) + position)), the norm where
-    it is asked for. In reverse: logits = x . table^T, and a bias likewise. With
-    `mask_zero` the token 0 is padding: the mask of real tokens goes with the output,
-    and a mask on `x` goes on with the logits. With `zero_id` one token has the vector 0
-    in place of the table's: its position is all that it says, but it is real, and
-    attended to, as token cutoff wants it.
+    Forward: dropout(norm(table[token] * sqrt(model_dim) + position)), with the norm if
+    asked for. In reverse: logits = x . table^T, plus a bias if asked for. With
+    `mask_zero` the token 0 is padding: the output carries the mask of real tokens, and
+    the logits carry the mask on `x`. With `zero_id` one token has the vector 0 instead
+    of the table's. It then carries only its position, but is a real token and is
+    attended to, as token cutoff needs it.
     Shapes: B batch, L length, D model_dim, V vocabulary_size.
 
-    Being Keras's own `ReversibleEmbedding`, it takes LoRA and `quantize` as that
-    layer does. A model of `keras_seqattn.models` quantizes it with the rest; one of
-    your own leaves it out, since Keras goes to layers without parts alone: call its
-    `quantize` too.
+    As a subclass of Keras's `ReversibleEmbedding`, it takes LoRA and `quantize` as that
+    layer does. A model of `keras_seqattn.models` quantizes it with the rest. Your own
+    model leaves it out, since Keras quantizes only layers without sublayers: call the
+    layer's `quantize` too.
 
     Args:
         vocabulary_size: Number of token ids V, a positive integer.
         model_dim: Width D of a vector, a positive integer.
         positions: "sinusoidal", "learned" (takes `max_length`), None, or a layer that
-            is called as `positions(x, start=start)`, and with `positions=` where the
-            embedding is.
+            is called as `positions(x, start=start)`, also with `positions=` if the
+            embedding is called with it.
         max_length: Number of learned positions, or None.
         dropout: Fraction of the sum dropped while training, in [0, 1).
         mask_zero: Whether token 0 is padding.
-        zero_id: Id in [0, V) of the token whose vector is 0, or None. Its logit is as
-            any other's.
+        zero_id: Id in [0, V) of the token whose vector is 0, or None. Its logit is
+            computed like any other.
         embedding_scale: Factor of the table's vectors, a positive number;
             sqrt(model_dim) when None.
-        norm: "layer" or "rms": a norm of the sum of vector and position; None for none.
+        norm: "layer" or "rms": a norm of the sum of vector and position; None: no norm.
         epsilon: Number added to the variance of the norm, positive.
         logits_bias: Whether logits have a bias `(V,)`.
         **kwargs: Arguments of `keras.layers.ReversibleEmbedding`.
 
     Call arguments:
         inputs: Integer tensor `(B, L)` of ids in [0, V); in reverse a float
-            tensor `(..., D)`. An id outside is an error where its value can be seen:
-            not in a compiled program nor on an accelerator, where it is undefined.
-        start: Position of the first token, an integer or a scalar tensor. The tokens
-            count on from there, so beams, which all stand at one position, go through
-            `step`.
+            tensor `(..., D)`. An id outside is an error if its value can be seen. In a
+            compiled program or on an accelerator it cannot: its vector is undefined.
+        start: Position of the first token, an integer or a scalar tensor. The others
+            follow it, so use `step` for beams, which are all at one position.
         positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
             token, as in packed or shifted sequences; in place of `start`.
-        reverse: Whether to give logits.
-        training: Whether to drop; logits then carry their factors, as those of
-            `TokenLogits` do.
+        reverse: Whether to compute logits.
+        training: Whether to apply dropout; logits then carry their factors, as those
+            of `TokenLogits` do.
 
     Returns:
         Float tensor `(B, L, D)`, in reverse `(..., V)`, in the compute dtype.
@@ -83,7 +82,7 @@ class PositionalEmbedding(
     Raises:
         ValueError: If a size is not positive, `positions` is unknown, learned
             positions have no `max_length`, shapes do not fit, `zero_id` is outside the
-            vocabulary, or an id is seen to be outside it or no integer.
+            vocabulary, or an id is seen to be outside it or not an integer.
 
     Example:
         >>> import numpy as np
@@ -121,8 +120,8 @@ class PositionalEmbedding(
         arguments.positive_integer("vocabulary_size", vocabulary_size)
         arguments.positive_integer("model_dim", model_dim)
         arguments.boolean("mask_zero", mask_zero)
-        # Scaled by sqrt(model_dim) on the way in, unit variance there, and logits of
-        # unit order on the way out (Vaswani et al. 2017, section 3.4).
+        # Gives unit variance after the scaling by sqrt(model_dim) on the way in, and
+        # logits of order one on the way out (Vaswani et al. 2017, section 3.4).
         if "embeddings_initializer" not in kwargs:
             normal = keras.initializers.RandomNormal(stddev=model_dim**-0.5)
             kwargs["embeddings_initializer"] = normal
@@ -178,7 +177,7 @@ class PositionalEmbedding(
         if kernel is None:
             output = super().call(inputs, reverse=reverse)
         else:
-            # Keras's layer casts neither, as token ids are not to be cast.
+            # Keras's layer casts no inputs, since token ids must not be cast.
             inputs = ops.cast(inputs, self.compute_dtype)
             output = ops.matmul(inputs, kernel)
         output = self._finish(output, inputs, start, reverse, positions)
@@ -208,7 +207,7 @@ class PositionalEmbedding(
     def _logits_of_factors(self, inputs):
         """Computes what LoRA adds to tied logits, which Keras's quantized layer lacks.
 
-        It would be added before a cap of the logits.
+        Refuses a cap of the logits, before which this would have to be added.
         """
         if self.logit_soft_cap is not None:
             raise ValueError(
@@ -238,7 +237,7 @@ class PositionalEmbedding(
         values = tracing.known_values(inputs, wait=False)
         if values is None or not values.size:
             return
-        # `keras.Sequential` makes floats of ids.
+        # `keras.Sequential` casts ids to floats.
         low, high = values.min().item(), values.max().item()
         whole = values.dtype.kind in "iu" or (values == np.floor(values)).all()
         if not whole or low < 0 or high >= self.vocabulary_size:
@@ -270,7 +269,7 @@ class PositionalEmbedding(
         return ops.reshape(x, (-1, width, self.model_dim))
 
     def _finish(self, x, inputs, start, reverse, positions):
-        """Makes what a call returns of what Keras's layer makes of `inputs`."""
+        """Completes `x`, the output of Keras's layer, to the output of a call."""
         if reverse:
             return self._biased(x)
         scale = self.embedding_scale or self.model_dim**0.5
@@ -279,7 +278,7 @@ class PositionalEmbedding(
             is_zero = ops.equal(inputs, self.zero_id)
             x = ops.where(is_zero[..., None], ops.zeros_like(x), x)
         if self.positions is not None:
-            # A layer of the user's own need not take `positions`.
+            # A user's own layer need not take `positions`.
             given = {} if positions is None else {"positions": positions}
             x = self.positions(x, start=start, **given)
         x = x if self.norm_layer is None else self.norm_layer(x)
@@ -297,7 +296,7 @@ class PositionalEmbedding(
         """
         check_tensor("x", x, width=self.model_dim)
         if kernel is None and len(x.shape) == 2:
-            return self(x[None], reverse=True)[0]  # Two axes may be those of token ids.
+            return self(x[None], reverse=True)[0]  # Two axes could be token ids.
         if kernel is None:
             return self(x, reverse=True)
         check_tensor("kernel", kernel, "(width, vocabulary)", self.vocabulary_size)
@@ -307,12 +306,12 @@ class PositionalEmbedding(
     def logits_kernel(self) -> Tensor | None:
         """Transposes the table once for many calls of `logits`, each of few vectors.
 
-        XLA's product on a CPU would transpose it in each of them, which takes as long
+        On a CPU, XLA's product would transpose it in each call, which takes as long
         again.
 
         Returns:
-            Float tensor `(D, V)`; None where logits are not the product with the table,
-            up to their bias.
+            Float tensor `(D, V)`; None if logits, without their bias, are not simply
+            the product with the table.
         """
         plain = self.tie_weights and self.logit_soft_cap is None
         if not plain or self.reverse_dtype or self.quantization_mode:
@@ -322,8 +321,8 @@ class PositionalEmbedding(
 
     def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Marks real tokens; in reverse, passes the mask of the vectors on."""
-        # Keras gives no sign of `reverse` here, and `keras.Sequential` feeds float ids,
-        # which have an axis less than vectors of sequences.
+        # Keras does not tell of `reverse` here, and `keras.Sequential` feeds float ids,
+        # which have one axis less than sequences of vectors.
         is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
         if is_float and inputs.shape[-1] == self.model_dim:
             if len(inputs.shape) > 2 or _has_fractions(inputs):
@@ -364,7 +363,7 @@ class PositionalEmbedding(
 
 
 def _has_fractions(x):
-    """Returns whether a tensor is seen to hold numbers that are no integers."""
+    """Returns whether a tensor is seen to hold numbers that are not integers."""
     values = tracing.known_values(x, wait=False)
     return values is not None and bool((values != np.floor(values)).any())
 

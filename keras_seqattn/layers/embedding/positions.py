@@ -1,4 +1,4 @@
-"""Which position each vector of a sequence stands at.
+"""The position of each vector in a sequence.
 
 Shapes: B batch, L length.
 """

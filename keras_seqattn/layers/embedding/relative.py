@@ -2,11 +2,11 @@
 
 A layer of this kind has three methods, which `MultiHeadAttention` calls:
 `build(query_shape)` for heads `(B, T, H, K)`; `rotate(x, start)`, which rotates queries
-or keys that stand at `start`, `start + 1`, ...; and `bias(target_length,
-source_length, offset)`, which gives what is added to the scores: a tensor `(1, H, T,
-S)`, or a `DistanceBias`, with which long sequences never make the bias of all pairs, or
-None. Query i stands at i + offset, key j at j; only their distance may count, as it
-does for the layers here, for attention one position at a time forgets where it began.
+or keys at positions `start`, `start + 1`, ...; and `bias(target_length, source_length,
+offset)`, which returns what is added to the scores. That is a tensor `(1, H, T, S)`, a
+`DistanceBias`, which long sequences never expand to all pairs, or None. Query i is at
+i + offset, key j at j. Only their distance may count, as in the layers here, since
+attention one position at a time does not know where a sequence began.
 Shapes: B batch, L length, T target length, S source length, H heads, G key and value
 heads, K key_dim.
 """
@@ -35,8 +35,8 @@ from keras_seqattn.layers.weights.quantization import unquantized
 class _Bias(arguments.Checked, keras.layers.Layer):
     """Holds what biases share: they leave queries and keys as they are.
 
-    A subclass defines `_values(behind)`: the bias `(H, T + S - 1)`, in float32, of each
-    distance that a query stands behind a key.
+    A subclass defines `_values(behind)`: the float32 bias `(H, T + S - 1)` for each
+    distance, the position of the query minus that of the key.
     """
 
     is_learned = True  # Whether the bias has a gradient.
@@ -101,22 +101,22 @@ class _Bias(arguments.Checked, keras.layers.Layer):
 class RelativeBias(_Bias):
     """Learns a bias of the scores for each head and bucket of distances.
 
-    bias[h, i, j] = table[bucket(j - i), h]. Of the buckets that a direction has, half
-    stand for one distance each, the rest for ranges that grow geometrically up to
-    `max_distance`; the last one takes all that is farther. Both directions share
-    `num_buckets`, or the keys after a query fall into the bucket of distance 0.
+    bias[h, i, j] = table[bucket(j - i), h]. Half of the buckets of a direction hold one
+    distance each. The others hold ranges that grow geometrically up to `max_distance`;
+    the last one also holds all that is farther. If `bidirectional`, each direction has
+    half of `num_buckets`; if not, keys after a query get the bucket of distance 0.
     Shapes: B batch, T target length, S source length, H heads, K key_dim.
 
     Args:
-        num_buckets: Number of buckets, a positive integer: an even one from 4 on where
-            bidirectional, else one from 2 on.
-        max_distance: The distance from which on all share one bucket; more than the
-            distances that have a bucket each.
-        bidirectional: Whether keys before and after a query have buckets of their own.
+        num_buckets: Number of buckets, an integer: even and at least 4 if
+            `bidirectional`, else at least 2.
+        max_distance: Distance from which on all distances share one bucket; more than
+            the number of distances that have a bucket each.
+        bidirectional: Whether keys before and after a query have different buckets.
         initializer: Initializer of the table.
 
     Call arguments:
-        query: Float tensor `(B, T, H, K)`, of which the shape alone counts.
+        query: Float tensor `(B, T, H, K)`, of which only the shape counts.
         key: Float tensor `(B, S, G, K)`; `query` when None.
         offset: Position of the first query among the keys; a scalar tensor in cached
             decoding.
@@ -183,7 +183,7 @@ class RelativeBias(_Bias):
             name="table",
             shape=(self.num_buckets, self.num_heads),
             initializer=self.initializer,
-            autocast=False,  # In a cached step as in a whole pass: float32.
+            autocast=False,  # float32 in a cached step, as in a whole pass
         )
 
     def _values(self, behind):
@@ -194,8 +194,8 @@ class RelativeBias(_Bias):
         """Returns the bucket of each distance.
 
         Args:
-            behind: Int32 tensor: how far a query stands behind a key, negative where
-                the key comes first after it.
+            behind: Int32 tensor, the position of a query minus that of a key: negative
+                if the key comes after the query.
 
         Returns:
             Int32 tensor of the same shape.
@@ -222,21 +222,21 @@ class RelativeBias(_Bias):
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class AlibiBias(_Bias):
-    """Takes from each score the distance of query and key, times the head's slope.
+    """Subtracts the distance of query and key, times the head's slope, from scores.
 
-    bias[h, i, j] = -slope[h] * |i - j|, on both sides alike, so that it serves without
-    a causal mask too. For H a power of two the slopes are 2^(-m (h + 1) / H) with m =
-    `alibi_bias_max`; otherwise those of the next lower power of two, and then every
-    second one of its double. Nothing is learned.
+    bias[h, i, j] = -slope[h] * |i - j|, the same on both sides, so that it also works
+    without a causal mask. For H a power of two the slopes are 2^(-m (h + 1) / H) with
+    m = `alibi_bias_max`. For other H they are those of the next lower power of two,
+    followed by every second one of the next higher power. Nothing is learned.
     Shapes: B batch, T target length, S source length, H heads, K key_dim.
 
     Args:
-        alibi_bias_max: Positive number m: the last slope is 2^-m, and a greater one
-            lets some heads look farther.
+        alibi_bias_max: Positive number m: the last slope is 2^-m. A greater m lets some
+            heads look farther.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
-        query: Float tensor `(B, T, H, K)`, of which the shape alone counts.
+        query: Float tensor `(B, T, H, K)`, of which only the shape counts.
         key: Float tensor `(B, S, G, K)`; `query` when None.
         offset: Position of the first query among the keys; a scalar tensor in cached
             decoding.
@@ -283,7 +283,7 @@ _LAYERS = {"rotary": RotaryPositions, "alibi": AlibiBias, "relative": RelativeBi
 def positions_in_attention(
     positions: PositionsInAttention | None, dtype: Dtype = None
 ) -> keras.layers.Layer | None:
-    """Returns the layer that a name or a config stands for, or a layer as it is."""
+    """Returns the layer that a name or a config stands for, or a given layer."""
     if isinstance(positions, dict):
         deserialize = keras.saving.deserialize_keras_object
         wanted = "the configuration of a layer"
@@ -302,20 +302,20 @@ def positions_in_attention(
 
 
 def _behind(target_length, source_length, offset):
-    """Returns how far a query stands behind a key, for all `(T + S - 1,)` distances."""
+    """Returns all distances `(T + S - 1,)`, a query's position minus a key's."""
     farthest = target_length - 1 + offset
     distances = target_length + source_length - 1
     if isinstance(distances, int):
-        distances = max(distances, 0)  # Of two empty sequences there is none.
+        distances = max(distances, 0)  # Two empty sequences have no distances.
     return farthest - ops.arange(distances, dtype="int32")
 
 
 def _bucket_table(size, max_distance):
     """Returns the bucket of each distance up to `max_distance` in one direction.
 
-    Distance n has the bucket exact + floor(log(n / exact) / log(max_distance / exact) *
-    wide) from `exact` on, for `wide` = size - exact. In integers: the greatest k for
-    which max_distance^k * exact^(wide - k) <= n^wide.
+    From `exact` on, distance n has the bucket exact + floor(log(n / exact) /
+    log(max_distance / exact) * wide), where wide = size - exact. In integers, the floor
+    is the greatest k for which max_distance^k * exact^(wide - k) <= n^wide.
     """
     exact = size // 2
     wide = size - exact

@@ -18,11 +18,11 @@ from keras_seqattn.layers.shapes import check_rank, check_tensor
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class RotaryPositions(arguments.Checked, keras.layers.Layer):
-    """Rotates queries and keys by their positions, so that products see distances.
+    """Rotates queries and keys by position, so that their products see distances.
 
     The pair (x[i], x[i + K / 2]) is rotated by the angle p * base^(-2i / K) at position
     p = (start + l) / scaling. Pairs lie across the two halves, as in GPT-NeoX and the
-    checkpoints of Hugging Face, not side by side (2i, 2i + 1) as in the paper: so
+    checkpoints of Hugging Face, not side by side (2i, 2i + 1) as in the paper. So
     published weights fit, and CTranslate2 reads ours with `rotary_interleave=False`.
     A permutation of the projections' columns converts one convention into the other.
     Computed in float32. Masks pass through.
@@ -31,7 +31,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
     Args:
         base: The longest wavelength over 2 pi, a positive number.
         scaling: Positive number by which positions are divided (position
-            interpolation): L tokens fill the range that L / scaling were trained on.
+            interpolation): L tokens fill the range of L / scaling tokens in training.
         sequence_axis: Axis of L in a call of the layer, not the first. Inside
             attention, heads are always `(B, L, H, K)`.
         feature_axis: Axis of K in a call of the layer, not the first.
@@ -77,7 +77,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, x_shape: Shape) -> None:
-        """Checks that the axes are there, and that the width of a head is even."""
+        """Checks that the axes exist, and that the width of a head is even."""
         check_rank("x", x_shape, "(batch, ..., length, width)")
         _, feature = self._axes(len(x_shape))
         _check_width(x_shape[feature])
@@ -90,7 +90,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         return self._rotate_pairs(x, start, positions, *self._axes(len(x.shape)))
 
     def rotate(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
-        """Rotates heads that stand at `start`, `start + 1`, ...
+        """Rotates heads at positions `start`, `start + 1`, ...
 
         Args:
             x: Float tensor `(B, L, H, K)`.
@@ -109,7 +109,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         source_length: int | Tensor,
         offset: int | Tensor = 0,
     ) -> None:
-        """Returns None: the scores of what is rotated need no bias."""
+        """Returns None: scores of rotated queries and keys need no bias."""
         check_lengths(target_length, source_length, offset)
         return None
 

@@ -44,7 +44,7 @@ def sinusoidal_table(
         Float32 tensor `(L, D)`.
 
     Raises:
-        ValueError: If `cosine_exponent` is neither "even" nor "odd", or `layout`
+        ValueError: If `cosine_exponent` is neither "even" nor "odd", or `layout` is
             unknown.
 
     Example:
@@ -89,7 +89,7 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
         base: The longest wavelength over 2 pi.
         cosine_exponent: "even" (the standard) or "odd".
         layout: "interleaved" (the standard) or "halves", as in `sinusoidal_table`.
-        shift: Integer added to every position, the first of which is then not 0.
+        shift: Integer added to every position, so that the first is `shift`, not 0.
 
     Call arguments:
         x: Float tensor `(B, L, D)`.

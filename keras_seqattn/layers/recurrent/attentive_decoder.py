@@ -36,16 +36,16 @@ class Memory(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class AttentiveRecurrentDecoder(RecurrentStack):
-    """Reads a target step by step, and looks back at the source from each state.
+    """Reads a target step by step, and attends to the source from each state.
 
     A stack of gated recurrent units, whose states begin at tanh(W_0 state + b_0), gives
-    s_t. From there it attends to the source h_1 ... h_S with additive scores,
+    s_t. From s_t it attends to the source h_1 ... h_S with additive scores,
 
         c_t = sum_j a_tj h_j,  a_t = softmax_j(v . tanh(W_q s_t + W_k h_j)),
 
     and returns tanh(W_c [c_t; s_t]). No state depends on the attention, so in training
     all target positions attend at once, after the recurrence; `step` does the same one
-    position at a time. A masked source position weighs nothing. A masked target
+    position at a time. A masked source position has weight 0. A masked target
     position leaves the states as they were and attends to nothing; since the
     recurrence only looks back, no mask is needed for what follows a sentence's end.
     Shapes: B batch, T target length, S source length, W beams, N layers, D width of
@@ -66,7 +66,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         target_mask: Bool tensor `(B, T)`; else the mask on `target`.
         source_mask: Bool tensor `(B, S)`; else the mask on `source`.
         return_attention_scores: Whether to return the weights too.
-        training: Whether to drop.
+        training: Whether to apply dropout.
 
     Returns:
         Float tensor `(B, T, U)` in the compute dtype; with `return_attention_scores`
@@ -87,7 +87,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         Luong et al. 2015, section 3, for the order (the state, then attention, then the
         output), without its input feeding; Bahdanau et al. 2015, sections 3.1 and
         A.1.2, for the scores and the first state. Differs: the first state comes from
-        both final states of the encoder; the reset gate stands as in
+        both final states of the encoder; the reset gate comes where it does in
         `RecurrentEncoder`.
     """
 
@@ -170,7 +170,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
 
         Args:
             state: Float tensor `(B, E)`, the encoder's final states.
-            width: Number of beams W a sentence.
+            width: Number of beams W per sentence.
 
         Returns:
             Float tensor `(B, W, N, U)`.
@@ -205,7 +205,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         source_mask: Tensor | None = None,
         return_attention_scores: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Decodes one new position of each beam; equals its row of a whole pass.
+        """Decodes one new position of each beam; equals that row of a call.
 
         Args:
             target: Float tensor `(B, W, D)`, the next vector of each beam.

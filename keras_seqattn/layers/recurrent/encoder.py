@@ -21,9 +21,9 @@ class RecurrentEncoder(RecurrentStack):
     """Reads a sequence step by step, from both sides, into hidden states.
 
     A stack of gated recurrent units (GRU): each layer reads forwards and, in another
-    recurrence, backwards, and puts the two states of a position side by side. A masked
-    position leaves the state as it was, and its own output is zero; so what stands in
-    it changes nothing, wherever it stands. A sequence that is all masked gives zeros.
+    recurrence, backwards, and concatenates the two states of a position. A masked
+    position leaves the state as it was, and its own output is zero, so its content
+    changes nothing, wherever it is. A sequence that is all masked gives zeros.
     Shapes: B batch, L length, D width of the input, U units, E = 2 U, or U where the
     sequence is read forwards only.
 
@@ -37,12 +37,12 @@ class RecurrentEncoder(RecurrentStack):
     Call arguments:
         x: Float tensor `(B, L, D)`.
         mask: Bool tensor `(B, L)`, True = a real token; else the mask on `x`.
-        training: Whether to drop.
+        training: Whether to apply dropout.
 
     Returns:
         The hidden states, a float tensor `(B, L, E)` with the mask of `x`, and the
-        final states of the last layer, `(B, E)`: the forward one has read all, and so
-        has the backward one, which ends on the first position.
+        final states of the last layer, `(B, E)`: both have read the whole sequence, as
+        the backward one ends on the first position.
 
     Raises:
         ValueError: If a size is not a positive integer, `cell` is unknown, or `x` has
@@ -57,7 +57,7 @@ class RecurrentEncoder(RecurrentStack):
 
     Reference:
         Bahdanau et al. 2015, section 3.2; GRU: Cho et al. 2014. Differs: the reset gate
-        stands after the recurrent product, as in cuDNN; dropout between layers (Zaremba
+        comes after the recurrent product, as in cuDNN; dropout between layers (Zaremba
         et al. 2014).
     """
 

@@ -15,7 +15,7 @@ from keras_seqattn.layers.shapes import check_batch, check_rank
 
 
 def next_memory(memory: Tensor, segment: Tensor) -> Tensor:
-    """Returns the last M rows of a memory `(B, M, ...)` and the segment after it.
+    """Returns the last M rows of a memory `(B, M, ...)` followed by a segment.
 
     No gradient passes. Reference: Dai et al. 2019, section 3.2. Differs: none.
     """
@@ -27,13 +27,13 @@ def next_memory(memory: Tensor, segment: Tensor) -> Tensor:
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class SegmentMemory(arguments.Checked, keras.layers.Layer):
-    """Holds the last vectors it was called with, and gives them at the next call.
+    """Holds the last vectors it was called with, and returns them at the next call.
 
-    Row b of a batch goes on where row b of the batch before ended: texts are cut into
-    segments, and each keeps its row. The memory begins empty, no gradient passes
-    through it, and it changes at every call, in training or not. It is two
-    non-trainable variables, so it works in `fit` on every backend, compiled or not,
-    for batches of the one size it is made for; it is saved with the weights.
+    Row b of a batch continues row b of the batch before: texts are cut into segments,
+    and each text keeps its row. The memory begins empty, no gradient passes through it,
+    and it changes at every call, in training or not. It consists of two non-trainable
+    variables, so it works in `fit` on every backend, compiled or not, but only for
+    batches of the size it is made for. It is saved with the weights.
     Shapes: B batch, T length of a segment, M memory_length, D model_dim.
 
     Args:
@@ -43,13 +43,13 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
     Call arguments:
         x: Float tensor `(B, T, D)`, the segment.
         mask: Bool tensor `(B, T)`, True = a real token; else the mask on `x`.
-        x_mask: The same, by the name that Keras has for it where there is a `restart`.
-        restart: Bool tensor `(B,)`, True = the row begins another text: what it held
-            is forgotten.
+        x_mask: The same as `mask`; Keras uses this name if there is a `restart`.
+        restart: Bool tensor `(B,)`, True = the row begins another text, and what it
+            held is forgotten.
 
     Returns:
         What was held before this call: the vectors `(B, M, D)` in the compute dtype,
-        and a bool tensor `(B, M)`, False where nothing is held yet or padding was.
+        and a bool tensor `(B, M)`, False where nothing is held yet, or padding.
 
     Raises:
         ValueError: If a size is not a positive integer, or `x` has another rank or
@@ -74,7 +74,7 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, x_shape: Shape) -> None:
-        """Makes the variables, which hold nothing."""
+        """Makes the variables, which hold nothing yet."""
         check_rank("x", x_shape, "(batch, length, width)")
         shape = (self.batch_size, self.memory_length)
         self.memory = self.add_weight(
@@ -99,7 +99,7 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
         restart: Tensor | None = None,
         x_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Returns what is held, and holds the end of `x`."""
+        """Returns what is held, then holds the end of `x`."""
         check_rank("x", x, "(batch, length, width)")
         check_batch(x=x, memory=self.memory)
         # Copies: torch's `assign` writes into the very tensor that was read.
@@ -119,13 +119,13 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
         return held, held_mask
 
     def reset(self) -> None:
-        """Forgets all: every row begins another text."""
+        """Forgets everything: every row begins another text."""
         if self.built:
             self.memory.assign(ops.zeros(self.memory.shape, self.memory.dtype))
             self.memory_mask.assign(ops.zeros(self.memory_mask.shape, "bool"))
 
     def compute_mask(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Returns no masks: the memory's is an output."""
+        """Returns None: the mask of the memory is an output."""
         return None
 
     def compute_output_spec(

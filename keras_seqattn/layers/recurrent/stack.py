@@ -1,4 +1,4 @@
-"""What stacks of recurrent layers share: their options, and how one is made."""
+"""What stacks of recurrent layers share: options, and the making of a layer."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ CELLS = ("gru", "simple")
 
 
 class RecurrentStack(arguments.Checked, keras.layers.Layer):
-    """Holds what encoder and decoder share: options, and how a recurrence is made."""
+    """Holds what encoder and decoder share: options, and the making of a recurrence."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class RecurrentStack(arguments.Checked, keras.layers.Layer):
         if self.cell == "simple":
             cell = RecurrentCell(self.units, dtype=self.dtype_policy)
             return keras.layers.RNN(cell, **options)
-        cudnn = "auto" if compiles_cudnn() else False  # Decoding is compiled.
+        cudnn = "auto" if compiles_cudnn() else False  # since decoding is compiled
         return keras.layers.GRU(self.units, use_cudnn=cudnn, **options)
 
     def get_config(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from keras_seqattn.layers.weights.quantization import dtype_config
 
 
 class Block(arguments.Checked, keras.layers.Layer):
-    """Holds what both blocks share: options, and sublayers, a feed-forward last."""
+    """Holds what both blocks share: options, and the feed-forward as last sublayer."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Block(arguments.Checked, keras.layers.Layer):
         )
 
     def _attention_residual(self, attention, model_dim, name):
-        """Wraps the attention that options, or a layer, stand for."""
+        """Wraps an attention, given as options or as a layer, in a residual."""
         if not isinstance(attention, keras.layers.Layer):
             options = {
                 "num_heads": self.num_heads,
@@ -133,7 +133,7 @@ class Block(arguments.Checked, keras.layers.Layer):
         plain = plain and issubclass(*calls)
         return plain and all(
             type(layer).call is MultiHeadAttention.call
-            and layer.query_dense.activity_regularizer is None  # as of all projections
+            and layer.query_dense.activity_regularizer is None  # all projections alike
             for layer in attended
         )
 
@@ -195,19 +195,19 @@ class Block(arguments.Checked, keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Makes the block, and the attention layers it was given from their config."""
+        """Makes the block, and the attention layers in its config."""
         made = {
             name: attention_from_config(config[name])
             for name in ("attention", "cross_attention")
             if name in config
         }
         config = {**config, **made}
-        config.pop("skip_padding", None)  # of files before 0.2: `TransformerStack`
+        config.pop("skip_padding", None)  # in files before 0.2; see `TransformerStack`
         return cls(**config)
 
 
 def check_sequences(**inputs: Any) -> None:
-    """Raises an error if inputs are not sequences of vectors of one batch size."""
+    """Raises an error if inputs are not sequences of vectors with one batch size."""
     for name, x in inputs.items():
         check_rank(name, x, "(batch, length, width)")
     check_batch(**inputs)
@@ -221,9 +221,9 @@ def attend(
     return_attention_scores: bool = False,
     **more: Any,
 ) -> tuple[Tensor, ...]:
-    """Attends inside a residual: a tuple of `(B, T, D)`, and the weights if asked for.
+    """Attends inside a residual; returns `(B, T, D)`, and weights if asked for.
 
-    `x` attends to `source`, itself when None, and to `past` `(B, M, D)`, which stood
+    `x` attends to `source`, itself when None, and to `past` `(B, M, D)`, which came
     before it. `more` are arguments of the attention layer's call.
     """
     hidden = residual.enter(x)
@@ -247,10 +247,10 @@ def attend_unpadded(
     source_unpadding: Unpadding | None = None,
     **options: Any,
 ) -> Tensor:
-    """Attends inside a residual, on the tokens `(1, M, D)` of a batch alone.
+    """Attends inside a residual, on only the tokens `(1, M, D)` of a batch.
 
-    `source` is what `source_unpadding` takes, or `(B, S, D)` where that is None; the
-    tokens `x` themselves when None. The options are those of
+    `source` is the tokens that `source_unpadding` takes, or `(B, S, D)` if that is
+    None; when `source` is None, `x` attends to itself. The options are those of
     `MultiHeadAttention.call_unpadded`.
     """
     hidden = residual.enter(x)
@@ -289,8 +289,8 @@ def attention_config(attention: Any) -> Any:
 def attention_from_config(config: Any) -> Any:
     """Returns what `attention_config` was given.
 
-    A layer among the options is made here, not by each attention that takes it: what is
-    saved once for all must be loaded so.
+    A layer among the options is made here, not by each attention that takes it: what
+    several share is saved once, and must be loaded once.
     """
     if not isinstance(config, dict):
         return config

@@ -1,7 +1,7 @@
-"""Gradient checkpointing: computing again in the backward pass, instead of keeping.
+"""Gradient checkpointing: recomputes activations in the backward pass.
 
-Keras's own (`keras.remat`, `keras.RematScope`) computes a layer again as if it were
-called for the first time: not in training, and with different dropout.
+Keras's own (`keras.remat`, `keras.RematScope`) recomputes a layer as if it were called
+for the first time: not in training, and with different dropout.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from keras_seqattn.backend.parts import seed_generators_of
 
 
 def checkpointed(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a layer keep, of all that its `call` computes, only the output.
+    """Makes a layer keep only the output of its `call`, not what leads to it.
 
-    While training, and where the layer's `gradient_checkpointing` is True, the call is
-    made again in the backward pass, with the same dropout: the seeds of all its parts
-    are drawn beforehand. `call` has an argument `training`; gradients reach the float
-    tensors among the others.
+    While training, if the layer's `gradient_checkpointing` is True, the call is made
+    again in the backward pass, with the same dropout: the seeds of all its parts are
+    drawn beforehand. `call` must have an argument `training`; gradients reach those of
+    its other arguments that are float tensors.
     """
     signature = inspect.signature(call)
 
@@ -39,7 +39,7 @@ def checkpointed(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_checkpointing(layer: keras.layers.Layer) -> bool:
-    """Returns whether a call of a layer is one that `checkpointed` makes of it."""
+    """Returns whether the current call of a layer was made by `checkpointed`."""
     return getattr(layer, "_is_checkpointing", False)
 
 
@@ -48,7 +48,7 @@ def _call_twice(layer, arguments):
     floats = {name: x for name, x in arguments.items() if _is_float_tensor(x)}
     others = {name: x for name, x in arguments.items() if name not in floats}
     generators = seed_generators_of(layer)
-    # Not among the arguments: TensorFlow adds zeros to these to order its program.
+    # Not arguments of `compute`: TensorFlow adds zeros to those to order its program.
     seeds = [generator.next() for generator in generators]
 
     def compute(*tensors):
@@ -85,7 +85,7 @@ def _with_seeds(generators, seeds):
 
 
 class _Seeds:
-    """Returns one seed at the first call, and others, far from it, at the next ones."""
+    """Returns a seed at the first call, and others, far from it, at later calls."""
 
     def __init__(self, seed):
         self._seed, self._count = seed, 0

@@ -43,15 +43,15 @@ class DecoderBlock(Block):
     """Lets each target position attend to those before it, then to the source.
 
     x = residual(causal self-attention), x = residual(cross-attention to the source),
-    y = residual(feed-forward). Called without a source it is a decoder-only block,
-    without the middle part. The target's mask goes on with the output.
+    y = residual(feed-forward). Called without a source, it is a decoder-only block,
+    without the middle part. The output carries the target's mask.
     Shapes: B batch, T target length, S source length, M length of the past, D
     model_dim, H heads, W beams, L cache length.
 
     Args:
         num_heads: Number of attention heads H, a positive integer.
         intermediate_dim: Width of the feed-forward's hidden layer.
-        key_dim: Width of a head; D / H when None, which must be whole.
+        key_dim: Width of a head; D / H when None, which must then be an integer.
         dropout: Fraction of each sublayer's output dropped while training.
         attention_dropout: Fraction of the attention weights dropped while training.
         activation: Activation of the feed-forward.
@@ -65,28 +65,28 @@ class DecoderBlock(Block):
             training.
         stochastic_depth: Fraction of the samples that skip a sublayer while training,
             drawn for each sublayer: see `Residual`.
-        gradient_checkpointing: Whether the block is computed again in the backward
-            pass, with the same dropout, and only its output is kept till then: less
-            memory for more time. Not for sublayers that change weights of theirs as
-            they are called, or add losses.
+        gradient_checkpointing: Whether to keep only the block's output, and recompute
+            the block in the backward pass with the same dropout: less memory for more
+            time. Not for sublayers that change their own weights when called, or that
+            add losses.
         kernel_initializer: Initializer of the kernels of attention and feed-forward.
         bias_initializer: Initializer of their biases.
         epsilon: Number added to the variance of each norm, positive.
-        use_bias: Whether the projections of attention and feed-forward have biases; of
-            an attention its own `use_bias` counts first.
+        use_bias: Whether the projections of attention and feed-forward have biases; a
+            `use_bias` among an attention's own options takes precedence.
 
     Call arguments:
         target: Float tensor `(B, T, D)`.
         source: Float tensor `(B, S, D)`, or None.
-        mask: What Keras fills where there is no source; means `target_mask`.
+        mask: The same as `target_mask`; Keras fills it in if there is no source.
         target_mask: Bool tensor `(B, T)`; else the mask on `target`.
         source_mask: Bool tensor `(B, S)`; else the mask on `source`.
         return_attention_scores: Whether to return the weights too.
-        training: Whether to drop.
+        training: Whether to apply dropout and stochastic depth.
         use_causal_mask: Whether position i of the target sees only j <= i.
-        past: Float tensor `(B, M, D)` of vectors that stood right before the target,
-            or None: the self-attention attends to them too, and positions count from
-            the first of them. Gradients reach it; `ops.stop_gradient` is the caller's.
+        past: Float tensor `(B, M, D)` of the vectors right before the target, or None.
+            The self-attention attends to them too, and positions count from the first
+            of them. Gradients reach it unless the caller applies `ops.stop_gradient`.
         past_mask: Bool tensor `(B, M)`, True = may be attended to.
 
     Returns:
@@ -157,7 +157,7 @@ class DecoderBlock(Block):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses two masks of the target; `call` cannot, since Keras fills one in."""
         mask, target_mask = kwargs.get("mask"), kwargs.get("target_mask")
-        # Where it is computed again it is given what Keras filled in, too.
+        # A recomputed call is also given the mask that Keras filled in.
         is_first = not is_checkpointing(self)
         if is_first and mask is not None and target_mask is not None:
             raise ValueError(
@@ -216,7 +216,7 @@ class DecoderBlock(Block):
         memory_unpadding: Unpadding | None = None,
         memory_mask: Tensor | None = None,
     ) -> Tensor:
-        """Does what a call does while training, on the tokens of a batch alone.
+        """Does what a call does while training, on only the tokens of a batch.
 
         Args:
             x: Float tensor `(1, M, D)`, the tokens that `unpadding` takes.
@@ -282,11 +282,11 @@ class DecoderBlock(Block):
     def initial_cache(
         self, batch_size: int | Tensor, width: int, max_length: int
     ) -> KVCache:
-        """Makes the empty cache of `step`: that of the self-attention.
+        """Makes the empty cache of `step`, that of the self-attention.
 
         Args:
             batch_size: Number of sentences B, an integer or a scalar tensor.
-            width: Number of beams W a sentence.
+            width: Number of beams W per sentence.
             max_length: Number of steps L the cache has capacity for.
 
         Returns:
@@ -313,13 +313,13 @@ class DecoderBlock(Block):
     def prefill(
         self, target: Tensor, cache: KVCache, width: int = 1, **options: Any
     ) -> tuple[Any, KVCache]:
-        """Does what a call does, and leaves what `step` needs to go on from it.
+        """Does what a call does, and fills the cache so that `step` can continue.
 
         Args:
             target: Float tensor `(B, T, D)`, the first positions of every beam.
             cache: What `initial_cache` returned.
-            width: Number of beams W a sentence.
-            **options: Those of a call, but for `past`: the cache begins with `target`.
+            width: Number of beams W per sentence.
+            **options: Those of a call, except `past`: the cache begins with `target`.
 
         Returns:
             What a call returns, and the cache with the T positions.
@@ -361,8 +361,8 @@ class DecoderBlock(Block):
                 `MultiHeadAttention.step`.
             memory: What `project_memory` returned, or None without a source.
             source_mask: Bool tensor `(B, S)`.
-            mask: Bool tensor `(B, L)`, True = a position of the cache that may be
-                attended to, where it is not all up to `index`.
+            mask: Bool tensor `(B, L)`, True = the place of the cache may be attended
+                to; None allows all positions up to `index`.
             ancestry: Int32 tensor `(B, W, L)`, the beam that wrote each position of a
                 beam's history, as `mark_ancestry` returns it for `index`; None for a
                 single beam.
@@ -374,7 +374,7 @@ class DecoderBlock(Block):
 
         Raises:
             ValueError: If `ancestry` is None and there are several beams, or `memory`
-                is not given just where the block attends to a source.
+                is missing in a block that attends to a source, or given in another.
         """
         check_built(self)
         check_tensor("target", target, BEAMS)
@@ -383,7 +383,7 @@ class DecoderBlock(Block):
         source_mask = self._checked_source_mask(source_mask, memory)
         residual = self.attention_residual
         given = {"mask": mask, "ancestry": ancestry}
-        # An attention of the user's own need not take what is not used.
+        # A user's own attention need not take arguments that are not used.
         given = {name: value for name, value in given.items() if value is not None}
         attended, cache = residual.sublayer.step(
             residual.enter(target), cache, index, **given

@@ -26,13 +26,13 @@ class EncoderBlock(Block):
     """Lets each position attend to all, then transforms each by itself.
 
     x = residual(self-attention), y = residual(feed-forward). Masked positions are not
-    attended to; the mask goes on with the output.
+    attended to; the output carries the mask.
     Shapes: B batch, L length, D model_dim, H heads.
 
     Args:
         num_heads: Number of attention heads H, a positive integer.
         intermediate_dim: Width of the feed-forward's hidden layer.
-        key_dim: Width of a head; D / H when None, which must be whole.
+        key_dim: Width of a head; D / H when None, which must then be an integer.
         dropout: Fraction of each sublayer's output dropped while training.
         attention_dropout: Fraction of the attention weights dropped while training.
         activation: Activation of the feed-forward.
@@ -45,27 +45,27 @@ class EncoderBlock(Block):
             training.
         stochastic_depth: Fraction of the samples that skip a sublayer while training,
             drawn for each sublayer: see `Residual`.
-        gradient_checkpointing: Whether the block is computed again in the backward
-            pass, with the same dropout, and only its output is kept till then: less
-            memory for more time. Not for sublayers that change weights of theirs as
-            they are called, or add losses.
+        gradient_checkpointing: Whether to keep only the block's output, and recompute
+            the block in the backward pass with the same dropout: less memory for more
+            time. Not for sublayers that change their own weights when called, or that
+            add losses.
         kernel_initializer: Initializer of the kernels of attention and feed-forward.
         bias_initializer: Initializer of their biases.
         epsilon: Number added to the variance of each norm, positive.
-        use_bias: Whether the projections of attention and feed-forward have biases; of
-            an attention its own `use_bias` counts first.
+        use_bias: Whether the projections of attention and feed-forward have biases; a
+            `use_bias` among an attention's own options takes precedence.
 
     Call arguments:
         x: Float tensor `(B, L, D)`.
         mask: Bool tensor `(B, L)`, True = a real token; else the mask on `x`.
         attention_mask: Bool tensor `(B, L, L)` or `(B, H, L, L)`.
         return_attention_scores: Whether to return the weights too.
-        training: Whether to drop.
-        use_causal_mask: Whether position i sees only j <= i: with it, a stack of these
-            blocks is a decoder-only Transformer, as one of `DecoderBlock`s that are
-            called without a source.
-        x_mask: The same as `mask`, by the name that Keras has for the mask on `x` where
-            there is an `attention_mask`.
+        training: Whether to apply dropout and stochastic depth.
+        use_causal_mask: Whether position i sees only j <= i. With it, a stack of these
+            blocks is a decoder-only Transformer, like a stack of `DecoderBlock`s called
+            without a source.
+        x_mask: The same as `mask`; Keras gives the mask on `x` this name if there is an
+            `attention_mask`.
 
     Returns:
         Float tensor `(B, L, D)` in the compute dtype; with `return_attention_scores`
@@ -130,13 +130,13 @@ class EncoderBlock(Block):
         memory_unpadding: None = None,
         memory_mask: None = None,
     ) -> Tensor:
-        """Does what a call does while training, on the tokens of a batch alone.
+        """Does what a call does while training, on only the tokens of a batch.
 
         Args:
             x: Float tensor `(1, M, D)`, the tokens that `unpadding` takes.
             unpadding: The `Unpadding` of `mask`.
             mask: Bool tensor `(B, L)`.
-            memory: None; so are the other arguments, which are a decoder block's.
+            memory: None, like the arguments after it, which only decoder blocks use.
             memory_unpadding: None.
             memory_mask: None.
 

@@ -26,7 +26,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
 class FeedForward(arguments.Checked, keras.layers.Layer):
     """Transforms each position by itself through a wider hidden layer.
 
-    y = W_2 dropout(act(W_1 x + b_1)) + b_2; gated, the hidden layer is
+    y = W_2 dropout(act(W_1 x + b_1)) + b_2; if gated, the hidden layer is
     act(W_1 x + b_1) * (W_g x + b_g). Masks pass through.
     Shapes: D model_dim, F intermediate_dim.
 
@@ -113,7 +113,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
     def call(self, x: Tensor) -> Tensor:
         """Transforms each position of `x`."""
         check_rank("x", x, "(batch, ..., width)")
-        rows = ops.reshape(x, (-1, x.shape[-1]))  # a matrix, as a kernel is
+        rows = ops.reshape(x, (-1, x.shape[-1]))  # a matrix, like a kernel
         hidden = self.activation(self.hidden_dense(rows))
         if self.gated:
             hidden = ops.multiply(hidden, self.gate_dense(rows))

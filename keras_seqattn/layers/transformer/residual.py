@@ -1,4 +1,4 @@
-"""The residual connection that every sublayer of a block stands in, and its norm.
+"""The residual connection around every sublayer of a block, and its norm.
 
 Shapes: N vectors, D model_dim.
 """
@@ -25,9 +25,9 @@ class Residual(arguments.Checked, keras.layers.Layer):
 
     Pre-norm: y = x + dropout(sublayer(norm(x))); post-norm:
     y = norm(x + dropout(sublayer(x))). Masks pass through. A sublayer that takes more
-    than `x` is called between `enter` and `leave`. While training, stochastic depth p
-    leaves the sublayer out of a sample with probability p, and multiplies its output
-    for the others by 1 / (1 - p), so that nothing is scaled at inference.
+    inputs than `x` is called between `enter` and `leave`. While training, stochastic
+    depth p skips the sublayer for a sample with probability p, and multiplies its
+    output for the others by 1 / (1 - p), so that nothing is scaled at inference.
 
     Args:
         sublayer: The layer, which keeps the shape of its first input.
@@ -58,8 +58,8 @@ class Residual(arguments.Checked, keras.layers.Layer):
         Vaswani et al. 2017, section 3.1; pre-norm: Xiong et al. 2020; RMS norm: Zhang
         and Sennrich 2019; stochastic depth: Huang et al. 2016, who skip a layer in a
         whole batch, as LayerDrop does (Fan et al. 2020), and scale at inference.
-        Differs: samples skip one by one, which has the same mean and less variance,
-        and is one program however many skip.
+        Differs: each sample skips by itself, which has the same mean and less variance,
+        and is the same program however many skip.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, x_shape: Shape, *more_shapes: Shape) -> None:
-        """Makes the norm, and the sublayer for `x` and what else it is called with."""
+        """Builds the norm, and the sublayer for `x` and its other inputs."""
         self._width = x_shape[-1]
         self.norm_layer.build(x_shape)
         self.skip_layer = keras.layers.Dropout(
@@ -100,7 +100,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
         keep_frozen(self)
 
     def enter(self, x: Tensor) -> Tensor:
-        """Returns what the sublayer is to see of `x`: normalized when pre-norm."""
+        """Returns the input of the sublayer: `x`, normalized when pre-norm."""
         check_built(self)
         check_tensor("x", x, width=self._width)
         return self.norm_layer(x) if self.normalize_first else x
@@ -110,13 +110,13 @@ class Residual(arguments.Checked, keras.layers.Layer):
         check_built(self)
         check_tensor("x", x, width=self._width)
         check_tensor("output", output, width=self._width)
-        # As Keras casts it for a call, which a step and rows without padding are not.
+        # Keras casts it in a call, but not in a step or for tokens without padding.
         x = ops.cast(ops.convert_to_tensor(x), self.compute_dtype)
         x = x + self.skip_layer(self.dropout_layer(output))
         return x if self.normalize_first else self.norm_layer(x)
 
     def call(self, x: Tensor) -> Tensor:
-        """Computes the sublayer and adds it."""
+        """Computes the sublayer and adds its output."""
         return self.leave(x, self.sublayer(self.enter(x)))
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:

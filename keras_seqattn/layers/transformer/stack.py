@@ -26,17 +26,17 @@ from keras_seqattn.layers.weights.quantization import dtype_config
 class TransformerStack(arguments.Checked, keras.layers.Layer):
     """Applies Transformer blocks one above the other, then a norm.
 
-    While training it computes the real tokens alone where it can: below the first block
-    it takes the padding out of `x` and `memory`, above the last it puts zeros in its
-    place. It can where shapes may depend on values (TensorFlow and torch on a CPU, not
-    compiled by XLA), where there is a mask, and where all blocks are of this package,
-    with its attention and their own `call`, without stochastic depth, gradient
-    checkpointing and activity regularizers. Elsewhere it calls the blocks one by one.
+    While training, it computes only the real tokens where it can: it unpads `x` and
+    `memory` before the first block, and pads the output with zeros after the last. This
+    requires a program whose shapes may depend on values (TensorFlow and torch on a CPU,
+    not compiled by XLA), a mask, and blocks of this package, with its attention and
+    their own `call`, without stochastic depth, gradient checkpointing and activity
+    regularizers. Otherwise it calls the blocks on padded inputs.
     Shapes: B batch, T length, S length of the memory, D model_dim, H heads.
 
     Args:
-        blocks: List of `EncoderBlock`s or of `DecoderBlock`s, the lowest first. One
-            that stands in it several times has the same weights at each depth.
+        blocks: List of `EncoderBlock`s or of `DecoderBlock`s, the lowest first. A block
+            that occurs several times has the same weights at each depth.
         norm: Layer applied to what the last block returns, as pre-norm blocks need
             it, or None.
         unpad: Whether to leave out padding while training, where that is possible.
@@ -44,11 +44,11 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
     Call arguments:
         x: Float tensor `(B, T, D)`.
         memory: Float tensor `(B, S, D)` that decoder blocks attend to, or None.
-        mask: What Keras fills where there is no memory; means `x_mask`.
+        mask: The same as `x_mask`; Keras fills it in if there is no memory.
         x_mask: Bool tensor `(B, T)`, True = a real token; else the mask on `x`.
         memory_mask: Bool tensor `(B, S)`; else the mask on `memory`.
         return_attention_scores: Whether to return the weights of each block too.
-        training: Whether to drop.
+        training: Whether to apply dropout and stochastic depth.
 
     Returns:
         Float tensor `(B, T, D)` in the compute dtype, with the mask of `x`; with
@@ -141,15 +141,15 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         return output if return_scores else (output,)
 
     def _unpads(self, x, mask):
-        """Whether padding can be left out here."""
+        """Returns whether padding can be left out here."""
         if not self.unpad or mask is None or 0 in x.shape[:2]:
             return False
         can = all(isinstance(block, Block) and block.unpads for block in self.blocks)
         return can and tracing.allows_any_shape(x)
 
     def _call_unpadded(self, x, mask, memory, memory_mask):
-        """Does what a call does, on the tokens alone."""
-        mask = ops.broadcast_to(mask, ops.shape(x)[:2])  # one may serve all rows
+        """Does what a call does, on only the tokens."""
+        mask = ops.broadcast_to(mask, ops.shape(x)[:2])  # it may have one row for all
         unpadding = Unpadding(mask)
         memory_unpadding = None
         if memory_mask is not None and 0 not in memory.shape[:2]:
@@ -174,7 +174,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
 
         Args:
             batch_size: Number of sentences B, an integer or a scalar tensor.
-            width: Number of beams W a sentence.
+            width: Number of beams W per sentence.
             max_length: Number of steps L the caches have capacity for.
 
         Returns:
@@ -206,10 +206,10 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
             caches: What `initial_cache` or `step` returned.
             max_length: Number of steps L they get capacity for.
             index: Number of steps taken, an integer or a scalar int32 tensor.
-            width: Number of beams W a sentence.
+            width: Number of beams W per sentence.
 
         Returns:
-            Caches like these.
+            The grown caches.
         """
         arguments.index("max_length", max_length, 1)
         arguments.index("index", index, 0)
@@ -245,7 +245,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
             block.
         """
         check_built(self)
-        # Depths that share a block share what it made of the memory.
+        # Depths that share a block share its projection of the memory.
         numbers = {id(block): i for i, block in enumerate(self._distinct())}
         kept, scores = [], []
         for block, cache in zip(self.blocks, caches, strict=True):
@@ -297,7 +297,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         return output, [tuple(scores) for _, *scores in outputs]
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments; a block once, with all its depths."""
+        """Returns the constructor's arguments; each block once, with its depths."""
         serialize = keras.saving.serialize_keras_object
         distinct = self._distinct()
         ids = [id(block) for block in distinct]

@@ -1,9 +1,9 @@
-"""Batches without their padding: the vectors of real tokens alone.
+"""Batches without their padding: only the vectors of real tokens.
 
-What works on each vector by itself (projections, norms, dropout, the feed-forward)
-needs no padding. Attention is given its heads at their positions, `(B, L, ...)`, and
-what it returns becomes tokens again. The literature has the two ways as `unpad_input`
-and `pad_input`. `benchmarks.paths` measures it in its row "unpad".
+Layers that work on each vector by itself (projections, norms, dropout, the
+feed-forward) need no padding. Attention gets its heads padded, at their positions
+`(B, L, ...)`, and its output is unpadded again. The literature calls the two operations
+`pad_input` and `unpad_input`. `benchmarks.paths` measures this in its row "unpad".
 
 Shapes: B batch, L length, P = B L positions, M tokens, D width, H heads, K width of a
 head.
@@ -16,17 +16,17 @@ from keras import ops
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import autodiff
 
-# The number of tokens is a multiple of this one: a library prepares its matrix products
-# for each new shape.
+# The number of tokens is rounded up to a multiple of this, so that there are fewer
+# shapes: a library prepares its matrix products for each new one.
 MULTIPLE = 128
 
 
 class Unpadding:
-    """Knows which positions of a batch hold a token, and the ways there and back.
+    """Knows which positions of a batch hold a token; unpads and pads.
 
-    Each real token of the mask `(B, L)` is one of the M; some padding is too, to make
-    their number round. `inputs`, `output`, `mask` and `scores` are those of
-    `axes.Folding`: what attention does with heads before and after it attends.
+    The M tokens are all real tokens of the mask `(B, L)`, and some padding to round up
+    their number. `inputs`, `output`, `mask` and `scores` have the interface of
+    `axes.Folding`: attention applies them to heads before and after it attends.
 
     Attributes:
         positions: The position of each token, int32 `(M,)`.
@@ -42,7 +42,7 @@ class Unpadding:
         # All real positions come first, then the padding.
         tokens = ops.where(real > 0, until - 1, count + index - until)
         positions = ops.scatter_update(index, tokens[:, None], index)
-        # A batch of padding alone has tokens too: attention copies some everywhere.
+        # A batch of only padding has tokens too: `inputs` needs one to copy.
         self.positions: Tensor = positions[
             : -(-ops.maximum(count, 1) // MULTIPLE) * MULTIPLE
         ]
@@ -56,20 +56,20 @@ class Unpadding:
         return ops.expand_dims(moved, 0)
 
     def pad(self, x: Tensor) -> Tensor:
-        """Returns tokens `(1, M, D)` at their positions `(B, L, D)`, among zeros."""
+        """Returns tokens `(1, M, D)` at their positions `(B, L, D)`, the rest zero."""
         vectors = _move(
             ops.squeeze(x, 0), _take_or_zero(self.tokens), _take(self.positions)
         )
         return ops.reshape(vectors, (*self._sizes, x.shape[-1]))
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Returns heads `(1, M, H, K)` at `(B, L, H, K)`, among copies of some."""
+        """Returns heads `(1, M, H, K)` at `(B, L, H, K)`, elsewhere copies of one."""
         heads, width = x.shape[2:]
         positions, _, copied = self._of_heads(heads)
         x = _move(ops.reshape(x, (-1, width)), _take(copied), _take(positions))
         batch_size, length = self._sizes
         x = ops.reshape(x, (batch_size, heads, length, width))
-        # Where attention transposes it back, TensorFlow leaves both out.
+        # If attention transposes it back, TensorFlow leaves out both transposes.
         return ops.transpose(x, (0, 2, 1, 3))  # (B, L, H, K)
 
     def output(self, x: Tensor, queries: Tensor) -> Tensor:
@@ -81,19 +81,19 @@ class Unpadding:
         return ops.reshape(x, (1, -1, heads, width))
 
     def mask(self, mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """Returns the mask `(B, H, T, S)`, which is of positions already."""
+        """Returns the mask `(B, H, T, S)` unchanged, as it is over positions."""
         return mask
 
     def scores(self, x: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-        """Returns the weights `(B, H, T, S)`, which are of positions already."""
+        """Returns the weights `(B, H, T, S)` unchanged, as they are over positions."""
         return x
 
     def _of_heads(self, heads):
         """Returns the positions and the tokens of each head's vectors, computed once.
 
-        These are the positions of all tokens' heads `(M H,)`, and the tokens of all
-        heads' positions `(B H L,)`, twice: a position without a token has the index
-        behind the last, and in the second tensor the last.
+        Returns the positions of all tokens' heads `(M H,)`, and twice the tokens of all
+        heads' positions `(B H L,)`. A position without a token has the index after the
+        last one, M H, in the first of the two, and the last one in the second.
         """
         if heads in self._by_heads:
             return self._by_heads[heads]
@@ -111,7 +111,7 @@ class Unpadding:
 
 
 def _move(x, move, back):
-    """Moves vectors; their gradient is moved back, and not added up."""
+    """Moves vectors by `move`, and their gradient by `back`, without summing it."""
     return autodiff.custom_gradient(lambda x: (move(x), back))(x)
 
 
@@ -121,7 +121,7 @@ def _take(indices):
 
 
 def _take_or_zero(indices):
-    """Returns a function that takes vectors `(N, D)`, and zeros by the index N."""
+    """Returns a function that takes vectors `(N, D)`; the index N takes zeros."""
 
     def take(x):
         zero = ops.zeros((1, x.shape[-1]), x.dtype)

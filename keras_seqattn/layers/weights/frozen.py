@@ -1,4 +1,4 @@
-"""What is frozen stays frozen: where it is built, and where a model is loaded."""
+"""Keeps frozen layers frozen: when they are built, and when a model is loaded."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ from keras_seqattn.backend.parts import layers_of
 
 
 def keep_frozen(layer: keras.layers.Layer) -> None:
-    """Freezes what a layer that is not `trainable` is made of.
+    """Freezes the parts of a layer that is not `trainable`.
 
-    For the end of its `build`: of a new layer Keras freezes its own weights alone.
+    Call it at the end of the layer's `build`: Keras freezes only its own weights.
     """
     if not layer.trainable:
         layer.trainable = False  # which reaches all its parts
@@ -25,12 +25,12 @@ def frozen_parts(model: keras.Model) -> list[str]:
 def freeze_parts(model: keras.Model, paths: Sequence[str]) -> None:
     """Freezes the parts at some paths, and no others within them.
 
-    Where some paths are of no part, as files of early versions have them, what is
-    within a frozen part is frozen.
+    If some path is not that of a part, as in files of early versions, all parts within
+    a frozen part are frozen too.
     """
     parts = [part for part in layers_of(model)[1:] if part.path is not None]
     are_all = set(paths) <= {part.path for part in parts}
-    # A part before those that it is made of: freezing it freezes them.
+    # Outer parts first: freezing a part also freezes the parts within it.
     for part in sorted(parts, key=lambda part: part.path.count("/")):
         if part.path in paths:
             part.trainable = False

@@ -1,4 +1,4 @@
-"""Initializers of several weights that one argument stands for."""
+"""Initializers, where one argument sets those of several weights."""
 
 from typing import Any
 
@@ -6,6 +6,6 @@ import keras
 
 
 def copy_initializer(initializer: Any) -> Any:
-    """Copies a Keras initializer, since one used twice draws the same numbers twice."""
+    """Copies a Keras initializer: one used twice would draw the same numbers twice."""
     is_keras = isinstance(initializer, keras.initializers.Initializer)
     return initializer.clone() if is_keras else initializer

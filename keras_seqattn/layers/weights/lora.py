@@ -1,4 +1,4 @@
-"""LoRA: a model trained by few weights, in factors beside its kernels.
+"""LoRA: trains a model by few weights, the factors beside its kernels.
 
 Shapes: N width of a kernel's last axis, R rank.
 """
@@ -17,10 +17,11 @@ from keras_seqattn.layers.weights.quantization import QuantizedAsParent
 
 
 class KeepsLora:
-    """A subclass of one of Keras's layers that is saved with its LoRA factors.
+    """Makes a subclass of one of Keras's layers save its LoRA factors.
 
-    Keras saves the product of both added to the kernel, and zeros both when it loads,
-    after which no gradient reaches either. A mixin, named before the layer.
+    Keras adds the product of both factors to the kernel that it saves, and sets both to
+    zero when it loads; no gradient reaches them after that. A mixin: name it before the
+    layer.
     """
 
     adapted_weight = "kernel"
@@ -45,7 +46,7 @@ class KeepsLora:
         )
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads the weights and the factors; merges these where LoRA is not enabled."""
+        """Loads weights and factors; merges the factors if LoRA is not enabled."""
         values = {name: store[name] for name in store.keys()}
         saved = [values.pop(f"lora_{part}", None) for part in ("a", "b", "scale")]
         before = self._factors()[0].numpy() if self.lora_enabled else None
@@ -70,7 +71,7 @@ class KeepsLora:
 
 
 class Dense(KeepsLora, QuantizedAsParent, keras.layers.Dense):
-    """Keras's layer, as a part of ours."""
+    """Keras's `Dense`, as a part of our layers."""
 
 
 def enable_lora(
@@ -86,20 +87,20 @@ def enable_lora(
     `(R, N)` zero; in the projections of attention N is the width of a head. At first
     the model computes what it did. The layers of this library that hold a kernel are
     adapted: the projections of attention, the feed-forwards, tied embeddings and
-    logits. All other weights are frozen. Compile the model after the call, also where
-    it was compiled before.
+    logits. All other weights are frozen. Compile the model after the call, even if it
+    was compiled before.
 
-    `model.save` keeps the factors and the optimizer's state of the models of
-    `keras_seqattn.models`, and of any model the weights files and `Resume` do. A file
-    loaded into a model without LoRA has them merged into its kernels.
+    For the models of `keras_seqattn.models`, `model.save` keeps the factors and the
+    optimizer's state; for any model, the weights files and `Resume` do. When a file is
+    loaded into a model without LoRA, the factors are merged into its kernels.
     Shapes: N width of a kernel's last axis, R rank.
 
     Args:
         model: A built Keras model.
         rank: Rank R of the factors, a positive integer.
-        alpha: Positive number, the scale of the factors times R; None: `rank`.
-        targets: Regular expressions, a list or a tuple of strings; layers are adapted
-            whose `path` one of them is found in, such as "attention/(query|value)".
+        alpha: Positive number: the factors are scaled by alpha / rank; None: `rank`.
+        targets: Regular expressions, a list or a tuple of strings. Layers are adapted
+            if one of them, such as "attention/(query|value)", is found in their `path`.
             None: all.
         train_norms: Whether norms are trained too.
 

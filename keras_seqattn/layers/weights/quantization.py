@@ -1,4 +1,4 @@
-"""Quantization: of subclasses, and what a layer made of layers says in its config."""
+"""Quantization of subclasses, and in the config of a layer made of layers."""
 
 import re
 import warnings
@@ -11,9 +11,9 @@ from keras_seqattn.backend.parts import layers_of
 
 
 class QuantizedAsParent:
-    """A subclass of one of Keras's layers that is quantized as that layer is.
+    """Makes a subclass of one of Keras's layers quantizable as that layer is.
 
-    Keras spares subclasses. A mixin, named before the layer.
+    Keras does not quantize subclasses. A mixin: name it before the layer.
     """
 
     def quantize(
@@ -40,12 +40,12 @@ def quantize_composites(
             continue
         try:
             layer.quantize(mode or config.mode, config=config)
-        except NotImplementedError as error:  # as Keras treats a mode of some layers
+        except NotImplementedError as error:  # Keras also warns of such modes
             warnings.warn(str(error), stacklevel=3)
 
 
 def _passes(layer, filters):
-    """Whether Keras's `filters` choose a layer."""
+    """Returns whether Keras's `filters` choose a layer."""
     if filters is None or callable(filters):
         return filters is None or filters(layer)
     patterns = [filters] if isinstance(filters, str) else filters
@@ -55,10 +55,10 @@ def _passes(layer, filters):
 def dtype_config(layer: keras.layers.Layer) -> Any:
     """Returns the `dtype` of a composite layer's config.
 
-    `quantize` gives each part a policy of its own, which the parts, remade by the
-    layer's `build`, must find again: here by the ends of their paths, since a layer
-    that was given to another is loaded outside of it. The parts of a model are found
-    by their whole paths: the end of one may be that of another.
+    `quantize` gives each part its own policy. When the layer's `build` makes the parts
+    again, each must find its policy: by the end of its path, since a layer that was
+    given to another is loaded outside of it. Parts of a model are found by their whole
+    paths, since two of these may end alike.
     """
     policy = layer.dtype_policy
     if layer.path is None:  # Not built, so nothing in it is quantized.
@@ -83,7 +83,7 @@ def dtype_config(layer: keras.layers.Layer) -> Any:
 
 
 def unquantized(policy: Any) -> Any:
-    """Returns the float policy, or its name, under a policy: for parts not quantized.
+    """Returns the float policy, or its name, under a policy: for unquantized parts.
 
     Example:
         >>> unquantized(keras.dtype_policies.get("int8_from_mixed_bfloat16"))

@@ -1,4 +1,4 @@
-"""From scores to weighted values with all O(T S) weights at once, whatever the score.
+"""Turns any kind of score into weighted values, with all O(T S) weights at once.
 
 Shapes: B batch, T target length, S source length, H query heads, G key and value heads
 (H is a multiple of G), R = H / G, V value_dim.
@@ -13,13 +13,13 @@ from keras_seqattn.annotations import Tensor
 from keras_seqattn.layers.attention.distances import DistanceBias, of_pairs
 from keras_seqattn.layers.dropout import drop
 
-# Far below any score, and finite: a row with no key softmaxes to a mean instead of NaN,
-# and is then set to zero.
+# Far below any score, but finite: the softmax of a row without keys gives equal weights
+# instead of NaN, and the row is then set to zero.
 MASKED_SCORE = -1e30
 
 
 def widen(x: Tensor) -> Tensor:
-    """Returns queries or keys with float16, whose products overflow, as float32."""
+    """Casts float16, in which products overflow, to float32; returns others as is."""
     is_float16 = keras.backend.standardize_dtype(x.dtype) == "float16"
     return ops.cast(x, "float32") if is_float16 else x
 
@@ -36,16 +36,16 @@ def softmax(
     if bias is not None:
         scores = scores + ops.cast(of_pairs(bias), "float32")
     if mask is not None:
-        # Added, since the gradient of a choice is another pass over all scores.
+        # Added, since the gradient of `where` would be another pass over all scores.
         scores = scores + ops.where(mask, 0.0, MASKED_SCORE)
-    # Keras warns of a softmax over one key, which is what a first position may see.
+    # Keras warns about a softmax over one key, all that a first position may see.
     one_key = scores.shape[-1] == 1
-    scores = scores * 0 + 1 if one_key else ops.softmax(scores)  # NaN is to show
+    scores = scores * 0 + 1 if one_key else ops.softmax(scores)  # keeps NaN
     return ops.cast(scores, dtype)
 
 
 def zero_empty_rows(x: Tensor, mask: Tensor | None, heads_last: bool) -> Tensor:
-    """Sets to zero what belongs to a query that may attend to nothing.
+    """Sets the rows of queries that may attend to nothing to zero.
 
     `x` is weights `(B, H, T, S)` or outputs `(B, H, T, V)`; with `heads_last`, outputs
     `(B, T, H, V)`. The mask broadcasts to `(B, H, T, S)`.
@@ -73,7 +73,7 @@ def weighted_sum(
     if dropout > 0.0:
         weights = drop(weights, dropout, seed)
     groups, value_dim = value.shape[2:]
-    # Each size by itself: of a tensor without elements, -1 could be any.
+    # All sizes are given, since -1 is ambiguous for a tensor without elements.
     batch, heads, target, source = ops.shape(weights)
     weights = ops.reshape(weights, (batch, groups, heads // groups * target, source))
     output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, G, R T, V)

@@ -1,4 +1,4 @@
-"""The attention kernels of JAX and torch, under the contract of ours.
+"""The attention kernels of JAX and torch, with the contract of our own kernels.
 
 Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
 K key_dim, V value_dim.
@@ -44,14 +44,14 @@ def fused_attention(
     mask = _open_empty_rows(pairs)
     dtype = keras.backend.standardize_dtype(query.dtype)
     if dtype == "float16" and (bias is not None or mask is not None):
-        # A mask alone too, which torch hides by a number that scores can reach.
+        # Also for a mask alone: torch hides pairs by a number that scores can reach.
         bias = ops.zeros((1, 1, 1, 1)) if bias is None else ops.cast(bias, "float32")
         bias, mask = _float16_bias(mask, bias), None
     elif bias is not None:
         bias = ops.cast(bias, dtype)
-        if mask is not None:  # torch's kernel takes one of the two.
+        if mask is not None:  # torch's kernel takes only one of the two.
             bias, mask = ops.where(mask, bias, explicit.MASKED_SCORE), None
-    # JAX's kernel wants one width; zeros change no product.
+    # JAX's kernel needs a single width; padding with zeros changes no product.
     value_dim, width = value.shape[-1], max(key.shape[-1], value.shape[-1])
     query, key, value = (_pad_width(x, width) for x in (query, key, value))
     output = attention.fused_attention(query, key, value, bias, mask, is_causal)
@@ -61,8 +61,8 @@ def fused_attention(
 def _open_empty_rows(mask):
     """Lets a query that may attend to nothing attend to all: its output is not used.
 
-    On a Hopper GPU the gradient of cuDNN's kernel is NaN in such a row where the keys
-    are 64 more than a multiple of 128 (pytorch/pytorch#196678; seen here with JAX).
+    On a Hopper GPU the gradient of cuDNN's kernel is NaN in such a row if the number of
+    keys is 64 more than a multiple of 128 (pytorch/pytorch#196678; seen with JAX).
     """
     if mask is None:
         return None
@@ -76,21 +76,22 @@ def is_plain_causal(
     window: int | None = None,
     offset: int | Tensor = 0,
 ) -> bool:
-    """Returns whether the causal flag of a kernel alone says what is hidden."""
+    """Returns whether a kernel's causal flag by itself says what is hidden."""
     is_aligned = isinstance(offset, int) and offset == 0
     return causal and is_aligned and mask is None and bias is None and window is None
 
 
 def _float16_bias(mask, bias):
-    """Returns a bias of the same weights that float16 holds, with the mask in it.
+    """Returns a float16 bias that gives the same weights, with the mask in it.
 
-    A row's weights stay as they are when a number is taken from all its scores: here
-    the largest bias that counts, so that what is out of range is far from it.
+    Subtracting one number from all scores of a row leaves its weights unchanged. Here
+    it is the largest bias that is not masked, so that only a bias far below that one is
+    out of range.
     """
     allowed = bias
     if mask is not None:
         allowed = ops.where(mask, bias, explicit.MASKED_SCORE)
-    # Of no keys there is no largest: hence `initial`.
+    # Without keys there is no largest bias: hence `initial`.
     initial = explicit.MASKED_SCORE
     row_max = ops.max(allowed, axis=-1, keepdims=True, initial=initial)
     row_max = ops.stop_gradient(row_max)

@@ -32,8 +32,8 @@ class BlockTensorBias:
 
         `ds` computes a block `(B, G, s, R, t)` of the scores' gradient from i, j and
         the blocks i of `q_blocks`, which have the query blocks on the first axis. The
-        result is in float32. Each pair has its place in it, so all are visited: of
-        those that do not see each other ds is 0.
+        result is in float32. It has a place for each pair, so all pairs are visited; ds
+        is 0 for those that do not see each other.
         """
         count = self._pairs.kv.count
         kv_numbers = ops.arange(count, dtype="int32")
@@ -49,7 +49,7 @@ class BlockTensorBias:
 
         (x,) = map_blocks(of_q_block, q_blocks, (like_row,))  # (N, M, B, G, s, R, t)
         _, _, target, source = ops.shape(self._values)
-        # Where one value serves all queries, or all keys, each block has a part of its
+        # If one value serves all queries, or all keys, each block adds a part of its
         # gradient.
         in_parts = [axis for axis in (0, 1) if self._values.shape[axis + 2] == 1]
         x = ops.sum(x, axis=in_parts, keepdims=True) if in_parts else x
@@ -67,9 +67,9 @@ class BlockDistanceBias:
         is_shared = values.shape[0] == 1
         self._heads = (1, 1) if is_shared else (pairs.groups, pairs.repeats)
         self._shared = (0, 1, 3) if is_shared else (0,)
-        # A block has its keys first, so that `relative_shift` wants the value of query
-        # i and key j at i - j + S - 1, and not at j - i + T - 1. The distances of the
-        # padding are added: S and T are those of all blocks.
+        # A block has its keys first, so `relative_shift` needs the value of query i and
+        # key j at i - j + S - 1, not at j - i + T - 1. The distances of the padding are
+        # added: here S and T are the lengths of all blocks together.
         padding = ((0, 0), (pairs.kv.padding, pairs.q.padding))
         self._flipped = ops.pad(ops.flip(values, 1), padding)
 
@@ -103,7 +103,7 @@ class BlockDistanceBias:
         return ops.flip(d_flipped[:, padding : padding + self._distances], 1)
 
     def _start(self, i, j):
-        """Returns where a block's distances begin among all, flipped."""
+        """Returns where a block's distances begin in the flipped values."""
         kv = self._pairs.kv
         return (kv.count - 1 - j) * kv.length + i * self._pairs.q.length
 

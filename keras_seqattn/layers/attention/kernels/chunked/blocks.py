@@ -1,4 +1,4 @@
-"""Sequences as blocks: cutting them, joining them and going over them in a loop.
+"""Sequences as blocks: cutting them, joining them and looping over them.
 
 Shapes: B batch, L length of a sequence, H heads in G groups, R = H / G, K width.
 """
@@ -12,10 +12,10 @@ from keras_seqattn.annotations import Tensor
 
 
 class Blocks(NamedTuple):
-    """A sequence as blocks of equal length, of which the last is padded with zeros.
+    """A sequence as blocks of equal length, the last one padded with zeros.
 
-    `total`, its length, and `count`, the number of blocks, are integers, or scalar
-    tensors where a functional model leaves the length unknown.
+    `total` is the length of the sequence and `count` the number of blocks: integers, or
+    scalar tensors if a functional model leaves the length unknown.
 
     Example:
         >>> Blocks.of(10, longest=4)
@@ -28,8 +28,8 @@ class Blocks(NamedTuple):
 
     @classmethod
     def of(cls, total: int | Tensor, longest: int) -> "Blocks":
-        """Returns as few blocks as `longest` allows, and as short as these can be."""
-        if not isinstance(total, int):  # How short is not known: `length` is no tensor.
+        """Returns the fewest blocks that `longest` allows, as short as they can be."""
+        if not isinstance(total, int):  # `length` must be an integer.
             return cls(total, longest, -(-total // longest))
         count = max(1, -(-total // longest))
         return cls(total, max(1, -(-total // count)), count)
@@ -73,9 +73,10 @@ class Blocks(NamedTuple):
     def blocks_between(
         self, low: int | Tensor | None, high: int | Tensor | None
     ) -> tuple[int | Tensor, int | Tensor]:
-        """Returns the first block that positions `low` to `high` lie in, and the end.
+        """Returns the range of blocks that positions `low` to `high` lie in.
 
-        Both positions are included; None is the sequence's own start or end.
+        The range is its first block and the one after its last. Both positions are
+        included; None is the sequence's own start or end.
         """
 
         def block_of(position):
@@ -89,9 +90,9 @@ class Blocks(NamedTuple):
 def map_blocks(
     function: Callable[..., tuple], blocks: tuple[Tensor, ...], like: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """Calls `function(number, *block)` for one block after the other; stacks results.
+    """Calls `function(number, *block)` for each block in turn; stacks the results.
 
-    The blocks stand on the first axis of each of `blocks`. The function returns a tuple
+    The blocks are on the first axis of each of `blocks`. The function returns a tuple
     of tensors, which have the shapes and dtypes of `like`.
     """
 
@@ -110,7 +111,7 @@ def scan_blocks(
     """Does what `map_blocks` does, and carries tensors from one block to the next.
 
     `function(carry, number, *block)` returns the tensors to carry on and a tuple of
-    results. What is carried past the last block is returned, and the results, stacked.
+    results. Returns what the last block carried on, and the stacked results.
 
     Example:
         >>> def add(carry, number, row):
@@ -133,7 +134,7 @@ def scan_blocks(
     numbers = ops.arange(ops.shape(blocks[0])[0], dtype="int32")
     start = (*like, *carry)
     if blocks[0].shape[0] is None:
-        # On TensorFlow `ops.scan` takes several tensors of a known length alone.
+        # On TensorFlow `ops.scan` takes several tensors only if their length is known.
         carried, stacked = ops.scan(step_of_number, start, numbers)
     else:
         carried, stacked = ops.scan(step, start, (numbers, *blocks))

@@ -27,9 +27,10 @@
         where the bias is learned, for each pair, with ds computed once more:
             dbias[i, j] += ds
 
-`causal` and `window` alone say which blocks see each other: a mask hides keys within a
-block, and skips none. `pairs.py` has these, the masks and the dropout; `biases.py`
-makes bias[i, j] and dbias; `blocks.py` cuts sequences into blocks and loops over them.
+Only `causal` and `window` determine which blocks see each other: a mask hides keys in a
+block, but no block is skipped for it. `pairs.py` has these, the masks and the dropout;
+`biases.py` makes bias[i, j] and dbias; `blocks.py` cuts sequences into blocks and loops
+over them.
 
 Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
 R = H / G, K key_dim, V value_dim; N query blocks of t queries, M key/value blocks of s
@@ -62,7 +63,7 @@ from keras_seqattn.layers.attention.kernels.chunked.blocks import (
 from keras_seqattn.layers.attention.kernels.chunked.pairs import BlockPairs
 from keras_seqattn.layers.attention.kernels.explicit import MASKED_SCORE, widen
 
-# The logsumexp of a row that sees nothing: each weight made with it is zero.
+# The logsumexp of a row that sees nothing: each weight computed with it is zero.
 EMPTY_ROW = 1e30
 
 
@@ -119,10 +120,10 @@ def chunked_attention(
 
 
 def _bias_of_blocks(pairs, bias):
-    """Returns what makes the bias of blocks of its learned tensors, and these tensors.
+    """Returns a function from learned tensors to the bias of blocks, and these tensors.
 
-    `attend` takes them as arguments, since only arguments get a gradient; a constant
-    tensor is closed over.
+    `attend` takes these tensors as arguments, since only arguments get a gradient; a
+    constant tensor is closed over.
     """
     if bias is None:
         return lambda: None, ()
@@ -144,13 +145,13 @@ def _forward(pairs, scores, q, v):
         def add_kv_block(j, state):
             row_max, row_sum, acc = state
             s = scores(i, j, q_i)  # (B, G, s, R * t)
-            # Of an empty batch there is no largest score: hence `initial`.
+            # An empty batch has no largest score: hence `initial`.
             largest = ops.max(s, axis=-2, keepdims=True, initial=MASKED_SCORE)
             new_max = ops.maximum(row_max, largest)
             p, rescale = ops.exp(s - new_max), ops.exp(row_max - new_max)
             row_sum = row_sum * rescale + ops.sum(p, axis=-2, keepdims=True)
             dropped = p * pairs.dropout(i, j, p)
-            # Widened, since the weights are not yet divided by their sum, and their
+            # Widened, since the weights are not divided by their sum yet: their
             # products with values could overflow float16.
             v_j = ops.swapaxes(widen(v[j]), -1, -2)  # (B, G, V, s)
             return new_max, row_sum, acc * rescale + _matmul(v_j, dropped)
@@ -160,7 +161,7 @@ def _forward(pairs, scores, q, v):
         # them.
         start = zero_row + MASKED_SCORE, zero_row, zero_acc
         row_max, row_sum, acc = ops.fori_loop(*pairs.kv_range(i), add_kv_block, start)
-        sees_any = ops.logical_not(row_max <= MASKED_SCORE)  # NaN is to show
+        sees_any = ops.logical_not(row_max <= MASKED_SCORE)  # keeps NaN
         row_sum = ops.where(sees_any, row_sum, 1.0)
         logsumexp = ops.where(sees_any, row_max + ops.log(row_sum), EMPTY_ROW)
         return ops.where(sees_any, acc / row_sum, 0.0), logsumexp
@@ -170,7 +171,7 @@ def _forward(pairs, scores, q, v):
 
 
 def _backward(pairs, differentiate, q_blocks, k, v, learned_bias):
-    """Computes the gradients of query, key and value, and of a bias that is learned."""
+    """Computes the gradients of query, key and value, and of a learned bias."""
     backward = _backward_twice if pairs.is_windowed else _backward_once
     dq, dk, dv = backward(pairs, differentiate, q_blocks, k, v)
     dq = ops.swapaxes(dq, -1, -2)  # (N, B, G, R * t, K)
@@ -185,10 +186,10 @@ def _backward(pairs, differentiate, q_blocks, k, v, learned_bias):
 
 
 def _backward_once(pairs, differentiate, q_blocks, k, v):
-    """Computes dq `(N, B, G, K, R * t)`, dk and dv, with each pair of blocks once.
+    """Computes dq `(N, B, G, K, R * t)`, dk and dv; visits each pair of blocks once.
 
-    Each key/value block goes over all query blocks; for those that do not see it,
-    nothing is added. Not for a window.
+    For each key/value block it loops over all query blocks; those that do not see the
+    key/value block add nothing. Not for a window.
     """
 
     def add_kv_block(j, gradients):
@@ -207,7 +208,7 @@ def _backward_once(pairs, differentiate, q_blocks, k, v):
             return tuple(dkv_j), (dq_i,)
 
         # dq goes in a block at a time, and comes out stacked. Carried as a whole, it
-        # would be copied in each step where the backend does not update it in place.
+        # would be copied in each step by backends that do not update it in place.
         zeros = _zeros(k[0]), _zeros(v[0])
         dkv_j, (dq,) = scan_blocks(add_q_block, zeros, (dq, *q_blocks), (dq[0],))
         dk, dv = (
@@ -223,8 +224,8 @@ def _backward_once(pairs, differentiate, q_blocks, k, v):
 def _backward_twice(pairs, differentiate, q_blocks, k, v):
     """Computes what `_backward_once` does, dq first, then dk and dv.
 
-    For a window, within which a block sees few others. Here it meets those alone, each
-    pair twice; `_backward_once` takes a step for every pair, seen or not.
+    For a window, in which a block sees few others. Only pairs that see each other are
+    visited, each twice; `_backward_once` takes a step for every pair, seen or not.
     """
     zero_dq = _zeros(ops.swapaxes(q_blocks[0][0], -1, -2))
     zero_dkv = _zeros(k[0]), _zeros(v[0])
@@ -243,7 +244,7 @@ def _backward_twice(pairs, differentiate, q_blocks, k, v):
         return ops.fori_loop(*pairs.q_range(j), add_q_block, zero_dkv)
 
     (dq,) = map_blocks(of_q_block, q_blocks, (zero_dq,))
-    # `differentiate` has k and v: here k says no more than how many blocks there are.
+    # `differentiate` holds k and v; here k only gives the number of blocks.
     return dq, *map_blocks(of_kv_block, (k,), zero_dkv)
 
 
@@ -261,7 +262,7 @@ def _dq(k_j, ds):
 
 
 def _add_dkv(dkv_j, dropped, ds, q_i, do_i, *_):
-    """Adds what a pair of blocks does to dk[j] and dv[j], `(B, G, s, K or V)`."""
+    """Adds the part of a pair of blocks to dk[j] and dv[j], `(B, G, s, K or V)`."""
     dk_j, dv_j = dkv_j
     return dk_j + _matmul(ds, q_i), dv_j + _matmul(dropped, do_i)
 

@@ -1,11 +1,11 @@
 """Pairs of a query block and a key/value block: which see each other, masks, dropout.
 
-In this package a pair is one of blocks, not of a query and a key.
+In this package a pair is a pair of blocks, not of a query and a key.
 
 Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
-R = H / G, K key_dim; query blocks of t queries, key/value blocks of s keys. Scores are
-kept keys first, with the heads apart: `(B, G, S, R, T)`, and a block of them
-`(B, G, s, R, t)`; of a mask or a bias, an axis of length 1 is the same for all.
+R = H / G, K key_dim; query blocks of t queries, key/value blocks of s keys. Scores have
+their keys first and their heads on two axes: `(B, G, S, R, T)`, and a block of them
+`(B, G, s, R, t)`. An axis of length 1 of a mask or a bias is broadcast.
 """
 
 import keras
@@ -17,19 +17,19 @@ from keras_seqattn.backend.random import computed_uniform
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks
 
-# The largest number of queries and of keys in a block. With more, a head's scores of a
-# block do not fit a core's cache; with fewer, a step of a loop has too little to do.
+# The largest numbers of queries and of keys in a block. With more, one head's scores of
+# a block do not fit a core's cache; with fewer, a step of a loop has too little to do.
 Q_BLOCK, KV_BLOCK = 1024, 512
-# A window is cut into blocks of about its own length, but not into splinters.
+# A window limits blocks to about its own length, but never to less than this.
 SHORTEST_BLOCK = 128
 
 
 class BlockPairs:
     """The pairs of a query block `i` and a key/value block `j`.
 
-    Lengths may be tensors, where a functional model leaves them unknown. `block_length`
-    is the largest number of queries, and of keys, in a block; None takes `Q_BLOCK` and
-    `KV_BLOCK`, or about the window. The other arguments are those of
+    Lengths may be tensors, if a functional model leaves them unknown. `block_length` is
+    the largest number of queries, and of keys, in a block; None takes `Q_BLOCK` and
+    `KV_BLOCK`, or about the length of the window. The other arguments are those of
     `chunked_attention`.
 
     Example:
@@ -61,8 +61,8 @@ class BlockPairs:
         self.groups: int = key.shape[2]
         self.repeats: int = query.shape[2] // key.shape[2]
         self._offset = offset
-        # A query at position p sees key j where nearest <= p - j <= farthest. `nearest`
-        # is negative in a window that is not causal: later keys are seen too.
+        # A query at position p sees key j if nearest <= p - j <= farthest. `nearest` is
+        # negative in a window that is not causal: later keys are seen too.
         self._farthest = None if window is None else window - 1
         self._nearest = 0 if causal else None if window is None else 1 - window
         self._mask = None if mask is None else self.put_keys_first(self.broadcast(mask))
@@ -77,11 +77,11 @@ class BlockPairs:
 
     @property
     def sees_all(self) -> bool:
-        """Whether all blocks see each other; a mask changes nothing of that."""
+        """Whether all blocks see each other, whatever the mask."""
         return self._nearest is None
 
     def kv_range(self, i: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
-        """Returns the first key/value block that query block `i` sees, and the end."""
+        """Returns the first and the end of the key/value blocks that `i` sees."""
         first = i * self.q.length + self._offset
         last = first + self.q.length - 1
         low = None if self._farthest is None else first - self._farthest
@@ -89,7 +89,7 @@ class BlockPairs:
         return self.kv.blocks_between(low, high)
 
     def q_range(self, j: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
-        """Returns the first query block that sees key/value block `j`, and the end."""
+        """Returns the first and the end of the query blocks that see `j`."""
         first = j * self.kv.length - self._offset
         last = first + self.kv.length - 1
         low = None if self._nearest is None else first + self._nearest
@@ -115,8 +115,8 @@ class BlockPairs:
         """Draws the factors of a block: 0, or 1 / (1 - dropout).
 
         They have the shape and dtype of `like`, and are the same in the forward and
-        the backward pass: of their seed, one half is this call's, and the other the
-        number of the pair.
+        the backward pass: one half of their seed is that of this call, the other half
+        is the number of the pair.
         """
         if self._dropout == 0.0:
             return 1.0
@@ -127,8 +127,8 @@ class BlockPairs:
     def broadcast(self, x: Tensor) -> Tensor:
         """Expands a mask or bias to rank 4, and axes of unknown length to the full one.
 
-        Static shapes alone say whether an axis has length 1, and so serves all. One of
-        unknown length might turn out to be that.
+        Only static shapes tell whether an axis has length 1 and is to be broadcast; an
+        axis of unknown length might turn out to have length 1.
         """
         for _ in range(4 - len(x.shape)):
             x = ops.expand_dims(x, 0)
