@@ -235,7 +235,8 @@ class Translator(TextModel):
         Returns:
             For each line a list of pairs `(text, score)`, best first. The score is the
             search's: a log-probability in nats, at most 0, which a beam search divides
-            by its length penalty. An empty line gives `[("", 0.0)]`.
+            by its length penalty, and to which it adds coverage if it has a
+            `coverage_penalty`. An empty line gives `[("", 0.0)]`.
 
         Raises:
             ValueError: If `lines` or `prefix` is not a list of strings, or they differ

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 class NotConvertible(Exception):
-    """Says what a model, or its folder, must be or have, and what it is or has."""
+    """Raised for a model that is refused, with what it must be and what it is."""
 
 
 def refuse(requirement: str, received: str) -> NoReturn:

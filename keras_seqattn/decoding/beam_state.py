@@ -44,8 +44,8 @@ class BeamState(NamedTuple):
     log_probs: Tensor  # float32 (B, W): sums of the model's own log-probabilities
     num_ended: Tensor  # int32 (B, G): hypotheses found so far, kept or not
     ended_ids: Tensor  # int32 (B, N, L): the best hypotheses, ends included
-    ended_ranking: Tensor  # float32 (B, N): ranking over the length penalty
-    ended_scores: Tensor  # float32 (B, N): log-probability over the length penalty
+    ended_ranking: Tensor  # float32 (B, N): ranking / penalty + coverage
+    ended_scores: Tensor  # float32 (B, N): log-probability / penalty + coverage
     constraints: Constraints | tuple[()] = ()  # phrases to generate; () for none
     progress: Tensor | tuple[()] = ()  # int32 (B, W, K, A): how far each phrase is
 

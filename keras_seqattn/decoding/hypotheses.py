@@ -20,9 +20,9 @@ class Hypotheses(NamedTuple):
         token_ids: Int32 array `(B, N, L)` without start and end, padded with 0.
         lengths: Int32 array `(B, N)`, the number of those tokens.
         scores: Float32 array `(B, N)`: the log-probability, end token included and
-            forced tokens left out. A `BeamSearch` divides it by its length penalty, and
-            gives -inf where fewer than N hypotheses exist. NaN if the search is not
-            `scored`.
+            forced tokens left out. A `BeamSearch` divides it by its length penalty,
+            adds coverage if it has a `coverage_penalty`, and gives -inf where fewer
+            than N hypotheses exist. NaN if the search is not `scored`.
 
     Example:
         >>> import numpy as np

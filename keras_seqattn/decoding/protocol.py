@@ -76,7 +76,9 @@ def check_model(
     width: int,
     **options: Any,
 ) -> None:
-    """Checks what a model's methods return, without computing it, once for each width.
+    """Checks what a model's methods return without computing it, once per width.
+
+    A width with different `options` is checked again.
 
     The logits and the state must have the protocol's shapes, and `step` must keep the
     state's structure, shapes and dtypes. `max_length` is the number of generated tokens

@@ -95,7 +95,7 @@ class Adam(Averaging, keras.optimizers.Adam):
     would still contain the first weights after a thousand steps.
 
     Args:
-        learning_rate: A positive number, or a schedule.
+        learning_rate: A number of at least 0, or a schedule.
         ema_warmup: Whether the number of steps averaged over grows with the steps
             taken.
         learning_rate_factors: Dict from regular expressions to positive numbers: the
@@ -169,8 +169,9 @@ class Adam(Averaging, keras.optimizers.Adam):
 class Muon(Averaging):
     """Takes orthogonal steps for matrices, and steps of Adam for all other weights.
 
-    The step of a kernel is the sum of its gradients so far, each weighted `momentum`
-    times as much as the next. This sum is made orthogonal: its singular value
+    The step of a kernel is a sum of its gradients so far. The momentum weights each
+    `momentum` times as much as the next; Nesterov's form adds the newest gradient to
+    `momentum` times that momentum. This sum is made orthogonal: its singular value
     decomposition `U S V^T` becomes about `U V^T`, so that directions in which gradients
     are small are learnt too. At the same learning rate the step is about as large as
     one of Adam's.
@@ -181,7 +182,7 @@ class Muon(Averaging):
     nearer to a square.
 
     Args:
-        learning_rate: A positive number, or a schedule.
+        learning_rate: A number of at least 0, or a schedule.
         momentum: Decay of a matrix's momentum, in [0, 1).
         rms_rate: Root mean square of a matrix's step before it is multiplied by the
             learning rate, a positive number.

@@ -29,8 +29,9 @@ class TranslationScore(keras.callbacks.Callback):
     `SwapEMAWeights`: the lines are translated when the validation begins, and that
     callback has then put the moving averages of the weights into the model. In an epoch
     without validation, for lack of data or by `validation_freq`, the lines are
-    translated at the end of the epoch, with the weights that are trained. So take
-    `validation_freq` for `every`, too.
+    translated at the end of the epoch, with the weights that are trained. So leave
+    `validation_freq` at 1 to score averages: `every` counts from the first epoch, and
+    `validation_freq` to the last, so that other numbers fall on different epochs.
 
     Args:
         sources: List of strings.

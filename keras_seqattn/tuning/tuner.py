@@ -65,7 +65,7 @@ class Tuner(keras_tuner.Tuner):
         self._busy = False
 
     def on_trial_begin(self, trial: Any) -> None:
-        """Notes that the last request brought a trial."""
+        """Records that the last request brought a trial."""
         self._busy = True
 
     def run_trial(self, trial: Any) -> dict[str, Any]:

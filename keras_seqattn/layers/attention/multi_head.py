@@ -98,7 +98,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         qk_norm: Whether an RMS norm with a learned scale of `key_dim` numbers follows
             the projections of queries and keys, before they are rotated.
         implementation: "auto", "explicit", "fused" or "chunked": see
-            `dot_product_attention`. An additive score is always explicit.
+            `dot_product_attention`. An additive score takes "auto" or "explicit".
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
