@@ -32,6 +32,7 @@ from keras_seqattn.text.mixing import Corpus
 from keras_seqattn.text.side import Side
 
 PAIRS_IN_A_BLOCK = 8192
+PROBED_PAIRS = 100  # whose ids tell apart tokenizers that have no configuration
 
 _HEADER, _END = 3 * 8, -1
 
@@ -48,9 +49,13 @@ def cached_sides(
     """
     path = pathlib.Path(directory, "tokens")
     both = _are_different(corpora, tokenizers)
+    first = itertools.islice(corpora[0].pairs(), PROBED_PAIRS)
     run = {
         "corpora": [_identity(corpus, both) for corpus in corpora],
-        "tokenizers": [identity_of_tokenizer(tokenizer) for tokenizer in tokenizers],
+        "tokenizers": [
+            identity_of_tokenizer(tokenizer, lines)
+            for tokenizer, lines in zip(tokenizers, zip(*first), strict=True)
+        ],
     }
     journal = Journal(path, run, argument="cache")
     dtype = _dtype_of(tokenizers)
@@ -97,14 +102,20 @@ def _identity_of_lines(name, lines):
     return digest.hexdigest()
 
 
-def identity_of_tokenizer(tokenizer: Any) -> str:
-    """Returns a tokenizer's class name and, if it has one, its configuration's hash.
+def identity_of_tokenizer(tokenizer: Any, lines: Sequence[str] = ()) -> str:
+    """Returns a tokenizer's class name, and a hash of its configuration.
 
     What Keras adds to any layer's configuration, such as a numbered name, is left out.
+    Of a tokenizer without a configuration, it is the hash of the ids of `lines`, if
+    there are any.
     """
     name = type(tokenizer).__name__
     if not hasattr(tokenizer, "get_config"):
-        return name
+        if not lines:
+            return name
+        side = Side.tokenized(tokenizer, list(lines))
+        ids = side.lengths.astype("int32").tobytes() + side.ids.astype("int32").tobytes()
+        return f"{name} {hashlib.sha256(ids).hexdigest()}"
     config = keras.saving.serialize_keras_object(tokenizer)["config"]
     of_keras = ("name", "dtype", "trainable")
     config = {key: value for key, value in config.items() if key not in of_keras}

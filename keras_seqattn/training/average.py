@@ -40,13 +40,15 @@ class _AveragedWeights(keras.callbacks.Callback):
                     "validated and when `fit` ends. "
                     f"Received: {type(other).__name__}({option}=True)."
                 )
-        swaps = keras.callbacks.SwapEMAWeights
-        if any(isinstance(other, swaps) for other in others):
-            raise ValueError(
-                f"`callbacks` must be without `SwapEMAWeights` beside `{name}`: both "
-                "put averages in the place of the weights that are trained. "
-                "Received: both."
-            )
+        swapping = keras.callbacks.SwapEMAWeights, _AveragedWeights
+        for other in others:
+            if isinstance(other, swapping) and other is not self:
+                kind = type(other).__name__
+                raise ValueError(
+                    f"`callbacks` must be without `{kind}` beside `{name}`: both put "
+                    "averages in the place of the weights that are trained. "
+                    "Received: both."
+                )
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Puts the averages into the model."""
@@ -79,9 +81,10 @@ class CheckpointAverage(_AveragedWeights):
     `TranslationScore` that stands after this callback. In between, training goes on
     with its own weights.
 
-    In the same `fit` two kinds of callback are an error: `SwapEMAWeights`, and one that
-    keeps the best weights by a validation score (`save_best_only`,
-    `restore_best_weights`), since it would keep the trained weights, not the mean.
+    In the same `fit` two kinds of callback are an error: another that averages, such as
+    `SwapEMAWeights`, and one that keeps the best weights by a validation score
+    (`save_best_only`, `restore_best_weights`), since it would keep the trained weights,
+    not the mean.
 
     A copy of the weights of each of these epochs is held outside the accelerator.
     `Resume` saves the copies, so a training run that is killed does not lose them.

@@ -183,6 +183,27 @@ def test_another_corpus_or_tokenizer_is_refused(tmp_path):
     assert translation_batches(SOURCES, TARGETS, ByteTokenizer(), cache=cache)
 
 
+def test_a_tokenizer_without_a_configuration_is_known_by_its_ids(tmp_path):
+    class Shifted:
+        vocabulary_size, pad_id, start_id, end_id = 300, 0, 1, 2
+
+        def __init__(self, shift):
+            self.shift = shift
+
+        def tokenize(self, lines, sampling=0.0):
+            """Returns bytes, shifted."""
+            return [[byte + self.shift for byte in line.encode()] for line in lines]
+
+    def cached(shift):
+        return translation_batches(
+            SOURCES, TARGETS, Shifted(shift), **OPTIONS, cache=tmp_path
+        )
+
+    assert_same(cached(3), cached(3))
+    with pytest.raises(ValueError, match="`cache` must be new.*with other tokenizers"):
+        cached(4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [

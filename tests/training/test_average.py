@@ -147,14 +147,24 @@ def test_schedule_free_wants_its_optimizer():
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("swap_first", [True, False])
-def test_two_averages_are_an_error(swap_first):
+@pytest.mark.parametrize(
+    ("one", "other", "named"),
+    [
+        (keras.callbacks.SwapEMAWeights, CheckpointAverage, "SwapEMAWeights"),
+        (CheckpointAverage, keras.callbacks.SwapEMAWeights, "SwapEMAWeights"),
+        (CheckpointAverage, ScheduleFreeAverage, "ScheduleFreeAverage"),
+        (CheckpointAverage, CheckpointAverage, "CheckpointAverage"),
+    ],
+)
+def test_two_averages_are_an_error(one, other, named):
     optimizer = keras.optimizers.SGD(0.1, use_ema=True)
-    both = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True), CheckpointAverage()]
+    callbacks = [
+        make(swap_on_epoch=True) if make is keras.callbacks.SwapEMAWeights else make()
+        for make in (one, other)
+    ]
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(optimizer, "mse")
-    callbacks = both if swap_first else both[::-1]
-    with pytest.raises(ValueError, match="without `SwapEMAWeights` beside"):
+    with pytest.raises(ValueError, match=f"without `{named}` beside"):
         model.fit(np.ones((4, 2)), np.ones(4), callbacks=callbacks, verbose=0)
 
 
