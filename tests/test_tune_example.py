@@ -48,7 +48,7 @@ def simulated(monkeypatch):
     """Studies of a number of trials that take milliseconds; returns its setter."""
     most = [9]
 
-    def fit(model, hp, study, record, epochs, is_done):
+    def fit(model, hp, study, record, epochs, is_done, *more):
         if len(records.load_records(study.directory)) > most[0]:
             raise trials.OutOfTime("the time is over")
         return conftest.simulated_fit(model, hp, study, record, epochs, is_done)

@@ -49,13 +49,10 @@ def cached_sides(
     """
     path = pathlib.Path(directory, "tokens")
     both = _are_different(corpora, tokenizers)
-    first = itertools.islice(corpora[0].pairs(), PROBED_PAIRS)
+    first = zip(*itertools.islice(corpora[0].pairs(), PROBED_PAIRS), strict=True)
     run = {
         "corpora": [_identity(corpus, both) for corpus in corpora],
-        "tokenizers": [
-            identity_of_tokenizer(tokenizer, lines)
-            for tokenizer, lines in zip(tokenizers, zip(*first), strict=True)
-        ],
+        "tokenizers": list(map(identity_of_tokenizer, tokenizers, first)),
     }
     journal = Journal(path, run, argument="cache")
     dtype = _dtype_of(tokenizers)
@@ -113,9 +110,8 @@ def identity_of_tokenizer(tokenizer: Any, lines: Sequence[str] = ()) -> str:
     if not hasattr(tokenizer, "get_config"):
         if not lines:
             return name
-        side = Side.tokenized(tokenizer, list(lines))
-        ids = side.lengths.astype("int32").tobytes() + side.ids.astype("int32").tobytes()
-        return f"{name} {hashlib.sha256(ids).hexdigest()}"
+        ids = json.dumps([list(map(int, row)) for row in tokenizer.tokenize([*lines])])
+        return f"{name} {hashlib.sha256(ids.encode()).hexdigest()}"
     config = keras.saving.serialize_keras_object(tokenizer)["config"]
     of_keras = ("name", "dtype", "trainable")
     config = {key: value for key, value in config.items() if key not in of_keras}

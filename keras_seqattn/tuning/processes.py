@@ -2,15 +2,12 @@
 
 The chief holds the oracle; the workers ask it for trials over KerasTuner's connection.
 KerasTuner's chief waits forever for a worker that died. Here each worker has a
-heartbeat, a file in the study's folder that it writes again and again. If the file
-stays the same, the chief gives the worker's trial to the next worker that asks. This
-also works over several machines that share the folder.
+heartbeat (see `heartbeats`), and one that died is started again.
 """
 
 import collections
 import contextlib
 import os
-import pathlib
 import pickle
 import socket
 import subprocess
@@ -22,68 +19,14 @@ from typing import Any, Self
 import keras
 import keras_tuner
 
-from keras_seqattn.tuning.clock import repeating
+from keras_seqattn.tuning import heartbeats, tuner
 from keras_seqattn.tuning.settings import Settings
 
 ADDRESS = "127.0.0.1"
-BEAT_SECONDS = 2.0  # between two heartbeats
-CHECK_SECONDS = 1.0  # between two checks of the heartbeats, and of the processes
-# A worker counts as dead after PATIENCE checks without a new heartbeat, or after
-# PATIENCE_GONE if its file was removed. Checks are counted, not timed, so that a
-# machine that sleeps with all its processes declares none dead.
-PATIENCE, PATIENCE_GONE = 60, 3
+CHECK_SECONDS = 1.0  # between two checks of the processes
 # A worker that dies more often, in all or before a first heartbeat, is given up.
 MOST_DEATHS, MOST_EARLY_DEATHS = 20, 2
 FATAL = 3  # exit status of a worker that must not be started again
-
-
-@contextlib.contextmanager
-def heartbeat(directory, tuner_id=None):
-    """Writes a worker's file for as long as the block lasts, and yields its path.
-
-    The worker is `tuner_id`, or the one that KerasTuner's variable names.
-    """
-    path = _heartbeat_file(directory, tuner_id or os.environ["KERASTUNER_TUNER_ID"])
-    path.parent.mkdir(exist_ok=True)
-
-    def beat():
-        path.write_text(repr(time.time()))
-
-    beat()
-    try:
-        with repeating(BEAT_SECONDS, beat):
-            yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-class Heartbeats:
-    """Lets an oracle release the workers that have no heartbeat any more."""
-
-    def __init__(self, directory: pathlib.Path, oracle: Any) -> None:
-        self._directory, self._oracle = directory, oracle
-        self._seen, self._missed = {}, collections.Counter()
-
-    def check(self) -> None:
-        """Checks the file of each worker once."""
-        for name in sorted(self._oracle.workers):
-            beat = None
-            with contextlib.suppress(OSError):
-                beat = _heartbeat_file(self._directory, name).read_text()
-            if beat is not None and beat != self._seen.get(name):
-                self._seen[name], self._missed[name] = beat, 0
-                continue
-            self._missed[name] += 1
-            # It may take time until another machine sees a new file.
-            gone = beat is None and name in self._seen
-            if self._missed[name] >= (PATIENCE_GONE if gone else PATIENCE):
-                self._oracle.release(name)
-                self._seen.pop(name, None)
-                del self._missed[name]
-
-
-def _heartbeat_file(directory, tuner_id):
-    return pathlib.Path(directory) / "workers" / tuner_id
 
 
 def run(settings: Settings) -> None:
@@ -95,7 +38,7 @@ def run(settings: Settings) -> None:
     with ProcessGroup(settings) as group:
         group.start("chief")
         for name in names:
-            _heartbeat_file(settings.directory, name).unlink(missing_ok=True)
+            heartbeats.file_of(settings.directory, name).unlink(missing_ok=True)
             group.start(name)
         _supervise(group, settings.directory, names)
 
@@ -110,7 +53,7 @@ def _supervise(group, directory, names):
         if chief not in (None, 0):
             raise RuntimeError(f"The chief died with status {chief}; run it again.")
         for name in sorted(running):
-            status, file = group.status(name), _heartbeat_file(directory, name)
+            status, file = group.status(name), heartbeats.file_of(directory, name)
             if file.exists():
                 begun.add(name)
             if status is None:
@@ -228,16 +171,14 @@ def _free_port():
 
 def main() -> None:
     """Runs the chief or a worker, as the settings on standard input say."""
-    from keras_seqattn.tuning import search
-
     settings, policy = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     keras.config.set_dtype_policy(policy)
-    settings.progress.stream = sys.stdout
+    stream = sys.stdout
     try:
         # KerasTuner prints each condition of the space whenever it sends it.
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-            search.run(settings)
+            tuner.run(settings, stream)
     except keras_tuner.errors.FatalRuntimeError as error:
         print(error, file=sys.stderr)
         sys.exit(FATAL)

@@ -1,20 +1,20 @@
 """What a study prints while it runs."""
 
-from typing import TYPE_CHECKING
+from typing import TextIO
 
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.records import TrialRecord
-
-if TYPE_CHECKING:
-    from keras_seqattn.tuning.settings import Settings
+from keras_seqattn.tuning.settings import Settings
 
 
 class Progress:
-    """Prints a line for each epoch and each end of a trial."""
+    """Prints a line for each epoch and each end of a trial.
 
-    def __init__(self, study: "Settings") -> None:
-        self._study = study
-        self.stream = None  # the standard output at the time of printing
+    The lines go to `stream`; with None, to what is the standard output at the time.
+    """
+
+    def __init__(self, study: Settings, stream: TextIO | None = None) -> None:
+        self._study, self._stream = study, stream
 
     def epoch(self, record: TrialRecord) -> None:
         """Prints a line of an epoch that ended."""
@@ -42,7 +42,7 @@ class Progress:
         left = self._time_left(known)
         if left is not None:
             parts.append(f"{duration(left)} left")
-        print("; ".join(parts), file=self.stream, flush=True)
+        print("; ".join(parts), file=self._stream, flush=True)
 
     def _time_left(self, known):
         """Returns the seconds left of the budget, or for the trials left if fewer.

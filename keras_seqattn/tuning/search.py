@@ -4,18 +4,15 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from keras_seqattn import arguments, training
+from keras_seqattn import arguments
 from keras_seqattn.annotations import Dataset, Lines, Path
 from keras_seqattn.files import LOCK, lock_directory, release_lock
-from keras_seqattn.tuning import processes
-from keras_seqattn.tuning.clock import repeating
+from keras_seqattn.tuning import processes, tuner
 from keras_seqattn.tuning.objective import of_any, of_translation
 from keras_seqattn.tuning.settings import Settings
 from keras_seqattn.tuning.space import TranslationSpace
 from keras_seqattn.tuning.study import Study
 from keras_seqattn.tuning.tasks import CustomTask, TranslationTask
-from keras_seqattn.tuning.trials import OutOfTime
-from keras_seqattn.tuning.tuner import Tuner, is_chief, is_worker
 
 if TYPE_CHECKING:
     import keras
@@ -199,18 +196,18 @@ def _study(task, given):
     """Begins or continues the study of a task, and runs it to its end."""
     settings = Settings.of({**given, "task": task})
     settings.claim()
-    if is_worker():
-        run(settings)
+    if tuner.is_worker():
+        tuner.run(settings)
         return Study(settings.directory, task)
     with _in_use(settings.directory):
         if settings.workers > 1:
             processes.run(settings)
         else:
-            run(settings)
+            tuner.run(settings)
         if settings.finish and settings.plan is None:
             settings.clock.limit = settings.max_seconds
             with settings.clock:
-                Tuner(settings).finish()
+                tuner.Tuner(settings).finish()
     return Study(settings.directory, task)
 
 
@@ -222,22 +219,6 @@ def _in_use(directory):
         yield
     finally:
         release_lock(directory / LOCK)
-
-
-def run(settings: Settings) -> None:
-    """Runs a study here: alone, or as the chief or worker that variables name."""
-    training.keep_freed_memory()
-    tuner = Tuner(settings)
-    with contextlib.ExitStack() as stack:
-        if is_worker():
-            stack.enter_context(processes.heartbeat(settings.directory))
-        else:
-            stack.enter_context(settings.clock)
-        if is_chief():
-            heartbeats = processes.Heartbeats(settings.directory, tuner.oracle)
-            stack.enter_context(repeating(processes.CHECK_SECONDS, heartbeats.check))
-        stack.enter_context(contextlib.suppress(OutOfTime))
-        tuner.search()
 
 
 def _sizes(vocabulary_size):

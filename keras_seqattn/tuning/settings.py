@@ -16,7 +16,6 @@ from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.draws import hyperparameters_of
 from keras_seqattn.tuning.halving import Plan
 from keras_seqattn.tuning.oracles import ORACLES
-from keras_seqattn.tuning.progress import Progress
 from keras_seqattn.tuning.tasks import Task, shape_of
 
 DEFAULT_TRIALS = 10
@@ -127,11 +126,6 @@ class Settings(Config):
     def score_name(self) -> str:
         """The name in the logs of the score by which trials are compared."""
         return self.task.monitors.get(self.objective.name, self.objective.name)
-
-    @functools.cached_property
-    def progress(self) -> Progress:
-        """The study's `Progress`."""
-        return Progress(self)
 
     def claim(self) -> None:
         """Makes the folder this study's own, or raises if it is another study's."""

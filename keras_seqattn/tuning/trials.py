@@ -13,6 +13,7 @@ import numpy as np
 from keras_seqattn import training
 from keras_seqattn.files import replacing
 from keras_seqattn.tuning import records
+from keras_seqattn.tuning.progress import Progress
 from keras_seqattn.tuning.records import TrialRecord
 from keras_seqattn.tuning.settings import Settings
 
@@ -71,9 +72,11 @@ class Recorder(keras.callbacks.Callback):
     It ends a trial at once when the loss is not finite or the time is over.
     """
 
-    def __init__(self, record: TrialRecord, study: Settings) -> None:
+    def __init__(
+        self, record: TrialRecord, study: Settings, progress: Progress
+    ) -> None:
         super().__init__()
-        self._record, self._study = record, study
+        self._record, self._study, self._progress = record, study, progress
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Raises `OutOfTime` if an epoch as long as the last would not end in time."""
@@ -114,7 +117,7 @@ class Recorder(keras.callbacks.Callback):
         if record.note_epoch(epoch, logs, score, direction, seconds, now):
             record.last_weights.replace(record.best_weights)
         record.save()
-        study.progress.epoch(record)
+        self._progress.epoch(record)
 
 
 class Pausing(training.Resume):
@@ -188,6 +191,7 @@ def fit(
     record: TrialRecord,
     epochs: int,
     is_done: Callable[[TrialRecord], bool],
+    progress: Progress,
 ) -> bool:
     """Continues a trial's training; returns whether `is_done` ended it.
 
@@ -204,7 +208,7 @@ def fit(
     callbacks = [
         SaveScoredWeights(record),
         *task.callbacks(model, record, study.objective.name),
-        Recorder(record, study),
+        Recorder(record, study, progress),
         pausing,
     ]
     task.hypermodel.fit(

@@ -4,17 +4,21 @@
 and runs them: one that a kill interrupted is continued, one that ended is not repeated.
 """
 
+import contextlib
 import os
 import time
-from typing import Any
+from typing import Any, TextIO
 
 import keras
 import keras_tuner
 
+from keras_seqattn import training
 from keras_seqattn.files import LOCK, release_lock, take_lock
 from keras_seqattn.training.resume import adapt
-from keras_seqattn.tuning import draws, halving, records, trials, warm
+from keras_seqattn.tuning import draws, halving, heartbeats, records, trials, warm
+from keras_seqattn.tuning.clock import repeating
 from keras_seqattn.tuning.latency import decode_latency
+from keras_seqattn.tuning.progress import Progress
 from keras_seqattn.tuning.settings import MOST_EPOCHS, Settings
 
 IDLE_SECONDS = 0.5  # between two requests of a worker that has nothing to do
@@ -28,8 +32,8 @@ KEPT_WEIGHTS = 20_000_000
 class Tuner(keras_tuner.Tuner):
     """Runs the trials of a study, in this process."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, stream: TextIO | None = None) -> None:
+        self._settings, self._progress = settings, Progress(settings, stream)
         self._failures, self._busy = 0, True
         # By the id of a trial: the values that it trained with, its model and its size.
         self._kept = {}
@@ -130,7 +134,7 @@ class Tuner(keras_tuner.Tuner):
         record.finished_at = self._settings.clock.elapsed()
         record.save()
         record.last_weights.unlink(missing_ok=True)
-        self._settings.progress.end(record)
+        self._progress.end(record)
 
     def _train(self, hp, record):
         """Makes the model and trains it; returns whether it ended early."""
@@ -157,7 +161,9 @@ class Tuner(keras_tuner.Tuner):
         if settings.plan is not None:
             plan = settings.plan.within(self.oracle.get_space())
             is_done = plan.pauses(hp.values[halving.RUNG], settings.directory)
-        ended_early = trials.fit(model, hp, settings, record, epochs, is_done)
+        ended_early = trials.fit(
+            model, hp, settings, record, epochs, is_done, self._progress
+        )
         has_plain_fit = type(self.hypermodel).fit is keras_tuner.HyperModel.fit
         if has_plain_fit and (ended_early or "tuner/epochs" in hp.values):
             self._keep_model(hp, record, model)
@@ -224,7 +230,13 @@ class Tuner(keras_tuner.Tuner):
         try:
             with trials.failures_as_ends():
                 trials.fit(
-                    model, hp, settings, record, MOST_EPOCHS, halving.has_plateaued
+                    model,
+                    hp,
+                    settings,
+                    record,
+                    MOST_EPOCHS,
+                    halving.has_plateaued,
+                    self._progress,
                 )
         except trials.TrialEnded:
             pass  # That costs nothing: the best epoch so far is kept.
@@ -297,6 +309,25 @@ class Tuner(keras_tuner.Tuner):
         if record.latency > limit:
             excess = self._settings.latency_excess(record.latency)
             raise trials.TrialEnded(records.OVER_BUDGET, excess)
+
+
+def run(settings: Settings, stream: TextIO | None = None) -> None:
+    """Runs a study here: alone, or as the chief or worker that variables name.
+
+    Progress is printed to `stream`; with None, to the standard output.
+    """
+    training.keep_freed_memory()
+    tuner = Tuner(settings, stream)
+    with contextlib.ExitStack() as stack:
+        if is_worker():
+            stack.enter_context(heartbeats.heartbeat(settings.directory))
+        else:
+            stack.enter_context(settings.clock)
+        if is_chief():
+            check = heartbeats.Heartbeats(settings.directory, tuner.oracle).check
+            stack.enter_context(repeating(heartbeats.CHECK_SECONDS, check))
+        stack.enter_context(contextlib.suppress(trials.OutOfTime))
+        tuner.search()
 
 
 def is_worker() -> bool:

@@ -24,7 +24,7 @@ def step(value, values):
     return value + 0.3 * (target - value)
 
 
-def simulated_fit(model, hp, study, record, epochs, is_done):
+def simulated_fit(model, hp, study, record, epochs, is_done, *more):
     path = record.state / "state.json"
     state = records.read_json(path, {"epoch": 0, "value": 1.0})
     record.state.mkdir(exist_ok=True)

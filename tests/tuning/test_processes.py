@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from keras_seqattn.tuning import processes, settings, tasks
+from keras_seqattn.tuning import heartbeats, processes, settings, tasks
 from tests.tuning import conftest
 
 pytestmark = pytest.mark.backends("jax")  # nothing is computed
@@ -50,18 +50,18 @@ def end(oracle, trial):
 
 
 def test_the_trial_of_a_dead_worker_goes_to_another(oracle, tmp_path):
-    heartbeats = processes.Heartbeats(tmp_path, oracle)
-    with processes.heartbeat(tmp_path, "worker0"):
+    watch = heartbeats.Heartbeats(tmp_path, oracle)
+    with heartbeats.heartbeat(tmp_path, "worker0"):
         lost = oracle.create_trial("worker0")
-    with processes.heartbeat(tmp_path, "worker1") as alive:
-        heartbeats.check()
+    with heartbeats.heartbeat(tmp_path, "worker1") as alive:
+        watch.check()
         kept = oracle.create_trial("worker1")
         end(oracle, kept)
         assert oracle.create_trial("worker1").status == "IDLE"  # it may be needed
-        for number in range(processes.PATIENCE - 1):  # one was missed above
+        for number in range(heartbeats.PATIENCE - 1):  # one was missed above
             assert oracle.workers == {"worker0", "worker1"}, number
             alive.write_text(str(number))
-            heartbeats.check()
+            watch.check()
         assert oracle.workers == {"worker1"}
         taken = oracle.create_trial("worker1")
         assert (taken.trial_id, taken.status) == (lost.trial_id, "RUNNING")
@@ -71,13 +71,13 @@ def test_the_trial_of_a_dead_worker_goes_to_another(oracle, tmp_path):
 
 
 def test_one_that_said_goodbye_is_not_waited_for(oracle, tmp_path):
-    heartbeats = processes.Heartbeats(tmp_path, oracle)
-    with processes.heartbeat(tmp_path, "worker0"):
+    watch = heartbeats.Heartbeats(tmp_path, oracle)
+    with heartbeats.heartbeat(tmp_path, "worker0"):
         oracle.create_trial("worker0")
-        heartbeats.check()
-    for _ in range(processes.PATIENCE_GONE):
+        watch.check()
+    for _ in range(heartbeats.PATIENCE_GONE):
         assert oracle.workers == {"worker0"}
-        heartbeats.check()
+        watch.check()
     assert oracle.workers == set()
 
 
@@ -87,7 +87,7 @@ def test_a_worker_that_worked_is_started_again_more_often(
 ):
     """One that an error ends has taken its heartbeat's file with it."""
     monkeypatch.setattr(processes, "CHECK_SECONDS", 0.0)
-    file = processes._heartbeat_file(tmp_path, "worker0")
+    file = heartbeats.file_of(tmp_path, "worker0")
     file.parent.mkdir()
 
     class Group:

@@ -398,7 +398,7 @@ def test_a_trial_that_only_lacked_time_is_not_given_up(study, monkeypatch):
 
 
 def test_an_interruption_after_an_epoch_counts_as_no_start(study, monkeypatch):
-    def fit(model, hp, settings, record, epochs, is_done):
+    def fit(model, hp, settings, record, epochs, is_done, *more):
         conftest.simulated_fit(model, hp, settings, record, 1, is_done)
         raise KeyboardInterrupt
 
@@ -448,7 +448,7 @@ def test_a_study_goes_on_with_larger_budgets(study):
 def test_the_time_is_counted_over_resumptions(study, monkeypatch):
     elapsed = 0.0
 
-    def fit(model, hp, settings, record, epochs, is_done):
+    def fit(model, hp, settings, record, epochs, is_done, *more):
         nonlocal elapsed
         if elapsed >= settings.max_seconds:
             raise trials.OutOfTime("the time is over")
@@ -469,7 +469,7 @@ def ten_seconds_a_fit(monkeypatch):
     """Has a run take ten seconds and five epochs at most; gives whose it was."""
     elapsed, order = 0.0, []
 
-    def fit(model, hp, settings, record, epochs, is_done):
+    def fit(model, hp, settings, record, epochs, is_done, *more):
         nonlocal elapsed
         elapsed += 10.0
         order.append(record.trial_id)
@@ -503,7 +503,7 @@ def test_a_trial_that_another_continued_does_not_train_on(study, ten_seconds_a_f
 
 
 def test_a_trial_without_an_epoch_does_not_train_on(study, monkeypatch):
-    def fit(model, hp, settings, record, epochs, is_done):
+    def fit(model, hp, settings, record, epochs, is_done, *more):
         if int(record.trial_id) == 1:
             raise trials.OutOfTime("the time is over")
         epochs = min(epochs, 5)
@@ -517,7 +517,7 @@ def test_a_trial_without_an_epoch_does_not_train_on(study, monkeypatch):
 
 
 def test_a_trial_that_fails_while_it_trains_on_keeps_its_best(study, monkeypatch):
-    def fit(model, hp, settings, record, epochs, is_done):
+    def fit(model, hp, settings, record, epochs, is_done, *more):
         if epochs > 2:
             raise MemoryError
         return conftest.simulated_fit(model, hp, settings, record, epochs, is_done)
