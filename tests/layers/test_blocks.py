@@ -391,6 +391,19 @@ def test_mask_and_target_mask_are_one(rng):
         layers.DecoderBlock(2, F)(x, mask=TARGET_MASK, target_mask=TARGET_MASK)
 
 
+def test_a_mask_may_be_a_list_where_it_is_refused(rng):
+    (x,) = draw(rng, T)
+    mask = TARGET_MASK.tolist()
+    with pytest.raises(ValueError, match=r"`mask` must be None.*\(2, 4\)"):
+        layers.DecoderBlock(2, F)(x, mask=mask, target_mask=mask)
+
+
+def test_a_stack_of_encoder_blocks_takes_no_memory(rng):
+    x, memory = draw(rng, T, S)
+    with pytest.raises(ValueError, match=r"`memory` must be None.*of shape \(2, "):
+        layers.TransformerStack([layers.EncoderBlock(2, F)])(x, memory)
+
+
 def test_a_source_comes_always_or_never(rng):
     target, source = draw(rng, T, S)
     with_source, without = layers.DecoderBlock(2, F), layers.DecoderBlock(2, F)

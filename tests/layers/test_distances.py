@@ -10,7 +10,9 @@ from keras_seqattn.layers.attention import distances
 from tests.differentiate import upstream_gradient, values_and_gradients
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 4), (5, 1), (3, 4), (6, 2)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(0, 1), (0, 3), (1, 1), (1, 4), (5, 1), (3, 4), (6, 2)]
+)
 def test_each_pair_has_the_value_of_its_distance(rng, rows, columns):
     values = rng.normal(size=(2, rows + columns - 1)).astype("float32")
     pairs = ops.convert_to_numpy(
@@ -20,6 +22,7 @@ def test_each_pair_has_the_value_of_its_distance(rng, rows, columns):
         [[of_head[j - i + rows - 1] for j in range(columns)] for i in range(rows)]
         for of_head in values
     ]
+    expected = np.reshape(expected, (2, rows, columns))
     np.testing.assert_array_equal(pairs, expected)
 
 

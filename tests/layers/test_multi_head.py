@@ -170,6 +170,40 @@ def test_attends_over_the_axes_of_keras(rng, shape, axes, masked):
     np.testing.assert_allclose(quiet, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("axes", [None, 1, 2, (2, 1)])
+@pytest.mark.parametrize("implicit", [False, True])
+def test_a_masked_key_has_weight_zero_whatever_the_axes(axes, implicit):
+    ids = np.array([[[3, 0, 3], [3, 3, 0], [3, 3, 3]], [[3, 3, 3], [3, 3, 0], [0] * 3]])
+    x = layers.PositionalEmbedding(10, D, positions=None)(ids)
+    real = ids > 0
+    given = {} if implicit else {"query_mask": real, "value_mask": real}
+    if not implicit:
+        x = ops.convert_to_numpy(x)
+    layer = layers.MultiHeadAttention(2, 3, attention_axes=axes)
+    _, scores = layer(x, x, return_attention_scores=True, **given)
+    # To (B, target axes, source axes) of all positions, zero where not attended over.
+    pairs = {
+        None: "bhijkl->bijkl",
+        1: "bjhik->bijk",
+        2: "bihjl->bijl",
+        (2, 1): "bhjilk->bijkl",
+    }[axes]
+    seen = np.einsum(pairs, ops.convert_to_numpy(scores)) > 0
+    expected = {
+        None: real[:, :, :, None, None] & real[:, None, None],
+        1: real[..., None] & real.transpose(0, 2, 1)[:, None],
+        2: real[..., None] & real[:, :, None],
+    }
+    np.testing.assert_array_equal(seen, expected.get(axes, expected[None]))
+
+
+@pytest.mark.parametrize("axes", [3, 4, -1, (1, 1), (1, -3)])
+def test_axes_must_be_those_of_the_inputs(axes):
+    x = np.zeros((2, 3, 3, D))
+    with pytest.raises(ValueError, match="`attention_axes` must be .* of rank 4, not"):
+        layers.MultiHeadAttention(2, 3, attention_axes=axes)(x, x)
+
+
 def test_takes_the_weights_file_of_a_model_made_with_keras(rng, tmp_path):
     """The class is swapped in the source; trained weights still load."""
 

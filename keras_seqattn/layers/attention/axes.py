@@ -53,12 +53,31 @@ class Folding:
         _, source = self._sizes(keys)
         return ops.reshape(x, (*batch, queries.shape[-2], *target, *source))
 
-    def mask(self, mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """Folds a mask, as Keras aligns it, into `(B, H, T, S)`."""
+    def sequence_mask(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
+        """Folds the mask of an input `x` into `(B, L)`.
+
+        It has the axes of `x` but the last one, or only the batch and the axes that are
+        attended over.
+        """
         if self.trivial or mask is None:
             return mask
-        batch, target = self._sizes(queries)
-        _, source = self._sizes(keys)
+        batch, lengths = self._sizes(x)
+        axes = len(batch) + len(lengths)
+        if len(mask.shape) == axes:
+            mask = ops.transpose(mask, (*self.batch, *self.axes))
+        for _ in range(axes - len(mask.shape)):
+            mask = ops.expand_dims(mask, 1)
+        mask = ops.broadcast_to(mask, (*batch, *lengths))
+        return ops.reshape(mask, (-1, math.prod(lengths)))
+
+    def pair_mask(
+        self, mask: Tensor | None, query: Tensor, value: Tensor
+    ) -> Tensor | None:
+        """Folds a mask of pairs, as Keras aligns it, into `(B, H, T, S)`."""
+        if self.trivial or mask is None:
+            return mask
+        batch, target = self._sizes(query)
+        _, source = self._sizes(value)
         # As in Keras, the axes that are missing between the batch and the lengths are
         # those of the heads and of the folded batch.
         lengths = 2 * len(self.axes)

@@ -64,6 +64,15 @@ def axes_attended(attention_axes: Any) -> tuple[int, ...] | None:
     return tuple(axes) or arguments.refuse("attention_axes", attention_axes, wanted)
 
 
+def axes_of_inputs(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """Returns the axes counted from the first, if inputs of a rank have them."""
+    found = {axis % rank for axis in axes if -rank <= axis < rank}
+    if len(found) < len(axes) or rank - 1 in found:
+        wanted = f"different axes of inputs of rank {rank}, not the last"
+        arguments.refuse("attention_axes", axes, wanted)
+    return tuple(axis % rank for axis in axes)
+
+
 def check_options(layer: Any, implementation: str) -> None:
     """Refuses options of a layer, run by `implementation`, that exclude each other."""
     if layer.num_heads % layer.num_key_value_heads:

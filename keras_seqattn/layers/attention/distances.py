@@ -125,6 +125,8 @@ def relative_shift(values: Tensor, rows: int | Tensor) -> Tensor:
         Transformer), section 3.4.1. Differs: the values are the same for all queries.
     """
     heads, distances = ops.shape(values)
+    if isinstance(rows, int) and not rows:
+        return ops.zeros((heads, 0, distances + 1), values.dtype)
     x = ops.pad(values, ((0, 0), (0, 1)))
     x = ops.broadcast_to(x[:, None], (heads, rows, distances + 1))  # written
     x = ops.reshape(x, (heads, rows * (distances + 1)))[:, : rows * distances]

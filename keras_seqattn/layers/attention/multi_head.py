@@ -94,7 +94,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         positions: "rotary", "relative", "alibi", a layer such as `RotaryPositions`,
             `RelativeBias` or `AlibiBias`, or None. Only distances count with each of
             them, except for rotary positions with an additive score. Several layers may
-            share one, but a `.keras` file does not keep that they share it.
+            share one. A `.keras` file of such a model cannot be loaded: use
+            `save_weights` instead, and make the model anew.
         qk_norm: Whether an RMS norm with a learned scale of `key_dim` numbers follows
             the projections of queries and keys, before they are rotated.
         implementation: "auto", "explicit", "fused" or "chunked": see
@@ -105,7 +106,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         query: Float tensor `(B, T, D)`, or of higher rank with `attention_axes`.
         value: Float tensor `(B, S, D)`.
         key: Float tensor `(B, S, D)`; `value` when None.
-        query_mask: Bool tensor `(B, T)`.
+        query_mask: Bool tensor `(B, T)`; of inputs of higher rank `(B, ...)`, all
+            axes but the last, as their implicit masks have.
         value_mask: Bool tensor `(B, S)`.
         key_mask: Bool tensor `(B, S)`.
         attention_mask: Bool tensor `(B, T, S)` or `(B, H, T, S)`. Any mask may also be
@@ -255,7 +257,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         self._build_projections(query_shape, value_shape, key_shape)
         rank = len(query_shape)
         axes = self.attention_axes or tuple(range(1, rank - 1))
-        self._folding = Folding(rank, tuple(axis % rank for axis in axes))
+        self._folding = Folding(rank, checks.axes_of_inputs(axes, rank))
         if self.score == "additive":
             self.score_vector = self.add_weight(
                 name="score_vector",
@@ -348,7 +350,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             query,
             value,
             key,
-            mask=masks.input_masks(query_mask, value_mask, key_mask, attention_mask),
+            mask=self._mask(
+                query, value, query_mask, value_mask, key_mask, attention_mask
+            ),
             causal=masks.is_causal(use_causal_mask),
             offset=offset,
             dropout=self.dropout if training else 0.0,
@@ -415,7 +419,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             self._rotate(folded[0], offset),
             self._rotate(folded[1], 0),
             value_fold.inputs(values),
-            mask=fold.mask(mask, queries, keys),
+            mask=mask,
             bias=self._bias(*(ops.shape(x)[1] for x in folded), offset),
             causal=causal,
             window=self.sliding_window,
@@ -426,6 +430,16 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         )
         output = self.project_output(query, fold.output(output, queries))
         return output, fold.scores(scores, queries, keys) if return_scores else None
+
+    def _mask(self, query, value, query_mask, value_mask, key_mask, attention_mask):
+        """Combines the masks of a call, folded as its inputs are."""
+        fold, to_bool = self._folding, masks.bool_mask
+        return masks.input_masks(
+            fold.sequence_mask(to_bool("query_mask", query_mask), query),
+            fold.sequence_mask(to_bool("value_mask", value_mask), value),
+            fold.sequence_mask(to_bool("key_mask", key_mask), value),
+            fold.pair_mask(to_bool("attention_mask", attention_mask), query, value),
+        )
 
     def _rotate(self, heads, first):
         """Rotates heads `(B, L, H, K)` at positions `first`, `first + 1`, ..."""

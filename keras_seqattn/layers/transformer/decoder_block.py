@@ -7,6 +7,7 @@ H heads, W beams, L cache length.
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
@@ -162,8 +163,8 @@ class DecoderBlock(Block):
         if is_first and mask is not None and target_mask is not None:
             raise ValueError(
                 "`mask` must be None where `target_mask` is given: the two mean the "
-                f"same. Received: mask of shape {tuple(mask.shape)}, target_mask of "
-                f"shape {tuple(target_mask.shape)}."
+                f"same. Received: mask of shape {np.shape(mask)}, target_mask of "
+                f"shape {np.shape(target_mask)}."
             )
         return super().__call__(*args, **kwargs)
 

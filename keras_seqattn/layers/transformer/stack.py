@@ -17,6 +17,7 @@ from keras_seqattn.layers.attention.kv_cache import KVCache
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.shapes import check_built, check_rank
 from keras_seqattn.layers.transformer.block import Block, check_sequences
+from keras_seqattn.layers.transformer.encoder_block import EncoderBlock
 from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.quantization import dtype_config
@@ -91,6 +92,13 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         """Builds the blocks and the norm."""
         check_rank("x", x_shape, "(batch, length, width)")
+        if memory_shape is not None and any(
+            isinstance(block, EncoderBlock) for block in self.blocks
+        ):
+            raise ValueError(
+                "`memory` must be None for a stack of `EncoderBlock`s, which attend to "
+                f"`x` alone. Received: memory of shape {tuple(memory_shape)}."
+            )
         shapes = (x_shape,) if memory_shape is None else (x_shape, memory_shape)
         for block in self.blocks:
             if not block.built:

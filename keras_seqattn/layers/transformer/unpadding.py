@@ -80,10 +80,6 @@ class Unpadding:
         x = _move(x, _take(positions), _take_or_zero(tokens))
         return ops.reshape(x, (1, -1, heads, width))
 
-    def mask(self, mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """Returns the mask `(B, H, T, S)` unchanged, as it is over positions."""
-        return mask
-
     def scores(self, x: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
         """Returns the weights `(B, H, T, S)` unchanged, as they are over positions."""
         return x
