@@ -154,8 +154,8 @@ class ScheduleFreeAverage(_AveragedWeights):
 
     Raises:
         ValueError: When training begins, if the model's optimizer is not a
-            `keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0, or if there is a
-            callback that `CheckpointAverage` refuses.
+            `keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0 and without
+            `use_ema`, or if there is a callback that `CheckpointAverage` refuses.
 
     Example:
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -216,6 +216,9 @@ class ScheduleFreeAverage(_AveragedWeights):
                 type(optimizer).__name__,
                 "`keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0",
             )
+        if optimizer.use_ema:
+            wanted = "False for `ScheduleFreeAdamW`, which has an average of its own"
+            arguments.refuse("use_ema", True, wanted)
 
 
 def inner_optimizer(optimizer: Any) -> Any:

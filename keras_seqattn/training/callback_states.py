@@ -50,6 +50,9 @@ class CallbackStates:
             # The state of a missing callback is dropped; a new callback keeps its own.
             for callback in waiting:
                 if type(callback).__name__ == name:
+                    if getattr(callback, "monitor_op", callback) is None:
+                        # Keras negates it for "min" once more, in the first epoch.
+                        state = {k: v for k, v in state.items() if k != "min_delta"}
                     vars(callback).update(state)
                     waiting.remove(callback)
                     break

@@ -53,14 +53,19 @@ def array_of(variable: Any) -> np.ndarray:
 
 
 def is_plain(value: Any) -> bool:
-    """Returns whether `write_snapshot` can write a value."""
-    if isinstance(value, dict):
+    """Returns whether `write_snapshot` can write a value, and read it back the same.
+
+    Classes derived from dict, list and tuple would be read back as these.
+    """
+    if type(value) is dict:
         return all(is_plain(x) for x in (*value, *value.values()))
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return all(map(is_plain, value))
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "biufc"
-    return value is None or isinstance(value, str | int | float | bool | np.generic)
+    if isinstance(value, np.generic):
+        return value.dtype.kind in "biufU"
+    return value is None or isinstance(value, str | int | float | bool)
 
 
 def _encode(value, arrays):

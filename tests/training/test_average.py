@@ -157,7 +157,7 @@ def test_schedule_free_wants_its_optimizer():
     ],
 )
 def test_two_averages_are_an_error(one, other, named):
-    optimizer = keras.optimizers.SGD(0.1, use_ema=True)
+    optimizer = keras.optimizers.SGD(0.1)
     callbacks = [
         make(swap_on_epoch=True) if make is keras.callbacks.SwapEMAWeights else make()
         for make in (one, other)
@@ -166,6 +166,13 @@ def test_two_averages_are_an_error(one, other, named):
     model.compile(optimizer, "mse")
     with pytest.raises(ValueError, match=f"without `{named}` beside"):
         model.fit(np.ones((4, 2)), np.ones(4), callbacks=callbacks, verbose=0)
+
+
+@pytest.mark.backends("torch")
+def test_the_average_of_an_optimizer_is_refused():
+    optimizer = keras.optimizers.ScheduleFreeAdamW(0.1, use_ema=True)
+    with pytest.raises(ValueError, match="`use_ema` must be False for `ScheduleFree"):
+        fitted(optimizer, ScheduleFreeAverage())
 
 
 @pytest.mark.backends("torch")

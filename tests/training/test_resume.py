@@ -205,12 +205,15 @@ def test_weights_of_before_an_epoch_outlive_an_interruption_within_it(tmp_path):
     assert_same(left[-1], good[1])
 
 
-def callbacks_with_state():
-    """The loss falls, so the first epoch stays the best of what is to rise."""
+# The loss falls, so the first epoch stays the best of what is to rise, or to fall far.
+FIRST_IS_BEST = {"to rise": {"mode": "max"}, "to fall far": {"min_delta": 1000.0}}
+
+
+def callbacks_with_state(**options):
     return [
         CheckpointAverage(last=2),
-        keras.callbacks.EarlyStopping("loss", mode="max", patience=3),
-        keras.callbacks.ReduceLROnPlateau("loss", mode="max", patience=2),
+        keras.callbacks.EarlyStopping("loss", patience=3, **options),
+        keras.callbacks.ReduceLROnPlateau("loss", patience=2, **options),
     ]
 
 
@@ -224,9 +227,11 @@ def test_tensorflow_keeps_what_it_has_compiled(tmp_path, monkeypatch):
 
 
 @pytest.mark.backends("torch")
-def test_callbacks_go_on_where_they_were(tmp_path):
+@pytest.mark.parametrize("best", FIRST_IS_BEST)
+def test_callbacks_go_on_where_they_were(tmp_path, best):
     def run(name, **options):
-        return fit(tmp_path / name, *callbacks_with_state(), epochs=9, **options)
+        callbacks = callbacks_with_state(**FIRST_IS_BEST[best])
+        return fit(tmp_path / name, *callbacks, epochs=9, **options)
 
     whole, expected = run("whole")
     with pytest.raises(KeyboardInterrupt):

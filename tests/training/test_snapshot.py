@@ -1,6 +1,8 @@
 """A file of values is there whole or not at all."""
 
+import collections
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -78,6 +80,14 @@ def test_values_of_another_kind_are_an_error(tmp_path, values):
         read_snapshot(tmp_path / "state.npz", keys=("seed", "epoch"))
 
 
-@pytest.mark.parametrize("value", [max, {"a": [object()]}, np.array(["a"]), {1, 2}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(max, {"a": [object()]}, np.array(["a"]), {1, 2}),
+        *(collections.Counter("a"), collections.defaultdict(list), sys.version_info),
+        *(np.datetime64("2020-01-01"), np.complex64(1j), np.bytes_(b"a")),
+    ],
+    ids=str,
+)
 def test_what_is_not_plain(value):
     assert not is_plain(value)
