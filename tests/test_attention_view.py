@@ -104,20 +104,25 @@ def test_weights_of_another_shape_are_an_error(shape):
         plotting.attention_html(np.zeros(shape), SOURCE, TARGET)
 
 
+@pytest.mark.parametrize("draw", [plotting.attention_html, plotting.attention_map])
 @pytest.mark.parametrize("wrong", [np.nan, -0.5, 1.5])
-def test_what_is_no_weight_is_an_error(wrong):
+def test_what_is_no_weight_is_an_error(draw, wrong):
     weights = np.full((3, 7), 0.1)
     weights[1, 2] = wrong
     message = re.escape(f"Received: a weight of {wrong}.")
     with pytest.raises(ValueError, match=rf"`weights` must be in \[0, 1\].*{message}"):
-        plotting.attention_html(weights, SOURCE, TARGET)
+        draw(weights, SOURCE, TARGET)
 
 
 def test_labels_of_any_script_are_drawn_without_a_warning(tmp_path):
     """A font that has a glyph serves; without one, the escape is drawn."""
     tokens = ["犬", "собака", "कुत्ता", "🐶", "\U0010fffd"]
-    figure = plotting.attention_map(np.full((5, 5), 0.2), tokens, tokens)
+    title = "犬\n\U0010fffd"
+    figure = plotting.attention_map(np.full((5, 5), 0.2), tokens, tokens, title)
     figure.savefig(tmp_path / "map.png")
+    lines = figure.get_suptitle().split("\n")
+    assert lines[0] in ("犬", r"\u72ac")
+    assert lines[1] == r"\U0010fffd"
     labels = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
     assert labels[1] == "собака"
     assert labels[0] in ("犬", r"\u72ac")

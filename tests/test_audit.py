@@ -153,6 +153,20 @@ def test_a_model_of_floats_passes(rng):
     assert audit.check_causality(model, rng.normal(size=(2, L, D)), num_draws=1).ok
 
 
+def test_one_float_input_of_several_is_audited_alone(rng):
+    x, y = keras.Input((None, D), name="x"), keras.Input((None, D), name="y")
+    causal = keras.layers.Conv1D(D, 2, padding="causal")(x)
+    model = keras.Model([x, y], causal + keras.layers.Dense(D)(y))
+    arrays = list(rng.normal(size=(2, 1, 3, D)))
+    assert audit.check_causality(model, arrays, "x", num_draws=1, training=False).ok
+
+
+def test_without_a_name_the_only_input_is_audited():
+    model = embedded(Mixer(CAUSAL))
+    report = audit.check_causality(model, IDS, which=None, num_draws=1, training=False)
+    assert report.ok and "'ids'" in report.message
+
+
 def test_a_banned_logit_and_a_nan_are_no_alarm():
     ban = np.array([-1e9, -np.inf, np.nan] + [0.0] * (D - 3), "float32")
     model = embedded(Mixer(CAUSAL), Apply(lambda x: ops.add(x, ban)))
@@ -438,6 +452,7 @@ def test_differences_are_relative_to_the_larger_or_the_typical_number():
         (embedded, IDS[:, :1], {}, r"`inputs` must hold at least 2.*'ids'.*\(2, 1\)"),
         (embedded, IDS, {"num_draws": 0}, "`num_draws` must be.*num_draws=0"),
         (translator, PAIR, {"which": "x"}, "`which` must name an input.*which='x'"),
+        (translator, PAIR, {"which": None}, "`which` must be the name.*which=None"),
         (
             translator,
             {"source_ids": PAIR["source_ids"]},
@@ -498,6 +513,18 @@ def test_a_model_with_randomness_of_its_own_is_an_error():
             IDS[:1],
             {"extra": 0},
             "`inputs` must hold padding.*Received: 'ids'",
+        ),
+        (
+            lambda: embedded(),
+            0 * IDS,
+            {},
+            "`inputs` must hold a real position.*Received: 'ids'",
+        ),
+        (
+            lambda: pooled(False),
+            [np.ones((2, L, D)), np.zeros((2, L), bool)],
+            {"masks": {"x": "mask"}},
+            "`inputs` must hold a real position.*Received: 'x'",
         ),
         (
             lambda: keras.Model(x := keras.Input((L,), dtype="int32", name="x"), x + 1),

@@ -164,6 +164,49 @@ def test_a_history_of_no_epoch_is_an_error(history, tmp_path):
         plotting.learning_curves(tmp_path / "empty.csv")
 
 
+@pytest.mark.parametrize("end", ["2", "2,1.0", "2,1.0,"])
+def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path, end):
+    path = tmp_path / "history.csv"
+    path.write_text(f"epoch,loss,val_loss\n0,5.0,4.0\n1,3.0,2.0\n{end}")
+    (panel,) = plotting.learning_curves(path).axes
+    assert drawn(panel)["validation"] == [[1, 4.0], [2, 2.0]]
+
+
+def test_a_metric_that_is_a_vector_is_not_drawn(tmp_path):
+    """It is one for each class, as from `R2Score(class_aggregation=None)`."""
+    history = {"loss": [2.0, 1.0], "r2_score": list(np.ones((2, 3)))}
+    path = tmp_path / "history.csv"
+    logger = keras.callbacks.CSVLogger(path)
+    logger.on_train_begin()
+    for epoch in range(2):
+        logs = {name: values[epoch] for name, values in history.items()}
+        logger.on_epoch_end(epoch, logs)
+    logger.on_train_end()
+    for given in (history, path):
+        (panel,) = plotting.learning_curves(given).axes
+        assert drawn(panel) == {"training": [[1, 2.0], [2, 1.0]]}
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        ({"loss": [1.0, None]}, "hold numbers.*Received: None in the column 'loss'"),
+        ({"loss": ["a"]}, "hold numbers.*Received: 'a' in the column 'loss'"),
+        ({"epoch": [1, 2]}, r"hold a metric.*x='epoch', columns \['epoch'\]"),
+        ("epoch;loss\n0;1.0\n", r"commas.*history.csv.*\['epoch;loss'\]"),
+        ("epoch,loss\n0\n1,2.0\n", r"as many cells.*history.csv.*\['0', None\]"),
+        ("epoch,loss\n0,1.01,2.0\n1,1.5\n", r"as many cells.*\['2.0'\]"),
+        ("epoch,loss\n0,1.0\n1,1.0e\n", "numbers.*'1.0e' in the column 'loss'"),
+    ],
+)
+def test_a_history_that_cannot_be_drawn_is_an_error(history, message, tmp_path):
+    if isinstance(history, str):
+        (tmp_path / "history.csv").write_text(history)
+        history = tmp_path / "history.csv"
+    with pytest.raises(ValueError, match=f"`history` must .*{message}"):
+        plotting.learning_curves(history)
+
+
 def test_an_unknown_column_is_an_error(csv_path):
     with pytest.raises(ValueError, match="`x` must be .*'minutes'.*x='seconds'"):
         plotting.learning_curves(csv_path, x="seconds")
@@ -173,6 +216,7 @@ class Study:
     """Trials of 1, 2, ... heads, with these scores."""
 
     objective, direction = "val_loss", "min"
+    choice = "num_heads"
 
     def __init__(self, *scores):
         self.scores = scores
@@ -181,14 +225,26 @@ class Study:
         count = len(self.scores)
         columns = {"status": ["completed"] * count, "score": self.scores}
         numbers = [float(number) for number in range(1, 1 + count)]
-        names = ("finished_at", "parameters", "num_heads")
+        names = ("finished_at", "parameters", self.choice)
         return pandas.DataFrame({**columns, **dict.fromkeys(names, numbers)})
 
     def hyperparameters(self):
-        return ["num_heads"] if len(self.scores) > 1 else []
+        return [self.choice] if len(self.scores) > 1 else []
 
     def importance(self):
         return {}
+
+
+class Dollars(Study):
+    """A study whose names and choices hold what would be formulas."""
+
+    objective, choice = "val_$_$", "pat$_$"
+
+    def table(self):
+        return super().table().replace({self.choice: {1.0: "$a_$", 2.0: "b"}})
+
+    def importance(self):
+        return {self.choice: 1.0}
 
 
 @pytest.mark.parametrize("scores", [(2.0, 1.0, 3.0), (2.0, float("nan")), (2.0,)])
@@ -210,6 +266,17 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
         plotting.learning_curves({"loss": [1.0]})
 
 
-def test_dollar_signs_are_tokens(tmp_path):
-    figure = plotting.attention_map(np.full((1, 2), 0.5), ["$$", "a"], ["$x$"])
-    figure.savefig(tmp_path / "map.png")
+def test_dollar_signs_are_text(tmp_path):
+    """A figure is drawn when it is saved: not till then is a formula read."""
+    halves = np.full((1, 2), 0.5)
+    drawings = [
+        plotting.attention_map(halves, ["$$", "a"], ["$x$"], title="a $_$ b"),
+        plotting.learning_curves({"$_$": [1, 2], "a$_$": [1, 2]}, "$_$", "$_$"),
+        plotting.study(Dollars(2.0, 1.0), title="$_$"),
+        plotting.study(Dollars(2.0, 1.0)),
+    ]
+    for figure in drawings:
+        figure.savefig(tmp_path / "figure.png")
+    *_, importance, lines = drawings[-1].axes
+    assert texts(importance.get_yticklabels()) == ["pat$_$"]
+    assert "$a_$" in texts(lines.texts)

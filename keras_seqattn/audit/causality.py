@@ -26,7 +26,7 @@ from keras_seqattn.backend import autodiff
 def check_causality(
     model: keras.layers.Layer,
     inputs: Any,
-    which: str | Sequence[str] = "target_ids",
+    which: str | Sequence[str] | None = "target_ids",
     *,
     vocabulary_size: int | None = None,
     pad_id: int | None = None,

@@ -75,8 +75,8 @@ def check_padding_invariance(
         An `AuditReport`. Its message says what was compared.
 
     Raises:
-        ValueError: If there is no such input, no padding, or nothing that can be
-            compared, or if equal passes differ.
+        ValueError: If there is no such input, no padding, no real position, or
+            nothing that can be compared, or if equal passes differ.
 
     Example:
         >>> import numpy as np
@@ -123,7 +123,7 @@ class _Probe:
         self.names = self._padded_names(which)
         self.real = {name: self._mark_real(name, passes.arrays) for name in self.names}
         self.compared = []
-        self._check_lengths()
+        self._check_inputs()
         self.outputs = {}  # By mode.
         self.aligned = self._align_outputs()
 
@@ -188,7 +188,7 @@ class _Probe:
             )
         return names
 
-    def _check_lengths(self):
+    def _check_inputs(self):
         fixed = {
             tensor.name: tensor.shape[1]
             for tensor in getattr(self.passes.model, "inputs", None) or ()
@@ -204,6 +204,11 @@ class _Probe:
                 raise ValueError(
                     "`inputs` must hold padding where `extra` is 0. "
                     f"Received: {name!r}, with no padding in it."
+                )
+            if not self.real[name].any():
+                raise ValueError(
+                    "`inputs` must hold a real position, or no output can be compared. "
+                    f"Received: {name!r}, with nothing but padding in it."
                 )
 
     def _mark_real(self, name, arrays):

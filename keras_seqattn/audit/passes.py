@@ -117,6 +117,8 @@ class Passes:
     def names(self, which: str | Sequence[str] | None) -> list[str]:
         """Returns the list of names that `which`, a name or a list, stands for."""
         wanted = "the name of an input, or a list of names"
+        if which is None and len(self.arrays) == 1:
+            return list(self.arrays)
         names = [which] if isinstance(which, str) else which
         names = list(arguments.sequence("which", names, wanted, arguments.text))
         if not names:
@@ -166,7 +168,9 @@ class Passes:
         )
 
     def _pack(self, arrays):
-        packed = tree.pack_sequence_as(self._structure, list(arrays.values()))
+        # A functional model takes no list of which only some are tensors.
+        tensors = list(map(ops.convert_to_tensor, arrays.values()))
+        packed = tree.pack_sequence_as(self._structure, tensors)
         declared = [x.name for x in getattr(self.model, "inputs", None) or ()]
         if not isinstance(packed, dict) or not declared or set(declared) - set(packed):
             return packed

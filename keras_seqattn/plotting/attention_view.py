@@ -58,13 +58,6 @@ def attention_html(
     """
     arguments.text("title", title, optional=True)
     weights, source, target = tokens.panels_of(weights, source_tokens, target_tokens)
-    # A softmax in 16 bits may round up to 1.004.
-    valid = (weights >= 0) & (weights <= 1.01)
-    if not valid.all():
-        raise ValueError(
-            "`weights` must be in [0, 1]. "
-            f"Received: a weight of {weights[~valid].flat[0]}."
-        )
     steps = np.rint(np.minimum(weights, 1) * STEPS).astype("uint8")
     data = {
         "shape": weights.shape,

@@ -62,7 +62,8 @@ def attention_map(
 
     Raises:
         ImportError: If matplotlib is not installed.
-        ValueError: If the shape of `weights` does not fit the tokens.
+        ValueError: If the shape of `weights` does not fit the tokens, or a weight is
+            not in [0, 1].
 
     Example:
     >>> weights = np.full((2, 4, 3, 3), 1 / 3)
@@ -99,7 +100,7 @@ def attention_map(
     bar.set_label("attention weight", fontsize=9)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, length=0)
-    figure.suptitle(title, fontsize=11)
+    draw_title(figure, title)
     return figure
 
 
@@ -111,12 +112,13 @@ def learning_curves(
     """Draws every metric of a training run, in training and in validation.
 
     If a file holds an epoch twice, because a kill came between its line and its backup,
-    the later line counts. An epoch whose value is NaN has no point. Perplexity has a
-    logarithmic axis.
+    the later line counts; a last line that a kill cut off does not. An epoch whose
+    value is NaN has no point. A metric that is a vector, such as a number per class, is
+    not drawn. Perplexity has a logarithmic axis.
 
     Args:
         history: What `fit` returned, its `history` dict, or the path of a file
-            written by `keras.callbacks.CSVLogger`.
+            written by `keras.callbacks.CSVLogger`, with commas.
         x: Name of the column along the horizontal axis: "epoch", counted from 1, or
             any other, such as a "minutes" that a callback logged.
         title: Text above the figure, or None.
@@ -126,8 +128,8 @@ def learning_curves(
 
     Raises:
         ImportError: If matplotlib is not installed.
-        ValueError: If `history` holds no epoch, lists of different lengths, or no
-            column `x`.
+        ValueError: If `history` holds no epoch, lists of different lengths, a value
+            that is no number, no column `x`, or no metric but `x`.
 
     Example:
     >>> figure = learning_curves({"loss": [3.0, 2.0], "val_loss": [3.1, 2.4]})
@@ -145,13 +147,18 @@ def learning_curves(
     names = (name for name in columns if name not in (x, "epoch", "minutes"))
     metrics = dict.fromkeys(name.removeprefix("val_") for name in names)
     metrics = sorted(metrics, key=lambda name: name != "loss")
+    if not metrics:
+        raise ValueError(
+            "`history` must hold a metric, of one number an epoch, that is not `x`. "
+            f"Received: x={x!r}, columns {sorted(columns)}."
+        )
     figure = new_figure((4.2 * len(metrics), 3.4))
     panels = figure.subplots(1, len(metrics), squeeze=False)[0]
     for panel, name in zip(panels, metrics, strict=True):
         _draw_metric(panel, columns, x, name)
     if panels[0].lines:
         panels[0].legend(frameon=False)
-    figure.suptitle(title, fontsize=11)
+    draw_title(figure, title)
     return figure
 
 
@@ -188,8 +195,8 @@ def _draw_metric(panel, columns, x, name):
         panel.set_yscale("log", subs=(2, 3, 5))
         panel.yaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_minor_formatter("{x:g}")
-    panel.set_xlabel(LABELS.get(x, x))
-    panel.set_ylabel(LABELS.get(name, name))
+    panel.set_xlabel(LABELS.get(x, x), parse_math=False)
+    panel.set_ylabel(LABELS.get(name, name), parse_math=False)
     panel.xaxis.get_major_locator().set_params(integer=x == "epoch")
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(color=FAINT)
@@ -217,14 +224,7 @@ def _columns(history):
         columns.setdefault("epoch", [1 + epoch for epoch in epochs])
     else:
         arguments.path("history", history)
-        with open(history, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        last = {int(row["epoch"]): row for row in rows}
-        columns = {
-            name: [_number(last[epoch][name]) for epoch in sorted(last)]
-            for name in (rows[0] if rows else {"epoch": None})
-        }
-        columns["epoch"] = [epoch + 1 for epoch in sorted(last)]
+        columns = _read_csv(history)
     if not columns["epoch"]:
         raise ValueError(
             "`history` must hold at least one epoch, which `fit` records when an epoch "
@@ -238,12 +238,57 @@ def _columns(history):
             "`fit(validation_freq=2)` pass the path of a `CSVLogger`'s file, which "
             f"tells which epochs were validated. Received: {received}."
         )
-    return columns
+    vectors = {
+        name.removeprefix("val_")  # Without validation, its column has no values.
+        for name, values in columns.items()
+        if any(map(_is_vector, values))
+    }
+    return {
+        name: [_number(name, value) for value in values]
+        for name, values in columns.items()
+        if name.removeprefix("val_") not in vectors
+    }
 
 
-def _number(text):
-    """Reads a cell of a CSV file; "NA" is what Keras writes for no value."""
-    return float("nan") if text in ("NA", "") else float(text)
+def _read_csv(path):
+    """Returns the columns of a `CSVLogger`'s file, with the epochs from 1."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    if rows and "epoch" not in rows[0]:
+        raise ValueError(
+            "`history` must be a file with commas and a column 'epoch', as a "
+            "`CSVLogger` writes by default. "
+            f"Received: history={path!r}, with the columns {list(rows[0])}."
+        )
+    if rows and None in rows[-1].values():  # It was cut off by a kill.
+        rows.pop()
+    for row in rows:
+        # The reader pads a short line with None, and keeps surplus cells under None.
+        if None in row or None in row.values():
+            raise ValueError(
+                "`history` must be a file whose lines all have as many cells as the "
+                f"first. Received: history={path!r}, with a line {list(row.values())}."
+            )
+    last = {_number("epoch", row["epoch"]): row for row in rows}
+    names = rows[0] if rows else ()
+    columns = {name: [last[epoch][name] for epoch in sorted(last)] for name in names}
+    return columns | {"epoch": [epoch + 1 for epoch in sorted(last)]}
+
+
+def _is_vector(value):
+    """Returns whether a value, or a cell of a CSV file, is several numbers."""
+    return np.ndim(value) > 0 or str(value).startswith(('"[', "["))
+
+
+def _number(name, value):
+    """Reads a number; "NA" is what Keras writes into a CSV file for no value."""
+    try:
+        return math.nan if str(value) in ("NA", "") else float(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "`history` must hold numbers, NaN for none. "
+            f"Received: {value!r} in the column {name!r}."
+        ) from None
 
 
 def new_figure(size: tuple[float, float]) -> "Figure":
@@ -256,3 +301,9 @@ def new_figure(size: tuple[float, float]) -> "Figure":
             "repository."
         ) from error
     return Figure(figsize=size, layout="constrained")
+
+
+def draw_title(figure: "Figure", title: str | None) -> None:
+    """Writes a text above a figure as it is, in any script: a "$" starts no formula."""
+    (text,), families = fonts.drawable([title or ""])
+    figure.suptitle(text, fontsize=11, fontfamily=families, parse_math=False)

@@ -9,15 +9,14 @@ def drawable(labels: Sequence[str]) -> tuple[list[str], list[str]]:
 
     Matplotlib's default font comes first, then others that have the glyphs it lacks.
     Characters that no installed font has are escaped, so that a label never shows an
-    empty box.
+    empty box. Line breaks stay.
     """
     from matplotlib import font_manager
 
     default = font_manager.FontProperties()
     families = [default.get_name()]
-    missing = {ord(c) for c in "".join(labels)} - _glyphs(
-        font_manager.findfont(default)
-    )
+    missing = set(map(ord, "".join(labels))) - {ord("\n")}
+    missing -= _glyphs(font_manager.findfont(default))
     for font in font_manager.fontManager.ttflist if missing else ():
         is_upright = font.style == "normal" and font.weight == 400
         # Matplotlib's font of last resort draws a box for every character.

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import ArrayLike
-from keras_seqattn.plotting.figures import FAINT, new_figure
+from keras_seqattn.plotting.figures import FAINT, draw_title, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,8 +76,8 @@ def study(study: "Study", title: str | None = None) -> "Figure":
     _tell_statuses(panels["time"], table)
     scores = scored["score"]
     best = scores.max() if study.direction == "max" else scores.min()
-    figure.suptitle(
-        title or f"{len(scored)} trials, best {study.objective} {best:.4g}", fontsize=11
+    draw_title(
+        figure, title or f"{len(scored)} trials, best {study.objective} {best:.4g}"
     )
     return figure
 
@@ -135,7 +135,9 @@ def pareto_front(sizes: ArrayLike, scores: ArrayLike, direction: str) -> list[in
 def _draw_importance(panel, shares):
     """Draws each hyperparameter's share in the scores as a bar."""
     names = list(shares)[::-1]
-    panel.barh(names, [shares[name] for name in names], color=LINE_COLOUR, height=0.6)
+    places = range(len(names))
+    panel.barh(places, [shares[name] for name in names], color=LINE_COLOUR, height=0.6)
+    panel.set_yticks(places, names, parse_math=False)
     if not names:
         panel.text(0.5, 0.5, "too few trials", ha="center", transform=panel.transAxes)
         panel.set_xticks([])
@@ -172,6 +174,7 @@ def _draw_lines(panel, scored, study, shares):
                 _text(value),
                 fontsize=7,
                 va="center",
+                parse_math=False,
                 bbox={
                     "facecolor": "white",
                     "edgecolor": "none",
@@ -180,7 +183,8 @@ def _draw_lines(panel, scored, study, shares):
                 },
             )
     labels = [name.replace("_", "\n") for name in names]
-    panel.set_xticks(range(len(axes)), [*labels, study.objective], fontsize=8)
+    labels.append(study.objective)
+    panel.set_xticks(range(len(axes)), labels, fontsize=8, parse_math=False)
     panel.set_yticks([])
     panel.spines[:].set_visible(False)
     panel.tick_params(length=0)
@@ -250,7 +254,7 @@ def _tell_statuses(panel, table):
 
 def _label(panel, x, y):
     panel.set_xlabel(x, fontsize=9)
-    panel.set_ylabel(y, fontsize=9)
+    panel.set_ylabel(y, fontsize=9, parse_math=False)
     panel.tick_params(labelsize=8)
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(color=FAINT)

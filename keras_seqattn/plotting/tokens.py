@@ -44,6 +44,13 @@ def panels_of(
             f"T, S), with (T, S) = {shape} by `target_tokens` and `source_tokens`. "
             f"Received: weights.shape={weights.shape}."
         )
+    # A softmax in 16 bits may round up to 1.004.
+    valid = (weights >= 0) & (weights <= 1.01)
+    if not valid.all():
+        raise ValueError(
+            "`weights` must be in [0, 1]. "
+            f"Received: a weight of {weights[~valid].flat[0]}."
+        )
     weights = weights.reshape((1,) * (4 - weights.ndim) + weights.shape)
     return weights, source_tokens, target_tokens
 
