@@ -23,6 +23,7 @@ not run on Windows.
 """
 
 import argparse
+import codecs
 import contextlib
 import gzip
 import hashlib
@@ -124,6 +125,9 @@ def identify(args):
 def read(path):
     """Reads the lines of a file as bytes."""
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        first = next(file, b"").removeprefix(codecs.BOM_UTF8)
+        if first:  # A file that holds only a byte-order mark has no line.
+            yield first
         yield from file
 
 
@@ -135,6 +139,9 @@ def translate(args, total, journal):
         print(f"Going on after line {journal.lines:,} of {total:,}.")
     bar = keras.utils.Progbar(total - journal.lines, unit_name="line")
     left = itertools.islice(read(args.input), journal.lines, None)
+    is_gz = args.output.suffix == ".gz"
+    if is_gz and not total:  # No bytes at all would not be gzip data.
+        journal.append(gzip.compress(b""), lines=0)
     # Each block is translated by itself, so that a resumed run batches the lines as an
     # uninterrupted one does.
     while block := list(itertools.islice(left, args.block)):
@@ -143,7 +150,6 @@ def translate(args, total, journal):
             data = written(args, translator, search, lines, journal.lines).encode()
         except ValueError as error:  # such as a glossary that does not fit a line
             sys.exit(f"{error} Line 0 is line {journal.lines + 1:,} of the input.")
-        is_gz = args.output.suffix == ".gz"
         journal.append(gzip.compress(data) if is_gz else data, len(block))
         bar.add(len(block))
 

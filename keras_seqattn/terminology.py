@@ -6,8 +6,9 @@ they are also tokenized as they would be directly after another character.
 """
 
 import itertools
+import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 from unicodedata import category
 
@@ -43,9 +44,11 @@ def _marks() -> str:
 
 
 # Matches a character that continues a word. A single byte of one decodes to U+FFFD.
-LETTER = rf"(?:[^\W{UNSPACED}]|[{_marks()}])"
+# The last four are the soft hyphen, zero-width non-joiner and joiner, and word joiner.
+LETTER = rf"(?:[^\W{UNSPACED}]|[{_marks()}\u00ad\u200c\u200d\u2060])"
 _CONTINUES = re.compile(rf"{LETTER}|\ufffd")
 _WORD = re.compile(f"{LETTER}+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def continuing_ids(tokenizer: TokenizerLike) -> bytes:
@@ -76,8 +79,9 @@ def _lead(tokenizer: TokenizerLike) -> str:
 class Terms:
     """The constraints of each line: those that the caller gives, and a glossary's.
 
-    `tokenizer` is the target's. No phrase may contain one of `stop_ids`, which would
-    end the hypothesis.
+    `tokenizer` is the target's, and `continuing` its `continuing_ids`, empty if word
+    boundaries do not matter. No phrase may contain one of `stop_ids`, which would end
+    the hypothesis.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -91,9 +95,12 @@ class Terms:
         tokenizer: TokenizerLike,
         glossary: Glossary | None,
         stop_ids: Iterable[int] = (),
+        continuing: bytes = b"",
     ) -> None:
         self._tokenizer, self._lead = tokenizer, _lead(tokenizer)
         self._stop_ids = set(stop_ids)
+        bits = np.unpackbits(np.frombuffer(continuing, "uint8"))
+        self._continuing = set(np.flatnonzero(bits).tolist())
         self._ids: dict[str, tuple[Phrase, ...]] = {}
         self._glossary = {} if glossary is None else _checked_glossary(glossary)
         self._tokenize(
@@ -147,6 +154,9 @@ class Terms:
     def _tokenize(self, named: Iterable[tuple[str, str]]) -> None:
         """Tokenizes phrases, each given with its name for error messages."""
         new = [(name, text) for name, text in named if text not in self._ids]
+        for name, text in new:
+            if _SURROGATE.search(text):
+                _refuse(name, text, "valid Unicode, without lone surrogates")
         texts = [text for _, text in new]
         tokenize = self._tokenizer.tokenize
         (lead,) = tokenize([self._lead])
@@ -173,8 +183,11 @@ class Terms:
                     name, text, "phrases without a token of the search's `stop_ids`"
                 )
             never = {unknown, *self._stop_ids}
-            ways = [way for way in dict.fromkeys(ways) if never.isdisjoint(way.ids)]
-            self._ids[text] = tuple(ways)
+            self._ids[text] = tuple(
+                way._replace(is_glued=way.ids[0] in self._continuing)
+                for way in dict.fromkeys(ways)
+                if never.isdisjoint(way.ids)
+            )
 
 
 def _says(text: str, some: Iterable[str]) -> bool:
@@ -205,12 +218,14 @@ def _checked_glossary(glossary: Any) -> dict[str, tuple[str, ...]]:
             arguments.path("glossary", glossary)
         except ValueError:
             arguments.refuse("glossary", glossary, wanted, optional=True)
-        from keras_seqattn.text import read_tsv
-
-        pairs = zip(*read_tsv(glossary, skip_empty=True), strict=True)
+        path = pathlib.Path(glossary)
+        if not path.is_file():
+            arguments.refuse("glossary", str(path), f"{wanted} that exists")
         glossary = {}
-        for source, target in pairs:
+        for source, target in _read_pairs(path):
             glossary[source] = (*glossary.get(source, ()), target)
+        if not glossary:
+            arguments.refuse("glossary", str(path), "a file that holds phrases")
     checked = {}
     for source, some in glossary.items():
         if not isinstance(source, str) or not source.strip():
@@ -218,6 +233,23 @@ def _checked_glossary(glossary: Any) -> dict[str, tuple[str, ...]]:
         key, some = source.strip(), _alternatives(f"glossary[{source!r}]", some)
         checked[key] = (*checked.get(key, ()), *some)
     return checked
+
+
+def _read_pairs(path: pathlib.Path) -> Iterator[list[str]]:
+    """Yields the pairs of a glossary's file."""
+    from keras_seqattn.text.lines import decoded, lines_of
+
+    for number, line in enumerate(lines_of(path), start=1):
+        text = decoded(line, path, number)
+        if not text.strip():
+            continue
+        pair = text.split("\t")
+        if len(pair) != 2 or not all(side.strip() for side in pair):
+            raise ValueError(
+                "`glossary` must hold a source phrase, a tab and a target phrase in "
+                f"each line. Received: {str(path)!r}, line {number}: {text!r}."
+            )
+        yield pair
 
 
 def _checked_constraints(

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -236,7 +237,8 @@ class Translator(TextModel):
             For each line a list of pairs `(text, score)`, best first. The score is the
             search's: a log-probability in nats, at most 0, which a beam search divides
             by its length penalty, and to which it adds coverage if it has a
-            `coverage_penalty`. An empty line gives `[("", 0.0)]`.
+            `coverage_penalty`. An empty line gives `[("", 0.0)]`. A line for which no
+            translation meets the constraints gives `[("", -inf)]`, with a warning.
 
         Raises:
             ValueError: If `lines` or `prefix` is not a list of strings, or they differ
@@ -280,9 +282,14 @@ class Translator(TextModel):
         """Returns the constraints of each line, or None without any."""
         if constraints is None and glossary is None:
             return None
+        return self._terms(search, glossary).rows(lines, constraints, prefix)
+
+    def _terms(self, search, glossary):
+        """Returns what finds the constraints of lines for a search."""
         with_constraints(search)
-        terms = Terms(self.target_tokenizer, glossary, search.stop_ids)
-        return terms.rows(lines, constraints, prefix)
+        return Terms(
+            self.target_tokenizer, glossary, search.stop_ids, self._continuing_ids
+        )
 
     def _segmentation_ensemble(self, count):
         """Returns the ensemble for `count` segmentations of a line, made only once."""
@@ -322,6 +329,14 @@ class Translator(TextModel):
         options = {"prefixes": forced, "first": first}
         decoded = self._decode(model, sources, search, filled, rows, options)
         texts = ranked_texts(decoded, self.target_tokenizer, len(filled), verbose)
+        unmet = [i for i in filled if rows and rows[i] and texts[i][0][1] == -math.inf]
+        if unmet:
+            warnings.warn(
+                f"{len(unmet)} of {len(lines)} lines have no translation, since none "
+                "was found that meets their constraints. "
+                f"The first is lines[{first + unmet[0]}].",
+                stacklevel=3,
+            )
         return [texts.get(index, [("", 0.0)]) for index in range(len(lines))]
 
     def _decode(self, model, sources, search, filled, rows, options):
@@ -376,10 +391,7 @@ class Translator(TextModel):
         arguments.ordered("lines", lines, wanted)
         search = without_scores(self._checked_search(search))
         arguments.boolean("verbose", verbose)
-        terms = None
-        if glossary is not None:
-            with_constraints(search)
-            terms = Terms(self.target_tokenizer, glossary, search.stop_ids)
+        terms = None if glossary is None else self._terms(search, glossary)
         return self._stream(iter(lines), search, verbose, terms)
 
     def _stream(self, lines, search, verbose, terms):
@@ -621,7 +633,7 @@ class Translator(TextModel):
     def _prefix_ids(self, lines, prefix):
         """Returns the ids that each translation is to begin with, or None."""
         if prefix is not None:
-            return self._tokenize("prefix", prefix)
+            return self.target_tokenizer.tokenize(prefix)
         return forced_prefixes(self.target_tokenizer, len(lines))
 
     def _tokenize_with_end(self, name, lines, first=0, **drawing):

@@ -9,9 +9,10 @@ import pytest
 import sentencepiece
 
 import keras_seqattn as ks
-from keras_seqattn.decoding.constraints import Phrase
+from keras_seqattn.decoding.constraints import Phrase, count_tokens
 from keras_seqattn.terminology import Terms, continuing_ids
 from tests.pairs import each_variant, named
+from tests.small import translation_model
 from tests.test_translator import make_model
 
 TRAINING = ["two dogs run in a park", "a man in a blue shirt sings"] * 20
@@ -194,6 +195,8 @@ def test_a_glossary_applies_to_whole_words_the_longest_first():
         "कम": "less",
         "cafe": "Kaffee",
         "❤": "Herz",
+        "می": "i",
+        "co": "ko",
     }
     assert found("dogs, hotdog, Dog", glossary) == []
     assert found("hot dog", glossary) == ["hot dog"]
@@ -205,6 +208,8 @@ def test_a_glossary_applies_to_whole_words_the_longest_first():
     assert found("कमाल cafe\u0301", glossary) == []
     assert found("कम, cafe", glossary) == ["कम", "cafe"]
     assert found("❤\ufe0fdog", glossary) == ["❤", "dog"]
+    # Nor does a character that is not seen end a word.
+    assert found("می\u200cخواهم co\u00adop co\u2060op \u0915\u200dco", glossary) == []
 
 
 @pytest.mark.backends("torch")
@@ -246,6 +251,58 @@ def test_translations_hold_what_they_are_told(translators, name):
         assert has("blue dogs", text)
     # What has no constraint is translated as ever.
     assert found[3] == translator.translate(LINES[3:], num_hypotheses=2)[0]
+
+
+def noise_translator(seed):
+    """A translator with random weights, some of which once led to no translation."""
+    rng, tokenizer = np.random.default_rng(seed), ks.text.ByteTokenizer()
+    model = translation_model(260, model_dim=16, intermediate_dim=16)
+    for weight in model.weights:
+        weight.assign(0.3 * rng.normal(size=weight.shape))
+    return ks.Translator(model, tokenizer)
+
+
+@pytest.mark.backends("torch")
+def test_a_word_ends_before_bytes_that_might_continue_it():
+    """A byte of a Chinese character alone does not tell that it is no letter's."""
+    rows = [["中", "国", "人"], ["Hund", "中"], ["-", "中"], [("' '", "中"), "国"]]
+    for seed in (0, 30):
+        found = noise_translator(seed).translate(["abc"] * 4, constraints=rows)
+        for row, [(text, score)] in zip(rows, found, strict=True):
+            assert np.isfinite(score)
+            alternatives = [x if isinstance(x, tuple) else (x,) for x in row]
+            assert all(any(x in text for x in some) for some in alternatives)
+
+
+@pytest.mark.backends("torch")
+def test_the_limit_counts_a_token_that_ends_the_word_before():
+    tokenizer = ks.text.ByteTokenizer()
+    for bits, count in ((b"", 6), (continuing_ids(tokenizer), 8)):
+        (row,) = Terms(tokenizer, None, (), bits).rows(["x"], [["中", "国"]])
+        assert count_tokens(row) == count
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("width", [1, 4])
+def test_phrases_are_said_whatever_the_least_length(width):
+    """A hypothesis ends where nothing else is possible."""
+    search = ks.decoding.BeamSearch(width, min_length=30)
+    translator = noise_translator(5)
+    ((text, score),) = translator.translate(
+        ["a"], search=search, glossary={"a": "Hund"}
+    )[0]
+    assert has("Hund", text) and np.isfinite(score)
+
+
+@pytest.mark.backends("torch")
+def test_a_line_without_a_translation_is_told(translators, monkeypatch):
+    def found(*given):
+        return {0: [("", -np.inf)], 1: [("a", -1.0)]}
+
+    monkeypatch.setattr("keras_seqattn.translator.ranked_texts", found)
+    message = r"1 of 2 lines have no translation.*The first is lines\[0\]"
+    with pytest.warns(UserWarning, match=message):
+        translators["bytes"].translate(["a", "b"], constraints=[["x"], ["y"]])
 
 
 @pytest.mark.slow
@@ -307,6 +364,12 @@ def test_hypotheses_of_different_texts(translators):
         ),
         ({"glossary": 3}, "`glossary` must be a dict of source phrases.*or None.*=3"),
         ({"glossary": {"": "a"}}, "`glossary` must be a dict of source phrases"),
+        (
+            {"constraints": [["\ud800"], [], [], []]},
+            r"`constraints` must hold valid Unicode.*constraints.0.='.ud800'",
+        ),
+        ({"glossary": {"a": "\ud800"}}, r"`glossary` must hold valid Unicode.*'a'"),
+        ({"glossary": "none.tsv"}, "`glossary` must be .*that exists.*='none.tsv'"),
         ({"glossary": {"a": 3}}, r"`glossary` must hold phrases.*glossary.'a'.=3"),
         (
             {"glossary": {"a": "b"}, "search": ks.decoding.Sample()},
@@ -321,12 +384,21 @@ def test_bad_constraints_and_glossaries(translators, options, message):
 
 
 @pytest.mark.backends("torch")
-def test_a_glossary_line_without_a_tab(translators, tmp_path):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dog\tHund\ncat Katze\n", "a tab and.*glossary.tsv', line 2: 'cat Katze'"),
+        ("dog\t\ncat\tKatze\n", "a tab and.*glossary.tsv', line 1: 'dog.t'"),
+        ("dog\tHund\tTier\n", "a tab and.*line 1: 'dog.tHund.tTier'"),
+        ("\n", "a file that holds phrases.*glossary.tsv'"),
+        ("", "a file that holds phrases.*glossary.tsv'"),
+    ],
+)
+def test_a_glossary_has_a_pair_in_each_line(tmp_path, text, message):
     path = tmp_path / "glossary.tsv"
-    path.write_text("dog\tHund\ncat Katze\n")
-    message = "must hold two columns with a tab between.*glossary.tsv', line 2"
-    with pytest.raises(ValueError, match=message):
-        translators["bytes"].translate(LINES, glossary=path)
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"`glossary` must .*{message}"):
+        Terms(ks.text.ByteTokenizer(), path)
 
 
 @pytest.mark.backends("torch")

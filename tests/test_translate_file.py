@@ -208,6 +208,18 @@ def test_an_empty_file_gives_an_empty_file(run, tmp_path):
     assert translations(tmp_path / "output.txt") == []
 
 
+def test_an_empty_gzip_file_is_one(run, tmp_path):
+    (tmp_path / "input.txt").write_text("")
+    run(output="output.txt.gz")
+    assert gzip.decompress((tmp_path / "output.txt.gz").read_bytes()) == b""
+    assert (tmp_path / "output.txt.gz").stat().st_size
+
+
+def test_a_byte_order_mark_is_no_text(run, tmp_path):
+    (tmp_path / "input.txt").write_text("\ufeffa\n\ufeffb\n", "utf-8")
+    assert run().given == ["a", "\ufeffb"]
+
+
 def test_a_line_that_is_not_utf_8_is_told_before_anything_is_done(run, tmp_path):
     (tmp_path / "input.txt").write_bytes(b"a\nb\xff\n")
     with pytest.raises(SystemExit, match="`input` must be UTF-8.*in line 2"):

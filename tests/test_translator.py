@@ -200,9 +200,8 @@ def test_everything_that_takes_a_line_cuts_it(unlimited):
     cut = [str(one.message) for one in w if "were cut" in str(one.message)]
     assert [one.split()[-1] for one in cut] == ["sources[0].", "targets[1]."]
     assert scores == pytest.approx(translator.score([long[:7], "a"], ["b", "x" * 25]))
-    with pytest.warns(UserWarning, match=r"26 tokens of a translation.*prefix\[0\]"):
-        [[(text, _)]] = translator.translate([short], prefix=[long])
-    assert text.startswith("x" * 23)
+    with pytest.raises(ValueError, match=r"prefix\[0\]. must have at most 26 tokens"):
+        translator.translate([short], prefix=[long])
     with pytest.warns(UserWarning) as w:
         looked = translator.attention(long, long)
     assert looked.weights.shape[2:] == (25 + 1, 8)

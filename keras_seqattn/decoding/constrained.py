@@ -30,9 +30,6 @@ from keras_seqattn.decoding.processors import (
     largest,
 )
 
-# Length given to a phrase that is not to count: more than any number of tokens.
-NEVER = 2**20
-
 
 @dataclasses.dataclass(frozen=True)
 class ConstrainedBeamSearch(BeamSearch):
@@ -79,6 +76,12 @@ class ConstrainedBeamSearch(BeamSearch):
         # One place is kept for the end token, before which nothing may be missing.
         possible = missing < ops.where(ends, 1, ops.maximum(left, 1))
         ranking = ops.where(possible, ranking, NO_CANDIDATE)
+        # If nothing is possible, beams end, even if the search's options forbid it.
+        is_stuck = ops.logical_not(ops.any(is_allowed(ranking), axis=(1, 2)))
+        must_end = ops.logical_and(is_stuck[:, None], possible[..., -1])  # (B, W)
+        ended = state.ranking + log_probs[..., tokens.end_id]
+        last = ops.where(must_end, ended, ranking[..., -1])
+        ranking = ops.concatenate([ranking[..., :-1], last[..., None]], axis=-1)
         count = token.shape[-1]
         missing, ranking = (
             ops.reshape(x, (batch_size, width * count)) for x in (missing, ranking)
@@ -105,7 +108,7 @@ class ConstrainedBeamSearch(BeamSearch):
         index: Tensor,
         tokens: SpecialTokens,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Finds each beam's best continuations, its phrases' next tokens and the end.
+        """Finds each beam's best continuations, its phrases' next tokens, and the end.
 
         Returns the tokens and the values to choose them by, `(B, W, M / W)`, and the
         progress of each phrase after them, `(B, W, M / W, K, A)`.
@@ -127,12 +130,9 @@ class ConstrainedBeamSearch(BeamSearch):
         fewer = ops.logical_and(fewer, own != tokens.pad_id)
         useful = ops.where(is_end, before == 0, fewer)
         # A phrase may contain a token that the search's options forbid: it is then
-        # chosen by the model's own log-probability.
+        # chosen by the model's own log-probability. The end token stays forbidden.
         next_value = _gather_tokens(choice_log_probs, next_token)
-        # The same holds for the end token, but only if all other tokens are forbidden.
-        is_stuck = ops.logical_not(is_allowed(value[..., :1]))  # (B, W, 1)
-        may_end = ops.logical_and(is_end, ops.logical_not(is_stuck))
-        as_told = ops.logical_or(is_allowed(next_value), may_end)
+        as_told = ops.logical_or(is_allowed(next_value), is_end)
         unasked = _gather_tokens(log_probs, next_token)
         next_value = ops.where(as_told, next_value, unasked)
         next_value = ops.where(useful, next_value, NO_CANDIDATE)
@@ -181,14 +181,13 @@ def _count_missing(constraints: Constraints, progress: Tensor) -> Tensor:
     All tokens of the constraints not yet met for good count, except those of complete
     phrases or, if there are more, those already generated of the phrase that is
     furthest. They are not both left out, since that phrase's next token may continue
-    the last word of a complete one. So some token always leaves fewer missing.
+    the last word of a complete one. A phrase whose first token would continue a word
+    counts one more until it is begun. So some token always leaves fewer missing.
     """
     lengths = constraints.lengths[:, None, None]
-    is_first = constraints.is_first[:, None, None]
-    whole = ops.min(ops.where(is_first, NEVER, lengths), axis=-1)
-    # A phrase for the beginning alone that was not begun there can no longer be met.
-    never = ops.logical_and(is_first, progress == 0)
-    left = ops.min(ops.where(never, NEVER, lengths - progress), axis=-1)
+    reserved = constraints.reserved[:, None, None]
+    whole = ops.min(reserved, axis=-1)
+    left = ops.min(ops.where(progress == 0, reserved, lengths - progress), axis=-1)
     is_open, is_complete = left >= 0, left == 0  # below 0: met for good
     begun = ops.where(is_open, ops.maximum(whole - left, 0), 0)
     complete = ops.sum(ops.where(is_complete, whole, 0), axis=-1)

@@ -18,6 +18,8 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 
+# Number of tokens to reserve for a phrase that is not to count: more than any limit.
+NEVER = 2**20
 WANTED = "a list of phrases, each a list of token ids, or a tuple of alternative ones"
 
 
@@ -26,6 +28,12 @@ class Phrase(NamedTuple):
 
     ids: tuple[int, ...]
     is_first: bool = False  # counts only at the beginning of the generated text
+    is_glued: bool = False  # its first token would continue a word before it
+
+    @property
+    def num_reserved(self) -> int:
+        """The number of tokens to keep free for it, one that ends a word included."""
+        return NEVER if self.is_first else len(self.ids) + self.is_glued
 
 
 # For each constraint of a sentence, its alternative phrases, of which one must occur.
@@ -37,6 +45,7 @@ class Constraints(NamedTuple):
 
     tokens: Tensor  # int32 (B, U), padded with the pad token
     lengths: Tensor  # int32 (B, K, A)
+    reserved: Tensor  # int32 (B, K, A): the `num_reserved` of each
     is_first: Tensor  # bool (B, K, A): only the beginning of the text counts
     next: Tensor  # int32 (B, K, A, L + 1, U): the progress after each token
 
@@ -88,7 +97,8 @@ def make_constraints(
     size = size or table_size(rows)
     shape = (len(rows), size.constraints, size.alternatives)
     tokens = np.full((len(rows), size.tokens), pad_id, "int32")
-    lengths, is_first = np.zeros(shape, "int32"), np.zeros(shape, "bool")
+    lengths, reserved = np.zeros(shape, "int32"), np.zeros(shape, "int32")
+    is_first = np.zeros(shape, "bool")
     after = np.zeros((*shape, size.length + 1, size.tokens), "int32")
     for b, row in enumerate(rows):
         columns = _tokens(row)
@@ -97,10 +107,11 @@ def make_constraints(
             for a in range(size.alternatives):
                 phrase = some[a % len(some)]
                 lengths[b, k, a] = len(phrase.ids)
+                reserved[b, k, a] = phrase.num_reserved
                 is_first[b, k, a] = phrase.is_first
                 table = _progress_after(phrase, columns)
                 after[b, k, a, : len(table), : len(columns)] = table
-    return Constraints(tokens, lengths, is_first, after)
+    return Constraints(tokens, lengths, reserved, is_first, after)
 
 
 def _progress_after(phrase: Phrase, columns: list[int]) -> np.ndarray:
@@ -118,10 +129,8 @@ def _progress_after(phrase: Phrase, columns: list[int]) -> np.ndarray:
 
 
 def count_tokens(row: Row) -> int:
-    """Adds up the lengths of the constraints' shortest phrases that may be anywhere."""
-    return sum(
-        min(len(phrase.ids) for phrase in some if not phrase.is_first) for some in row
-    )
+    """Adds up the fewest tokens that each constraint needs at any place."""
+    return sum(min(phrase.num_reserved for phrase in some) for some in row)
 
 
 def checked_constraints(

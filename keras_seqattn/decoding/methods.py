@@ -307,11 +307,11 @@ def _biases(biases: Any) -> tuple[tuple[int, float], ...]:
     if not isinstance(pairs, list | tuple):
         arguments.refuse("biased_ids", biases, wanted)
     try:
-        found = {int(token_id): bias for token_id, bias in pairs}
+        found = [(token_id, bias) for token_id, bias in pairs]
     except (TypeError, ValueError):
         arguments.refuse("biased_ids", biases, wanted)
+    found = {arguments.integer("biased_ids", x, 0): bias for x, bias in found}
     for token_id, bias in found.items():
-        arguments.integer("biased_ids", token_id, 0)
         arguments.number(f"biased_ids[{token_id}]", bias)
     return tuple(sorted((token_id, float(bias)) for token_id, bias in found.items()))
 

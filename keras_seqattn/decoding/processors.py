@@ -168,7 +168,8 @@ def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
     ordered = ops.flip(ops.sort(log_probs, axis=-1), axis=-1)
     probs = ops.exp(ordered)
     before = ops.cumsum(probs, axis=-1) - probs
-    # The first token is always kept: the probability before it is 0.
+    # The first token is always kept: the probability before it is 0, and `p` more.
+    p = max(p, float(np.finfo("float32").tiny))
     least = ops.min(ops.where(before < p, ordered, 0.0), axis=-1, keepdims=True)
     return ops.where(log_probs >= least, log_probs, FORBIDDEN)
 

@@ -133,7 +133,8 @@ def rerank(
     lines = [distinct_texts(pairs) for pairs in lines]
     asked = [source for source, own in zip(sources, lines, strict=True) for _ in own]
     texts = [text for own in lines for text in own]
-    totals = weights[0] * np.array([x for own in lines for x in own.values()])
+    own_scores = np.array([x for own in lines for x in own.values()])
+    totals = _weighted(weights[0], own_scores)
     if np.isnan(totals).any():
         raise ValueError(
             "`candidates` must have scores. Received: candidates with scores that are "
@@ -145,7 +146,7 @@ def rerank(
         for begin in range(0, len(texts), CANDIDATES_IN_A_BLOCK):
             block = slice(begin, begin + CANDIDATES_IN_A_BLOCK)
             scores = _scores(number, scorer, asked[block], texts[block])
-            totals[block] += weight * scores
+            totals[block] += _weighted(weight, scores)
             progress.add(len(scores))
     each = iter(totals.tolist())
     return [_best_first(list(own), [next(each) for _ in own]) for own in lines]
@@ -174,6 +175,11 @@ def _best_first(texts: list[str], scores: list[float]) -> list[tuple[str, float]
     """Returns pairs of texts and scores, the largest scores first."""
     pairs = zip(texts, map(float, scores), strict=True)
     return sorted(pairs, key=lambda pair: -pair[1])
+
+
+def _weighted(weight: float, scores: np.ndarray) -> np.ndarray:
+    """Returns scores times a weight: for 0 all are 0, even if infinite or NaN."""
+    return weight * scores if weight else np.zeros(len(scores))
 
 
 def _scores(

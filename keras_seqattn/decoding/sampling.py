@@ -25,8 +25,8 @@ class Sample(Greedy):
     samples of a sentence do not depend on the sentences searched beside it.
 
     Args:
-        temperature: Positive number by which logits are divided; a value below 1
-            favours probable tokens.
+        temperature: Number of at least 1e-6 by which logits are divided; a value below
+            1 favours probable tokens.
         top_k: Number of the most probable tokens that may be drawn, or None.
         top_p: Probability in (0, 1], or None: only the most probable tokens that
             together reach it may be drawn.
@@ -70,7 +70,8 @@ class Sample(Greedy):
     def __post_init__(self) -> None:
         """Checks the arguments."""
         super().__post_init__()
-        arguments.number("temperature", self.temperature, above=0.0)
+        # In float32 a quotient by a much smaller number may be infinite.
+        arguments.number("temperature", self.temperature, least=1e-6)
         if self.top_k is not None:
             arguments.positive_integer("top_k", self.top_k)
         for name in ("top_p", "min_p"):

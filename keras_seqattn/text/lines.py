@@ -94,7 +94,7 @@ def lines_of(path: pathlib.Path) -> Iterator[bytes]:
         for number, line in enumerate(file):
             line = line if number else line.removeprefix(codecs.BOM_UTF8)
             if line:  # A file that holds only the mark has no line.
-                yield line.removesuffix(b"\n").removesuffix(b"\r")
+                yield line.removesuffix(b"\r\n").removesuffix(b"\n")
 
 
 def _opened(path):

@@ -164,6 +164,8 @@ def _read_rows(journal, lines, side):
                     f"{number}, {line!r}."
                 )
             yield row
+    for _ in range(number, journal.lines):  # The last ones may have no row.
+        next(lines, None)
 
 
 def _json_line(row):

@@ -32,6 +32,9 @@ MANY_LINES = 64
 # format of SentencePiece's rule files.
 ESCAPES = (("2581", "10 5F"), ("10", "10 10"))
 
+# SentencePiece's trainer leaves out lines with this character, which it reserves.
+RESERVED = "\u2585"
+
 # Options that make a SentencePiece model lose nothing, and have our special ids.
 LOSSLESS = {
     "byte_fallback": True,
@@ -273,10 +276,7 @@ class SentencePieceTokenizer(SentencePieces):
         vocabulary_size = arguments.positive_integer("vocabulary_size", vocabulary_size)
         lines = list(check_lines(lines))
         if not any(lines):
-            raise ValueError(
-                f"`lines` must hold text to train on. Received: {len(lines)} lines, "
-                "all empty."
-            )
+            raise _nothing_to_train_on(lines)
         model = io.BytesIO()
         with tempfile.TemporaryDirectory() as folder:
             rules, inverse = (pathlib.Path(folder, name) for name in ("to", "from"))
@@ -284,7 +284,7 @@ class SentencePieceTokenizer(SentencePieces):
             inverse.write_text("".join(f"{b}\t{a}\n" for a, b in ESCAPES))
             try:
                 sentencepiece.SentencePieceTrainer.train(
-                    sentence_iterator=iter(lines),
+                    sentence_iterator=(x.replace(RESERVED, " ") for x in lines),
                     model_writer=model,
                     vocab_size=vocabulary_size,
                     model_type=model_type,
@@ -296,6 +296,8 @@ class SentencePieceTokenizer(SentencePieces):
                 largest = _largest_vocabulary(str(error))
                 if largest is not None and not strict:
                     return cls.train(lines, largest, model_type)
+                if "sentences_.empty()" in str(error) or "all_chars" in str(error):
+                    raise _nothing_to_train_on(lines) from error
                 raise _training_error(str(error), vocabulary_size) from error
         return cls(_without_paths(model.getvalue()))
 
@@ -385,6 +387,13 @@ def _largest_vocabulary(message):
     """Returns the largest vocabulary that a trainer's error names, or None."""
     largest = re.search(r"value <= (\d+)", message)
     return largest and int(largest[1])
+
+
+def _nothing_to_train_on(lines):
+    return ValueError(
+        f"`lines` must hold text to train on. Received: {len(lines)} lines, without "
+        "text."
+    )
 
 
 def _training_error(message, vocabulary_size):

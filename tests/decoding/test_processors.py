@@ -238,6 +238,12 @@ def test_samples_follow_the_filtered_probabilities(options):
     assert (np.abs(counts[3:] - size * expected) <= 5 * deviation + 1e-6).all()
 
 
+def test_the_best_token_is_kept_at_any_probability():
+    log_probs = ops.log(ops.array([[[0.2, 0.5, 0.3]]]))
+    kept = processors.is_allowed(processors.keep_top_p(log_probs, 1e-46))
+    assert ops.convert_to_numpy(kept).tolist() == [[[False, True, False]]]
+
+
 @pytest.mark.slow_on("tensorflow")
 def test_a_sample_is_a_function_of_the_seed_and_the_sentence():
     table = np.random.default_rng(0).normal(size=(1, 12, V)).astype("float32")
@@ -272,7 +278,8 @@ def test_noise_is_gumbel():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": 0.0}, "`temperature` must be a number in .0, inf.*=0.0"),
+        ({"temperature": 0.0}, "`temperature` must be a number in .1e-06, inf.*=0.0"),
+        ({"temperature": 1e-39}, "`temperature` must be a number.*=1e-39"),
         ({"top_k": 0}, "`top_k` must be a positive integer.*top_k=0"),
         ({"top_p": 1.5}, "`top_p` must be a number in .0, 1.*top_p=1.5"),
         ({"min_p": 0.0}, "`min_p` must be a number.*min_p=0.0"),
@@ -281,6 +288,7 @@ def test_noise_is_gumbel():
         ({"stop_ids": (4, -1)}, "`stop_ids` must be an integer of at least 0.*=-1"),
         ({"stop_ids": 4}, "`stop_ids` must be a tuple of integers.*stop_ids=4"),
         ({"biased_ids": {-1: 2.0}}, "`biased_ids` must be an integer.*biased_ids=-1"),
+        ({"biased_ids": {5.9: 2.0}}, "`biased_ids` must be an integer.*biased_ids=5.9"),
         ({"biased_ids": {4: "2"}}, r"`biased_ids.4.` must be a finite number.*='2'"),
         ({"biased_ids": (4, 5)}, "`biased_ids` must be a dict of token ids to num.*4"),
         ({"banned_ids": "45"}, "`banned_ids` must be a tuple of integers.*='45'"),

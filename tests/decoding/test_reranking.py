@@ -102,6 +102,16 @@ def test_the_total_is_the_weighted_sum(scorers, weights, expected):
     assert [text for text, _ in found[1]] == ["oh"]
 
 
+@pytest.mark.parametrize("score", [np.nan, -np.inf])
+def test_scores_of_no_weight_decide_nothing(score):
+    def other(sources, texts):
+        return [0.0, -np.inf]
+
+    candidates = [[("a", score), ("bb", 0.0)]]
+    found = decoding.rerank(["x"], candidates, [length, other], [0, 1, 0])
+    assert found == [[("bb", 2.0), ("a", 1.0)]]
+
+
 def test_scorers_get_each_text_once_in_blocks(monkeypatch):
     monkeypatch.setattr(reranking, "CANDIDATES_IN_A_BLOCK", 2)
     asked = []

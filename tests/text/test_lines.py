@@ -30,6 +30,12 @@ def test_a_file_of_a_byte_order_mark_holds_no_line(tmp_path):
     assert list(TextLines(path)) == [""]
 
 
+def test_a_carriage_return_alone_ends_no_line(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"a\rb\r\r\nc\r")
+    assert list(TextLines(path)) == ["a\rb\r", "c\r"]
+
+
 def test_a_column_of_columns(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("one\teins\tuno\ntwo\t\tdue\n", "utf-8")

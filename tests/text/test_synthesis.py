@@ -154,6 +154,21 @@ def test_it_goes_on_where_it_was_killed(tmp_path, torn):
     assert corpus[0] == ["one", "two", "zwo"]
 
 
+def test_lines_without_a_translation_count_too(tmp_path):
+    class Silent(Scripted):
+        def translate(self, lines, **options):
+            found = super().translate(lines, **options)
+            return [[pair for pair in pairs if pair[0]] for pairs in found]
+
+    path = tmp_path / "pairs.jsonl"
+    synthesize(Silent(), ["one", "silent"], path=path)
+    translator = Silent()
+    synthesize(translator, ["one", "silent", "two"], path=path)
+    assert translator.lines == ["two"]
+    rows = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
+    assert [row["line"] for row in rows] == [1, 3]
+
+
 def test_a_file_of_other_work_is_refused(tmp_path):
     path = tmp_path / "pairs.jsonl"
     synthesize(Scripted(), ["one", "two"], path=path)

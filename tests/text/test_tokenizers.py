@@ -128,6 +128,13 @@ def test_a_long_line_is_trained_on():
     assert sum(map(len, tokenizer.tokenize(LINES))) < 0.7 * sum(map(len, LINES))
 
 
+def test_lines_with_the_trainer_s_own_mark_are_trained_on():
+    lines = ["zebra \u2585"] * 50
+    tokenizer = SentencePieceTokenizer.train(lines, strict=False)
+    assert "zebra" in tokenizer.pieces and "\u2585" not in tokenizer.pieces
+    assert tokenizer.detokenize(tokenizer.tokenize(lines[:1])) == lines[:1]
+
+
 def test_configuration_round_trip(tokenizer):
     config = json.loads(json.dumps(tokenizer.get_config()))
     other = type(tokenizer).from_config(config)
@@ -224,6 +231,8 @@ def test_bad_ids(tokenizer, ids, message):
     [
         ({"lines": []}, r"`lines` must hold text to train on.* 0 lines"),
         ({"lines": ["", ""]}, r"`lines` must hold text to train on.* 2 lines"),
+        ({"lines": ["\n"]}, r"`lines` must hold text to train on.* 1 lines"),
+        ({"lines": ["\0"]}, r"`lines` must hold text to train on.* 1 lines"),
         ({"vocabulary_size": 8000}, r"must be at most \d+ for .*_size=8000"),
         ({"vocabulary_size": 100}, r"must be at least \d+ for .*_size=100"),
         ({"vocabulary_size": 0}, r"must be a positive integer.*vocabulary_size=0"),
