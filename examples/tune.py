@@ -123,7 +123,10 @@ def space_of(recipe, vocabulary_size, everything=False):
 
 def tell(args, study):
     """Prints the table, and saves it, its picture and the best translator."""
-    best = study.best_trial  # an error if no epoch has finished in time
+    try:
+        best = study.best_trial
+    except ValueError as error:
+        sys.exit(f"Nothing was found yet; more --minutes may help. {error}")
     table = study.table()
     names = study.hyperparameters()
     tried = table[table["score"].notna()].sort_values(

@@ -230,9 +230,11 @@ class Configuration(Config):
         """Counts the weights of a `TranslationTransformer` without making any.
 
         Returns:
-            Their number; None where options of the attention are given, whose weights
-            only the model itself can count.
+            Their number; None for other architectures, and where options of the
+            attention are given: these weights only the model itself can count.
         """
+        if self.architecture != "TranslationTransformer":
+            return None
         if self.model.attention is None and self.model.decoder_attention is None:
             return count_parameters(**self.model.options())
         return None

@@ -51,7 +51,7 @@ PARTS = {
     "convert": {"decoding", "layers", "models", "translator"},
     "recipes": {"models", "training"},
     "plotting": set(),
-    "tuning": {"decoding", "files", "models", "recipes", "training"},
+    "tuning": {"backend", "decoding", "files", "models", "recipes", "training"},
     "audit": {"backend"},
 }
 # What the `__init__` of a part shows of parts above the part's own modules.

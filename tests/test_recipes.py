@@ -120,6 +120,11 @@ def test_the_options_of_a_model_are_checked():
         dataclasses.replace(given, architecture="TranslationRNN")
 
 
+def test_only_the_weights_of_a_transformer_are_counted():
+    assert RECIPES["gru-smoke"].count_parameters() is None
+    assert RECIPES["smoke"].count_parameters() > 0
+
+
 def test_a_model_has_the_vocabulary_that_the_tokenizer_has():
     assert RECIPES["smoke"].make_model(290).target_vocabulary_size == 290
 

@@ -67,6 +67,13 @@ def simulated(monkeypatch):
 
 
 @pytest.mark.backends("jax")
+def test_too_little_time_is_said_in_a_sentence(example, simulated, tmp_path):
+    simulated[0] = -1
+    with pytest.raises(SystemExit, match="Nothing was found yet; more --minutes may"):
+        example.run("--output", tmp_path, "--epochs", 3)
+
+
+@pytest.mark.backends("jax")
 def test_it_tells_saves_and_goes_on(example, simulated, monkeypatch, tmp_path, capsys):
     example.run("--output", tmp_path, "--epochs", 3)
     printed = capsys.readouterr().out

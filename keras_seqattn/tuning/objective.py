@@ -3,8 +3,10 @@
 from typing import Any
 
 import keras_tuner
+import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.tuning.records import BEST
 
 # The logged score that stands for an objective. The loss contains each trial's label
 # smoothing, and is a mean over batches. The cross-entropy is unsmoothed, a mean over
@@ -26,7 +28,7 @@ DECODED = ("val_bleu", "val_chrf")
 def of_translation(objective: str | keras_tuner.Objective) -> keras_tuner.Objective:
     """Returns the objective of a name in `DIRECTIONS`, or the one given."""
     if isinstance(objective, keras_tuner.Objective):
-        return objective
+        return _of_one_score(objective)
     if not isinstance(objective, str) or objective not in DIRECTIONS:
         wanted = f"one of {tuple(DIRECTIONS)}, or a `keras_tuner.Objective`"
         arguments.refuse("objective", objective, wanted)
@@ -41,19 +43,33 @@ def of_any(objective: str | keras_tuner.Objective) -> keras_tuner.Objective:
     )
     if objective is None or isinstance(objective, list):
         arguments.refuse("objective", objective, wanted)
-    return arguments.interpreted(
+    found = arguments.interpreted(
         "objective",
         objective,
         lambda given: keras_tuner.oracles.RandomSearchOracle(given).objective,
         wanted,
     )
+    return _of_one_score(found)
+
+
+def _of_one_score(objective):
+    """Returns an objective if it has one score and a known direction."""
+    if hasattr(objective, "objectives") or objective.direction not in BEST:
+        wanted = 'a `keras_tuner.Objective` of one score, with "min" or "max"'
+        raise ValueError(f"`objective` must be {wanted}. Received: {objective}.")
+    return objective
 
 
 def score_of(name: str, logs: dict[str, Any]) -> float:
-    """Returns an epoch's score; raises an error if it was not logged."""
+    """Returns an epoch's score; raises an error if it was not logged as a number."""
     if name not in logs:
         raise ValueError(
             f"`objective` must be among what is logged, {sorted(logs)}. "
             f"Received: objective={name!r}."
+        )
+    if np.ndim(logs[name]):
+        raise ValueError(
+            "`objective` must be a number in the logs, not an array. "
+            f"Received: objective={name!r}, of shape {tuple(logs[name].shape)}."
         )
     return float(logs[name])

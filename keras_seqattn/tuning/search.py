@@ -153,8 +153,9 @@ def tune(
     than they are: more of "dropout", "dropout_rate", "smoothing", "decay" (a model that
     overfits gets more of these four), "layers" or "warmup_steps", and less of
     "learning_rate" or "lr". The model must be compiled, with the learning rate or
-    schedule that it is to have. If its optimizer averages the weights (`use_ema`), the
-    average is scored.
+    schedule that it is to have; if it is not built, it is called on the first sample.
+    If its optimizer averages the weights (`use_ema`), the average is scored. A `fit` of
+    your own must pass `callbacks` on to the model's.
 
     Args:
         build: Function of KerasTuner's `HyperParameters` that returns a compiled model,
@@ -170,7 +171,8 @@ def tune(
         max_trials: Maximum number of trials, with "halving" of new ones.
         max_seconds: Seconds for the study.
         finish: Share of them in which the best trial trains on.
-        max_parameters: Most weights of a model; one with more is built, not trained.
+        max_parameters: Most weights of a model; one with more is built, but not
+            trained, and counts in `max_trials`.
         directory: Folder of the study.
         workers: Number of processes; several import `build` from its module.
         seed: Integer.

@@ -196,12 +196,17 @@ class Settings(Config):
         )
 
     def over_budget_reason(self, values: dict[str, Any]) -> str | None:
-        """Returns why values are over budget, before anything is built; None if not."""
-        hp = hyperparameters_of(values)
-        configuration = self.task.configuration(hp)
-        if configuration is None:
-            return None  # Only the built model can tell.
-        excess = self.size_excess(configuration.count_parameters())
+        """Returns why values are over budget, before anything is built; None if not.
+
+        Values that the model refuses are left out in the same way.
+        """
+        try:
+            configuration = self.task.configuration(hyperparameters_of(values))
+            if configuration is None:
+                return None  # Only the built model can tell.
+            excess = self.size_excess(configuration.count_parameters())
+        except ValueError as error:
+            return str(error)
         if excess is not None or self.max_latency is None:
             return excess
         latency = self.known_latency(configuration)

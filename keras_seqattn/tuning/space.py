@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from keras_seqattn import arguments
-from keras_seqattn.models.config import optional_size
+from keras_seqattn.models.config import POSITIONS_IN_ATTENTION, optional_size
 from keras_seqattn.models.stacks import check_base_dim
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.recipes import RECIPES, Configuration
@@ -34,6 +34,9 @@ class Range:
         high: The greatest.
         log: Whether to draw their logarithms uniformly, instead of the numbers.
 
+    Raises:
+        ValueError: If `low` is above `high`, or, with `log`, not above 0.
+
     Example:
         >>> Range(1e-4, 1e-2, log=True).low
         0.0001
@@ -45,9 +48,16 @@ class Range:
 
     def __post_init__(self) -> None:
         """Checks the arguments."""
-        arguments.number("low", self.low)
-        arguments.number("high", self.high)
         arguments.boolean("log", self.log)
+        low = arguments.number("low", self.low, above=0 if self.log else None)
+        high = arguments.number("high", self.high)
+        if low > high:
+            raise ValueError(
+                "`low` must be at most `high`. "
+                f"Received: low={self.low!r}, high={self.high!r}."
+            )
+        object.__setattr__(self, "low", low)
+        object.__setattr__(self, "high", high)
 
 
 class AttentionChoices(NamedTuple):
@@ -97,7 +107,8 @@ def attention_choices(
         An `AttentionChoices`.
 
     Raises:
-        ValueError: If `key_dim` is None and no number of heads divides `model_dim`.
+        ValueError: If an argument is out of range, or `key_dim` is None and no number
+            of heads divides `model_dim`.
 
     Example:
         >>> import keras_tuner
@@ -106,9 +117,9 @@ def attention_choices(
     """
     _check_hp(hp)
     arguments.positive_integer("model_dim", model_dim)
-    _check_values("num_heads", num_heads)
-    _check_values("key_dim", key_dim)
-    _check_values("num_layers", num_layers)
+    num_heads = _checked_values("num_heads", num_heads)
+    key_dim = _checked_values("key_dim", key_dim, optional=True)
+    num_layers = _checked_values("num_layers", num_layers)
     arguments.text("prefix", prefix)
     if key_dim is None:
         given = _several(num_heads)
@@ -161,8 +172,8 @@ class TranslationSpace:
             consistency, is the center's in every trial.
 
     Raises:
-        ValueError: If a value is out of range, or the model has a `base_dim` and an
-            optimizer is not Adam.
+        ValueError: If a value is out of range, positions may be rotary and a `key_dim`
+            is odd, or the model has a `base_dim` and an optimizer is not Adam.
 
     Example:
         >>> import keras_tuner
@@ -201,7 +212,16 @@ class TranslationSpace:
         if not isinstance(self.center.model, TranslationConfig):
             arguments.refuse("center", self.center, wanted)
         for name, check in _CHECKS.items():
-            _check_values(name, getattr(self, name), check)
+            given, optional = getattr(self, name), name in _OPTIONAL
+            values = _checked_values(name, given, check, optional)
+            object.__setattr__(self, name, values)
+        positions = self.options.get("positions", self.positions)
+        has_odd = any(width % 2 for width in _several(self.key_dim))
+        if has_odd and "rotary" in _several(positions):
+            raise ValueError(
+                "`key_dim` must be even where `positions` may be rotary. Received: "
+                f"key_dim={self.key_dim!r}, positions={positions!r}."
+            )
         base_dim = self.options.get("base_dim", self.center.model.base_dim)
         check_base_dim(base_dim, self.optimizer or self.center.optimizer)
 
@@ -318,9 +338,20 @@ _OPTIONS = (
 _OF_TRAINING = (
     *("label_smoothing", "learning_rate", "warmup_steps", "ema_momentum", "optimizer"),
 )
+# Fields that may be None: no positions, no average of the weights, a value that is
+# given elsewhere, or one that only post-norm models have.
+_OPTIONAL = (
+    *("positions", "ema_momentum", "vocabulary_size", "optimizer"),
+    *("post_norm_learning_rate", "post_norm_warmup_steps"),
+)
+_POSITIONS = ("sinusoidal", "learned", *POSITIONS_IN_ATTENTION)
 _CHECKS = {
-    # A name of positions is checked further by the model.
-    **{name: TranslationConfig.checks().get(name, arguments.text) for name in _OPTIONS},
+    "positions": functools.partial(arguments.choice, choices=_POSITIONS),
+    **{
+        name: TranslationConfig.checks()[name]
+        for name in _OPTIONS
+        if name != "positions"
+    },
     **{name: Configuration.checks()[name] for name in _OF_TRAINING},
     "post_norm_learning_rate": Configuration.checks()["learning_rate"],
     "post_norm_warmup_steps": arguments.positive_integer,
@@ -333,17 +364,23 @@ def _check_hp(hp):
     arguments.offers("hp", hp, ("Choice", "Fixed"), "KerasTuner's `HyperParameters`")
 
 
-def _check_values(name, values, check=arguments.positive_integer):
-    """Checks what a hyperparameter may be: a `Range`, None, one value or several."""
-    if values is None:
-        return  # which declares nothing
-    several = _several(values)
+def _checked_values(name, values, check=arguments.positive_integer, optional=False):
+    """Returns what a hyperparameter may be: a `Range`, one value or several.
+
+    None, which declares nothing, is returned if it is `optional`.
+    """
+    if values is None and optional:
+        return None
     if isinstance(values, Range):
-        several = values.low, (values.low + values.high) / 2, values.high
+        for value in (values.low, (values.low + values.high) / 2, values.high):
+            check(name, value)
+        return values
+    several = [None if one is None else check(name, one) for one in _several(values)]
     if not several or None in several:
         arguments.refuse(name, values, "one value, or several in a tuple, not None")
-    for value in several:
-        check(name, value)
+    if isinstance(values, tuple):
+        return tuple(several)
+    return several if isinstance(values, list) else several[0]
 
 
 def _several(values):

@@ -81,9 +81,12 @@ class Study:
         best = records.best_of(known, self.direction)
         if best is None:
             statuses = [record.status for record in known]
+            reasons = [record.reason for record in known if record.reason is not None]
+            why = f" The last reason: {reasons[-1]}" if reasons else ""
             raise ValueError(
                 "`directory` must hold a trial with a score: some epoch must end. "
                 f"Received: directory={str(self.directory)!r}, of trials {statuses}."
+                f"{why}"
             )
         return best
 
@@ -120,7 +123,7 @@ class Study:
                     "again, which returns a finished study at once. Received: "
                     "task=None."
                 )
-            model = self._task.hypermodel.build(self.best_hyperparameters)
+            model = self._task.make_model(self.best_hyperparameters)
             with records.without_optimizer(model):
                 model.load_weights(best.best_weights)
             return model
@@ -166,7 +169,8 @@ class Study:
             builds on), `bidirectional_epochs` (the epoch up to which it trains both
             directions, after epochs of one), `consistency` (the factor of the loss
             between two copies of each pair; 0 without copies), `resumed` (how often,
-            after a kill), `reason`, and each hyperparameter.
+            after a kill), `reason`, and each hyperparameter. One that has the name of
+            another column, such as "epochs", has the column "hp/epochs".
         """
         import pandas
 
@@ -175,7 +179,7 @@ class Study:
         refused = {"status": records.OVER_BUDGET}
         rows = [_row(record) for record in self._records]
         rows += [
-            {**refused, "reason": one["reason"], **records.own_values(one["values"])}
+            {**refused, "reason": one["reason"], **_columns_of(one["values"])}
             for one in drawn
         ]
         names = dict.fromkeys((*_COLUMNS, *(name for row in rows for name in row)))
@@ -185,9 +189,9 @@ class Study:
         """Lists the names of the hyperparameters that differ between trials.
 
         Returns:
-            List of strings.
+            List of strings, the names of their columns in `table`.
         """
-        values = [records.own_values(record.values) for record in self._records]
+        values = [_columns_of(record.values) for record in self._records]
         names = dict.fromkeys(name for row in values for name in row)
         return [name for name in names if len({row.get(name) for row in values}) > 1]
 
@@ -200,8 +204,9 @@ class Study:
         that at least fifteen trials have trained.
 
         Returns:
-            Dict of names to shares, greatest first, that sum to 1, or are all 0; empty
-            where fewer than fifteen trials can be compared, or nothing differs.
+            Dict of names, as in `table`, to shares, greatest first, that sum to 1, or
+            are all 0; empty where fewer than fifteen trials can be compared, or nothing
+            differs.
 
         Reference:
             Breiman 2001, section 10. Differs: uses the training rows, and the ranks of
@@ -214,9 +219,7 @@ class Study:
         import pandas
 
         known = [record for record in self._records if record.trial_id in scores]
-        frame = pandas.DataFrame(
-            [records.own_values(record.values) for record in known]
-        )
+        frame = pandas.DataFrame([_columns_of(record.values) for record in known])
         frame["score"] = [scores[record.trial_id] for record in known]
         from sklearn.ensemble import RandomForestRegressor
         from sklearn.inspection import permutation_importance
@@ -308,7 +311,13 @@ def _row(record):
         values["score"] = None
     for name in ("trial", "continued_from", "warm_started_from"):
         values[name] = None if values[name] is None else int(values[name])
-    return {name: values[name] for name in _COLUMNS} | records.own_values(record.values)
+    return {name: values[name] for name in _COLUMNS} | _columns_of(record.values)
+
+
+def _columns_of(values):
+    """Returns the hyperparameters by the names of their columns in the table."""
+    own = records.own_values(values)
+    return {f"hp/{name}" if name in _COLUMNS else name: own[name] for name in own}
 
 
 def _numbers(column):

@@ -17,6 +17,7 @@ import keras_tuner
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.backend.parts import layers_of
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.recipes import RECIPES, Configuration, Recipe
 from keras_seqattn.training.average import inner_optimizer
@@ -39,31 +40,40 @@ def _lengths(name: str, value: Any) -> Any:
     return None if value is None else Recipe.checks()["bucket_lengths"](name, value)
 
 
+def _dataset(name: str, given: Any, wanted: str) -> Any:
+    """Returns a dataset, which each epoch can iterate anew, unlike a generator."""
+    is_other = isinstance(given, str | dict)
+    if is_other or hasattr(given, "__next__") or hasattr(given, "shape"):
+        arguments.refuse(name, given, wanted)
+    return arguments.offers(name, given, ("__iter__",), wanted)
+
+
 def _lines_or_batches(name: str, given: Any) -> Any:
     """Returns a pair of lists of strings, or a dataset as it is."""
     if not isinstance(given, tuple | list):
-        wanted = "a dataset, or a pair of lists of strings"
-        if isinstance(given, str | dict):
-            arguments.refuse(name, given, wanted)
-        return arguments.offers(name, given, ("__iter__",), wanted)
+        return _dataset(name, given, "a dataset, or a pair of lists of strings")
     if len(given) != 2 or not all(isinstance(side, list | tuple) for side in given):
         raise ValueError(
             f"`{name}` must be a dataset, or a pair of lists of strings, sources and "
             f"targets. Received: {name}={given!r:.80}."
         )
-    return tuple(list(side) for side in given)
+    sources, targets = (list(arguments.strings(name, side)) for side in given)
+    if not sources or len(sources) != len(targets):
+        raise ValueError(
+            f"`{name}` must hold as many sources as targets, at least one. Received: "
+            f"{len(sources)} sources, {len(targets)} targets."
+        )
+    return sources, targets
 
 
 def _arrays_or_batches(name: str, given: Any) -> Any:
     """Returns a tuple of inputs, labels and perhaps weights, or a dataset as it is."""
     wanted = "a dataset, or a tuple of inputs, labels and perhaps their weights"
-    if isinstance(given, str | dict) or not hasattr(given, "__iter__"):
+    if not isinstance(given, tuple | list):
+        return _dataset(name, given, wanted)
+    if len(given) not in (2, 3):
         arguments.refuse(name, given, wanted)
-    if isinstance(given, tuple | list):
-        if len(given) not in (2, 3):
-            arguments.refuse(name, given, wanted)
-        return tuple(given)
-    return given
+    return tuple(given)
 
 
 def _builder(name: str, build: Any) -> Any:
@@ -111,8 +121,12 @@ class Task(Config):
         """The space, with its defaults; of a `build`, what it asks for with these."""
         hp = keras_tuner.HyperParameters()
         if self.configuration(hp) is None:  # else it has declared the space
-            self.hypermodel.build(hp)
+            self.make_model(hp)
         return hp
+
+    def make_model(self, hp: keras_tuner.HyperParameters) -> keras.Model:
+        """Makes the compiled and built model of hyperparameters."""
+        return self.hypermodel.build(hp)
 
 
 class _HyperModel(TranslationHyperModel):
@@ -184,6 +198,8 @@ class TranslationTask(Task):
             size = self.vocabulary_size, self.target_vocabulary_size
             wanted = "one integer for lists of strings, which share a tokenizer"
             arguments.refuse("vocabulary_size", size, wanted)
+        # Raises an error if no model can have the values that the search begins with.
+        self.configuration(self.hyperparameters).count_parameters()
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -373,6 +389,31 @@ class CustomTask(Task):
         made = keras_tuner.HyperModel()
         made.build = self.build
         return made
+
+    def make_model(self, hp: keras_tuner.HyperParameters) -> keras.Model:
+        """Makes the compiled model of hyperparameters, and builds all its layers."""
+        model = self.hypermodel.build(hp)
+        if not isinstance(model, keras.Model) or not model.compiled:
+            raise ValueError(
+                "`build` must return a compiled `keras.Model`. Received: a `build` "
+                f"that returned {model!r}."
+            )
+        if not all(layer.built for layer in layers_of(model)):
+            model(self._sample)
+        return model
+
+    @functools.cached_property
+    def _sample(self):
+        """The inputs of the first sample to train on, as a batch of one."""
+        batch = self.train
+        if isinstance(batch, keras.utils.PyDataset):
+            batch = batch[0]
+        elif not isinstance(batch, tuple):
+            batch = next(iter(batch))
+        inputs, *_ = keras.utils.unpack_x_y_sample_weight(batch)
+        return keras.tree.map_structure(
+            lambda array: keras.ops.convert_to_numpy(array[:1]), inputs
+        )
 
     def configuration(self, hp: keras_tuner.HyperParameters) -> None:
         """Returns None: only a built model shows what hyperparameters stand for."""

@@ -57,7 +57,20 @@ class SaveScoredWeights(keras.callbacks.Callback):
         super().__init__()
         self._record = record
 
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Removes the weights of an earlier epoch."""
+        self._record.last_weights.unlink(missing_ok=True)
+
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Writes the weights with which a validation was scored."""
+        self._save()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Writes the weights of an epoch without a validation."""
+        if not self._record.last_weights.exists():
+            self._save()
+
+    def _save(self):
         """Writes the weights; those of the optimizer are in the trial's state."""
         with (
             records.without_optimizer(self.model),
@@ -104,8 +117,9 @@ class Recorder(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Records the epoch."""
         record, study = self._record, self._study
-        logs = {name: float(value) for name, value in logs.items()}
         score = study.task.score(study.score_name, logs, record)
+        # A metric may be an array, with a number for each class.
+        logs = {name: float(x) for name, x in logs.items() if np.ndim(x) == 0}
         if not np.isfinite(score):
             name = study.score_name
             raise TrialEnded(records.NAN, f"{name} is {score} in epoch {epoch + 1}")
@@ -214,4 +228,9 @@ def fit(
     task.hypermodel.fit(
         hp, model, epochs=epochs, callbacks=callbacks, verbose=0, **given
     )
+    if not record.epochs:
+        raise ValueError(
+            "`build` must have a `fit` that passes `callbacks` on to the model's. "
+            "Received: a `fit` in which they recorded no epoch."
+        )
     return pausing.has_paused and len(record.epochs) < epochs

@@ -99,7 +99,10 @@ class Tuner(keras_tuner.Tuner):
     def _run(self, hp, record):
         try:
             with trials.failures_as_ends():
-                ended_early = self._train(hp, record)
+                try:
+                    ended_early = self._train(hp, record)
+                finally:  # `build` and `fit` may have declared more.
+                    record.values = hp.values | record.values
             self._end(record, *self._outcome(record, ended_early))
         except trials.TrialEnded as ended:
             self._end(record, ended.status, ended.reason)
@@ -176,7 +179,7 @@ class Tuner(keras_tuner.Tuner):
         """
         values, model, _ = self._kept.pop(parent, (None, None, 0))
         is_same = values == records.trained_values(hp.values)
-        return model if is_same else self.hypermodel.build(hp)
+        return model if is_same else self._task.make_model(hp)
 
     def _keep_model(self, hp, record, model):
         """Keeps the compiled model of a trial that another may continue."""
@@ -225,7 +228,7 @@ class Tuner(keras_tuner.Tuner):
         record.owner = self._owner
         record.save()
         keras.utils.clear_session()
-        model = self.hypermodel.build(hp)
+        model = self._task.make_model(hp)
         is_over = False
         try:
             with trials.failures_as_ends():
@@ -283,7 +286,7 @@ class Tuner(keras_tuner.Tuner):
         trained = records.trained_values
         if trained(before.values) != trained(record.values):
             hp = draws.hyperparameters_of(before.values)
-            adapt(record.state, self.hypermodel.build(hp), model)
+            adapt(record.state, self._task.make_model(hp), model)
         record.save()
 
     def _check_size(self, model, record):

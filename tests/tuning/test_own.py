@@ -171,14 +171,6 @@ def test_a_study_goes_on_as_if_it_had_never_stopped(tmp_path, algorithm, monkeyp
 
 
 def test_the_batches_may_be_a_dataset_and_labels_have_weights(tmp_path):
-    class Batches(keras.utils.PyDataset):
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            part = slice(8 * index, 8 * index + 8)
-            return X[part], Y[part]
-
     table = tune(tmp_path / "batches", train=Batches(), max_trials=1).table()
     assert (table["epochs"] == 2).all()
     weighted = (*TRAIN, np.ones(32))
@@ -223,6 +215,154 @@ def test_another_build_on_the_same_folder_is_an_error(tmp_path):
         ks.tuning.Study(tmp_path).best_translator()
 
 
+def dense(hp, metrics=(), outputs=1):
+    """Makes a model that is not built."""
+    hidden = keras.layers.Dense(hp.Choice("epochs", [2, 3, 4]))
+    model = keras.Sequential([hidden, keras.layers.Dense(outputs)])
+    model.compile("adam", "mse", metrics=list(metrics))
+    return model
+
+
+class Subclassed(keras.Model):
+    """Has inputs by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return self.dense(inputs["x"])
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        part = slice(8 * index, 8 * index + 8)
+        return X[part], Y[part]
+
+
+def subclassed(hp):
+    hp.Choice("u", [1, 2])
+    model = Subclassed()
+    model.compile("adam", "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("made", "train", "validation"),
+    [
+        (dense, TRAIN, VALIDATION),
+        (dense, Batches(), VALIDATION),
+        (subclassed, ({"x": X[:32]}, Y[:32]), ({"x": X[32:]}, Y[32:])),
+    ],
+)
+def test_a_model_that_is_not_built_is(tmp_path, made, train, validation):
+    study = tune(tmp_path, made, train, validation, max_trials=2)
+    model = study.best_model()
+    assert study.best_trial.parameters == model.count_params()
+    loss = model.evaluate(*validation, verbose=0)
+    assert loss == pytest.approx(study.best_score, rel=1e-5)
+
+
+def test_a_metric_may_be_an_array(tmp_path):
+    labels = np.eye(2)[Y].astype("float32")
+    data = (X[:32], labels[:32]), (X[32:], labels[32:])
+    made = functools.partial(dense, metrics=[keras.metrics.F1Score()], outputs=2)
+    study = tune(tmp_path / "loss", made, *data, max_trials=1)
+    assert study.best_trial.epochs[0].keys() >= {"loss", "val_loss"}
+    assert "val_f1_score" not in study.best_trial.epochs[0]
+    objective = keras_tuner.Objective("val_f1_score", "max")
+    study = tune(tmp_path / "f1", made, *data, objective=objective, max_trials=1)
+    reason = r"ValueError: `objective` must be a number .*of shape \(2,\)"
+    assert study.table()["reason"].str.match(reason).all()
+
+
+def test_a_hyperparameter_leaves_other_columns_their_names(tmp_path):
+    def named(hp):
+        hp.Float("score", 7, 8)
+        return dense(hp)
+
+    study = tune(tmp_path, named, algorithm="random", max_trials=16, epochs=1)
+    table = study.table()
+    assert set(table["epochs"]) == {1} and table["score"].min() == study.best_score
+    assert set(table["hp/epochs"]) == {2, 3, 4}
+    assert table["hp/score"].between(7, 8).all()
+    assert set(study.hyperparameters()) == {"hp/epochs", "hp/score"}
+    assert study.importance().keys() == {"hp/epochs", "hp/score"}
+    assert study.best_hyperparameters.values.keys() == {"epochs", "score"}
+
+
+class Declaring(keras_tuner.HyperModel):
+    """Declares more while it builds and fits."""
+
+    def build(self, hp):
+        model = keras.Sequential([keras.Input((6,))])
+        for i in range(hp.Int("layers", 1, 3)):
+            model.add(keras.layers.Dense(hp.Int(f"units_{i}", 1, 4, default=2)))
+        model.add(keras.layers.Dense(1))
+        model.compile("adam", "mse")
+        return model
+
+    def fit(self, hp, model, *args, **options):
+        options["batch_size"] = hp.Choice("batch", [4, 16])
+        return model.fit(*args, **options)
+
+
+@pytest.mark.parametrize("algorithm", ["random", *slow("halving", "hyperband")])
+def test_what_a_trial_declares_is_recorded(tmp_path, algorithm):
+    tune(tmp_path, Declaring(), algorithm=algorithm, max_trials=4)
+    known = [records.own_values(one.values) for one in records.load_records(tmp_path)]
+    if algorithm == "random":  # which draws the same whatever the scores are
+        assert max(values["layers"] for values in known) == 3
+    for values in known:
+        units = {f"units_{i}" for i in range(values["layers"])}
+        assert values.keys() >= {"layers", "batch", *units}
+
+
+class Silent(Declaring):
+    """Keeps the callbacks of a study to itself."""
+
+    def fit(self, hp, model, *args, callbacks, **options):
+        return model.fit(*args, **options)
+
+
+def test_a_fit_without_the_callbacks_of_the_study_is_an_error(tmp_path):
+    with pytest.raises(RuntimeError, match="3 trials .*passes `callbacks` on"):
+        tune(tmp_path, Silent())
+
+
+class Unvalidated(Declaring):
+    """Validates every other epoch."""
+
+    def fit(self, hp, model, *args, **options):
+        return model.fit(*args, validation_freq=2, **options)
+
+
+def test_an_epoch_without_a_validation_has_its_own_weights(tmp_path):
+    study = tune(tmp_path, Unvalidated(), objective="loss", max_trials=1, epochs=3)
+    assert study.best_trial.best_epoch == 3
+    saved = study.best_model().get_weights()
+    model = study._task.make_model(study.best_hyperparameters)
+    state = ks.training.Resume(study.best_trial.state)
+    study._task.hypermodel.fit(
+        *(study.best_hyperparameters, model, *TRAIN),
+        **{"validation_data": VALIDATION, "verbose": 0},
+        **{"epochs": 3, "callbacks": [state]},
+    )
+    for weight, expected in zip(model.get_weights(), saved, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+
+
+class Several(keras_tuner.Objective):
+    """An objective of several scores, like KerasTuner's."""
+
+    def __init__(self):
+        super().__init__("several", "min")
+        self.objectives = []
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -231,6 +371,18 @@ def test_another_build_on_the_same_folder_is_an_error(tmp_path):
         ({"validation": (X,)}, "`validation` must be a dataset, or a tuple"),
         ({"objective": "val_nothing"}, "`objective` must be .*'val_nothing'"),
         ({"objective": ["val_loss"]}, r"`objective` must be .*\['val_loss'\]"),
+        (
+            {"objective": keras_tuner.Objective("val_loss", "down")},
+            r"""`objective` must be a .*, with "min" or "max".*direction="down"\)""",
+        ),
+        ({"objective": Several()}, "`objective` must be .* of one score"),
+        ({"train": iter([TRAIN])}, "`train` must be a dataset, or .*train=<"),
+        ({"validation": X}, "`validation` must be a dataset, or a tuple"),
+        ({"build": lambda hp: None}, "`build` must return a compiled .*returned None"),
+        (
+            {"build": lambda hp: keras.Sequential([keras.Input((6,))])},
+            "`build` must return a compiled .*returned <Sequential",
+        ),
         ({"batch_size": 0}, "`batch_size` must be .*batch_size=0"),
         ({"build": lambda hp: None, "workers": 2}, "`build` must be what the workers"),
     ],

@@ -104,6 +104,18 @@ def test_a_space_with_nothing_within_the_budget_ends(study, monkeypatch):
         found.best_model()
 
 
+def test_what_the_model_refuses_is_left_out_with_its_reason(study):
+    space = dataclasses.replace(conftest.SPACE, feed_forward_ratio=(1, 0.01))
+    table = study(algorithm="random", space=space, max_trials=6).table()
+    refused = table[table["feed_forward_ratio"] == 0.01]
+    assert len(refused) and refused["trial"].isna().all()
+    reason = "`intermediate_dim` must be a positive integer"
+    assert refused["reason"].str.startswith(reason).all()
+    space = dataclasses.replace(conftest.SPACE, positions="learned")
+    with pytest.raises(ValueError, match="`max_length` must be given for learned"):
+        study("other", space=space)
+
+
 def test_a_draw_over_budget_takes_no_place_in_a_bracket(tmp_path):
     oracle = oracles.Hyperband(
         keras_tuner.Objective("val_loss", "min"),
@@ -241,6 +253,13 @@ def test_three_errors_in_a_row_end_the_search(study, monkeypatch):
     fail_where(monkeypatch, lambda values, record: ValueError("wrong everywhere"))
     with pytest.raises(RuntimeError, match="3 trials in a row .*wrong everywhere"):
         study(algorithm="random")
+
+
+def test_a_study_without_a_score_says_why(study, monkeypatch):
+    fail_where(monkeypatch, lambda values, record: ValueError("bad luck"))
+    found = study(algorithm="random", max_trials=2)
+    with pytest.raises(ValueError, match="some epoch must end.*ValueError: bad luck"):
+        found.best_trial  # noqa: B018
 
 
 def test_errors_with_others_between_are_not_in_a_row(study, monkeypatch):
@@ -613,6 +632,7 @@ def test_a_budget_of_another_kind_continues_a_study(study):
     ("options", "message"),
     [
         ({"objective": "val_accuracy"}, "`objective` must be one .*'val_accuracy'"),
+        ({"objective": keras_tuner.Objective("loss", "low")}, 'must be .*="low"'),
         ({"algorithm": "grid"}, "`algorithm` must be one .*algorithm='grid'"),
         ({"max_seconds": 0}, "`max_seconds` must be .*max_seconds=0"),
         ({"epochs": 0}, "`epochs` must be .*epochs=0"),
@@ -646,5 +666,13 @@ def test_wrong_data_is_an_error(tmp_path):
             tuning.tune_translation(
                 train, validation, vocabulary_size=50, directory=tmp_path
             )
+    for lines, message in (
+        ((["a"], ["b", "c"]), "`train` must hold as many .* 1 sources, 2 targets"),
+        (([], []), "`train` must hold as many .* 0 sources, 0 targets"),
+        ((["a"], [3]), r"`train` must hold strings only. Received: train\[0\]=3"),
+        (iter([1]), "`train` must be a dataset, or a pair"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tuning.tune_translation(lines, conftest.LINES, directory=tmp_path)
     with pytest.raises(ValueError, match="must be the folder of a study.*nowhere"):
         tuning.Study(tmp_path / "nowhere")

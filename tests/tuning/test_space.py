@@ -260,6 +260,57 @@ def test_a_range_is_kept_and_checked_as_its_field_is():
             tuning.TranslationSpace(**{name: tuning.Range(low, high)})
 
 
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tuning.Range(2, 1), "`low` must be at most .*low=2, high=1"),
+        (lambda: tuning.Range(0, 1, log=True), "`low` must be .*low=0"),
+        (lambda: choose(num_heads=None), "`num_heads` must be .*num_heads=None"),
+        (lambda: choose(num_layers=None), "`num_layers` must be .*num_layers=None"),
+        (lambda: choose(key_dim=np.array([2, 4])), "`key_dim` must be a positive"),
+        (
+            lambda: tuning.TranslationSpace(feed_forward_ratio=None),
+            "`feed_forward_ratio` must be .*=None",
+        ),
+        (
+            lambda: tuning.TranslationSpace(normalize_first=None),
+            "`normalize_first` must be .*=None",
+        ),
+        (
+            lambda: tuning.TranslationSpace(positions=("sinusoidal", "foo")),
+            "`positions` must be one of .*positions='foo'",
+        ),
+        (
+            lambda: tuning.TranslationSpace(key_dim=(4, 5)),
+            r"`key_dim` must be even .*key_dim=\(4, 5\), positions=.*'rotary'",
+        ),
+    ],
+)
+def test_what_no_model_can_have_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def choose(**options):
+    return tuning.attention_choices(keras_tuner.HyperParameters(), 8, **options)
+
+
+@pytest.mark.backends("jax")
+def test_numbers_of_numpy_are_kept_as_plain_ones():
+    space = tuning.TranslationSpace(
+        model_dim=np.int64(8),
+        dropout=(0, np.float32(0.5)),
+        normalize_first=[np.bool_(True)],
+        positions=None,
+    )
+    assert (type(space.model_dim), type(space.dropout[1])) == (int, float)
+    assert (space.dropout, space.normalize_first) == ((0, 0.5), [True])
+    assert space.choose(keras_tuner.HyperParameters(), 50).model.positions is None
+    assert choose(num_heads=np.arange(1, 3).tolist()).num_heads == 1
+    assert type(tuning.Range(np.float32(1), 2).low) is float
+
+
 GROWTHS = [
     {"encoder_layers": 3, "decoder_layers": 2},
     {"num_heads": 3, "intermediate_dim": 24},
