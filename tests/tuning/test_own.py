@@ -145,8 +145,10 @@ def test_a_callback_of_one_s_own_may_end_a_trial(tmp_path, algorithm):
     assert set(table["epochs"]) == {1}
     if algorithm == "random":
         assert list(table["status"]) == ["completed"] * 3
-    else:  # A rung is one epoch, too: the leader is continued once, in vain.
-        assert list(table["status"]) == ["paused"] * 3 + ["completed"]
+    else:  # A rung is one epoch, too: the leader goes on once, in vain. If it is the
+        # last that was drawn, it does so in place.
+        *others, last = table["status"]
+        assert others in (["paused"] * 2, ["paused"] * 3) and last == "completed"
 
 
 @pytest.mark.parametrize("algorithm", ["halving", *slow("random", "hyperband")])
