@@ -87,7 +87,6 @@ def test_values_of_another_kind_are_an_error(tmp_path, values):
         *(collections.Counter("a"), collections.defaultdict(list), sys.version_info),
         *(np.datetime64("2020-01-01"), np.complex64(1j), np.bytes_(b"a")),
     ],
-    ids=str,
 )
 def test_what_is_not_plain(value):
     assert not is_plain(value)
