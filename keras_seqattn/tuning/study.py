@@ -61,6 +61,12 @@ class Study:
         return records.load_records(self.directory)
 
     @property
+    def _rejected(self):
+        """The draws that were over budget, each with its values and the reason."""
+        path, none = self.directory / "oracle.json", {"rejected": []}
+        return records.read_json(path, none, keys=("rejected",))["rejected"]
+
+    @property
     def seconds(self) -> float:
         """Seconds of wall-clock spent, over all resumptions."""
         return Clock(self.directory).elapsed()
@@ -81,7 +87,8 @@ class Study:
         best = records.best_of(known, self.direction)
         if best is None:
             statuses = [record.status for record in known]
-            reasons = [record.reason for record in known if record.reason is not None]
+            reasons = [one["reason"] for one in self._rejected]
+            reasons += [record.reason for record in known if record.reason is not None]
             why = f" The last reason: {reasons[-1]}" if reasons else ""
             raise ValueError(
                 "`directory` must hold a trial with a score: some epoch must end. "
@@ -174,13 +181,11 @@ class Study:
         """
         import pandas
 
-        path, none = self.directory / "oracle.json", {"rejected": []}
-        drawn = records.read_json(path, none, keys=("rejected",))["rejected"]
         refused = {"status": records.OVER_BUDGET}
         rows = [_row(record) for record in self._records]
         rows += [
             {**refused, "reason": one["reason"], **_columns_of(one["values"])}
-            for one in drawn
+            for one in self._rejected
         ]
         names = dict.fromkeys((*_COLUMNS, *(name for row in rows for name in row)))
         return pandas.DataFrame(rows, columns=[*names]).astype(_TYPES)

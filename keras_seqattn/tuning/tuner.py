@@ -62,6 +62,10 @@ class Tuner(keras_tuner.Tuner):
         """Saves the state before the first trial, which a kill may end."""
         self.save()
 
+    def on_search_end(self) -> None:
+        """Saves the state with the draws that were over budget since the last trial."""
+        self.save()
+
     def pre_create_trial(self) -> None:
         """Waits a little if the last request brought no trial."""
         if not self._busy:
