@@ -1,5 +1,6 @@
 import functools
 import json
+import warnings
 
 import keras
 import numpy as np
@@ -424,3 +425,14 @@ def test_a_mask_that_does_not_fit_is_named(mask, shape):
     message = rf"`{mask}` must be .* of the inputs.*Received: {mask}.shape=\({shape[0]}"
     with pytest.raises(ValueError, match=message):
         block(np.ones((2, 3, 4), "float32"), **{mask: np.ones(shape, bool)})
+
+
+def test_a_loaded_rms_norm_of_a_stack_takes_masks(rng):
+    """Keras's layer would warn that the mask ends at it."""
+    norm = keras.layers.RMSNormalization()
+    stack = layers.TransformerStack([layers.EncoderBlock(2, 8)], norm)
+    for made in (stack, layers.TransformerStack.from_config(stack.get_config())):
+        x = keras.layers.Masking()(rng.normal(size=(1, 3, 4)).astype("float32"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert made(x)._keras_mask is not None

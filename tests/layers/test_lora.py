@@ -242,3 +242,24 @@ def test_lora_is_enabled_once():
     ks.training.enable_lora(model, 2)
     with pytest.raises(ValueError, match="`model` must be without LoRA.*language"):
         ks.training.enable_lora(model, 2)
+
+
+def test_an_untied_embedding_keeps_its_factors_in_a_file(tmp_path):
+    layer = ks.layers.PositionalEmbedding(9, 4, tie_weights=False)
+    token_ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(token_ids, layer(layer(token_ids), reverse=True))
+    ks.training.enable_lora(model, rank=2, alpha=3.0)
+    layer.lora_embeddings_b.assign(keras.ops.ones((2, 4)))
+    ids = np.array([[1, 5]])
+    expected = keras.ops.convert_to_numpy(model(ids))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(loaded(ids)), expected, rtol=1e-5
+    )
+
+
+def test_targets_are_regular_expressions():
+    model = made()
+    with pytest.raises(ValueError, match=r"`targets` must be regular .*'\('"):
+        ks.training.enable_lora(model, rank=2, targets=["("])

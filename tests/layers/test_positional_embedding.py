@@ -265,3 +265,24 @@ def test_logits_are_in_the_compute_dtype(given, policy, rng):
     for training in (False, True):
         logits = layer(x, reverse=True, training=training)
         assert keras.backend.standardize_dtype(logits.dtype) == layer.compute_dtype
+
+
+def test_logits_are_in_the_reverse_dtype(rng):
+    """In half precision the bias would be rounded, and the logits with it."""
+    layer = layers.PositionalEmbedding(
+        7, 4, dtype="mixed_float16", reverse_dtype="float32", logits_bias=True
+    )
+    layer.build()
+    bias = rng.normal(size=7).astype("float32")
+    layer.bias_layer.bias.assign(bias)
+    logits = layer(np.zeros((1, 1, 4), "float32"), reverse=True)
+    np.testing.assert_array_equal(ops.convert_to_numpy(logits)[0, 0], bias)
+    x = keras.Input((None, 4))
+    assert layer(x, reverse=True).dtype == "float32"
+
+
+@pytest.mark.parametrize(("start", "message"), [(5, "start=5"), (-1, "start=-1")])
+def test_a_start_of_numpy_is_checked_too(start, message):
+    layer = layers.PositionalEmbedding(9, 4, positions="learned", max_length=6)
+    with pytest.raises(ValueError, match=message):
+        layer(np.array([[1, 2]]), start=np.int64(start))

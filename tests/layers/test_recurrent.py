@@ -216,3 +216,10 @@ def test_output_shapes_are_known_from_those_of_the_inputs():
     decoder = layers.AttentiveRecurrentDecoder(4)
     shapes = (2, None, 3), (2, 7, 6), (2, 6)
     assert decoder.compute_output_shape(*shapes) == (2, None, 4)
+
+
+def test_vectors_have_the_width_that_the_layer_was_built_for(rng):
+    encoder = layers.RecurrentEncoder(4)
+    encoder.build((None, None, 3))
+    with pytest.raises(ValueError, match=r"`x` must have the width 3.*\(3, 5, 2\)"):
+        encoder(vectors(rng, width=2))

@@ -172,3 +172,9 @@ def test_dropout_in_training_alone(rng):
 def test_says_what_is_wrong(options, message):
     with pytest.raises(ValueError, match=message):
         layers.AttentiveRecurrentDecoder(**{"units": U, **options})
+
+
+def test_targets_have_the_width_that_the_layer_was_built_for(rng):
+    decoder, (target, source, state) = made(rng), inputs(rng)
+    with pytest.raises(ValueError, match="`target` must have the width .*target.shape"):
+        decoder(target[..., :-1], source, state)

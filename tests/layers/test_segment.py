@@ -155,3 +155,16 @@ def test_the_mask_on_the_segment_is_held(restart):
     layer(inputs, restart=restart)
     _, mask = layer(vectors(4))
     np.testing.assert_array_equal(numpy(mask), [[True, True, False]] * B)
+
+
+def test_a_mask_may_have_one_row_for_all():
+    layer = layers.SegmentMemory(M, B)
+    layer(vectors(1, 2, 7), mask=np.array([[True, True, False]]))
+    assert held(layer(vectors(3))) == [1, 2, None]
+
+
+def test_vectors_have_the_width_that_is_held():
+    layer = layers.SegmentMemory(M, B)
+    layer(vectors(1))
+    with pytest.raises(ValueError, match=r"`x` must have the width 2.*\(2, 1, 1\)"):
+        layer(vectors(1)[..., :1])

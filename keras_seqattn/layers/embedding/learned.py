@@ -73,6 +73,9 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
         """Adds the positions `start`, `start + 1`, ..., or `positions`, to `x`."""
         check_rank("x", x, "(batch, length, width)")
         length = x.shape[1]
+        if ops.is_tensor(start):  # Keras makes a tensor of NumPy's integers
+            known = tracing.known_values(start, wait=False)
+            start = start if known is None or known.ndim else int(known)
         if positions is not None:
             rows = self._rows(positions_of(x, start, positions))
         elif isinstance(length, int) and isinstance(start, int):

@@ -143,6 +143,10 @@ def _join(hidden, kernel, bias):
 class LogitsBias(keras.layers.Layer):
     """Adds a learned bias `(V,)` to logits; part of an embedding, and saved with it."""
 
+    def __init__(self, **kwargs: Any) -> None:
+        # The logits stay in their dtype, which may be the embedding's `reverse_dtype`.
+        super().__init__(autocast=False, **kwargs)
+
     def build(self, logits_shape: Any) -> None:
         """Makes the bias."""
         self.bias = self.add_weight(

@@ -154,7 +154,11 @@ class PositionalEmbedding(
 
     def build(self, inputs_shape: Shape | None = None) -> None:
         """Makes the table `(V, D)` and the positions."""
+        # Keras would enable LoRA before it makes an untied table, which then fails.
+        rank, self.lora_rank = self.lora_rank, None
         super().build(inputs_shape)
+        if rank:
+            self.enable_lora(rank, lora_alpha=self.lora_alpha)
         if self.positions is not None and not self.positions.built:
             self.positions.build((None, None, self.model_dim))
         if self.norm_layer is not None:
@@ -339,7 +343,10 @@ class PositionalEmbedding(
     ) -> Any:
         """Returns the symbolic output."""
         self._check_inputs(inputs, reverse)
-        return super().compute_output_spec(inputs, reverse=reverse)
+        spec = super().compute_output_spec(inputs, reverse=reverse)
+        if reverse and self.reverse_dtype is not None:
+            return keras.KerasTensor(spec.shape, self.reverse_dtype)
+        return spec
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""

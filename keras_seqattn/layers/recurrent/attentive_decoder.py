@@ -22,6 +22,7 @@ from keras_seqattn.layers.shapes import (
     check_not_empty,
     check_rank,
     check_tensor,
+    check_width,
 )
 from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.lora import Dense
@@ -146,6 +147,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         """Decodes a whole target."""
         _check_shapes(target, source, state)
         check_not_empty("target", target)
+        check_width("target", target, self._widths[0])
         target_mask = bool_mask("target_mask", target_mask)
         source_mask = bool_mask("source_mask", source_mask)
         hidden, first = target, self.initial_cache(state)

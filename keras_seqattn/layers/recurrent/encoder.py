@@ -12,7 +12,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Cell, Shape, Tensor
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.recurrent.stack import RecurrentStack
-from keras_seqattn.layers.shapes import check_not_empty, check_rank
+from keras_seqattn.layers.shapes import check_not_empty, check_rank, check_width
 from keras_seqattn.layers.weights.frozen import keep_frozen
 
 
@@ -81,6 +81,7 @@ class RecurrentEncoder(RecurrentStack):
     def build(self, x_shape: Shape) -> None:
         """Makes the stack."""
         check_rank("x", x_shape, "(batch, length, width)")
+        self._input_width = x_shape[-1]
         self.recurrences = []
         for i in range(self.num_layers):
             recurrence = self.recurrence(name=f"layer_{i}", zero_output_for_mask=True)
@@ -98,6 +99,7 @@ class RecurrentEncoder(RecurrentStack):
     ) -> tuple[Tensor, Tensor]:
         """Encodes `x`."""
         check_rank("x", x, "(batch, length, width)")
+        check_width("x", x, self._input_width)
         check_not_empty("x", x)
         mask = bool_mask("mask", mask)
         for recurrence in self.recurrences:

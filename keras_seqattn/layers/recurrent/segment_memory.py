@@ -11,7 +11,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.layers.attention.masks import bool_mask
-from keras_seqattn.layers.shapes import check_batch, check_rank
+from keras_seqattn.layers.shapes import check_batch, check_rank, check_width
 
 
 def next_memory(memory: Tensor, segment: Tensor) -> Tensor:
@@ -102,6 +102,7 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
         """Returns what is held, then holds the end of `x`."""
         check_rank("x", x, "(batch, length, width)")
         check_batch(x=x, memory=self.memory)
+        check_width("x", x, self.memory.shape[-1])
         # Copies: torch's `assign` writes into the very tensor that was read.
         held, held_mask = ops.copy(self.memory), ops.copy(self.memory_mask)
         if restart is not None:
@@ -115,6 +116,7 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
             mask = ops.ones(ops.shape(x)[:2], "bool")
         real = ops.where(mask[..., None], x, ops.cast(0.0, x.dtype))
         self.memory.assign(next_memory(held, real))
+        mask = ops.broadcast_to(mask, ops.shape(x)[:2])  # it may have one row for all
         self.memory_mask.assign(next_memory(held_mask, mask))
         return held, held_mask
 

@@ -86,6 +86,8 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         self.norm = arguments.instance(
             "norm", norm, keras.layers.Layer, "a layer", optional=True
         )
+        if isinstance(norm, keras.layers.RMSNormalization):
+            norm.supports_masking = True  # else Keras warns that the mask ends here
         self.unpad = arguments.boolean("unpad", unpad)
         self.supports_masking = True
 

@@ -169,4 +169,13 @@ def _patterns(targets):
         return [""]
     if not isinstance(targets, list | tuple):
         arguments.refuse("targets", targets, "a list of strings", optional=True)
-    return list(arguments.strings("targets", targets))
+    patterns = list(arguments.strings("targets", targets))
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                "`targets` must be regular expressions. "
+                f"Received: {pattern!r}, {error}."
+            ) from error
+    return patterns
