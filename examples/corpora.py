@@ -46,6 +46,9 @@ def check_files(parser, args):
                 parser.error(f"`{split}` must be a file. Received: {path}")
     if any(given.values()) and not (args.train and args.val):
         parser.error(f"`train` and `val` must come together. Received: {given}")
+    has_tsv = any(len(paths or ()) == 1 for paths in given.values())
+    if (args.columns or args.header) and not has_tsv:
+        parser.error(f"`columns` and `header` must come with a TSV. Received: {given}")
     if args.train and args.evaluate == "test" and not args.test:
         parser.error("`test` must be given to be evaluated. Received: --test missing")
 

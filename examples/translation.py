@@ -31,9 +31,9 @@ import keras_seqattn as ks
 def main():
     args = arguments()
     recipe = ks.recipes.RECIPES[args.preset]
-    if args.epochs:
+    if args.epochs is not None:
         recipe = dataclasses.replace(recipe, epochs=args.epochs)
-    if args.vocabulary_size:
+    if args.vocabulary_size is not None:
         recipe = recipe.with_vocabulary(args.vocabulary_size)
     keras.utils.set_random_seed(args.seed)
     ks.training.keep_freed_memory()

@@ -317,6 +317,8 @@ def test_a_small_file_is_read_again(example, monkeypatch, tmp_path, capsys):
         (("--train", "a", "--val", "none"), "`val` must be a file. Received: none"),
         (("--train", "a", "a", "a"), "`train` must be one file or two. Received:"),
         (("--train", "a", "--val", "a", "--evaluate", "test"), "`test` must be given"),
+        (("--train", "a", "a", "--val", "a", "a", "--header"), "must come with a TSV"),
+        (("--columns", "0", "1"), "`columns` and `header` must come with a TSV"),
     ],
 )
 def test_files_that_make_no_corpus_are_errors(
@@ -327,6 +329,13 @@ def test_files_that_make_no_corpus_are_errors(
     with pytest.raises(SystemExit):
         example.run(*options)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["epochs", "vocabulary_size"])
+def test_zero_is_not_the_preset_s_number(example, tmp_path, name):
+    option = f"--{name.replace('_', '-')}"
+    with pytest.raises(ValueError, match=f"`{name}` must be.*=0"):
+        example.run(option, 0, "--output", tmp_path)
 
 
 def test_devices_that_are_not_there_are_an_error(example, tmp_path):

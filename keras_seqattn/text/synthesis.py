@@ -267,9 +267,10 @@ class _Filters:
             return "empty"
         if self._skip_copies and len({side.strip().casefold() for side in pair}) == 1:
             return "copy"
-        if self._max_length_ratio and longer > self._max_length_ratio * shorter:
+        # A product would be rounded past the ratio: 1.15 * 100 is below 115.
+        if self._max_length_ratio and longer / shorter > self._max_length_ratio:
             return "length ratio"
-        if self._min_score is not None and row["score"] < self._min_score:
+        if self._min_score is not None and not row["score"] >= self._min_score:
             return "low score"
         return "duplicate" if pair in self._seen else None
 
@@ -279,10 +280,11 @@ class _Filters:
         if keep < 1:
             scores = np.array([row["score"] for row in rows])
             order = np.argsort(-scores, kind="stable")
-            count = math.ceil(keep * len(rows))
-            self._found["low score"] += [rows[i]["line"] for i in order[count:]]
+            # A product would be rounded past the share: 0.07 * 100 is above 7.
+            is_kept = np.arange(len(rows)) / len(rows) < keep
+            self._found["low score"] += [rows[i]["line"] for i in order[~is_kept]]
             self._found["low score"].sort()
-            rows = [rows[i] for i in sorted(order[:count])]
+            rows = [rows[i] for i in sorted(order[is_kept])]
         sides = [[row[side] for row in rows] for side in ("source", "target")]
         skipped = tuple(self._found)
         return ParallelText(*sides, self._num_lines, self._found, skipped)

@@ -150,7 +150,8 @@ class MaskedCrossentropy(keras.losses.Loss):
                 # metric may count it.
                 keep_crossentropies(y_pred, y_true, self.pad_id, crossentropies)
         else:
-            loss = super().__call__(labels, logits, weights)
+            # Keras returns no scalar where there are no tokens.
+            loss = ops.sum(super().__call__(labels, logits, weights))
             if pairs is not None:
                 loss = loss + self._divergence(logits, weights, pairs)
         if self.normalize_by is not None:

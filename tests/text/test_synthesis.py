@@ -100,6 +100,18 @@ def test_scores_are_means_over_tokens_and_the_end():
     assert synthesize(Scripted(), lines, keep=0.51)[0] == ["one", "two", "long"]
 
 
+def test_shares_and_ratios_are_not_rounded():
+    class Longer(Scripted):
+        def translate(self, lines, **options):
+            return [[(line.ljust(115, "."), -1.0)] for line in lines]
+
+    assert 0.07 * 100 > 7 and 1.15 * 100 < 115
+    lines = [f"{number:0>100}" for number in range(100)]
+    corpus = synthesize(Longer(), lines, max_length_ratio=1.15, keep=0.07)
+    assert corpus[0] == lines[:7]
+    assert synthesize(Longer(), [], keep=0.07) == ([], [])
+
+
 def test_what_is_cut_has_the_mean_of_what_is_scored(tmp_path):
     translator, path = Scripted(), tmp_path / "pairs.jsonl"
     translator.max_target_length = 20

@@ -109,6 +109,14 @@ def test_padding_alone_is_zero_with_zero_gradient(normalize_by):
     assert not gradient.any()
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+@pytest.mark.parametrize("normalize_by", [None, 7])
+def test_no_tokens_are_a_scalar_zero(shape, normalize_by):
+    loss = MaskedCrossentropy(normalize_by=normalize_by)
+    value = loss(np.zeros(shape, "int32"), np.zeros((*shape, V), "float32"))
+    assert tuple(value.shape) == () and float(value) == 0
+
+
 def test_huge_logits_stay_finite():
     labels = np.array([[1, 2]], "int32")
     logits = np.full((1, 2, V), -1e30, "float32")
