@@ -66,7 +66,8 @@ def main():
     translator = ks.Translator.load(args.translator)
     server = make_server(make_app(translator), args.host, args.port)
     compile_programs(translator)
-    address = f"http://{args.host}:{server.effective_port}"
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    address = f"http://{host}:{server.effective_port}"
     print(f"Open {address} (Ctrl-C ends it)", flush=True)
     server.run()
 

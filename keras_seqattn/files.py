@@ -33,13 +33,14 @@ def replacing(path: Path) -> Iterator[pathlib.Path]:
     unfinished file, in the same folder and with the same ending, and the last to finish
     wins. A link is followed, and the file keeps its mode. After an error the unfinished
     file is removed; after a kill it is removed by the next process on this machine that
-    replaces the same file.
+    replaces the same file by the same name.
     """
-    path = pathlib.Path(os.path.realpath(path))
+    name, path = pathlib.Path(path).name, pathlib.Path(os.path.realpath(path))
     mark = f".unfinished-{platform.node()}-"
-    _remove_leftovers(path, mark)
+    _remove_leftovers(path.parent, mark, name)
     token = f"{os.getpid()}-{secrets.token_hex(4)}"
-    unfinished = path.with_name(f"{mark}{token}-{path.name}")
+    # Of a link and its file, only the link may have the ending.
+    unfinished = path.with_name(f"{mark}{token}-{name}")
     try:
         yield unfinished
         with open(unfinished, "r+b") as file:
@@ -60,19 +61,19 @@ def keep_copy(path: Path, copy: Path) -> None:
     """Copies a file that is about to be replaced to `copy`, in the same folder."""
     with replacing(copy) as unfinished:
         try:
-            os.link(path, unfinished)  # costs nothing, whatever the size
+            # Costs nothing, whatever the size. A second link to a link would not stay
+            # what it is when the link's file is replaced.
+            os.link(os.path.realpath(path), unfinished)
         except OSError:  # a file system without links
             shutil.copyfile(path, unfinished)
 
 
-def _remove_leftovers(path, mark):
+def _remove_leftovers(folder, mark, name):
     """Removes the unfinished files of this machine's processes that have ended."""
     if fcntl is None:  # On Windows nothing tells whether a process is alive.
         return
-    pattern = re.compile(
-        rf"{re.escape(mark)}(\d+)-[0-9a-f]{{8}}-{re.escape(path.name)}"
-    )
-    for other in path.parent.glob(".unfinished-*"):
+    pattern = re.compile(rf"{re.escape(mark)}(\d+)-[0-9a-f]{{8}}-{re.escape(name)}")
+    for other in folder.glob(".unfinished-*"):
         match = pattern.fullmatch(other.name)
         if match and not _is_alive(int(match[1])):
             other.unlink(missing_ok=True)

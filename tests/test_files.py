@@ -131,6 +131,25 @@ def test_a_file_keeps_its_mode_and_a_link_its_file(tmp_path):
     assert os.listdir(path.parent) == ["a.json"]
 
 
+def test_a_file_has_the_ending_of_its_link(tmp_path):
+    path, link = tmp_path / "blob", tmp_path / "a.keras"
+    link.symlink_to(path)
+    with replacing(link) as unfinished:
+        assert unfinished.suffix == ".keras"
+        unfinished.write_text("new")
+    assert path.read_text() == "new"
+
+
+def test_the_copy_of_a_link_is_of_its_file(tmp_path):
+    path, link, copy = (tmp_path / name for name in ("a.json", "link", "b.json"))
+    path.write_text("old")
+    link.symlink_to(path)
+    keep_copy(link, copy)
+    with replacing(link) as unfinished:
+        unfinished.write_text("new")
+    assert copy.read_text() == "old"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 def test_a_copy_leaves_the_mode_of_what_it_copies(tmp_path):
     path, copy = tmp_path / "a.json", tmp_path / "b.json"

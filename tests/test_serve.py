@@ -217,23 +217,29 @@ def test_a_translator_is_served(example):
     assert "at most 16 tokens, its end included. Received: 17" in long.json["error"]
 
 
-def test_it_listens_on_this_machine_alone(example, stub, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("options", "host", "shown"),
+    [((), "127.0.0.1", "127.0.0.1"), (("--host", "::1"), "::1", "[::1]")],
+)
+def test_it_listens_on_this_machine_alone(
+    example, stub, monkeypatch, capsys, options, host, shown
+):
     class Server:
         effective_port = 4321
 
         def run(self):
             print("serving")
 
-    def make_server(app, host, port):
-        assert (host, port, app.name) == ("127.0.0.1", 8000, "serve")
+    def make_server(app, given, port):
+        assert (given, port, app.name) == (host, 8000, "serve")
         return Server()
 
     monkeypatch.setattr(example, "make_server", make_server)
     monkeypatch.setattr(ks.Translator, "load", {"a.keras": stub}.__getitem__)
-    monkeypatch.setattr(sys, "argv", ["serve.py", "--translator", "a.keras"])
+    monkeypatch.setattr(sys, "argv", ["serve.py", "--translator", "a.keras", *options])
     example.main()
     printed = capsys.readouterr().out
-    assert printed == "Open http://127.0.0.1:4321 (Ctrl-C ends it)\nserving\n"
+    assert printed == f"Open http://{shown}:4321 (Ctrl-C ends it)\nserving\n"
 
 
 def test_programs_are_compiled_at_the_start(example, stub, monkeypatch, capsys):

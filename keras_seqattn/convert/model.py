@@ -7,7 +7,7 @@ import keras
 
 from keras_seqattn.convert import bart, llama, t5
 from keras_seqattn.convert.checkpoint import Checkpoint
-from keras_seqattn.convert.refusal import naming, refuse
+from keras_seqattn.convert.refusal import naming, refuse, valid
 from keras_seqattn.models import LanguageModel, TranslationTransformer
 
 
@@ -77,7 +77,8 @@ def read_model(source: Any, options: dict[str, Any]) -> keras.Model:
             f"model_type={checkpoint.model_type!r}",
         )
     family = FAMILIES[checkpoint.model_type]
-    options = {**family.options(checkpoint), **options}
+    with valid("configuration"):
+        options = {**family.options(checkpoint), **options}
     if options["pad_id"] is None:
         refuse(
             "have the option 'pad_token_id' in its configuration, or `pad_id` be "

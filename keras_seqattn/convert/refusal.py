@@ -22,4 +22,14 @@ def naming(argument: str) -> Iterator[None]:
     except NotConvertible as error:
         requirement, received = error.args
         message = f"`{argument}` must {requirement}. Received: {received}."
-        raise ValueError(message) from None
+        raise ValueError(message) from error.__cause__
+
+
+@contextlib.contextmanager
+def valid(what: str) -> Iterator[None]:
+    """Refuses a model if reading `what` fails on a value of a wrong kind."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise NotConvertible(f"have a valid {what}", found) from error

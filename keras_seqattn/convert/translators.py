@@ -9,7 +9,7 @@ from keras_seqattn.annotations import Path
 from keras_seqattn.convert.checkpoint import model_folder, read_json
 from keras_seqattn.convert.languages import M2M_LANGUAGES
 from keras_seqattn.convert.model import read_model
-from keras_seqattn.convert.refusal import naming, refuse
+from keras_seqattn.convert.refusal import naming, refuse, valid
 from keras_seqattn.decoding import BeamSearch
 from keras_seqattn.translator import Translator
 
@@ -70,14 +70,17 @@ def translator_from_huggingface(
     with naming("folder"):
         path = model_folder(folder)
         kind = read_json(path / "config.json").get("model_type")
-        if kind not in TOKENIZERS:
+        if not isinstance(kind, str) or kind not in TOKENIZERS:
             refuse(
                 f"be a model that translates, of one of the types {tuple(TOKENIZERS)}",
                 f"model_type={kind!r}",
             )
         model = read_model(path, options)
-        tokenizers = TOKENIZERS[kind](path, model, source, target)
-        return Translator(model, *tokenizers, search=_search(path))
+        with valid("tokenizer"):
+            tokenizers = TOKENIZERS[kind](path, model, source, target)
+        with valid("search in its configuration"):
+            search = _search(path)
+        return Translator(model, *tokenizers, search=search)
 
 
 def _search(folder):
@@ -288,8 +291,10 @@ def _sentencepiece(path):
     if not path.is_file():
         refuse(f"hold {path.name!r}", f"{str(path.parent)!r} without it")
     content = path.read_bytes()
+    processor = SentencePieceProcessor()
     try:
-        return content, SentencePieceProcessor(model_proto=content)
+        processor.LoadFromSerializedProto(content)  # the constructor ignores b""
+        return content, processor
     except RuntimeError:
         refuse(f"hold {path.name!r} as a SentencePiece model", "a file that is not one")
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import os
 import pathlib
 import tempfile
 from types import ModuleType
@@ -67,7 +68,7 @@ def export_translator(
     arguments.boolean("overwrite", overwrite)
     arguments.boolean("verbose", verbose)
     path = pathlib.Path(path)
-    if path.exists() and not overwrite:
+    if os.path.lexists(path) and not overwrite:
         raise ValueError(
             "`path` must not exist, unless `overwrite=True`. "
             f"Received: path={str(path)!r}."
@@ -97,12 +98,12 @@ def _new(path):
         made, old = pathlib.Path(folder, "new", path.name), pathlib.Path(folder, "old")
         made.parent.mkdir()
         yield made
-        if path.exists():
+        if os.path.lexists(path):  # even a link to nothing
             path.rename(old)
         try:
             made.rename(path)
         except OSError:
-            if old.exists():
+            if os.path.lexists(old):
                 old.rename(path)
             raise
 

@@ -180,6 +180,36 @@ def test_a_start_or_an_end_is_no_padding(copy, special):
     assert to_model(copy("llama", pad_token_id=special)).pad_id == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("nllb", {"d_model": "16"}, "TypeError: "),
+        ("t5", {"feed_forward_proj": 5, "dense_act_fn": None}, "AttributeError: 'int'"),
+        ("llama", {"eos_token_id": []}, "IndexError: "),
+        ("llama", {"num_attention_heads": 0}, "ZeroDivisionError: "),
+    ],
+)
+def test_values_of_a_wrong_kind_in_the_configuration(copy, name, changes, message):
+    wanted = "`source` must have a valid configuration. Received: "
+    with pytest.raises(ValueError, match=wanted + message):
+        to_model(copy(name, **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", {"model_type": ["marian"]}, "that translates, .*'marian'"),
+        ("vocab.json", {"a": 0, "b": None}, "have a valid tokenizer. Received: TypeE"),
+        ("generation_config.json", {"num_beams": "4"}, "valid search .*: TypeError: "),
+    ],
+)
+def test_values_of_a_wrong_kind_in_other_files(copy, name, content, message):
+    folder = copy("marian")
+    (folder / name).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"`folder` must .*{message}"):
+        to_translator(folder)
+
+
 def test_a_vocabulary_that_does_not_fit(copy):
     folder = copy("marian")
     path = folder / "vocab.json"
@@ -204,6 +234,9 @@ def test_a_vocabulary_that_does_not_fit(copy):
 def test_a_sentencepiece_model_that_is_none(copy):
     folder = copy("marian")
     (folder / "source.spm").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="hold 'source.spm' as a SentencePiece model"):
+        to_translator(folder)
+    (folder / "source.spm").write_bytes(b"")
     with pytest.raises(ValueError, match="hold 'source.spm' as a SentencePiece model"):
         to_translator(folder)
     (folder / "source.spm").unlink()

@@ -59,6 +59,14 @@ def test_what_stands_there_stays_unless_told(tmp_path, writes):
     assert tree(tmp_path) == ["model", "model/file"]
 
 
+def test_a_link_to_nothing_stays_unless_told(tmp_path, writes):
+    (tmp_path / "model").symlink_to(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="unless `overwrite=True`. Received: .*model'"):
+        export(tmp_path / "model")
+    export(tmp_path / "model", overwrite=True)
+    assert tree(tmp_path) == ["model", "model/file"]
+
+
 def test_an_error_leaves_everything_as_it_was(tmp_path, writes):
     path = export(tmp_path / "model")
     writes.text, writes.error = "half", OSError("disk full")
