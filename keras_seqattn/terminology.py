@@ -48,7 +48,6 @@ def _marks() -> str:
 LETTER = rf"(?:[^\W{UNSPACED}]|[{_marks()}\u00ad\u200c\u200d\u2060])"
 _CONTINUES = re.compile(rf"{LETTER}|\ufffd")
 _WORD = re.compile(f"{LETTER}+")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def continuing_ids(tokenizer: TokenizerLike) -> bytes:
@@ -100,7 +99,7 @@ class Terms:
         self._tokenizer, self._lead = tokenizer, _lead(tokenizer)
         self._stop_ids = set(stop_ids)
         bits = np.unpackbits(np.frombuffer(continuing, "uint8"))
-        self._continuing = set(np.flatnonzero(bits).tolist())
+        self._continuing = np.flatnonzero(bits)
         self._ids: dict[str, tuple[Phrase, ...]] = {}
         self._glossary = {} if glossary is None else _checked_glossary(glossary)
         self._tokenize(
@@ -155,7 +154,7 @@ class Terms:
         """Tokenizes phrases, each given with its name for error messages."""
         new = [(name, text) for name, text in named if text not in self._ids]
         for name, text in new:
-            if _SURROGATE.search(text):
+            if not arguments.is_unicode(text):
                 _refuse(name, text, "valid Unicode, without lone surrogates")
         texts = [text for _, text in new]
         tokenize = self._tokenizer.tokenize

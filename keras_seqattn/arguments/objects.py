@@ -180,7 +180,7 @@ def strings(name: str, lines: Iterable[Any], first: int = 0) -> Iterator[str]:
             wanted = "strings only; decode bytes as UTF-8 first"
         elif not isinstance(line, str):
             wanted = "strings only"
-        elif not _is_unicode(line):
+        elif not is_unicode(line):
             wanted = "valid Unicode, without lone surrogates"
         if wanted:
             raise ValueError(
@@ -189,7 +189,8 @@ def strings(name: str, lines: Iterable[Any], first: int = 0) -> Iterator[str]:
         yield line
 
 
-def _is_unicode(line):
+def is_unicode(line: str) -> bool:
+    """Returns whether UTF-8 can encode a string: it has no lone surrogate."""
     try:
         line.encode()
     except UnicodeEncodeError:

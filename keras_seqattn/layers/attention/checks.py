@@ -66,11 +66,11 @@ def axes_attended(attention_axes: Any) -> tuple[int, ...] | None:
 
 def axes_of_inputs(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """Returns the axes counted from the first, if inputs of a rank have them."""
-    found = {axis % rank for axis in axes if -rank <= axis < rank}
-    if len(found) < len(axes) or rank - 1 in found:
+    found = tuple(axis % rank for axis in axes if -rank <= axis < rank)
+    if len(set(found)) < len(axes) or rank - 1 in found:
         wanted = f"different axes of inputs of rank {rank}, not the last"
         arguments.refuse("attention_axes", axes, wanted)
-    return tuple(axis % rank for axis in axes)
+    return found
 
 
 def check_options(layer: Any, implementation: str) -> None:
