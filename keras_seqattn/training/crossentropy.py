@@ -176,7 +176,8 @@ def _blockwise(
         kernel_mean = ops.mean(ops.cast(kernel, "float32"), axis=-1, keepdims=True)
         separate_target = blocks.separates_target(kernel)
 
-        def add_block(start, loss, crossentropies, d_hidden, d_kernel):
+        def add_block(number, loss, crossentropies, d_hidden, d_kernel):
+            start = number * blocks.rows
             block = blocks.compute(start, hidden, kernel, kernel_mean, separate_target)
             crossentropies = ops.slice_update(
                 crossentropies, (start,), block.crossentropies
@@ -187,7 +188,7 @@ def _blockwise(
             scaled = ops.transpose(block.vectors * block.scale)  # (D, R)
             d_kernel = d_kernel + ops.cast(ops.matmul(scaled, d_logits), "float32")
             loss = loss + block.loss
-            return start + blocks.rows, loss, crossentropies, d_hidden, d_kernel
+            return number + 1, loss, crossentropies, d_hidden, d_kernel
 
         _, loss, crossentropies, d_hidden, d_kernel = ops.while_loop(
             blocks.has_more,
@@ -276,9 +277,11 @@ class _TokenBlocks:
         self.size = length + -length % self.rows
         self._order = ops.scatter(self.place[:, None], index, (self.size,))
 
-    def has_more(self, start, *_):
-        """Returns whether a real token stands at `start` or after it."""
-        return start < self._count
+    def has_more(self, number, *_):
+        """Returns whether a block, counted from 0, has a real token."""
+        # Not `start < self._count`: where the count is known to be 1, XLA takes a loop
+        # from 0 by steps of more than 1 for one that makes no step.
+        return number * self.rows < self._count
 
     def separates_target(self, kernel):
         """Returns whether the target's part of `w (softmax - target)` is separate.

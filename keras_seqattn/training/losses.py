@@ -242,8 +242,8 @@ def linear_crossentropy(
         range where its value cannot be read.
 
     Raises:
-        ValueError: If shapes do not fit, if `label_smoothing` is out of range, or if a
-            label that can be read is.
+        ValueError: If shapes or dtypes do not fit, if `label_smoothing` is out of
+            range, or if a label that can be read is.
 
     Example:
         >>> import numpy as np
@@ -269,6 +269,12 @@ def linear_crossentropy(
             f"Received: hidden.shape={tuple(hidden.shape)!r}, "
             f"kernel.shape={tuple(kernel.shape)!r}, "
             f"labels.shape={tuple(labels.shape)!r}."
+        )
+    dtypes = [keras.backend.standardize_dtype(x.dtype) for x in (hidden, kernel)]
+    if dtypes[0] != dtypes[1] or not keras.backend.is_float_dtype(dtypes[0]):
+        raise ValueError(
+            "`kernel` must be of the float dtype of `hidden`: cast it. Received: "
+            f"hidden.dtype={dtypes[0]}, kernel.dtype={dtypes[1]}."
         )
     _check_labels("labels", labels, kernel.shape[-1], pad_id)
     labels = ops.cast(labels, "int32")

@@ -128,6 +128,13 @@ def test_nothing_but_padding_is_zero():
     assert not gradient.any()
 
 
+def test_a_single_token_that_a_compiled_program_knows():
+    """XLA took the loop over its block for one that makes no step."""
+    labels, zeros = np.array([[0, 3, 0]]), np.zeros((1, 3, D), "float32")
+    program = CompiledFunction(lambda x: linear_crossentropy(x, KERNEL, labels))
+    np.testing.assert_allclose(program(zeros), np.log(V), rtol=1e-6)
+
+
 @pytest.mark.skipif(BACKEND == "torch", reason="logits carry no factors on torch")
 @pytest.mark.parametrize("normalize_by", [None, 7.0])
 @pytest.mark.parametrize("weights", [None, WEIGHTS, np.array([1.0, 2.0, 0.5])])
@@ -187,6 +194,16 @@ def test_linear_crossentropy_refuses_shapes_that_do_not_fit():
         linear_crossentropy(HIDDEN, KERNEL[:2], LABELS)
     with pytest.raises(ValueError, match="`labels` must hold .*labels with 99"):
         linear_crossentropy(HIDDEN, KERNEL, LABELS * 0 + 99)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "kernel"),
+    [("bfloat16", "float32"), ("float32", "float16"), ("int32", "int32")],
+)
+def test_linear_crossentropy_refuses_dtypes_that_do_not_fit(hidden, kernel):
+    message = rf"`kernel` must be of.*hidden.dtype={hidden}, kernel.dtype={kernel}\."
+    with pytest.raises(ValueError, match=message):
+        linear_crossentropy(ops.cast(HIDDEN, hidden), ops.cast(KERNEL, kernel), LABELS)
 
 
 def tied_layer():
