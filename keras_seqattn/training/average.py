@@ -202,8 +202,8 @@ class ScheduleFreeAverage(_AveragedWeights):
         if fast is None:
             return array_of(weight)
         beta = inner_optimizer(self.model.optimizer).beta_1
-        y, z = array_of(weight).astype("float64"), array_of(fast)
-        return ((y - (1 - beta) * z) / beta).astype("float32")
+        y, z = array_of(weight), array_of(fast).astype("float64")
+        return ((y - (1 - beta) * z) / beta).astype(y.dtype)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the optimizer."""

@@ -141,6 +141,18 @@ def test_the_schedule_free_average_is_that_of_the_paper():
     )
 
 
+def test_the_schedule_free_average_has_the_dtype_of_the_weight():
+    dense = keras.layers.Dense(1, use_bias=False, dtype="float64")
+    model = keras.Sequential([keras.Input((1,)), dense])
+    model.compile(keras.optimizers.ScheduleFreeAdamW(0.1, beta_1=0.5), "mse")
+    x, average = np.ones((2, 1)), ScheduleFreeAverage()
+    model.fit(x, x, verbose=0)
+    average.set_model(model)
+    (fast,) = (v for v in model.optimizer.variables if v.name.endswith("momentum"))
+    y, z = (keras.ops.convert_to_numpy(v) for v in (dense.kernel, fast))
+    np.testing.assert_allclose(average.averages()[0], 2 * y - z, rtol=1e-12)
+
+
 def test_schedule_free_wants_its_optimizer():
     with pytest.raises(ValueError, match="`optimizer` must be .*ScheduleFree.*SGD"):
         fitted(keras.optimizers.SGD(0.1), ScheduleFreeAverage())
