@@ -163,8 +163,12 @@ def _part_of_tensors(dataset, pad_id, *parts):
         padded = tf.pad(rows, padding, constant_values=tf.cast(pad_id, rows.dtype))
         return padded[before:after]
 
-    batches = dataset.map(lambda *batch: tf.nest.map_structure(cut, batch))
-    return batches.prefetch(tf.data.AUTOTUNE)
+    is_tuple = type(dataset.element_spec) is tuple  # `map` unpacks these only.
+
+    def cut_all(*batch):
+        return tf.nest.map_structure(cut, batch if is_tuple else batch[0])
+
+    return dataset.map(cut_all).prefetch(tf.data.AUTOTUNE)
 
 
 def _bounds(rows: Any, replicas: int, parts: int, part: int) -> tuple[Any, Any, Any]:

@@ -98,6 +98,13 @@ def test_rows_that_are_added_are_padding(tensorflow, monkeypatch):
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize("take", [lambda x: x, lambda x: {"ids": x}, lambda x: (x, x)])
+def test_a_batch_keeps_its_structure(take):
+    whole = tf.data.Dataset.from_tensor_slices(take([[1, 2], [3, 4]])).batch(2)
+    assert distribute(whole).element_spec == whole.element_spec
+
+
+@pytest.mark.backends("torch")
 def test_the_whole_dataset_is_told_of_its_epochs():
     whole = Batches()
     distribute(whole).on_epoch_begin()
