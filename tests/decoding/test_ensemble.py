@@ -157,6 +157,17 @@ def test_the_best_of_the_ensemble_are_not_the_best_of_its_models(pair):
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
+def test_models_without_anything_to_reorder():
+    model = Plain()
+    model.initial_state = lambda memory, max_length, width: {
+        "sentence": {"first": memory}
+    }
+    expected = decoding.generate(Plain(), SOURCES)
+    found = decoding.generate(decoding.Ensemble([model, model]), SOURCES)
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_a_model_twice_is_the_model():
     model = transformer(3, vocabulary_size=11)
     search = decoding.BeamSearch(3, num_hypotheses=2)
@@ -311,6 +322,18 @@ def test_a_model_that_comes_twice_is_saved_once(tmp_path):
     first, second, third = keras.saving.load_model(tmp_path / "e.keras").models
     assert first is third and first is not second
     np.testing.assert_array_equal(first.get_weights()[0], model.get_weights()[0])
+
+
+@pytest.mark.backends("torch")
+def test_a_model_that_is_in_several_ensembles_is_saved_once(tmp_path):
+    model, other = transformer(3), transformer(4)
+    inner = decoding.Ensemble([model, other])
+    decoding.Ensemble([inner, model, inner]).save(tmp_path / "e.keras")
+    first, second, third = keras.saving.load_model(tmp_path / "e.keras").models
+    assert first is third and first.models[0] is second
+    for before, after in ((model, second), (other, first.models[1])):
+        for x, y in zip(before.get_weights(), after.get_weights(), strict=True):
+            np.testing.assert_array_equal(x, y)
 
 
 def test_attention_is_that_of_one_model(translator):
