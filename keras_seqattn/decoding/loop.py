@@ -78,7 +78,7 @@ def take_step(
     search_state, parents = method.advance(
         search_state, log_probs, position, tokens, coverage
     )
-    if parents is not None:
+    if parents is not None and method.width > 1:
         beam = keras.tree.map_structure(
             lambda x: gather(x, parents), model_state["beam"]
         )

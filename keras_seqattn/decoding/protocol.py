@@ -16,8 +16,31 @@ from keras import ops, tree
 
 from keras_seqattn.annotations import DecodingModel, Shape, State
 
-# For each model, the widths and options of `initial_state` already checked.
-_CHECKED = weakref.WeakKeyDictionary()
+
+class ByModel:
+    """Keeps a value for each model as long as the model lives.
+
+    Models are told apart by identity. So two that compare equal have values of their
+    own, and a model need not be hashable: an instance of a dataclass is not.
+    """
+
+    def __init__(self) -> None:
+        self._values = {}
+
+    def get(self, model: Any, default: Any) -> Any:
+        """Returns the value of a model, or `default` if it has none."""
+        return self._values.get(id(model), default)
+
+    def setdefault(self, model: Any, default: Any) -> Any:
+        """Returns the value of a model, which is `default` if it had none."""
+        if id(model) not in self._values:
+            self._values[id(model)] = default
+            weakref.finalize(model, self._values.pop, id(model)).atexit = False
+        return self._values[id(model)]
+
+
+# The widths and options of `initial_state` that were checked already.
+_CHECKED = ByModel()
 _CHECKING = threading.Lock()
 
 

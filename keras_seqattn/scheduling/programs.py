@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from keras_seqattn import arguments
 from keras_seqattn.backend import compile
+from keras_seqattn.decoding.protocol import ByModel
 
 
 class CompileReport(NamedTuple):
@@ -65,7 +66,7 @@ def programs(model: Any) -> list[compile.CompiledFunction]:
 
 # By model, then by function, options and variables: a `CompiledFunction`, which holds a
 # program for each signature of its arguments, their shapes and dtypes.
-_COMPILED = weakref.WeakKeyDictionary()
+_COMPILED = ByModel()
 _MAKING = threading.Lock()
 
 
@@ -87,7 +88,7 @@ def compiled(
             # A program keeps its variables in memory; replaced ones must be freed.
             for stale in [other for other in made if other[-1] != ids]:
                 del made[stale]
-            reference = weakref.ref(model)  # the dict must not keep its own key alive
+            reference = weakref.ref(model)  # the cache must not keep the model alive
             made[key] = compile.CompiledFunction(
                 lambda *tensors: function(reference(), *options, *tensors),
                 variables,

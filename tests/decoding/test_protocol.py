@@ -1,5 +1,7 @@
 """A model or a step with a wrong protocol is told what is wrong, before it compiles."""
 
+import dataclasses
+import gc
 import re
 
 import keras
@@ -206,6 +208,45 @@ def test_a_model_is_checked_once_for_a_width():
     once = len(calls)
     protocol.check_model(model, (2, 4), max_length=4, width=2)
     assert len(calls) == 2 * once
+
+
+@dataclasses.dataclass
+class Says(Model):
+    """Says one token only. Instances are equal, and cannot be hashed."""
+
+    token: int = dataclasses.field(compare=False)
+
+    def step(self, token_ids, state, index):
+        logits, state = super().step(token_ids, state, index)
+        return logits + 9.0 * ops.one_hot(self.token, V), state
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_models_that_are_equal_have_programs_of_their_own():
+    one, other = Says(4), Says(5)
+    assert one == other
+    for model in (one, other):
+        found = decoding.generate(model, SOURCE, max_length=2)
+        assert found.sequence(0) == [model.token] * 2
+        assert decoding.compile_report(model).num_programs == 1
+    numbers = {id(one), id(other)}
+    assert numbers <= protocol._CHECKED._values.keys()
+    del one, other, model
+    gc.collect()
+    assert not numbers & protocol._CHECKED._values.keys()
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_one_beam_needs_nothing_that_is_reordered():
+    def step(token_ids, state, index):
+        return ops.one_hot(ops.where(index < 2, 5, 2), V)[None, None] * 9.0, state
+
+    given = {"batch_size": 1, "max_length": 4}
+    greedy = decoding.search(step, {"sentence": {}}, **given)
+    beams = decoding.BeamSearch(width=1, length_penalty=0.0)
+    found = decoding.search(step, {"sentence": {}}, method=beams, **given)
+    assert found.sequence(0) == greedy.sequence(0) == [5, 5]
+    np.testing.assert_allclose(found.scores, greedy.scores, rtol=1e-6)
 
 
 @pytest.mark.slow_on("tensorflow")
