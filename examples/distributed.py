@@ -19,7 +19,6 @@ The processes trust each other: keep the port in a private network. It needs
 """
 
 import argparse
-import json
 import os
 import pathlib
 import signal
@@ -33,18 +32,21 @@ os.environ["KERAS_BACKEND"] = "jax"
 import jax
 import keras
 from jax.experimental import multihost_utils
+from outputs import claim
 
 import keras_seqattn as ks
 
 # A process without a heartbeat for SILENCE seconds counts as dead. At the end, the
 # others wait for it for PATIENCE seconds.
 SILENCE, PATIENCE = 20, 30
+# What a run writes beside `run.json`.
+WRITTEN = ("backup", "history.csv", "curve.csv", "translator.keras")
 
 
 def main():
     args = arguments()
     if args.process in (None, 0):
-        claim(args)
+        claim_output(args)
     if args.processes > 1 and args.process is None:
         sys.exit(launch(args.processes))
     if args.processes > 1:
@@ -81,18 +83,11 @@ def arguments():
     return args
 
 
-def claim(args):
+def claim_output(args):
     """Claims the output folder for this run; exits if it is another run's."""
     names = ("preset", "pairs", "rows_multiple", "seed")
     run = {name: getattr(args, name) for name in names}
-    args.output.mkdir(parents=True, exist_ok=True)
-    path = args.output / "run.json"
-    if path.exists() and json.loads(path.read_text()) != run:
-        sys.exit(
-            "`--output` must be a new folder, or that of the same command. "
-            f"Received: --output={args.output}, of another run: see {path}."
-        )
-    path.write_text(json.dumps(run))
+    claim(args.output, run, WRITTEN)
 
 
 def launch(count):

@@ -26,17 +26,19 @@ import sys
 
 import keras
 import sacrebleu
+from outputs import claim
 
 import keras_seqattn as ks
 
 BUCKETS = (16, 32, 64, 128, 256)
+# What a run writes beside `run.json`.
+WRITTEN = ("backup", "before.json", "history.csv", "translator.keras", "scores.json")
 
 
 def main():
     args = arguments()
     keras.utils.set_random_seed(args.seed)
-    args.output.mkdir(parents=True, exist_ok=True)
-    claim(args)
+    claim_output(args)
     saved = args.output / "translator.keras"
     validation = read(args.val)
     if not saved.exists():
@@ -97,7 +99,7 @@ def files_of(given):
     return found
 
 
-def claim(args):
+def claim_output(args):
     """Claims the output folder for this run; exits if it is another run's."""
     run = {name: value for name, value in vars(args).items() if name != "output"}
     run["folder"] = str(args.folder.resolve())
@@ -106,15 +108,7 @@ def claim(args):
             [tag, hashlib.sha256(path.read_bytes()).hexdigest()]
             for tag, path in getattr(args, split).items()
         ]
-    path = args.output / "run.json"
-    # A command that failed before it scored anything may be changed and rerun.
-    begun = any(other.name != path.name for other in args.output.iterdir())
-    if begun and path.exists() and json.loads(path.read_text()) != run:
-        sys.exit(
-            "`--output` must be a new folder, or that of the same command. "
-            f"Received: --output={args.output}, of another run: see {path}."
-        )
-    path.write_text(json.dumps(run, indent=2))
+    claim(args.output, run, WRITTEN)
 
 
 def load(args):

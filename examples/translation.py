@@ -24,8 +24,13 @@ import time
 
 import corpora
 import keras
+from outputs import claim
 
 import keras_seqattn as ks
+
+# What a run writes beside `run.json`.
+WRITTEN = ("backup", "forward", "backward", "history.csv", "translator.keras")
+WRITTEN += ("scores.json", "translations.txt", "learning_curve.png", "attention.png")
 
 
 def main():
@@ -37,7 +42,7 @@ def main():
         recipe = recipe.with_vocabulary(args.vocabulary_size)
     keras.utils.set_random_seed(args.seed)
     ks.training.keep_freed_memory()
-    claim(args, recipe)
+    claim_output(args, recipe)
 
     with on_devices(args.devices):
         train(args, recipe)
@@ -71,7 +76,7 @@ def arguments():
     return args
 
 
-def claim(args, recipe):
+def claim_output(args, recipe):
     """Claims the output folder for this run; exits if it is another run's."""
     run = {name: getattr(args, name) for name in ("corpus", "source", "target", "seed")}
     if args.train:
@@ -81,22 +86,16 @@ def claim(args, recipe):
         run["seed"] = args.seed
     if args.devices > 1:
         run["devices"] = args.devices
-    args.output.mkdir(parents=True, exist_ok=True)
-    path = args.output / "run.json"
-    begun = any(other.name != path.name for other in args.output.iterdir())
-    if begun and path.exists() and read_run(path) != {**run, "recipe": recipe}:
-        sys.exit(
-            "`--output` must be a new folder, or that of the same command. "
-            f"Received: --output={args.output}, of another run: see {path}."
-        )
     run["recipe"] = dataclasses.asdict(recipe)
-    path.write_text(json.dumps(run, indent=2))
+    claim(args.output, run, WRITTEN, read_run)
 
 
-def read_run(path):
-    """Reads what identifies a run, with its recipe as a `Recipe`."""
-    run = json.loads(path.read_text())
-    return {**run, "recipe": ks.recipes.Recipe.from_dict(run["recipe"])}
+def read_run(text):
+    """Reads what identifies a run, with its recipe, if it has one, as a `Recipe`."""
+    run = json.loads(text)
+    if "recipe" in run:
+        run["recipe"] = ks.recipes.Recipe.from_dict(run["recipe"])
+    return run
 
 
 def on_devices(count):

@@ -19,6 +19,7 @@ import pathlib
 import sys
 
 import corpora
+from outputs import refuse
 
 import keras_seqattn as ks
 
@@ -89,6 +90,9 @@ def arguments():
     if args.train:
         name = f"tune-{pathlib.Path(args.train[0]).name.split('.')[0]}"
     args.output = args.output or pathlib.Path("runs", name)
+    for name in ("translator.keras", "scores.json", "study.png"):
+        if (args.output / name).exists() and not (args.output / "study").exists():
+            refuse(args.output, f"which holds {name} but no study")
     return args
 
 

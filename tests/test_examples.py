@@ -289,9 +289,33 @@ def test_a_run_that_an_early_version_began_goes_on(example, tmp_path):
     (tmp_path / "backup").mkdir()
     args = types.SimpleNamespace(**given, train=None, devices=1, output=tmp_path)
     for _ in range(2):  # as it was written, and as it is written now
-        example.claim(args, recipe)
+        example.claim_output(args, recipe)
     with pytest.raises(SystemExit, match="must be a new folder, or that of the same"):
-        example.claim(args, dataclasses.replace(recipe, epochs=3))
+        example.claim_output(args, dataclasses.replace(recipe, epochs=3))
+
+
+def test_a_folder_of_other_files_is_left_alone(example, tmp_path):
+    kept = tmp_path / "backup" / "thesis.txt"
+    kept.parent.mkdir()
+    kept.write_text("a year of work")
+    with pytest.raises(SystemExit, match="must be a new.*, which holds backup but no"):
+        example.run("--output", tmp_path)
+    assert kept.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["backup"]
+    (tmp_path / "run.json").write_text('{"preset": "smoke"}')  # another example's
+    with pytest.raises(SystemExit, match="must be a new.*, of another run: see"):
+        example.run("--output", tmp_path)
+
+
+def test_a_log_may_be_in_the_folder_from_the_beginning(load_example, tmp_path):
+    claim = load_example("outputs").claim
+    (tmp_path / "log.txt").touch()
+    for seed in (1, 2):  # until something else is written, the command may change
+        claim(tmp_path, {"seed": seed}, ["scores.json"])
+    (tmp_path / "scores.json").touch()
+    claim(tmp_path, {"seed": 2}, ["scores.json"])
+    with pytest.raises(SystemExit, match=r"of another run: see .*run\.json"):
+        claim(tmp_path, {"seed": 3}, ["scores.json"])
 
 
 @pytest.mark.slow

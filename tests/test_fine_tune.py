@@ -71,6 +71,14 @@ def test_a_command_that_failed_can_be_corrected(run, tmp_path):
     assert (run(*ALL, "--epochs", "1") / "scores.json").exists()
 
 
+def test_another_example_s_folder_is_left_alone(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "translator.keras").write_bytes(b"of tune.py")
+    with pytest.raises(SystemExit, match="must be a new.*translator.keras but no run"):
+        run(*ALL, "--epochs", "1")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["translator.keras"]
+
+
 @pytest.mark.slow
 def test_lora_goes_on_after_a_crash(run, monkeypatch):
     save = ks.training.Resume.on_epoch_end

@@ -74,6 +74,14 @@ def test_too_little_time_is_said_in_a_sentence(example, simulated, tmp_path):
 
 
 @pytest.mark.backends("jax")
+def test_another_example_s_folder_is_left_alone(example, simulated, tmp_path):
+    (tmp_path / "translator.keras").write_bytes(b"of translation.py")
+    with pytest.raises(SystemExit, match="must be a new.*keras but no study"):
+        example.run("--output", tmp_path, "--epochs", 3)
+    assert (tmp_path / "translator.keras").read_bytes() == b"of translation.py"
+
+
+@pytest.mark.backends("jax")
 def test_it_tells_saves_and_goes_on(example, simulated, monkeypatch, tmp_path, capsys):
     example.run("--output", tmp_path, "--epochs", 3)
     printed = capsys.readouterr().out
