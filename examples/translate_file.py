@@ -38,6 +38,7 @@ from beams import with_beams
 
 import keras_seqattn as ks
 from keras_seqattn.text.journal import Journal
+from keras_seqattn.text.lines import reading_gzip
 
 
 def main():
@@ -92,6 +93,8 @@ def arguments():
         path = getattr(args, name)
         if path is not None and not path.is_file():
             parser.error(f"`{name}` must be a file. Received: {path}")
+    if not args.output.name:
+        parser.error(f"`output` must be a file. Received: {args.output}")
     for name in ("beam", "block", "n_best"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -103,12 +106,15 @@ def arguments():
 def identify(args):
     """Returns the input's number of lines, and what identifies the run."""
     lines, total = hashlib.sha256(), 0
-    for total, line in enumerate(read(args.input), start=1):
-        lines.update(line)
-        try:
-            line.decode()
-        except UnicodeDecodeError as error:
-            sys.exit(f"`input` must be UTF-8. Received: {error}, in line {total}.")
+    try:
+        for total, line in enumerate(read(args.input), start=1):
+            lines.update(line)
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                sys.exit(f"`input` must be UTF-8. Received: {error}, in line {total}.")
+    except ValueError as error:  # a damaged .gz
+        sys.exit(str(error))
     with open(args.translator, "rb") as file:
         translator = hashlib.file_digest(file, "sha256")
     glossary = args.glossary and hashlib.sha256(args.glossary.read_bytes()).hexdigest()
@@ -124,7 +130,8 @@ def identify(args):
 
 def read(path):
     """Reads the lines of a file as bytes."""
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+    opened = gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
+    with reading_gzip(path), opened as file:
         first = next(file, b"").removeprefix(codecs.BOM_UTF8)
         if first:  # A file that holds only a byte-order mark has no line.
             yield first

@@ -227,6 +227,30 @@ def test_a_line_that_is_not_utf_8_is_told_before_anything_is_done(run, tmp_path)
     assert not list(tmp_path.glob("output*"))
 
 
+@pytest.mark.parametrize("size", [20, 0])
+def test_a_damaged_gzip_file_is_told_before_anything_is_done(run, tmp_path, size):
+    data = gzip.compress(b"one\n" * 99)[:size] or b"one\n"
+    (tmp_path / "input.gz").write_bytes(data)
+    with pytest.raises(SystemExit, match="named .gz must hold gzip data.*input.gz"):
+        run(source="input.gz")
+    assert not list(tmp_path.glob("output*"))
+
+
+def test_a_folder_without_a_name_is_no_output(example, monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    argv = [
+        "translate_file.py",
+        tmp_path / "file",
+        ".",
+        "--translator",
+        tmp_path / "file",
+    ]
+    monkeypatch.setattr(sys, "argv", list(map(str, argv)))
+    with pytest.raises(SystemExit):
+        example.main()
+    assert "`output` must be a file. Received: ." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "search"),
     [
