@@ -15,6 +15,7 @@ from keras_seqattn.arguments.errors import (
 )
 from keras_seqattn.arguments.objects import (
     choice,
+    configuration,
     function,
     increasing,
     instance,
@@ -46,6 +47,7 @@ __all__ = [
     "boolean",
     "check_flag",
     "choice",
+    "configuration",
     "fraction",
     "function",
     "increasing",

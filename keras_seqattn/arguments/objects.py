@@ -129,6 +129,17 @@ def keras_object(name: str, value: Any) -> Any:
     return interpreted(name, value, get, f"{article} {kind}", kind != "activation")
 
 
+def configuration(value: Any) -> dict[str, Any] | None:
+    """Returns the configuration of a Keras object that other objects may hold too.
+
+    What several hold is one object again in a model that is loaded. Keras marks the
+    configurations of a shared object from the second on, and the first by changing it
+    afterwards, which does not reach copies of it. So this one is a second one.
+    """
+    keras.saving.serialize_keras_object(value)
+    return keras.saving.serialize_keras_object(value)
+
+
 def offers(
     name: str,
     value: Any,

@@ -4,8 +4,7 @@ Shapes: B sentences, W beams, S source length, T target length, V vocabulary, M 
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import keras
@@ -235,15 +234,10 @@ class Ensemble(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, the models as configurations."""
-        configs = [keras.saving.serialize_keras_object(model) for model in self.models]
-        pairs = list(_with_configs(self.models, configs))
-        counts = Counter(id(model) for model, _ in pairs)
-        for model, config in pairs:
-            config.pop("compile_config", None)
-            if counts[id(model)] > 1:
-                # Keras marks only those of one list, not of ensembles in ensembles.
-                config["shared_object_id"] = id(model)
-        return {"name": self.name, "models": configs}
+        models = [arguments.configuration(model) for model in self.models]
+        for model in models:
+            model.pop("compile_config", None)
+        return {"name": self.name, "models": models}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
@@ -279,16 +273,6 @@ def _check_equal(models: list[DecodingModel], name: str) -> None:
     if len(set(values.values())) > 1:
         received = ", ".join(f"models[{i}].{name}={x!r}" for i, x in values.items())
         raise ValueError(f"`models` must have one `{name}`. Received: {received}.")
-
-
-def _with_configs(
-    models: Sequence[Any], configs: list[dict[str, Any]]
-) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yields each model and its configuration, those inside ensembles too."""
-    for model, config in zip(models, configs, strict=True):
-        yield model, config
-        if isinstance(model, Ensemble):
-            yield from _with_configs(model.models, config["config"]["models"])
 
 
 def _join_states(states: Sequence[State]) -> State:

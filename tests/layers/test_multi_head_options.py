@@ -307,6 +307,45 @@ def test_a_layer_of_positions_may_be_shared(rng):
         third(x, x)
 
 
+def _with_attention(positions, x):
+    for _ in range(2):
+        x = layers.MultiHeadAttention(2, 4, positions=positions)(x, x)
+    return x
+
+
+def _with_blocks(positions, x):
+    for _ in range(2):
+        x = layers.EncoderBlock(2, 8, attention={"positions": positions})(x)
+    return x
+
+
+def _with_stacks(positions, x):
+    blocks = [
+        layers.EncoderBlock(2, 8, attention={"positions": positions}) for _ in range(2)
+    ]
+    return layers.TransformerStack(blocks[1:])(layers.TransformerStack(blocks)(x))
+
+
+def _with_residuals(positions, x):
+    first = layers.MultiHeadAttention(2, 4, positions=positions)(x, x)
+    feed_forward = layers.FeedForward(8)
+    return layers.Residual(feed_forward)(layers.Residual(feed_forward)(first))
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.parametrize(
+    "stacked", [_with_attention, _with_blocks, _with_stacks, _with_residuals]
+)
+def test_what_layers_share_is_one_layer_in_a_loaded_model(rng, tmp_path, stacked):
+    inputs = keras.Input((None, D))
+    model = keras.Model(inputs, stacked(layers.RelativeBias(*BUCKETS), inputs))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert len(loaded.weights) == len(model.weights)
+    (x,) = draw(rng, T)
+    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), atol=1e-6)
+
+
 def test_users_may_give_positions_of_their_own(rng):
     """Whatever has `build`, `rotate` and `bias`: here, the next key alone counts."""
 

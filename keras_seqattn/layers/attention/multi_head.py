@@ -94,8 +94,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         positions: "rotary", "relative", "alibi", a layer such as `RotaryPositions`,
             `RelativeBias` or `AlibiBias`, or None. Only distances count with each of
             them, except for rotary positions with an additive score. Several layers may
-            share one. A `.keras` file of such a model cannot be loaded: use
-            `save_weights` instead, and make the model anew.
+            share one.
         qk_norm: Whether an RMS norm with a learned scale of `key_dim` numbers follows
             the projections of queries and keys, before they are rotated.
         implementation: "auto", "explicit", "fused" or "chunked": see
@@ -786,6 +785,6 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             "seed": self.seed,
             "score": self.score,
             "scale": self.scale,
-            "positions": self.positions and serialize(self.positions),
+            "positions": arguments.configuration(self.positions),
             "implementation": self.implementation,
         }

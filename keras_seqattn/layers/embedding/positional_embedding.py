@@ -351,14 +351,13 @@ class PositionalEmbedding(
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         config = super().get_config()
-        serialize = keras.saving.serialize_keras_object
         for owned_by_keras in ("input_dim", "output_dim"):
             config.pop(owned_by_keras)
         return {
             **config,
             "vocabulary_size": self.vocabulary_size,
             "model_dim": self.model_dim,
-            "positions": self.positions and serialize(self.positions),
+            "positions": arguments.configuration(self.positions),
             "max_length": self.max_length,
             "dropout": self.dropout,
             "zero_id": self.zero_id,

@@ -282,7 +282,7 @@ def attention_config(attention: Any) -> Any:
     if isinstance(attention, dict):
         return {name: attention_config(value) for name, value in attention.items()}
     if hasattr(attention, "get_config"):
-        return keras.saving.serialize_keras_object(attention)
+        return arguments.configuration(attention)
     return attention
 
 

@@ -128,7 +128,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
         return {
             **super().get_config(),
             "dtype": dtype_config(self),
-            "sublayer": keras.saving.serialize_keras_object(self.sublayer),
+            "sublayer": arguments.configuration(self.sublayer),
             "dropout": self.dropout,
             "norm": self.norm,
             "normalize_first": self.normalize_first,

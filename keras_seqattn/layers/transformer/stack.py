@@ -308,15 +308,14 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments; each block once, with its depths."""
-        serialize = keras.saving.serialize_keras_object
         distinct = self._distinct()
         ids = [id(block) for block in distinct]
         return {
             **super().get_config(),
             "dtype": dtype_config(self),
-            "blocks": [serialize(block) for block in distinct],
+            "blocks": [arguments.configuration(block) for block in distinct],
             "depths": [ids.index(id(block)) for block in self.blocks],
-            "norm": None if self.norm is None else serialize(self.norm),
+            "norm": arguments.configuration(self.norm),
             "unpad": self.unpad,
         }
 
