@@ -106,6 +106,19 @@ def test_layers_of_one_name_are_told_apart(filters, tmp_path):
     np.testing.assert_allclose(outputs(loaded, inputs), output, atol=1e-5)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_what_was_loaded_is_saved_again(mode, tmp_path):
+    model, inputs = MODELS["language"](tie_embeddings=False)
+    model.quantize(mode)
+    expected = outputs(model, inputs)
+    for name in ("first.keras", "second.keras"):
+        model.save(tmp_path / name)
+        model = keras.saving.load_model(tmp_path / name)
+    np.testing.assert_allclose(outputs(model, inputs), expected, atol=1e-5)
+
+
 @pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize("tie_embeddings", [True, False])

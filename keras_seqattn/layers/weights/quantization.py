@@ -16,6 +16,20 @@ class QuantizedAsParent:
     Keras does not quantize subclasses. A mixin: name it before the layer.
     """
 
+    @property
+    def dtype_policy(self) -> Any:
+        """The layer's own policy, also where it was given the map of many layers.
+
+        Keras's layers look here for how they are quantized when they are saved.
+        """
+        policy = super().dtype_policy
+        is_map = isinstance(policy, keras.dtype_policies.DTypePolicyMap)
+        return policy[self.path] if is_map and self.path else policy
+
+    @dtype_policy.setter
+    def dtype_policy(self, value: Any) -> None:
+        keras.Layer.dtype_policy.fset(self, value)
+
     def quantize(
         self, mode: str | None = None, type_check: bool = True, config: Any = None
     ) -> None:
