@@ -19,15 +19,17 @@ from keras_seqattn.layers import (
     SinusoidalPositions,
     sinusoidal_table,
 )
+from keras_seqattn.layers.transformer.feed_forward import gelu_tanh
 from keras_seqattn.models import TranslationTransformer
 
+# By function: one of the same name may differ, as `keras.ops.gelu` does.
 ACTIVATIONS = {
-    "relu": "RELU",
-    "gelu": "GELU",
-    "gelu_tanh": "GELUTanh",
-    "silu": "SWISH",
-    "tanh": "Tanh",
-    "sigmoid": "Sigmoid",
+    keras.activations.relu: "RELU",
+    keras.activations.gelu: "GELU",
+    gelu_tanh: "GELUTanh",
+    keras.activations.silu: "SWISH",
+    keras.activations.tanh: "Tanh",
+    keras.activations.sigmoid: "Sigmoid",
 }
 
 
@@ -94,9 +96,11 @@ def _stack_options(blocks, side):
 
     block = blocks[0]
     attention = _checked_attention(block.attention_residual)
-    activation = getattr(block.activation, "__name__", repr(block.activation))
-    if activation not in ACTIVATIONS:
-        refuse(f"have an activation of {tuple(ACTIVATIONS)}", f"{activation=}")
+    if block.activation not in ACTIVATIONS:
+        names = tuple(known.__name__ for known in ACTIVATIONS)
+        activation = getattr(block.activation, "__name__", repr(block.activation))
+        module = block.activation.__module__
+        refuse(f"have an activation of {names}", f"{activation=} of {module}")
     sizes = _head_sizes(attention)
     if side == "decoder":
         cross = _head_sizes(_checked_attention(block.cross_residual))
@@ -109,7 +113,7 @@ def _stack_options(blocks, side):
     return {
         **sizes,
         "pre_norm": block.normalize_first,
-        "activation": getattr(Activation, ACTIVATIONS[activation]),
+        "activation": getattr(Activation, ACTIVATIONS[block.activation]),
         "ffn_glu": block.gated,
         "rms_norm": block.norm == "rms",
         **_positions_options([_attention(block) for block in blocks], side),

@@ -369,6 +369,8 @@ def test_int8_is_smaller_and_close(tmp_path):
         ({"positions": "alibi"}, "relative positions, or none.*positions=AlibiBias"),
         ({"positions": "relative"}, "same table .*Received: 2 tables in the decoder"),
         ({"activation": "elu"}, "an activation of .*Received: activation='elu'"),
+        # Keras's operation approximates what its activation of this name computes.
+        ({"activation": keras.ops.gelu}, "activation='gelu' of keras.*ops"),
         (
             {"positions": AlternatePositions()},
             "sinusoidal, learned.*positions=AlternatePositions",
