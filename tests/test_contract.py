@@ -104,6 +104,22 @@ def test_config_makes_it_again(name):
     assert_same(outputs, example(name)[2], name)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", LAYERS)
+def test_numbers_of_numpy_are_taken_as_python_s(name):
+    make, _ = EXAMPLES[name]
+    if isinstance(make, functools.partial):
+        options = {key: of_numpy(value) for key, value in make.keywords.items()}
+        config = make.func(*map(of_numpy, make.args), **options).get_config()
+        assert [key for key in config if isinstance(config[key], np.generic)] == []
+
+
+def of_numpy(value):
+    """Returns a number of Python as one of NumPy, and all else as it is."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return np.array(value)[()] if is_number else value
+
+
 def test_every_class_is_registered():
     saving = keras.saving
     for name in CLASSES - RESULTS:

@@ -67,8 +67,10 @@ class Config:
         smallest = min((size for size in sizes if size is not None), default=None)
         for name in ("start_id", "end_id", "pad_id", "zero_id"):
             if name in options and smallest is not None:
-                optional = name == "zero_id"
-                arguments.integer(name, options[name], 0, smallest - 1, optional)
+                token_id = arguments.integer(
+                    name, options[name], 0, smallest - 1, optional=name == "zero_id"
+                )
+                object.__setattr__(self, name, token_id)
         if "pad_id" in options and options["pad_id"] == options.get("end_id"):
             raise ValueError(
                 "`pad_id` must be a token other than the end, `end_id`, which would be "

@@ -5,6 +5,7 @@ vocabulary.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,12 +33,11 @@ class LanguageConfig(TransformerConfig):
     positions: Any = "rotary"
     start_id: int = 1
     end_id: int = 2
-    memory_length: int = 0
+    memory_length: int = option(functools.partial(arguments.integer, least=0), 0)
 
     def __post_init__(self) -> None:
         """Checks the options."""
         super().__post_init__()
-        arguments.integer("memory_length", self.memory_length, least=0)
         if self.memory_length and self.embedding_positions is not None:
             raise ValueError(
                 f"`positions` must be one of {POSITIONS_IN_ATTENTION} or None with "

@@ -143,8 +143,9 @@ class EncoderModel(stacks.Configured, keras.Model):
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
         super().__init__(token_ids, _read(token_ids, config, dtype), **kwargs)
         self.configure(config, dtype)
-        self.vocabulary_size, self.num_classes = vocabulary_size, num_classes
-        self.max_length, self.pad_id = max_length, pad_id
+        self.vocabulary_size = config.vocabulary_size
+        self.num_classes = config.num_classes
+        self.max_length, self.pad_id = config.max_length, config.pad_id
 
 
 def _read(token_ids: Any, config: EncoderConfig, dtype: Any) -> Any:

@@ -145,9 +145,10 @@ class LanguageModel(stacks.Configured, keras.Model):
         super().__init__(token_ids, decoder.logits(token_ids), **kwargs)
         self.configure(config, kwargs.get("dtype"))
         self._decoder = decoder
-        self.vocabulary_size = self.source_vocabulary_size = vocabulary_size
-        self.max_length, self.memory_length = max_length, memory_length
-        self.start_id, self.end_id, self.pad_id = start_id, end_id, pad_id
+        self.vocabulary_size = self.source_vocabulary_size = config.vocabulary_size
+        self.max_length, self.memory_length = config.max_length, config.memory_length
+        self.start_id, self.end_id = config.start_id, config.end_id
+        self.pad_id = config.pad_id
 
     def generate(
         self,

@@ -1,6 +1,7 @@
 """Checks of `MultiHeadAttention`, with Keras's messages for what Keras refuses too."""
 
 import inspect
+import numbers
 from typing import Any
 
 import keras
@@ -40,11 +41,11 @@ def positive_size(name: str, value: Any) -> int:
 
 def output_widths(output_shape: Any) -> tuple[int, ...] | None:
     """Returns the widths of the output as a tuple; None for those of the query."""
-    if isinstance(output_shape, int) and not isinstance(output_shape, bool):
-        output_shape = (output_shape,)
+    is_one = isinstance(output_shape, numbers.Integral)
+    widths = (output_shape,) if is_one else output_shape
     try:
         widths = arguments.sequence(
-            "output_shape", output_shape, "", arguments.positive_integer, optional=True
+            "output_shape", widths, "", arguments.positive_integer, optional=True
         )
     except ValueError:
         raise ValueError(
@@ -58,7 +59,8 @@ def axes_attended(attention_axes: Any) -> tuple[int, ...] | None:
     """Returns the axes as a tuple; None for all between the first and the last."""
     if attention_axes is None:
         return None
-    axes = (attention_axes,) if isinstance(attention_axes, int) else attention_axes
+    is_one = isinstance(attention_axes, numbers.Integral)
+    axes = (attention_axes,) if is_one else attention_axes
     wanted = "an int, list, or tuple of axes"
     axes = arguments.sequence("attention_axes", axes, wanted, arguments.integer)
     return tuple(axes) or arguments.refuse("attention_axes", attention_axes, wanted)

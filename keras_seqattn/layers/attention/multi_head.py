@@ -211,7 +211,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         self.scale = arguments.number("scale", scale, optional=True)
         self.positions = positions_in_attention(positions, self.dtype_policy)
         self.implementation = implementation
-        self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
+        self.seed_generator = keras.random.SeedGenerator(self.seed) if dropout else None
         self.supports_masking = True
         checks.check_options(self, self._implementation())
 

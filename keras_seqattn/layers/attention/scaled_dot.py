@@ -28,7 +28,7 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
         super().__init__(**kwargs)
         self.dropout = arguments.fraction("dropout", dropout)
         self.seed = arguments.integer("seed", seed, optional=True)
-        self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
+        self.seed_generator = keras.random.SeedGenerator(self.seed) if dropout else None
         self.supports_masking = True
 
     def call(

@@ -196,10 +196,10 @@ class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.
     def __init__(
         self, vocabulary_size: int, use_bias: bool = False, **kwargs: Any
     ) -> None:
-        arguments.positive_integer("vocabulary_size", vocabulary_size)
-        arguments.boolean("use_bias", use_bias)
-        super().__init__(vocabulary_size, use_bias=use_bias, **kwargs)
-        self.vocabulary_size = vocabulary_size
+        size = arguments.positive_integer("vocabulary_size", vocabulary_size)
+        use_bias = arguments.boolean("use_bias", use_bias)
+        super().__init__(size, use_bias=use_bias, **kwargs)
+        self.vocabulary_size = size
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Computes the logits of `inputs`."""

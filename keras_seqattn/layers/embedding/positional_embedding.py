@@ -117,24 +117,22 @@ class PositionalEmbedding(
         logits_bias: bool = False,
         **kwargs: Any,
     ) -> None:
-        arguments.positive_integer("vocabulary_size", vocabulary_size)
-        arguments.positive_integer("model_dim", model_dim)
-        arguments.boolean("mask_zero", mask_zero)
+        size = arguments.positive_integer("vocabulary_size", vocabulary_size)
+        width = arguments.positive_integer("model_dim", model_dim)
+        mask_zero = arguments.boolean("mask_zero", mask_zero)
         # Gives unit variance after the scaling by sqrt(model_dim) on the way in, and
         # logits of order one on the way out (Vaswani et al. 2017, section 3.4).
         if "embeddings_initializer" not in kwargs:
-            normal = keras.initializers.RandomNormal(stddev=model_dim**-0.5)
+            normal = keras.initializers.RandomNormal(stddev=width**-0.5)
             kwargs["embeddings_initializer"] = normal
-        super().__init__(vocabulary_size, model_dim, mask_zero=mask_zero, **kwargs)
-        self.vocabulary_size = vocabulary_size
-        self.model_dim = model_dim
+        super().__init__(size, width, mask_zero=mask_zero, **kwargs)
+        self.vocabulary_size = size
+        self.model_dim = width
         self.max_length = arguments.positive_integer(
             "max_length", max_length, optional=True
         )
         self.dropout = arguments.fraction("dropout", dropout)
-        self.zero_id = arguments.integer(
-            "zero_id", zero_id, 0, vocabulary_size - 1, optional=True
-        )
+        self.zero_id = arguments.integer("zero_id", zero_id, 0, size - 1, optional=True)
         float_policy = unquantized(self.dtype_policy)
         self.positions = _positions_layer(positions, max_length, float_policy)
         self.dropout_layer = Dropout(dropout, dtype=float_policy)

@@ -102,9 +102,9 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         **kwargs: Any,
     ) -> None:
         super().__init__(units, num_layers, cell, dropout, **kwargs)
-        if attention_units is not None:
-            arguments.positive_integer("attention_units", attention_units)
-        self.attention_units = attention_units
+        self.attention_units = arguments.positive_integer(
+            "attention_units", attention_units, optional=True
+        )
 
     def build(
         self, target_shape: Shape, source_shape: Shape, state_shape: Shape

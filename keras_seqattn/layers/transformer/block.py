@@ -60,7 +60,7 @@ class Block(arguments.Checked, keras.layers.Layer):
         self.activation_dropout = arguments.fraction(
             "activation_dropout", activation_dropout
         )
-        self.stochastic_depth = stochastic_depth
+        self.stochastic_depth = arguments.fraction("stochastic_depth", stochastic_depth)
         self.gradient_checkpointing = arguments.boolean(
             "gradient_checkpointing", gradient_checkpointing
         )
@@ -70,7 +70,7 @@ class Block(arguments.Checked, keras.layers.Layer):
         self.bias_initializer = arguments.keras_object(
             "bias_initializer", bias_initializer
         )
-        self.epsilon = epsilon
+        self.epsilon = arguments.number("epsilon", epsilon, above=0.0)
         self.use_bias = arguments.boolean("use_bias", use_bias)
         self.supports_masking = True
         self.feed_forward_residual = self._residual(

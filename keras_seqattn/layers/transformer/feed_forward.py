@@ -86,8 +86,10 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
         )
         self.use_bias = arguments.boolean("use_bias", use_bias)
         self.supports_masking = True
-        self.hidden_dense = self._dense(intermediate_dim, "hidden")
-        self.gate_dense = self._dense(intermediate_dim, "gate") if gated else None
+        self.hidden_dense = self._dense(self.intermediate_dim, "hidden")
+        self.gate_dense = None
+        if gated:
+            self.gate_dense = self._dense(self.intermediate_dim, "gate")
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def _dense(self, units, name):
