@@ -20,7 +20,7 @@ from keras_seqattn.layers.transformer.block import (
     attention_from_config,
 )
 from keras_seqattn.layers.transformer.residual import make_norm
-from keras_seqattn.layers.weights.frozen import freeze_parts, frozen_parts
+from keras_seqattn.layers.weights.frozen import freeze_parts, frozen_parts, keep_frozen
 from keras_seqattn.layers.weights.lora import enable_lora
 from keras_seqattn.layers.weights.quantization import dtype_config, quantize_composites
 from keras_seqattn.models.config import Config, TransformerConfig
@@ -43,6 +43,7 @@ class Configured:
         self.config = config
         if dtype is not None:
             self.dtype_policy = dtype
+        keep_frozen(self)  # Keras freezes before the model has its layers
 
     @property
     def layers(self) -> list[keras.layers.Layer]:
@@ -139,7 +140,8 @@ class Configured:
         model = cls(**config)
         if lora is not None:
             enable_lora(model, **lora)
-        freeze_parts(model, frozen)
+        if model.trainable:
+            freeze_parts(model, frozen)
         return model
 
 

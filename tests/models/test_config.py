@@ -45,9 +45,25 @@ def test_a_model_keeps_its_configuration(model, config):
     assert made.config == model.from_config(made.get_config()).config
 
 
+@pytest.mark.backends("torch")
+@by_model
+def test_a_frozen_model_stays_frozen_as_a_part_of_another(model, config):
+    frozen = model(11, model_dim=8)
+    frozen.trainable = False
+    for made in (
+        model(11, model_dim=8, trainable=False),
+        model.from_config(frozen.get_config()),
+    ):
+        assert not any(variable.trainable for variable in made.variables)
+
+
 def test_options_are_plain_python_and_frozen():
     config = TransformerConfig(model_dim=np.int64(8))
     assert type(config.model_dim) is int
+    names = ("start_id", "end_id", "pad_id", "memory_length")
+    given = {name: np.int64(i) for i, name in enumerate(names)}
+    options = LanguageConfig(vocabulary_size=np.int64(9), **given).options()
+    assert {type(options[name]) for name in given} == {int}
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.model_dim = 16
 
