@@ -22,14 +22,18 @@ from keras_seqattn.layers import (
 from keras_seqattn.layers.transformer.feed_forward import gelu_tanh
 from keras_seqattn.models import TranslationTransformer
 
-# By function: one of the same name may differ, as `keras.ops.gelu` does.
+# By function: another of the same name may differ, as `keras.ops.gelu` does.
 ACTIVATIONS = {
     keras.activations.relu: "RELU",
+    keras.ops.relu: "RELU",
     keras.activations.gelu: "GELU",
     gelu_tanh: "GELUTanh",
     keras.activations.silu: "SWISH",
+    keras.ops.silu: "SWISH",
     keras.activations.tanh: "Tanh",
+    keras.ops.tanh: "Tanh",
     keras.activations.sigmoid: "Sigmoid",
+    keras.ops.sigmoid: "Sigmoid",
 }
 
 
@@ -97,7 +101,7 @@ def _stack_options(blocks, side):
     block = blocks[0]
     attention = _checked_attention(block.attention_residual)
     if block.activation not in ACTIVATIONS:
-        names = tuple(known.__name__ for known in ACTIVATIONS)
+        names = tuple(dict.fromkeys(known.__name__ for known in ACTIVATIONS))
         activation = getattr(block.activation, "__name__", repr(block.activation))
         module = block.activation.__module__
         refuse(f"have an activation of {names}", f"{activation=} of {module}")
