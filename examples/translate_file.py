@@ -49,6 +49,7 @@ def main():
         try:
             is_begun = journal.read_progress()
             if not args.output.exists():
+                translator = load(args)
                 stack.enter_context(journal)
             elif not is_begun:
                 sys.exit(f"`output` must not exist yet. Received: {args.output}.")
@@ -60,18 +61,19 @@ def main():
                 f"{journal.progress}."
             )
             return
-        translate(args, total, journal)
+        translate(args, translator, total, journal)
         journal.path.rename(args.output)
         journal.lock.unlink()
     print(f"{total:,} lines -> {args.output}")
 
 
 def journal_of(output, run):
-    """Returns the journal of an unfinished output: OUTPUT.part, with OUTPUT.json."""
+    """Returns the journal of an output, OUTPUT.part until it is whole; OUTPUT.json."""
     part, progress = (
         output.with_name(output.name + ending) for ending in (".part", ".json")
     )
-    return Journal(part, run, progress, argument="output")
+    path = output if output.exists() else part
+    return Journal(path, run, progress, argument="output")
 
 
 def arguments():
@@ -138,9 +140,16 @@ def read(path):
         yield from file
 
 
-def translate(args, total, journal):
-    """Translates the remaining lines, a block at a time."""
+def load(args):
+    """Loads the translator, and checks the glossary before anything is written."""
     translator = ks.Translator.load(args.translator)
+    if args.glossary:
+        translator.translate([], glossary=args.glossary)
+    return translator
+
+
+def translate(args, translator, total, journal):
+    """Translates the remaining lines, a block at a time."""
     search = args.beam and with_beams(translator.search, args.beam)
     if journal.lines:
         print(f"Going on after line {journal.lines:,} of {total:,}.")

@@ -285,7 +285,7 @@ def test_a_glossary_is_a_file_of_pairs(run, tmp_path):
     assert run("--glossary", str(path)).glossary == path
     assert len(translations(tmp_path / "output.txt")) == len(LINES)
     path.write_text("red\tblau\n")
-    with pytest.raises(SystemExit, match="with other glossary;"):
+    with pytest.raises(SystemExit, match=r"output\.txt', with other glossary; delete"):
         run("--glossary", str(path))
 
 
@@ -393,6 +393,20 @@ def test_an_error_says_which_line_of_the_input_it_is(
     monkeypatch.setattr(sys, "argv", list(map(str, argv)))
     with pytest.raises(SystemExit, match="Line 0 is line 3 of the input"):
         example.main()
+
+
+def test_a_wrong_glossary_is_told_before_anything_is_written(
+    example, monkeypatch, tmp_path, saved
+):
+    argv = command(tmp_path, saved, "output.txt")[1:]
+    (tmp_path / "wrong.tsv").write_text("red\n")
+    monkeypatch.setattr(
+        sys, "argv", [*map(str, argv), "--glossary", str(tmp_path / "wrong.tsv")]
+    )
+    with pytest.raises(SystemExit) as caught:
+        example.main()
+    assert "wrong.tsv" in str(caught.value) and "Line 0" not in str(caught.value)
+    assert not list(tmp_path.glob("output.txt*"))
 
 
 @pytest.mark.parametrize("n_best", [(), ("--n-best", "2")])
