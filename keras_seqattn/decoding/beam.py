@@ -24,9 +24,15 @@ from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.beam_state import BeamState, Candidates, join
 from keras_seqattn.decoding.groups import advance_groups
 from keras_seqattn.decoding.hypotheses import SpecialTokens, best_first
-from keras_seqattn.decoding.methods import Greedy, Search, write_token
+from keras_seqattn.decoding.methods import (
+    MOST_INTEGER,
+    Greedy,
+    Search,
+    write_token,
+)
 from keras_seqattn.decoding.processors import (
     FORBIDDEN,
+    MOST_ADDED,
     NO_CANDIDATE,
     best_of_all,
     count_forced,
@@ -82,12 +88,12 @@ class BeamSearch(Search):
             groups chose to continue with at the same step, and keeps at least N / G
             hypotheses. So hypotheses differ more, but two groups may end with the same
             one.
-        diversity_penalty: Number of at least 0 that is subtracted from the
+        diversity_penalty: Number in [0, 1e5] that is subtracted from the
             log-probability of a token for each beam of earlier groups that chose it. It
             affects only the choice, not the scores.
         banned_ids: Token ids that are never generated.
-        biased_ids: Dict of token ids to the number of nats added to their
-            log-probabilities when a token is chosen; scores stay the model's own.
+        biased_ids: Dict of token ids to the number of nats, in [-1e5, 1e5], added to
+            their log-probabilities when a token is chosen; scores stay the model's own.
         stop_ids: Token ids that end a hypothesis as the end token does.
 
     Raises:
@@ -119,8 +125,10 @@ class BeamSearch(Search):
         arguments.positive_integer("width", self.width)
         arguments.positive_integer("num_hypotheses", self.num_hypotheses)
         arguments.positive_integer("num_groups", self.num_groups)
-        for name in ("length_penalty", "coverage_penalty", "diversity_penalty"):
+        for name in ("length_penalty", "coverage_penalty"):
             arguments.number(name, getattr(self, name), least=0)
+        given = self.diversity_penalty
+        arguments.number("diversity_penalty", given, least=0, most=MOST_ADDED)
         if self.patience is not None:
             arguments.number("patience", self.patience, above=0.0)
         arguments.choice("penalty", self.penalty, PENALTIES)
@@ -365,7 +373,7 @@ class BeamSearch(Search):
         is_live = ops.any(is_allowed(state.ranking), axis=1)
         over = ops.logical_or(index + 1 >= state.limits, ops.logical_not(is_live))
         if self.patience is not None:
-            enough = math.ceil(self.patience * self.width)
+            enough = min(math.ceil(self.patience * self.width), MOST_INTEGER)
             over = ops.logical_or(over, state.num_ended[:, 0] >= enough)
         if self.width == 1:
             return ops.logical_or(over, is_allowed(worst))

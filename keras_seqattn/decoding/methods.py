@@ -22,6 +22,9 @@ from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding import processors
 from keras_seqattn.decoding.hypotheses import SpecialTokens, best_first
 
+# The largest integer of an int32 tensor, which ids and positions are compared with.
+MOST_INTEGER = 2**31 - 1
+
 
 class GreedyState(NamedTuple):
     """The state of greedy search and of sampling: each beam continues only itself."""
@@ -67,8 +70,8 @@ class Search:
         for name in ("banned_ids", "stop_ids"):
             object.__setattr__(self, name, _ids(name, getattr(self, name)))
         object.__setattr__(self, "biased_ids", _biases(self.biased_ids))
-        arguments.integer("min_length", self.min_length, 0)
-        arguments.integer("no_repeat_ngram", self.no_repeat_ngram, 0)
+        for name in ("min_length", "no_repeat_ngram"):
+            arguments.integer(name, getattr(self, name), 0, MOST_INTEGER)
         arguments.number("repetition_penalty", self.repetition_penalty, above=0.0)
 
     @property
@@ -168,8 +171,8 @@ class Greedy(Search):
         no_repeat_ngram: Length of the token sequences that no hypothesis may contain
             twice; 0 for no limit.
         banned_ids: Token ids that are never generated.
-        biased_ids: Dict of token ids to the number of nats added to their
-            log-probabilities when a token is chosen; scores stay the model's own.
+        biased_ids: Dict of token ids to the number of nats, in [-1e5, 1e5], added to
+            their log-probabilities when a token is chosen; scores stay the model's own.
         stop_ids: Token ids that end a hypothesis as the end token does.
         scored: Whether to compute scores. If False, they are NaN, and each step saves a
             pass over the vocabulary.
@@ -297,7 +300,7 @@ def _ids(name: str, ids: Any) -> tuple[int, ...]:
     """Returns token ids as a tuple; a configuration read from JSON has a list."""
     if isinstance(ids, str | bytes) or not isinstance(ids, collections.abc.Iterable):
         arguments.refuse(name, ids, "a tuple of integers")
-    return tuple(arguments.integer(name, token_id, 0) for token_id in ids)
+    return tuple(arguments.integer(name, x, 0, MOST_INTEGER) for x in ids)
 
 
 def _biases(biases: Any) -> tuple[tuple[int, float], ...]:
@@ -310,9 +313,12 @@ def _biases(biases: Any) -> tuple[tuple[int, float], ...]:
         found = [(token_id, bias) for token_id, bias in pairs]
     except (TypeError, ValueError):
         arguments.refuse("biased_ids", biases, wanted)
-    found = {arguments.integer("biased_ids", x, 0): bias for x, bias in found}
+    found = {
+        arguments.integer("biased_ids", x, 0, MOST_INTEGER): bias for x, bias in found
+    }
+    most = processors.MOST_ADDED
     for token_id, bias in found.items():
-        arguments.number(f"biased_ids[{token_id}]", bias)
+        arguments.number(f"biased_ids[{token_id}]", bias, least=-most, most=most)
     return tuple(sorted((token_id, float(bias)) for token_id, bias in found.items()))
 
 

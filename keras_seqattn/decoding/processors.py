@@ -17,6 +17,9 @@ from keras_seqattn.annotations import Tensor
 # The log-probability of a token that must not be chosen: far below any real sum of
 # log-probabilities, but finite, so that the difference of two is never NaN.
 FORBIDDEN = -1e9
+# The largest number that an option may add to a log-probability, or subtract: a sum of
+# thousands of them is still allowed.
+MOST_ADDED = 1e5
 # Value of padding candidates; ranks below `FORBIDDEN`.
 NO_CANDIDATE = 2 * FORBIDDEN
 # No value of a search is lower than this: `best_of_all` replaces a model's own -inf.

@@ -41,8 +41,8 @@ class Sample(Greedy):
         no_repeat_ngram: Length of the token sequences that no hypothesis may contain
             twice; 0 for no limit.
         banned_ids: Token ids that are never generated.
-        biased_ids: Dict of token ids to the number of nats added to their
-            log-probabilities when a token is chosen; scores stay the model's own.
+        biased_ids: Dict of token ids to the number of nats, in [-1e5, 1e5], added to
+            their log-probabilities when a token is chosen; scores stay the model's own.
         stop_ids: Token ids that end a hypothesis as the end token does.
         scored: Whether to compute scores, which order the samples of a sentence. If
             False, they are NaN, and each step saves a pass over the vocabulary.

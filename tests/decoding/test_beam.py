@@ -281,11 +281,12 @@ def test_without_patience_the_search_takes_what_ends_first():
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
-def test_much_patience_is_the_whole_search():
+@pytest.mark.parametrize("patience", [99.0, 1e300])
+def test_much_patience_is_the_whole_search(patience):
     table = tables(seed=5, batch_size=20)
     search = decoding.BeamSearch(width=3, num_hypotheses=2)
     expected = run(table, search, max_length=6)
-    found = run(table, dataclasses.replace(search, patience=99.0), max_length=6)
+    found = run(table, dataclasses.replace(search, patience=patience), max_length=6)
     np.testing.assert_array_equal(found.token_ids, expected.token_ids)
 
 
@@ -409,6 +410,7 @@ def test_best_of_all_is_a_sort(rng):
         ({"patience": 0.0}, "`patience` must be a number.*patience=0.0"),
         ({"coverage_penalty": -0.1}, "`coverage_penalty` must.*=-0.1"),
         ({"diversity_penalty": -0.1}, "`diversity_penalty` must.*=-0.1"),
+        ({"diversity_penalty": 1e10}, r"in \[0, 100000\].*=10000000000"),
         ({"num_groups": 0}, "`num_groups` must be a positive integer.*=0"),
         ({"num_groups": 3}, "`num_groups` must divide `width`, 4.*=3"),
         ({"min_length": -1}, "`min_length` must.*min_length=-1"),
