@@ -22,6 +22,7 @@ import concurrent.futures
 import hashlib
 import itertools
 import logging
+import os
 import socket
 import string
 import threading
@@ -290,9 +291,10 @@ def make_app(translator, **options):
 
     @app.errorhandler(HTTPException)
     def say(error):
-        retry = getattr(error, "retry_after", None)
-        headers = {} if retry is None else {"Retry-After": str(retry)}
-        return {"error": error.description}, error.code, headers
+        answer = error.get_response()  # with its headers, such as Retry-After
+        answer.data = flask.json.dumps({"error": error.description})
+        answer.content_type = "application/json"
+        return answer
 
     @app.errorhandler(RecursionError)
     def nested(error):
@@ -470,3 +472,5 @@ POLICY = (
 
 if __name__ == "__main__":
     main()
+    # At once: torch would abort if a translation still ran while Python ends.
+    os._exit(0)

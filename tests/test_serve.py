@@ -4,10 +4,14 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
+import os
+import pathlib
+import runpy
 import socket
 import sys
 import threading
 import time
+import types
 
 import keras
 import numpy as np
@@ -145,7 +149,9 @@ def test_other_errors_are_json_too(client):
     assert (long.status_code, list(long.json)) == (413, ["error"])
     missing = client.get("/missing")
     assert (missing.status_code, list(missing.json)) == (404, ["error"])
-    assert client.get("/translate").status_code == 405
+    wrong = client.get("/translate")
+    assert (wrong.status_code, list(wrong.json)) == (405, ["error"])
+    assert set(wrong.allow) == {"POST", "OPTIONS"}
 
 
 def test_attention_is_the_page_of_plotting(client, stub):
@@ -240,6 +246,28 @@ def test_it_listens_on_this_machine_alone(
     example.main()
     printed = capsys.readouterr().out
     assert printed == f"Open http://{shown}:4321 (Ctrl-C ends it)\nserving\n"
+
+
+def test_it_ends_at_once(example, stub, monkeypatch):
+    """A thread of torch that still computed while Python ends would abort."""
+
+    class Ended(Exception):
+        pass
+
+    def end(status):
+        raise Ended(status)
+
+    server = types.SimpleNamespace(effective_port=4321, run=lambda: None)
+    monkeypatch.setattr(
+        example.waitress.server, "create_server", lambda *_, **__: server
+    )
+    monkeypatch.setattr(socket, "create_server", lambda *_, **__: None)
+    monkeypatch.setattr(ks.Translator, "load", {"a.keras": stub}.__getitem__)
+    monkeypatch.setattr(sys, "argv", ["serve.py", "--translator", "a.keras"])
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.syspath_prepend(pathlib.Path(example.__file__).parent)
+    with pytest.raises(Ended, match="0"):
+        runpy.run_path(example.__file__, run_name="__main__")
 
 
 def test_programs_are_compiled_at_the_start(example, stub, monkeypatch, capsys):
