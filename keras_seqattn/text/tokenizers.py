@@ -32,6 +32,10 @@ MANY_LINES = 64
 # format of SentencePiece's rule files.
 ESCAPES = (("2581", "10 5F"), ("10", "10 10"))
 
+# The sizes that SentencePiece's trainer is asked for: for smaller ones it raises an
+# internal error, for much larger ones it takes gigabytes. No text suits any of these.
+SIZES = (len(SPECIAL_PIECES), 2**24)
+
 # SentencePiece's trainer leaves out lines with this character, which it reserves.
 RESERVED = "\u2585"
 
@@ -286,7 +290,7 @@ class SentencePieceTokenizer(SentencePieces):
                 sentencepiece.SentencePieceTrainer.train(
                     sentence_iterator=(x.replace(RESERVED, " ") for x in lines),
                     model_writer=model,
-                    vocab_size=vocabulary_size,
+                    vocab_size=max(SIZES[0], min(vocabulary_size, SIZES[1])),
                     model_type=model_type,
                     normalization_rule_tsv=rules,
                     denormalization_rule_tsv=inverse,
