@@ -95,7 +95,8 @@ class TranslationScore(keras.callbacks.Callback):
             arguments.positive_integer("lines", lines)
         count = min(lines or len(sources), len(sources))
         chosen = [i * len(sources) // count for i in range(count)]
-        self.sources = [sources[i] for i in chosen]
+        # As a `Translator` does, without the line breaks at the ends.
+        self.sources = [sources[i].rstrip("\r\n") for i in chosen]
         self.references = [references[i] for i in chosen]
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer

@@ -46,6 +46,15 @@ def test_the_lines_are_translated_as_a_translator_does_by_the_averaged_weights()
     assert any(translations)
 
 
+@pytest.mark.backends("torch")
+def test_line_breaks_at_the_end_do_not_count():
+    tokenizer, lines = ByteTokenizer(), ["a dog\n", "two\r\n", "\n"]
+    score = TranslationScore(lines, ["x", "y", "z"], tokenizer)
+    assert score.sources == ["a dog", "two", ""]
+    model = make_model(tokenizer)
+    assert score._translate(model) == Translator(model, tokenizer)(lines)
+
+
 def test_lines_are_taken_evenly():
     sources = [str(i) for i in range(10)]
     score = TranslationScore(sources, sources[::-1], ByteTokenizer(), lines=4)
