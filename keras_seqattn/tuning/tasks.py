@@ -7,6 +7,7 @@ around it chooses hyperparameters, spends time and keeps records.
 import dataclasses
 import functools
 import hashlib
+import io
 import json
 import pickle
 from collections.abc import Callable, Mapping
@@ -82,6 +83,16 @@ def _builder(name: str, build: Any) -> Any:
         wanted = "a function of `hp`, or a KerasTuner `HyperModel`"
         arguments.refuse(name, build, wanted)
     return build
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles only what another program can import, nothing of the program itself."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Refuses what the program that runs has defined."""
+        if getattr(value, "__module__", None) == "__main__":
+            raise pickle.PicklingError(f"{value!r:.80} is of `__main__`")
+        return NotImplemented
 
 
 def _digest(data: Any) -> str | None:
@@ -360,18 +371,15 @@ class CustomTask(Task):
         """Raises an error if the task cannot be shared among workers."""
         if workers == 1:
             return
-        where = getattr(self.build, "__module__", None)
         try:
-            travels = where != "__main__" and pickle.dumps(self)
-        except (pickle.PicklingError, AttributeError, TypeError):
-            travels = False
-        if not travels:
+            _Pickler(io.BytesIO()).dump(self)
+        except Exception as error:  # A dataset of TensorFlow raises one of its own.
             raise ValueError(
                 "`build` must be what the workers can import, and `train` and "
                 "`validation` what they can be sent: put `build` in a module. "
-                f"Received: build={self.build!r} of module {where!r}, "
-                f"workers={workers!r}."
-            )
+                f"Received: build={self.build!r}, workers={workers!r}; "
+                f"{type(error).__name__}: {error}."
+            ) from error
 
     @property
     def identity(self) -> dict[str, Any]:

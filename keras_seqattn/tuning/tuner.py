@@ -345,4 +345,5 @@ def is_worker() -> bool:
 def is_chief() -> bool:
     """Returns whether KerasTuner's variables make this process the chief."""
     has_chief = "KERASTUNER_ORACLE_IP" in os.environ
-    return has_chief and "chief" in os.environ["KERASTUNER_TUNER_ID"]
+    # Where it is missing, KerasTuner says so.
+    return has_chief and "chief" in os.environ.get("KERASTUNER_TUNER_ID", "")

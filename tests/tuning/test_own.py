@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import sys
 import warnings
 
 import keras
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import keras_seqattn as ks
-from keras_seqattn.tuning import records, trials
+from keras_seqattn.tuning import processes, records, trials
 from keras_seqattn.tuning.tasks import CustomTask
 from tests.pairs import slow
 
@@ -391,6 +392,37 @@ class Several(keras_tuner.Objective):
 def test_wrong_arguments_are_errors(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         tune(tmp_path, **options)
+
+
+class Unsendable:
+    """Stands for a dataset of TensorFlow's, which raises an error of its own."""
+
+    def __iter__(self):
+        return iter([TRAIN])
+
+    def __reduce__(self):
+        raise NotImplementedError("variant")
+
+
+def test_what_cannot_be_sent_to_workers_is_refused(tmp_path, monkeypatch):
+    def own(hp):
+        return build(hp)
+
+    own.__module__, own.__qualname__ = "__main__", "own"
+    monkeypatch.setattr(sys.modules["__main__"], "own", own, raising=False)
+    monkeypatch.setattr(processes, "run", lambda settings: None)
+    with pytest.raises(ValueError, match="`build` must be .*own.* is of `__main__`"):
+        tune(tmp_path, build=functools.partial(own), workers=2)
+    with pytest.raises(ValueError, match="be sent.*NotImplementedError: variant"):
+        tune(tmp_path, train=Unsendable(), workers=2)
+
+
+def test_a_worker_without_a_name_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")
+    monkeypatch.setenv("KERASTUNER_ORACLE_PORT", "8000")
+    monkeypatch.delenv("KERASTUNER_TUNER_ID", raising=False)
+    with pytest.raises(RuntimeError, match="KERASTUNER_TUNER_ID"):
+        tune(tmp_path)
 
 
 @pytest.mark.slow
