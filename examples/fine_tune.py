@@ -79,7 +79,8 @@ def arguments():
             setattr(args, split, files_of(getattr(args, split)))
         except ValueError as error:
             parser.error(f"`{split}` must be {error}")
-    args.learning_rate = args.learning_rate or (5e-4 if args.lora else 5e-5)
+    if args.learning_rate is None:
+        args.learning_rate = 5e-5 if args.lora is None else 5e-4
     args.output = args.output or pathlib.Path("runs", f"{args.folder.name}-fine-tuned")
     return args
 
@@ -138,7 +139,7 @@ def read(files):
 def fit(args, translator, validation):
     """Scores the given model, then trains it, from the backup if there is one."""
     model = translator.model
-    if args.lora:
+    if args.lora is not None:
         ks.training.enable_lora(model, rank=args.lora)
     trained = sum(math.prod(weight.shape) for weight in model.trainable_variables)
     print(f"{trained:,} of {model.count_params():,} weights are trained.")

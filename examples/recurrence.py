@@ -56,7 +56,8 @@ def arguments():
     add("--seed", type=int, default=0)
     args = parser.parse_args()
     args.preset, args.evaluate = corpora.preset_of(args), corpora.split_of(args)
-    args.minutes = args.minutes or (0.2 if args.preset == "smoke" else 3.0)
+    if args.minutes is None:
+        args.minutes = 0.2 if args.preset == "smoke" else 3.0
     args.output = args.output or pathlib.Path(
         "runs", f"recurrence-{args.corpus}-{args.source}-{args.target}-{args.preset}"
     )

@@ -38,20 +38,25 @@ def main():
     recipe = ks.recipes.RECIPES[args.preset]
     train = corpora.load(args, "train")
     size = vocabulary_of(train, args.vocabulary_size, recipe)
-    study = ks.tuning.tune_translation(
-        train,
-        corpora.load(args, "val"),
-        objective=args.objective,
-        algorithm=args.algorithm,
-        epochs=args.epochs,
-        max_seconds=60 * args.minutes,
-        max_parameters=args.max_parameters,
-        directory=args.output / "study",
-        workers=args.workers,
-        seed=args.seed,
-        space=space_of(recipe, size, args.everything),
-        warm_start=args.warm_start,
-    )
+    try:
+        study = ks.tuning.tune_translation(
+            train,
+            corpora.load(args, "val"),
+            objective=args.objective,
+            algorithm=args.algorithm,
+            epochs=args.epochs,
+            max_seconds=60 * args.minutes,
+            max_parameters=args.max_parameters,
+            directory=args.output / "study",
+            workers=args.workers,
+            seed=args.seed,
+            space=space_of(recipe, size, args.everything),
+            warm_start=args.warm_start,
+        )
+    except ValueError as error:
+        if not str(error).startswith("`directory`"):
+            raise
+        sys.exit(f"{error} Choose another folder with --output.")
     tell(args, study)
 
 
@@ -71,7 +76,8 @@ def arguments():
     add("--preset", choices=presets, help="default: the corpus's own")
     add("--vocabulary-size", type=int, help="tokens; default: the preset's, or less")
     add("--minutes", type=float, default=10.0, help="most minutes, all runs together")
-    add("--epochs", type=int, help="most epochs of a trial; default: no limit")
+    epochs = "most epochs of a trial; default: no limit, or 9 without halving"
+    add("--epochs", type=int, help=epochs)
     objective = "val_loss, unsmoothed: val_token_crossentropy; or val_bleu, ..."
     add("--objective", default="val_loss", help=objective)
     algorithms = ("halving", "hyperband", "random", "bayesian")
@@ -98,7 +104,7 @@ def arguments():
 
 def vocabulary_of(pairs, chosen, recipe):
     """Returns the vocabulary's size: the chosen one, else the recipe's or less."""
-    size = chosen or recipe.vocabulary_size
+    size = recipe.vocabulary_size if chosen is None else chosen
     lines = [line for side in pairs for line in side]
     train = ks.text.SentencePieceTokenizer.train
     try:

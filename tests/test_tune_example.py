@@ -82,6 +82,22 @@ def test_another_example_s_folder_is_left_alone(example, simulated, tmp_path):
 
 
 @pytest.mark.backends("jax")
+def test_another_study_s_folder_is_refused_in_a_sentence(example, simulated, tmp_path):
+    simulated[0] = 3
+    example.run("--output", tmp_path, "--epochs", 3)
+    with pytest.raises(SystemExit, match="another seed.*another folder with --output"):
+        example.run("--output", tmp_path, "--epochs", 3, "--seed", 1)
+    with pytest.raises(ValueError, match="`max_seconds` must be"):
+        example.run("--output", tmp_path, "--epochs", 3, "--minutes", 0)
+
+
+@pytest.mark.backends("jax")
+def test_no_vocabulary_is_not_the_preset_s(example, simulated, tmp_path):
+    with pytest.raises(SystemExit, match="must be .*Choose another with --vocabulary"):
+        example.run("--output", tmp_path, "--vocabulary-size", 0)
+
+
+@pytest.mark.backends("jax")
 def test_it_tells_saves_and_goes_on(example, simulated, monkeypatch, tmp_path, capsys):
     example.run("--output", tmp_path, "--epochs", 3)
     printed = capsys.readouterr().out
