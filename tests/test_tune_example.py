@@ -93,7 +93,7 @@ def test_another_study_s_folder_is_refused_in_a_sentence(example, simulated, tmp
 
 @pytest.mark.backends("jax")
 def test_no_vocabulary_is_not_the_preset_s(example, simulated, tmp_path):
-    with pytest.raises(SystemExit, match="must be .*Choose another with --vocabulary"):
+    with pytest.raises(SystemExit, match="vocabulary_size=0.*another with --vocab"):
         example.run("--output", tmp_path, "--vocabulary-size", 0)
 
 
