@@ -473,4 +473,5 @@ POLICY = (
 if __name__ == "__main__":
     main()
     # At once: torch would abort if a translation still ran while Python ends.
+    print(end="", flush=True)
     os._exit(0)
