@@ -341,7 +341,7 @@ ONE_VIEW = {"sampling": 0.1, "views": ("sampled",)}
     [
         ({}, True),
         ({"batch_tokens": 31}, False),  # no room for two of 16 tokens
-        ({"center": RECIPES["multi30k-best"]}, False),  # which has copies itself
+        ({"center": RECIPES["multi30k-wide"]}, False),  # which has copies itself
         ({"center": dataclasses.replace(RECIPES["own"], **ONE_VIEW)}, False),
         ({"space": {"dropout": 0.0}}, False),  # copies would be alike
         ({"space": {"dropout": 0.0, "options": {"attention_dropout": 0.1}}}, True),
