@@ -4,6 +4,7 @@ import functools
 import importlib
 import inspect
 import pathlib
+import tempfile
 
 import keras
 import keras_tuner
@@ -14,7 +15,7 @@ from tests.cases import CASES, HEADS, IDS, X
 from tests.small import translation_model
 
 PARTS = ("layers", "models", "decoding", "training", "text", "tuning", "plotting")
-PARTS += ("audit", "export")
+PARTS += ("audit", "export", "convert")
 FORMATS = ("saved_model", "ctranslate2", "onnx")
 # Classes that hold a result, which the library makes and its users read.
 MADE_BY_US = {
@@ -79,6 +80,16 @@ def adapted(model, **given):
     if model is adaptable():
         model = adaptable.__wrapped__()
     return ks.training.enable_lora(model, **given)
+
+
+@functools.cache
+def checkpoint():
+    """Makes a folder of a model of transformers, which goes when Python ends."""
+    from tests.convert import families
+
+    folder = tempfile.TemporaryDirectory()
+    families.marian(pathlib.Path(folder.name))
+    return folder
 
 
 def listed(stream):
@@ -318,6 +329,8 @@ def calls():
             "extra": 1,
         },
         "export.export_translator": exported,
+        "convert.model_from_huggingface": {"source": checkpoint().name},
+        "convert.translator_from_huggingface": {"folder": checkpoint().name},
         "Translator": {"model": model(), "source_tokenizer": byte},
         "TextGenerator": {"model": generator().model, "tokenizer": byte},
     }

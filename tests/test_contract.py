@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import keras_seqattn
-import keras_seqattn.convert
 from tests import public_calls, roundtrip
 from tests.cases import CASES, RESULTS
 from tests.layers.weights import randomize
@@ -214,10 +213,7 @@ def undocumented(names, text):
 SHOWN = {"Translator", "TextGenerator"}
 SHOWN |= {"tuning.Study", "tuning.tune", "tuning.tune_translation"}
 SHOWN |= {f"plotting.{name}" for name in ("attention_map", "learning_curves", "study")}
-DOCUMENTED = public_calls.named() | {
-    f"convert.{name}": getattr(keras_seqattn.convert, name)
-    for name in keras_seqattn.convert.__all__
-}
+DOCUMENTED = public_calls.named()
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)

@@ -118,7 +118,7 @@ def model_folder(folder: Path) -> pathlib.Path:
     path = pathlib.Path(folder)
     if not (path / "config.json").is_file():
         refuse(
-            "be a model of transformers, or a folder of one with 'config.json'",
+            "be the folder of a model of transformers, with its 'config.json'",
             repr(str(folder)),
         )
     return path

@@ -42,13 +42,13 @@ def copy(originals, tmp_path):
 
 
 def test_a_folder_that_is_no_model(tmp_path):
-    with pytest.raises(ValueError, match="`source` must be a model of transformers, o"):
+    with pytest.raises(ValueError, match="`source` must be the folder of a model"):
         to_model(tmp_path)
     with pytest.raises(ValueError, match="`source` must be a path. Received: source=3"):
         to_model(3)
     with pytest.raises(ValueError, match="`folder` must be a path. Received: folder=3"):
         to_translator(3)
-    with pytest.raises(ValueError, match="`folder` must be a model of transformers, o"):
+    with pytest.raises(ValueError, match="`folder` must be the folder of a model"):
         to_translator(tmp_path)
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(ValueError, match="must hold 'config.json' as a JSON object"):
