@@ -104,8 +104,8 @@ class Terms:
         self._glossary = {} if glossary is None else _checked_glossary(glossary)
         self._tokenize(
             (f"glossary[{source!r}]", phrase)
-            for source, some in self._glossary.items()
-            for phrase in some
+            for source, choices in self._glossary.items()
+            for phrase in choices
         )
         self._sources = _pattern(self._glossary) if self._glossary else None
 
@@ -126,8 +126,8 @@ class Terms:
             self._tokenize(
                 (f"constraints[{number}]", phrase)
                 for number, row in enumerate(given)
-                for some in row
-                for phrase in some
+                for choices in row
+                for phrase in choices
             )
         if self._sources is not None:
             for row, line in zip(given, lines, strict=True):
@@ -136,16 +136,16 @@ class Terms:
         before = [""] * len(given) if prefix is None else prefix
         return [
             [
-                self._ways(some, text)
-                for some in dict.fromkeys(row)
-                if not _says(text, some)
+                self._ways(choices, text)
+                for choices in dict.fromkeys(row)
+                if not _says(text, choices)
             ]
             for row, text in zip(given, before, strict=True)
         ]
 
-    def _ways(self, some: Iterable[str], before: str) -> tuple[Phrase, ...]:
-        """Returns the ways to write one of some phrases, in a text after `before`."""
-        ways = (way for phrase in some for way in self._ids[phrase])
+    def _ways(self, choices: Iterable[str], before: str) -> tuple[Phrase, ...]:
+        """Returns the ways to write alternative phrases in a text after `before`."""
+        ways = (way for phrase in choices for way in self._ids[phrase])
         # A phrase for the beginning alone would be glued to a word before it.
         in_word = re.match(LETTER, before[-1:]) is not None
         return tuple(way for way in ways if not (way.is_first and in_word))
@@ -159,24 +159,27 @@ class Terms:
         texts = [text for _, text in new]
         tokenize = self._tokenizer.tokenize
         (lead,) = tokenize([self._lead])
-        before = len(getattr(self._tokenizer, "prefix_ids", ()))
-        alone = [ids[before:] for ids in tokenize(texts)]
+        given = len(getattr(self._tokenizer, "prefix_ids", ()))
+        # At the beginning of a text, after a space, and right after another character.
+        starts = [ids[given:] for ids in tokenize(texts)]
         spaced = tokenize([f"{self._lead} {text}" for text in texts])
-        within = [ids[len(lead) :] for ids in spaced]
+        spaced = [ids[len(lead) :] for ids in spaced]
         joined = tokenize([self._lead + text for text in texts])
         unknown = getattr(self._tokenizer, "unknown_id", None)
-        for (name, text), first, later, whole in zip(
-            new, alone, within, joined, strict=True
+        for (name, text), start, later, whole in zip(
+            new, starts, spaced, joined, strict=True
         ):
             if unknown in later or not later:
                 _refuse(name, text, "words that the target's tokenizer knows")
-            is_word = re.match(LETTER, text) is not None
+            is_word = re.match(LETTER, text) is not None  # begins with a letter
             ways = [Phrase(tuple(later))]
-            if first != later:
-                ways.append(Phrase(tuple(first), is_first=is_word))
-            after = whole[len(lead) :]
-            if after and not is_word and whole == [*lead, *after]:
-                ways.append(Phrase(tuple(after)))
+            # A word is tokenized so at the beginning only; what is no word, anywhere.
+            if start != later:
+                ways.append(Phrase(tuple(start), is_first=is_word))
+            glued = whole[len(lead) :]
+            # Only if the character before keeps its own tokens.
+            if glued and not is_word and whole == [*lead, *glued]:
+                ways.append(Phrase(tuple(glued)))
             if not self._stop_ids.isdisjoint(later):
                 _refuse(
                     name, text, "phrases without a token of the search's `stop_ids`"
@@ -189,15 +192,15 @@ class Terms:
             )
 
 
-def _says(text: str, some: Iterable[str]) -> bool:
-    """Returns whether a text contains one of some phrases, not at its very end.
+def _says(text: str, choices: Iterable[str]) -> bool:
+    """Returns whether a text contains one of alternative phrases, not at its very end.
 
     A phrase at the end may still be continued to another word.
     """
     if not text:
         return False
     # Each by itself: if one phrase is the beginning of another, either may be found.
-    found = (match for phrase in some for match in _pattern([phrase]).finditer(text))
+    found = (match for phrase in choices for match in _pattern([phrase]).finditer(text))
     return any(match.end() < len(text) for match in found)
 
 
@@ -226,11 +229,11 @@ def _checked_glossary(glossary: Any) -> dict[str, tuple[str, ...]]:
         if not glossary:
             arguments.refuse("glossary", str(path), "a file that holds phrases")
     checked = {}
-    for source, some in glossary.items():
+    for source, choices in glossary.items():
         if not isinstance(source, str) or not source.strip():
             arguments.refuse("glossary", glossary, wanted, optional=True)
-        key, some = source.strip(), _alternatives(f"glossary[{source!r}]", some)
-        checked[key] = (*checked.get(key, ()), *some)
+        key, choices = source.strip(), _alternatives(f"glossary[{source!r}]", choices)
+        checked[key] = (*checked.get(key, ()), *choices)
     return checked
 
 
@@ -272,11 +275,11 @@ def _checked_constraints(
     return checked
 
 
-def _alternatives(name: str, some: Any) -> tuple[str, ...]:
+def _alternatives(name: str, choices: Any) -> tuple[str, ...]:
     """Returns a phrase, or a tuple of alternative ones, as a tuple."""
-    phrases = some if isinstance(some, tuple) else (some,)
+    phrases = choices if isinstance(choices, tuple) else (choices,)
     if not phrases or not all(isinstance(x, str) and x.strip() for x in phrases):
-        _refuse(name, some, "phrases, or tuples of alternative ones")
+        _refuse(name, choices, "phrases, or tuples of alternative ones")
     return tuple(phrase.strip() for phrase in phrases)
 
 

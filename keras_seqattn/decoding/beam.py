@@ -181,6 +181,7 @@ class BeamSearch(Search):
             group = self.group.begin(limits, seeds, prefix, capacity, tokens)
             return join([group] * self.num_groups)
         batch_size, width, kept = limits.shape[0], self.width, self.num_hypotheses
+        # All but the first are forbidden: W equal beams would continue alike.
         first = ops.where(ops.arange(width) == 0, 0.0, FORBIDDEN)
         only_first = ops.broadcast_to(ops.cast(first, "float32"), (batch_size, width))
         pad = tokens.pad_id
@@ -290,10 +291,10 @@ class BeamSearch(Search):
         ranking, indices = best_of_all(ranking, count)  # (B, C)
         # If all continuations are forbidden, the best beam ends.
         is_stuck = ops.logical_not(is_allowed(ranking[:, :1]))
-        ends = ops.logical_and(is_stuck, ops.arange(count) == 0)
+        must_end = ops.logical_and(is_stuck, ops.arange(count) == 0)
         last = state.ranking[:, :1] + log_probs[:, 0, tokens.end_id, None]
-        ranking = ops.where(ends, last, ranking)
-        indices = ops.where(ends, tokens.end_id, indices)
+        ranking = ops.where(must_end, last, ranking)
+        indices = ops.where(must_end, tokens.end_id, indices)
         parents, token = indices // vocabulary_size, indices % vocabulary_size
         added = gather(ops.reshape(log_probs, (batch_size, -1)), indices)
         return Candidates(
@@ -320,13 +321,13 @@ class BeamSearch(Search):
         first = keras.tree.map_structure(lambda x: x[:, : self.width], candidates)
         at_limit = ops.reshape(index + 1 >= state.limits, (-1, 1))
         ends = ops.logical_or(ends[:, : self.width], at_limit)
-        new = ops.logical_and(ends, is_allowed(first.ranking))
+        is_new = ops.logical_and(ends, is_allowed(first.ranking))
         penalty = self._penalty_of_unforced(index + 1, forced)
         ranking, scores = first.ranking / penalty, first.log_probs / penalty
         if coverage is not None:
             covered = self.coverage_penalty * gather(coverage, first.parents)
             ranking, scores = ranking + covered, scores + covered
-        ranking = ops.where(new, ranking, FORBIDDEN)
+        ranking = ops.where(is_new, ranking, FORBIDDEN)
         token_ids = gather(state.token_ids, first.parents)
         token_ids = write_token(token_ids, first.token, index)
         ranking = ops.concatenate([state.ended_ranking, ranking], axis=1)
@@ -334,7 +335,7 @@ class BeamSearch(Search):
         token_ids = ops.concatenate([state.ended_ids, token_ids], axis=1)
         # Ties go to earlier hypotheses, so that an empty place keeps its score of -inf.
         ranking, best = largest(ranking, self.num_hypotheses)
-        num_new = ops.sum(ops.cast(new, "int32"), axis=1, keepdims=True)
+        num_new = ops.sum(ops.cast(is_new, "int32"), axis=1, keepdims=True)
         return state._replace(
             num_ended=state.num_ended + num_new,
             ended_ids=gather(token_ids, best),
@@ -368,7 +369,12 @@ class BeamSearch(Search):
         return state, live.parents
 
     def _find_finished(self, state: BeamState, index: Tensor, forced: Tensor) -> Tensor:
-        """Marks the sentences where no live beam can still become a hypothesis."""
+        """Marks the sentences whose search is over.
+
+        They have reached their length limit or `patience`, have no live beam, or none
+        that can still become better than the N-th hypothesis. With a width of 1, one
+        hypothesis ends the search.
+        """
         worst = state.ended_ranking[:, -1]
         is_live = ops.any(is_allowed(state.ranking), axis=1)
         over = ops.logical_or(index + 1 >= state.limits, ops.logical_not(is_live))
@@ -394,6 +400,7 @@ class BeamSearch(Search):
     def _penalty_of_unforced(self, length: Tensor, forced: Tensor) -> Tensor:
         """Computes the penalty `(B, 1)` of a length without its forced tokens."""
         length = ops.cast(ops.reshape(length, (-1, 1)), "float32") - forced
+        # At least 1, since a length of 0 would have a penalty of 0.
         return self.penalty_of(ops.maximum(length, 1.0))
 
     def penalty_of(self, length: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ OF_GROUPS = (
 
 
 class BeamState(NamedTuple):
-    """The beam state: W live beams and N hypotheses of each sentence, best first.
+    """The beam state: W live beams, in order of choice, and N hypotheses, best first.
 
     "Ranking" is the sum of the log-probabilities after the processors, by which the
     search compares. With a repetition penalty it differs from the model's own sum.

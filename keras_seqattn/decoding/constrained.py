@@ -51,6 +51,7 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def constrain(self, state: BeamState, constraints: Constraints) -> BeamState:
         """Returns the state before the first step, with the constraints to meet."""
+        # Places that only fill the row are met: progress 1 is past their length, 0.
         empty = ops.cast(constraints.lengths == 0, "int32")[:, None]
         progress = ops.repeat(empty, self.width, axis=1)  # (B, W, K, A)
         return state._replace(constraints=constraints, progress=progress)
@@ -86,6 +87,7 @@ class ConstrainedBeamSearch(BeamSearch):
         missing, ranking = (
             ops.reshape(x, (batch_size, width * count)) for x in (missing, ranking)
         )
+        # As many as `BeamSearch._candidates` finds, so that W of them do not end.
         most = min(width * (2 + len(self.stop_ids)), width * count)
         chosen = _allocate(ranking, missing, most)  # (B, C)
         parents = chosen // count
@@ -145,27 +147,36 @@ class ConstrainedBeamSearch(BeamSearch):
         self, state: BeamState, token: Tensor, index: Tensor, tokens: SpecialTokens
     ) -> Tensor:
         """Computes phrases' progress `(B, W, C, K, A)` after tokens `(B, W, C)`."""
+        # (B, K, A, L + 1, U) and (B, W, K, A)
         table, progress = state.constraints.next, state.progress
         shape = table.shape
         phrases = ops.arange(shape[0] * shape[1] * shape[2], dtype="int32")
+        # Where each phrase's rows begin in the table, (B, 1, K, A).
         phrases = ops.reshape(phrases, (shape[0], 1, *shape[1:3])) * shape[3]
-        rows = ops.minimum(progress, state.constraints.lengths[:, None])
+        # A phrase met for good (n + 1) has no row; its progress is set at the end.
+        rows = ops.minimum(progress, state.constraints.lengths[:, None])  # (B, W, K, A)
         after = ops.take(ops.reshape(table, (-1, shape[4])), phrases + rows, axis=0)
+        # A product with one-hot vectors (B, W, C, U) picks each token's column. A token
+        # of no phrase has none: 0, no progress.
         same = token[..., None] == state.constraints.tokens[:, None, None]
         after = ops.einsum(
             "bwcu,bwkau->bwcka", ops.cast(same, "float32"), ops.cast(after, "float32")
         )
-        after = ops.cast(after, "int32")
+        after = ops.cast(after, "int32")  # (B, W, C, K, A)
         progress = progress[:, :, None]
         lengths = state.constraints.lengths[:, None, None]
         started = count_forced(state.prefix, tokens.pad_id)
+        # What counts only at the beginning cannot begin after the first token that is
+        # not forced.
         late = ops.reshape(index != started, (-1, 1, 1, 1, 1))
         late = ops.logical_and(late, state.constraints.is_first[:, None, None])
         after = ops.where(ops.logical_and(late, progress == 0), 0, after)
         follows = ops.logical_not(self._continues(token))[..., None, None]
-        said = ops.logical_and(progress == lengths, follows)
-        said = ops.logical_or(said, progress > lengths)
-        return ops.where(said, lengths + 1, after)
+        # Met for good: before, or complete and followed by a token that ends its last
+        # word.
+        is_met = ops.logical_and(progress == lengths, follows)
+        is_met = ops.logical_or(is_met, progress > lengths)
+        return ops.where(is_met, lengths + 1, after)
 
     def _continues(self, token: Tensor) -> Tensor:
         """Marks the tokens that continue the word before them."""

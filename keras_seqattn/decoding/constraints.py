@@ -9,6 +9,7 @@ Shapes: B sentences, K constraints, A alternatives of each, L tokens of the long
 phrase, U different tokens of a sentence's phrases.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 
-# Number of tokens to reserve for a phrase that is not to count: more than any limit.
+# Stands for a phrase that cannot be relied on: more tokens than any limit has.
 NEVER = 2**20
 WANTED = "a list of phrases, each a list of token ids, or a tuple of alternative ones"
 
@@ -32,7 +33,12 @@ class Phrase(NamedTuple):
 
     @property
     def num_reserved(self) -> int:
-        """The number of tokens to keep free for it, one that ends a word included."""
+        """How many tokens must still fit for it at any place.
+
+        Its own, and one more that ends the word before, if its first token would
+        continue that word. `NEVER` if it counts only at the beginning: it cannot be
+        relied on later.
+        """
         return NEVER if self.is_first else len(self.ids) + self.is_glued
 
 
@@ -62,10 +68,10 @@ class Size(NamedTuple):
 def table_size(rows: Iterable[Row]) -> Size:
     """Returns the size of the tables for the constraints of each sentence."""
     rows = list(rows)
-    phrases = [phrase for row in rows for some in row for phrase in some]
+    phrases = [phrase for row in rows for choices in row for phrase in choices]
     most = (
         max((len(row) for row in rows), default=0),
-        max((len(some) for row in rows for some in row), default=0),
+        max((len(choices) for row in rows for choices in row), default=0),
         max((len(phrase.ids) for phrase in phrases), default=0),
         max((len(_tokens(row)) for row in rows), default=0),
     )
@@ -78,7 +84,9 @@ def _power(number: int, least: int) -> int:
 
 def _tokens(row: Row) -> list[int]:
     """Returns the different tokens of a sentence's phrases."""
-    return sorted({token for some in row for phrase in some for token in phrase.ids})
+    return sorted(
+        {token for choices in row for phrase in choices for token in phrase.ids}
+    )
 
 
 def make_constraints(
@@ -103,9 +111,10 @@ def make_constraints(
     for b, row in enumerate(rows):
         columns = _tokens(row)
         tokens[b, : len(columns)] = columns
-        for k, some in enumerate(row):
+        for k, choices in enumerate(row):
+            # Repeated to fill the row: an alternative given twice changes nothing.
             for a in range(size.alternatives):
-                phrase = some[a % len(some)]
+                phrase = choices[a % len(choices)]
                 lengths[b, k, a] = len(phrase.ids)
                 reserved[b, k, a] = phrase.num_reserved
                 is_first[b, k, a] = phrase.is_first
@@ -130,11 +139,15 @@ def _progress_after(phrase: Phrase, columns: list[int]) -> np.ndarray:
 
 def count_tokens(row: Row) -> int:
     """Adds up the fewest tokens that each constraint needs at any place."""
-    return sum(min(phrase.num_reserved for phrase in some) for some in row)
+    return sum(min(phrase.num_reserved for phrase in choices) for choices in row)
 
 
 def checked_constraints(
-    given: Any, batch_size: int, size: int | None, tokens: SpecialTokens, banned: Any
+    given: Any,
+    batch_size: int,
+    vocabulary_size: int | None,
+    tokens: SpecialTokens,
+    banned: Any,
 ) -> list[Row]:
     """Returns the constraints of a batch, given as token ids, as B rows of phrases.
 
@@ -152,7 +165,8 @@ def checked_constraints(
 
     def phrase(name, ids):
         ids = tuple(_integers(name, ids))
-        bad = [i for i in ids if i in never or i < 0 or (size and i >= size)]
+        beyond = vocabulary_size or math.inf
+        bad = [i for i in ids if i in never or not 0 <= i < beyond]
         if bad or not ids:
             raise ValueError(
                 f"`{name}` must be token ids that the search may generate, at least "
@@ -160,17 +174,17 @@ def checked_constraints(
             )
         return Phrase(ids)
 
-    def constraint(name, some):
-        if not isinstance(some, tuple):
-            return (phrase(name, some),)
-        if not some:
-            arguments.refuse(name, some, "a list of token ids, or a tuple of such")
-        return tuple(phrase(f"{name}[{k}]", ids) for k, ids in enumerate(some))
+    def constraint(name, choices):
+        if not isinstance(choices, tuple):
+            return (phrase(name, choices),)
+        if not choices:
+            arguments.refuse(name, choices, "a list of token ids, or a tuple of such")
+        return tuple(phrase(f"{name}[{k}]", ids) for k, ids in enumerate(choices))
 
     return [
         [
-            constraint(f"constraints[{b}][{k}]", some)
-            for k, some in enumerate(
+            constraint(f"constraints[{b}][{k}]", choices)
+            for k, choices in enumerate(
                 arguments.sequence(f"constraints[{b}]", row, WANTED)
             )
         ]

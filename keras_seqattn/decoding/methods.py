@@ -4,7 +4,8 @@ A method is a frozen configuration. `begin` makes the state before the first ste
 `advance` takes one step from the model's log-probabilities, and `results` returns the
 hypotheses at the end. The state is a NamedTuple whose tensors all have the sentence as
 their first axis, so that sentences can be taken out of a running search. `index` is the
-position in the sentence: the number of tokens that it has already.
+position in the sentence: the number of tokens that it has already. The `index` of a
+model's `step` is the loop's, which differs if sentences begin late.
 Shapes: B sentences, W beams, V vocabulary, L capacity in generated tokens, P prefix.
 """
 
@@ -120,10 +121,9 @@ class Search:
                 log_probs, token_ids, index, self.no_repeat_ngram
             )
         if self.min_length:
-            ends = (tokens.end_id, *self.stop_ids)
-            ended = processors.forbid(log_probs, ends)
+            without_end = processors.forbid(log_probs, (tokens.end_id, *self.stop_ids))
             early = ops.reshape(index, (-1, 1, 1)) < self.min_length
-            log_probs = ops.where(early, ended, log_probs)
+            log_probs = ops.where(early, without_end, log_probs)
         if prefix.shape[1]:
             model_log_probs, log_probs = (
                 processors.force(x, prefix, index, tokens.pad_id)
@@ -354,7 +354,8 @@ def sequence_seeds(numbers: np.ndarray, search: Search) -> np.ndarray:
 
     So a sample does not depend on the sentences searched beside it.
     """
-    return (numbers.astype("int64") * 2654435761 + search.draw_seed()).astype("int32")
+    # 2**32 over the golden ratio, so that neighbouring numbers get distant seeds.
+    return (numbers.astype("int64") * 0x9E3779B1 + search.draw_seed()).astype("int32")
 
 
 def write_token(token_ids: Tensor, token: Tensor, index: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Pure functions that lead from log-probabilities to the tokens chosen.
 
 Processors take and return float tensors `(B, W, V)` of log-probabilities; a token that
-they forbid gets `FORBIDDEN`. They run after the softmax, so the scores of a search stay
-the model's own log-probabilities. `best_of_all` then finds the largest values, fast on
-a CPU.
+they forbid gets `FORBIDDEN`. They run after the softmax, and a search computes scores
+from the log-probabilities before them, the model's own. `best_of_all` then finds the
+largest values, fast on a CPU.
 Shapes: B sentences, W beams, V vocabulary, L generated length, P prefix length.
 """
 
@@ -20,14 +20,16 @@ FORBIDDEN = -1e9
 # The largest number that an option may add to a log-probability, or subtract: a sum of
 # thousands of them is still allowed.
 MOST_ADDED = 1e5
-# Value of padding candidates; ranks below `FORBIDDEN`.
+# A forbidden token of a forbidden beam has about 2 * FORBIDDEN, a value of the search.
+# `LOWEST` must be below it, and `CHOSEN_BEFORE` below that.
+# Value of what is no candidate (padding, or a beam that has ended).
 NO_CANDIDATE = 2 * FORBIDDEN
 # No value of a search is lower than this: `best_of_all` replaces a model's own -inf.
 LOWEST = 4 * FORBIDDEN
 # Replaces a value already taken by `largest`; ranks below all remaining ones.
 CHOSEN_BEFORE = 8 * FORBIDDEN
 # `best_of_all` cuts a vocabulary into blocks of the first of these sizes that divides
-# it, or of 128 tokens if none does.
+# it, or of 128 tokens if none does. A size that divides needs no padding.
 BLOCK_SIZES = range(128, 63, -1)
 
 
@@ -40,6 +42,8 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 def forbid(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
     """Returns log-probabilities `(B, W, V)` with the tokens `ids` forbidden."""
+    if not ids:
+        return log_probs
     every = ops.arange(log_probs.shape[-1], dtype="int32")
     forbidden = every == ids[0]
     for token_id in ids[1:]:
@@ -51,7 +55,7 @@ def add_biases(log_probs: Tensor, biases: Sequence[tuple[int, float]]) -> Tensor
     """Adds biases of tokens to log-probabilities `(B, W, V)`, without normalizing."""
     added = np.zeros(log_probs.shape[-1], "float32")
     for token_id, bias in biases:
-        added[token_id : token_id + 1] = bias
+        added[token_id : token_id + 1] = bias  # nothing if it is not in the vocabulary
     return log_probs + ops.convert_to_tensor(added)
 
 
@@ -129,10 +133,10 @@ def forbid_repeated_ngrams(
     return ops.where(said, FORBIDDEN, log_probs)
 
 
-def _mark_where(counts: Tensor, token_ids: Tensor, vocabulary_size: int) -> Tensor:
-    """Marks the ids `(B, W, L)` for which `counts` is true, as bools `(B, W, V)`."""
+def _mark_where(is_marked: Tensor, token_ids: Tensor, vocabulary_size: int) -> Tensor:
+    """Marks the ids `(B, W, L)` where `is_marked`, as bools `(B, W, V)`."""
     # The other ids are replaced by one outside the vocabulary.
-    token_ids = ops.where(counts, token_ids, vocabulary_size)
+    token_ids = ops.where(is_marked, token_ids, vocabulary_size)
     return _mark_tokens(token_ids, vocabulary_size + 1)[..., :-1]
 
 
@@ -198,17 +202,18 @@ def gumbel_noise(seeds: Tensor, index: Tensor, vocabulary_size: int) -> Tensor:
         Gumbel-max: Maddison et al. 2014. Integer hash: "lowbias32" of Wellons 2018.
     """
     index = ops.reshape(ops.convert_to_tensor(index, "int32"), (-1, 1))
-    seeds = _hash(seeds + _hash(index * 668265263))
+    # Two primes of xxHash32, so that position and token reach all bits.
+    seeds = _hash(seeds + _hash(index * 0x27D4EB2F))
     tokens = ops.arange(vocabulary_size, dtype="int32")
-    drawn = _shift_right(_hash(seeds[..., None] + tokens * 374761393), 9)  # 23 bits
+    drawn = _shift_right(_hash(seeds[..., None] + tokens * 0x165667B1), 9)  # 23 bits
     uniform = (ops.cast(drawn, "float32") + 0.5) / 2.0**23
     return -ops.log(-ops.log(uniform))
 
 
 def _hash(x: Tensor) -> Tensor:
     """Mixes the bits of 32-bit integers; products wrap around."""
-    x = ops.bitwise_xor(x, _shift_right(x, 16)) * 2146121005
-    x = ops.bitwise_xor(x, _shift_right(x, 15)) * -2073254261
+    x = ops.bitwise_xor(x, _shift_right(x, 16)) * 0x7FEB352D
+    x = ops.bitwise_xor(x, _shift_right(x, 15)) * (0x846CA68B - 2**32)  # as an int32
     return ops.bitwise_xor(x, _shift_right(x, 16))
 
 
@@ -236,17 +241,19 @@ def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     padding = ((0, 0), (0, 0), (0, -size % block))
     padded = ops.pad(values, padding, constant_values=NO_CANDIDATE)
     blocks = ops.reshape(padded, (batch_size, -1, block))  # (B, W * blocks, block)
-    count_blocks = min(count, blocks.shape[1])
+    num_blocks = min(count, blocks.shape[1])
     # Without this lower bound XLA computes the maximum of the maxima from all values
     # again.
     maxima = ops.maximum(ops.max(blocks, axis=-1), LOWEST)
-    _, chosen = largest(maxima, count_blocks)
-    values = ops.reshape(gather(blocks, chosen), (batch_size, -1))
-    best, indices = largest(ops.maximum(values, LOWEST), count)
-    chosen = gather(chosen, indices // block)
+    _, kept = largest(maxima, num_blocks)  # the blocks' numbers, (B, num_blocks)
+    values = ops.reshape(gather(blocks, kept), (batch_size, -1))
+    best, places = largest(ops.maximum(values, LOWEST), count)  # (B, C)
+    holder = gather(kept, places // block)  # the number of each value's block, (B, C)
     blocks_a_beam = blocks.shape[1] // width
-    beam, within = chosen // blocks_a_beam, chosen % blocks_a_beam
-    return best, beam * size + within * block + indices % block
+    beam, within = holder // blocks_a_beam, holder % blocks_a_beam
+    # Padding, which is found before a model's own -inf, is no token of the vocabulary.
+    token = ops.minimum(within * block + places % block, size - 1)
+    return best, beam * size + token
 
 
 def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -220,11 +220,11 @@ class _Stacks(TranslationStacks):
             memory_mask=memory["mask"],
             return_attention_scores=return_attention_scores,
         )
-        scores = {"decoder": [], "cross": []}
-        if return_attention_scores:
-            x, weights = x
-            scores = dict(zip(scores, zip(*weights, strict=True), strict=True))
-        return self.logits(x), scores
+        if not return_attention_scores:
+            return self.logits(x), {"decoder": [], "cross": []}
+        x, weights = x  # for each block those on the target, and those on the source
+        own, cross = zip(*weights, strict=True)
+        return self.logits(x), {"decoder": own, "cross": cross}
 
     def _target_mask(self, target_ids):
         """Marks real tokens, and always the first where targets start with padding."""
@@ -256,7 +256,7 @@ class _Stacks(TranslationStacks):
     def step(self, token_ids, state, index, start=None):
         beam, sentence = dict(state["beam"]), state["sentence"]
         # The embedding needs the position in the sentence. Attention depends only on
-        # distances, so there the step will do.
+        # distances, so it takes the step of the loop, `index`.
         position, own_places = index, None
         if start is not None:
             position = index - start  # (B,)

@@ -120,7 +120,7 @@ class TranslationModel(Configured, keras.Model):
         """Decodes one position; equals row `index` of the full pass.
 
         Args:
-            token_ids: Int32 tensor `(B, W)`, the token at `index` of each beam.
+            token_ids: Int32 tensor `(B, W)`, each beam's last token.
             state: What `initial_state` or the step before returned.
             index: The step, a scalar int32 tensor; 0 for the start token.
             start: Int32 tensor `(B,)`, the step at which each sentence began, no more

@@ -39,9 +39,9 @@ from keras_seqattn.scheduling.programs import compiled
 from keras_seqattn.scheduling.static import (
     ProgramOptions,
     Sentences,
-    encode,
     finish,
-    first_state,
+    first_model_state,
+    first_search_state,
     in_batches,
     is_much_shorter,
     put_rows,
@@ -59,7 +59,8 @@ MOST_BLOCKS = 16
 # steps in which many rows are free.
 HANDOFF_SHARE = 0.75
 # Sentences are searched apart from longer ones if that saves at least this many
-# positions of padding for each row: as many as the last rows of a program cost.
+# positions of padding for each row. A program of their own costs about as many, since
+# most of its rows are free in its last steps.
 MIN_PADDING_SAVED = 40
 
 
@@ -78,7 +79,7 @@ class ContinuousState(NamedTuple):
     results: GreedyState | BeamState
 
 
-def most_waiting(length: int) -> int:
+def most_sentences(length: int) -> int:
     """Returns how many sources of a padded length one program takes."""
     return MOST_BLOCKS * BLOCK_TOKENS // length
 
@@ -87,28 +88,28 @@ def search_continuously(
     model: Any,
     options: ProgramOptions,
     sentences: Sentences,
-    num_waiting: int,
+    num_sentences: int,
     to_the_end: bool = True,
 ) -> GreedyState | BeamState:
-    """Searches sentences in the rows of one program, which takes Q = `num_waiting`.
+    """Searches sentences in the rows of one program, which takes Q = `num_sentences`.
 
     Unless `to_the_end`, sentences that the program leaves unfinished stay so. Returns
     the method's state, of NumPy arrays `(B, ...)`.
     """
     stop_at = options.tail if to_the_end else int(HANDOFF_SHARE * options.size)
-    state = _run_rows(model, options, sentences, num_waiting, stop_at)
+    state = _run_rows(model, options, sentences, num_sentences, stop_at)
     overflow, number = map(ops.convert_to_numpy, (state.overflow, state.number))
     results = to_arrays(state.results)
     found = to_arrays(state.running.search_state)
     if to_the_end:
         found = finish(model, options, state.running, state.start)
-    found.finished[overflow] = False
+    found.finished[overflow] = False  # `_mark_overflow` set it only to free their rows
     put_rows(results, number, found)
     results = keras.tree.map_structure(lambda x: x[: len(sentences.limits)], results)
     if to_the_end and options.tail:  # without a tail nothing overflows
         for left in in_batches(np.flatnonzero(~results.finished), options.tail):
             some = sentences.take(left)
-            found = _search_with_all_capacity(model, options, some, num_waiting)
+            found = _search_with_all_capacity(model, options, some, num_sentences)
             put_rows(results, left, found)
     return results
 
@@ -117,24 +118,25 @@ def _run_rows(
     model: Any,
     options: ProgramOptions,
     sentences: Sentences,
-    num_waiting: int,
+    num_sentences: int,
     stop_at: int,
 ) -> ContinuousState:
-    """Runs the program until no sentence waits and at most `stop_at` are unfinished."""
-    filled, count = sentences.fill(num_waiting), len(sentences.limits)
+    """Calls the compiled `_search_in_rows` on sentences filled to `num_sentences`."""
+    filled, count = sentences.fill(num_sentences), len(sentences.limits)
     run = compiled(model, _search_in_rows, options)
+    # Arrays, not options, so that one program serves all numbers of sentences.
     return run(filled, np.int32(count), np.int32(stop_at))
 
 
 def _search_with_all_capacity(
-    model: Any, options: ProgramOptions, sentences: Sentences, num_waiting: int
+    model: Any, options: ProgramOptions, sentences: Sentences, num_sentences: int
 ) -> GreedyState | BeamState:
     """Searches at most `options.tail` sentences with the whole capacity at each step.
 
     Both programs are compiled already. The first begins the sentences and takes no
     step, since so few are left.
     """
-    state = _run_rows(model, options, sentences, num_waiting, options.tail)
+    state = _run_rows(model, options, sentences, num_sentences, options.tail)
     return finish(model, options, state.running, state.start)
 
 
@@ -150,7 +152,7 @@ def _search_in_rows(
     Only the first `count` of the Q sentences are real.
     """
     method, tokens, size = options.method, options.tokens, options.size
-    waiting, shared = _encode_waiting(model, options, sentences.source_ids, count)
+    encoded, shared = _encode_all(model, options, sentences.source_ids, count)
 
     def goes_on(state: ContinuousState) -> Tensor:
         many = loop.count_unfinished(state.running.search_state) > stop_at
@@ -161,7 +163,7 @@ def _search_in_rows(
         return ops.logical_and(is_free, state.next < count)
 
     def load(state: ContinuousState) -> tuple[ContinuousState]:
-        new = {**row_of(waiting, state.next), **shared}
+        new = {**row_of(encoded, state.next), **shared}
         return (_load(state, model.grow_state(new, options.first_capacity, 0)),)
 
     def body(state: ContinuousState) -> tuple[ContinuousState]:
@@ -170,8 +172,8 @@ def _search_in_rows(
         is_full = running.num_steps - state.start >= options.first_capacity
         return (_mark_overflow(state._replace(running=running), is_full),)
 
-    results = first_state(method, tokens, sentences, options.capacity)
-    first, begun = keras.tree.map_structure(lambda x: x[:size], (waiting, results))
+    results = first_search_state(method, tokens, sentences, options.capacity)
+    first, begun = keras.tree.map_structure(lambda x: x[:size], (encoded, results))
     model_state = model.grow_state({**first, **shared}, options.first_capacity, 0)
     state = ContinuousState(
         running=loop.first_loop_state(model_state, begun),
@@ -225,12 +227,13 @@ def _mark_overflow(state: ContinuousState, is_full: Tensor) -> ContinuousState:
     )
 
 
-def _encode_waiting(
+def _encode_all(
     model: Any, options: ProgramOptions, source_ids: Tensor, count: Tensor
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Encodes all waiting sentences.
+    """Encodes the first `count` of the Q sentences, block by block.
 
-    Returns their state for one step, and the state that belongs to no sentence.
+    Returns the model's state of each for one step, and the state that belongs to no
+    sentence.
     """
     size, length = source_ids.shape
     block = max(1, BLOCK_TOKENS // length)
@@ -240,7 +243,7 @@ def _encode_waiting(
     def encode_block(row: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
         some = ops.slice(source_ids, (row, 0), (block, length))
         # A waiting sentence needs no cache: `load` makes it.
-        parts = dict(encode(model, options.method, some, capacity=1))
+        parts = dict(first_model_state(model, options.method, some, capacity=1))
         shared = {"shared": parts.pop("shared")} if "shared" in parts else {}
         return parts, shared
 
@@ -328,7 +331,7 @@ def _short_to_long(
         saved = sum(longer - length_of[index] for index in waiting)
         if saved < size_of(length) * MIN_PADDING_SAVED:
             continue
-        batch_size = max(size_of(length), most_waiting(length))
+        batch_size = max(size_of(length), most_sentences(length))
         batches, waiting = in_batches(waiting, batch_size), []
         for batch in batches:
             indices, found, left = search(
@@ -345,6 +348,6 @@ def split_evenly(items: Any, size: int, length: int) -> list[Any]:
 
     Each of n parts takes every n-th of `items`, and so spans them from first to last.
     """
-    threads, most_items = compile.num_threads(), max(size, most_waiting(length))
+    threads, most_items = compile.num_threads(), max(size, most_sentences(length))
     count = -(-len(items) // (most_items * threads)) * threads
     return [items[k::count] for k in range(min(count, len(items)))]

@@ -4,7 +4,7 @@ There are two policies. In static batches (`static`) sentences begin together. I
 continuous batching (`continuous`) a sentence begins when another has ended. `make_plan`
 chooses continuous batching if the model can begin a sentence late, several threads
 search, and there are more sentences than rows in their programs. It also says how many
-sentences a program searches at once. `_num_waiting` corrects the choice for a single
+sentences a program searches at once. `_num_sentences` corrects the choice for a single
 program, which is a static batch if it takes no more sentences than it has rows.
 Shapes: B sentences, S source length, L capacity in generated tokens, P prefix length.
 """
@@ -224,17 +224,9 @@ def decode(
     threads = min(compile.num_threads(), len(parts))
     found = zip(*in_threads(search_part, parts, threads), strict=True)
     token_ids, scores, _ = map(np.concatenate, found)
+    # The parts are in another order: back to that of `source_ids`.
     order = np.argsort(np.concatenate(parts))
     return _hypotheses(sentences, options, token_ids[order], scores[order])
-
-
-def forced_prefixes(tokenizer: Any, count: int) -> list[list[int]] | None:
-    """Returns the forced first tokens of each of `count` translations, or None.
-
-    They are the tokenizer's `prefix_ids`, such as the token of a language.
-    """
-    first = getattr(tokenizer, "prefix_ids", ())
-    return [list(first)] * count if first else None
 
 
 def decode_lists(
@@ -274,7 +266,7 @@ def decode_lists(
     }
 
     def size_of(length: int) -> int:
-        return plan.size_of(length, max_length and _capacity(model, length, max_length))
+        return plan.size_of(length, _capacity(model, length, max_length))
 
     def search_lists(
         batch: list[int], length: int, to_the_end: bool = True
@@ -313,27 +305,27 @@ def _search(
     Unless `to_the_end`, sentences that the program leaves unfinished stay so. Returns
     token ids `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
     """
-    num_waiting = _num_waiting(plan, options, sentences)
-    if num_waiting:
+    num_sentences = _num_sentences(plan, options, sentences)
+    if num_sentences:
         state = continuous.search_continuously(
-            model, options, sentences, num_waiting, to_the_end
+            model, options, sentences, num_sentences, to_the_end
         )
     else:
         state = static.search_batch(model, options, sentences, to_the_end)
     return *options.method.results(state), state.finished
 
 
-def _num_waiting(plan: Plan, options: ProgramOptions, sentences: Sentences) -> int:
-    """Returns how many sentences a program takes, or 0 if it is a static batch.
+def _num_sentences(plan: Plan, options: ProgramOptions, sentences: Sentences) -> int:
+    """Returns how many sentences a continuous program takes, or 0 for a static batch.
 
     Even under a continuous plan it is a static batch if its rows can take them all.
     """
-    most = continuous.most_waiting(sentences.source_ids.shape[1])
+    most = continuous.most_sentences(sentences.source_ids.shape[1])
     return most if plan.continuous and most > options.size else 0
 
 
 def _cut(items: np.ndarray, size: int, length: int) -> list[np.ndarray]:
-    """Cuts sentences of one length into static batches."""
+    """Cuts sentences into static batches; takes the arguments of `split_evenly`."""
     return list(static.in_batches(items, size))
 
 
@@ -382,7 +374,7 @@ def _program_options(
     sentences: Sentences,
     max_length: int | None = None,
 ) -> ProgramOptions:
-    """Returns what the programs for sentences are compiled for."""
+    """Checks the model; returns what the programs for sentences are compiled for."""
     _check_coverage(model, method)
     length = sentences.source_ids.shape[1]
     capacity, limit = _capacity(model, length, max_length), int(sentences.limits.max())
@@ -436,6 +428,15 @@ def _token_limit(model: Any, source_length: int, max_length: int | None = None) 
 def source_limit(model: Any) -> int:
     """Returns how many tokens of a line of text are read at most, its end included."""
     return length_limit(model) or MOST_TOKENS
+
+
+def forced_prefixes(tokenizer: Any, count: int) -> list[list[int]] | None:
+    """Returns the forced first tokens of each of `count` translations, or None.
+
+    They are the tokenizer's `prefix_ids`, such as the token of a language.
+    """
+    first = getattr(tokenizer, "prefix_ids", ())
+    return [list(first)] * count if first else None
 
 
 def _supports_late_start(model: Any) -> bool:

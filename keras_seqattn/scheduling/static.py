@@ -1,6 +1,6 @@
 """Static batches: sentences that a program begins and searches together.
 
-    state = _start_search(batch)                 # steps until few sentences are left
+    state = _search_until_few(batch)             # steps until few sentences are left
     for each part of those that are left:        # `finish`
         _resume_search(state of that part)       # with the whole capacity
 
@@ -97,7 +97,7 @@ def search_batch(
     the method's state, of NumPy arrays `(B, ...)`.
     """
     filled = sentences.fill(options.size)
-    state = compiled(model, _start_search, options)(filled)
+    state = compiled(model, _search_until_few, options)(filled)
     if to_the_end:
         found = finish(model, options, state)
     else:
@@ -114,7 +114,9 @@ def finish(
     method's state, of NumPy arrays `(B, ...)`.
     """
     found = to_arrays(state.search_state)
-    filler = np.argmax(found.finished)  # a sentence that is over
+    # A sentence that is over. There is one wherever rows are to be filled, since `size`
+    # divides the number of rows.
+    filler = np.argmax(found.finished)
     size = options.tail or options.size
     for left in in_batches(np.flatnonzero(~found.finished), size):
         rows = np.full(size, filler, "int32")
@@ -136,12 +138,12 @@ def begin_search(
 
     The model's state has space for `first_capacity` steps, the method's for `capacity`.
     """
-    model_state = encode(model, method, sentences.source_ids, first_capacity)
-    search_state = first_state(method, tokens, sentences, capacity)
+    model_state = first_model_state(model, method, sentences.source_ids, first_capacity)
+    search_state = first_search_state(method, tokens, sentences, capacity)
     return loop.first_loop_state(model_state, search_state)
 
 
-def first_state(
+def first_search_state(
     method: Search, tokens: SpecialTokens, sentences: Sentences, capacity: int
 ) -> GreedyState | BeamState:
     """Returns the method's state before the first step, for `capacity` tokens."""
@@ -150,7 +152,7 @@ def first_state(
     return method.constrain(state, constraints) if constraints else state
 
 
-def encode(
+def first_model_state(
     model: Any, method: Search, source_ids: Tensor, capacity: int
 ) -> dict[str, Any]:
     """Encodes sources; returns the model's state before the first step."""
@@ -159,7 +161,7 @@ def encode(
     return model.initial_state(memory, capacity, width=method.width, **options)
 
 
-def _start_search(
+def _search_until_few(
     model: Any, options: ProgramOptions, sentences: Sentences
 ) -> loop.LoopState:
     """Searches until few sentences are left, or the first capacity is used up."""

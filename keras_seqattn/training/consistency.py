@@ -32,6 +32,7 @@ class Pairs(NamedTuple):
     def weights_of(self, tokens: Tensor, start: int | Tensor) -> Tensor:
         """Returns the weights of `tokens`, which occupy the places from `start` on."""
         weights = ops.take(self.weights, tokens, axis=0)
+        # Places after the last token hold token 0, which may have a weight of its own.
         place = start + ops.arange(tokens.shape[0], dtype="int32")
         return ops.where(place < self.count, weights, 0.0)
 
@@ -112,18 +113,17 @@ def find_pairs(
     if isinstance(length, int):
         length = max(length, 1)  # Rows without tokens have no pairs.
     total = ops.shape(labels)[0]
-    paired = total // (2 * length) * (2 * length)  # An odd last row is left out.
-    twice = (-1, 2, length)
-    rows = ops.reshape(labels[:paired], twice)
-    weights = ops.reshape(weights[:paired], twice)
-    lesser = _lesser_weights(rows, weights, pieces)  # (2, C, T)
-    found = ops.cast(ops.reshape(lesser != 0, (2, -1)), "int32")
+    used = total // (2 * length) * (2 * length)  # An odd last row is left out.
+    by_pair = (-1, 2, length)  # (C, 2, T)
+    labels, weights = (ops.reshape(x[:used], by_pair) for x in (labels, weights))
+    lesser = _lesser_weights(labels, weights, pieces)  # (2, C, T)
+    found = ops.cast(ops.reshape(lesser != 0, (2, -1)), "int32")  # (2, C * T)
     # Two partners have the same number, each counted among the paired tokens of its
     # side: the even rows or the odd ones.
     number = ops.cast(ops.cumsum(found, axis=-1), "int32") - 1
     place = 2 * number + ops.arange(2, dtype="int32")[:, None]
-    place = ops.transpose(ops.reshape(place, (2, -1, length)), (1, 0, 2))
-    rest = total - paired
+    place = ops.transpose(ops.reshape(place, (2, -1, length)), (1, 0, 2))  # (C, 2, T)
+    rest = total - used
     return Pairs(
         _append_zeros(ops.transpose(lesser, (1, 0, 2)), rest),
         _append_zeros(place, rest),
@@ -171,6 +171,8 @@ def divergence(
     weights = ops.reshape(weights, (-1, 2, 1))
     apart = log_probs - ops.flip(log_probs, axis=1)  # (P, 2, V)
     each = ops.sum(probs * apart, axis=-1, keepdims=True)  # KL(p || q), KL(q || p)
+    # The gradient for the logits of p is p (apart - KL(p || q)) from the first KL, and
+    # p - q from the second.
     d_logits = probs * (apart - each + 1.0) - ops.flip(probs, axis=1)
     each, d_logits = (
         ops.where(weights != 0, weights * x, 0.0) for x in (each, d_logits)
@@ -208,6 +210,7 @@ def paired_divergence(logits: Tensor, pairs: Pairs, rows: int) -> Tensor:
             return start + rows, value + added, d_ordered
 
         _, value, d_ordered = ops.while_loop(
+            # The count is even, so never the 1 that `_TokenBlocks.has_more` avoids.
             lambda start, *_: start < pairs.count,
             body,
             (

@@ -19,7 +19,7 @@ BLOCK_LOGITS = 2_000_000
 
 
 def block_rows(vocabulary_size: int) -> int:
-    """Returns the number of tokens in a block, an even number."""
+    """Returns the number of tokens in a block: even, so that no pair is divided."""
     rows = max(64, BLOCK_LOGITS // vocabulary_size)
     return rows - rows % 2
 
@@ -56,7 +56,7 @@ def _crossentropy(labels, logits, label_smoothing):
 
     @autodiff.custom_gradient
     def crossentropy(logits):
-        losses, chosen, exponentials, total, _ = _compute_losses(labels, logits)
+        losses, chosen, exponentials, total, _ = _plain_crossentropies(labels, logits)
         if label_smoothing:
             losses = losses + label_smoothing * (chosen - ops.mean(logits, axis=-1))
 
@@ -102,8 +102,8 @@ def _label_logits(labels, logits):
     return ops.expand_dims(chosen, -1)
 
 
-def _compute_losses(labels, logits):
-    """Computes crossentropies, and what smoothing and their gradient need.
+def _plain_crossentropies(labels, logits):
+    """Computes crossentropies without smoothing, and what smoothing and gradients need.
 
     Returns the crossentropies and the labels' logits, both `(N,)`;
     exp(logits - largest), `(N, V)`; and their sums and the largest logits, both
@@ -155,7 +155,7 @@ def projected_crossentropy(
             rows,
             kernel,
         )
-    # The tokens of a pair may be on two devices.
+    # The tokens of a pair may be on two devices, so each device cannot sum its own.
     return _blockwise(
         hidden, kernel, labels, weights, label_smoothing, pairs, consistency
     )
@@ -173,6 +173,7 @@ def _blockwise(
     @autodiff.custom_gradient
     def crossentropy(hidden, kernel):
         transposed = ops.transpose(kernel)  # (V, D)
+        # A vector times this is the mean of its logits, which smoothing needs: (D, 1).
         kernel_mean = ops.mean(ops.cast(kernel, "float32"), axis=-1, keepdims=True)
         separate_target = blocks.separates_target(kernel)
 
@@ -201,6 +202,7 @@ def _blockwise(
                 ops.zeros(kernel.shape, "float32"),
             ),
         )
+        # From the order of the blocks back to that of the tokens.
         crossentropies = ops.take(crossentropies, blocks.place, axis=0)
         d_hidden = ops.take(d_hidden, blocks.place, axis=0)
         if separate_target:
@@ -230,9 +232,10 @@ class _Block(NamedTuple):
         loss: Sum of the weighted losses and divergences, a scalar.
         crossentropies: Crossentropy of each row, without weight and smoothing, `(R,)`.
         d_logits: `(R, V)`. Times `scale` it is the gradient of the loss for the logits:
-            `w (softmax - target)`, or `w softmax` if `target_gradients` adds the part
-            of the target.
-        scale: `(R, 1)`, or `(1, 1)` for all rows.
+            `w (softmax - target)`, or `w softmax` if `target_gradients` computes the
+            part of the target, which is then subtracted.
+        scale: `(R, 1)`, or `(1, 1)` for all rows. Not multiplied into `d_logits`, since
+            it is cheaper to scale vectors `(R, D)` in both products.
     """
 
     vectors: Tensor
@@ -267,6 +270,7 @@ class _TokenBlocks:
         self._count = so_far[-1]
         length = ops.shape(labels)[0]
         index = ops.arange(length, dtype="int32")
+        # A token that is not real follows all real ones and `index - so_far` others.
         self.place = ops.where(real, so_far - 1, self._count + index - so_far)
         if pairs is not None:
             paired = pairs.weights != 0
@@ -275,12 +279,14 @@ class _TokenBlocks:
             self.place = ops.where(alone, pairs.count + so_far - 1, self.place)
             self.place = ops.where(paired, pairs.place, self.place)
         self.size = length + -length % self.rows
+        # The token at each place. Places from N on hold token 0, with no weight: see
+        # `is_filler` in `compute`.
         self._order = ops.scatter(self.place[:, None], index, (self.size,))
 
     def has_more(self, number, *_):
         """Returns whether a block, counted from 0, has a real token."""
-        # Not `start < self._count`: where the count is known to be 1, XLA takes a loop
-        # from 0 by steps of more than 1 for one that makes no step.
+        # Not `start < self._count`: if XLA knows that the count is 1, it concludes that
+        # a loop from 0 in steps of more than 1 makes no step, and leaves out the loop.
         return number * self.rows < self._count
 
     def separates_target(self, kernel):
@@ -307,7 +313,7 @@ class _TokenBlocks:
         weights = ops.where(is_filler, 0.0, weights)  # (R,)
         vectors = ops.take(hidden, tokens, axis=0)  # (R, D)
         logits = ops.cast(ops.matmul(vectors, kernel), "float32")  # (R, V)
-        crossentropies, chosen, exponentials, total, largest = _compute_losses(
+        crossentropies, chosen, exponentials, total, largest = _plain_crossentropies(
             labels, logits
         )
         losses = crossentropies
@@ -329,9 +335,8 @@ class _TokenBlocks:
         )
         if self._pairs is not None:
             log_probs = logits - (largest + ops.log(total))
-            weights = self._consistency * self._pairs.weights_of(tokens, start)
-            probs = exponentials / total
-            apart, d_apart = divergence(log_probs, probs, weights)
+            pair_weights = self._consistency * self._pairs.weights_of(tokens, start)
+            apart, d_apart = divergence(log_probs, exponentials / total, pair_weights)
             loss, d_logits = loss + apart, d_logits + d_apart
         scale = ops.ones((1, 1), kernel.dtype)
         return _Block(vectors, loss, crossentropies, d_logits, scale)

@@ -150,10 +150,11 @@ class MaskedCrossentropy(keras.losses.Loss):
                 # metric may count it.
                 keep_crossentropies(y_pred, y_true, self.pad_id, crossentropies)
         else:
-            # Keras returns no scalar where there are no tokens.
+            # A scalar also where there are no tokens, for which Keras returns none.
             loss = ops.sum(super().__call__(labels, logits, weights))
             if pairs is not None:
                 loss = loss + self._divergence(logits, weights, pairs)
+        # A sum shrinks with the weights that `_scaled` divided; a mean does not.
         if self.normalize_by is not None:
             return loss * largest / self.normalize_by
         # Keras has divided this replica's mean by the number of replicas, since their
@@ -279,7 +280,8 @@ def linear_crossentropy(
     _check_labels("labels", labels, kernel.shape[-1], pad_id)
     labels = ops.cast(labels, "int32")
     weights = ops.reshape(_token_weights(labels != pad_id, sample_weight), (-1,))
-    labels, (weights, _) = ops.reshape(labels, (-1,)), _scaled(weights)
+    labels = ops.reshape(labels, (-1,))
+    weights, _ = _scaled(weights)  # The mean does not depend on their scale.
     if 0 in hidden.shape[:2]:
         return ops.cast(ops.sum(hidden), "float32")
     total, _ = projected_crossentropy(hidden, kernel, labels, weights, smoothing)

@@ -50,8 +50,8 @@ from keras_seqattn.tuning.records import TrialRecord
 if TYPE_CHECKING:
     import keras_tuner
 
-# One in REDUCTION of the runs that a rung has seen is promoted; RUNGS is the number of
-# rungs.
+# One in REDUCTION of the runs that a rung has seen is promoted. The rungs are 0 to
+# RUNGS - 1; a run sent to the rung RUNGS pauses nowhere.
 REDUCTION, RUNGS = 3, 4
 # Key among a trial's values: the number of the rung at which it pauses.
 RUNG = "tuner/rung"
@@ -79,9 +79,10 @@ LATE_IF_LESS = ("learning_rate", "lr")
 class Step:
     """What is to be done next: a run trains until it pauses at a rung, counted from 0.
 
-    `continued` is the id of the trial to continue, None for a new one. With
-    `regularized` it goes on with more regularization, and trains both directions up to
-    the epoch `bidirectional_epochs`.
+    The rung `RUNGS`, one past the last, means that it pauses nowhere. `continued` is
+    the id of the trial to continue, None for a new one. With `regularized` it goes on
+    with more regularization, and trains both directions up to the epoch
+    `bidirectional_epochs`.
     """
 
     rung: int
@@ -119,23 +120,23 @@ class Plan:
     epochs: int
     trials: float = math.inf
     workers: int = 1
-    regularize: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    regularize: Callable[[dict[str, Any]], dict[str, Any]] = dict  # a copy: no more
     bidirectional: bool = False
     consistency: float = 0.0
 
     def within(self, hyperparameters: "keras_tuner.HyperParameters") -> Self:
-        """Returns the plan with a `regularize` for the hyperparameters of a space."""
+        """Returns the plan whose `regularize` knows the hyperparameters of a space."""
         more = functools.partial(regularize, hyperparameters=hyperparameters)
         return dataclasses.replace(self, regularize=more)
 
     def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
         """Returns a function that tells from a run's record whether the run pauses.
 
-        At its rung it pauses, unless the next step is to continue this very run: then
-        it goes on in place.
+        At its rung it pauses, unless the next step is to continue this very run. Then
+        it goes on in place, and the function notes the new rung in the record's values.
         """
 
-        def pauses(record):
+        def is_paused(record):
             nonlocal rung
             known = [
                 dataclasses.replace(record, status=records.PAUSED)
@@ -152,7 +153,7 @@ class Plan:
             record.values[RUNG] = rung = step.rung
             return False
 
-        return pauses
+        return is_paused
 
 
 class Standing:
@@ -252,7 +253,7 @@ class Standing:
         if goes_on and alone and self.score(leader, FIRST_RUNG) is None:
             return Step(FIRST_RUNG, leader.trial_id)
         step = self._promotion() or new
-        if goes_on and (step is None or self._is_spent(step)):
+        if goes_on and (step is None or self._is_too_long(step)):
             return Step(RUNGS, leader.trial_id)
         return step
 
@@ -288,6 +289,7 @@ class Standing:
         return records.best_of(able, self._plan.direction)
 
     def _has_ended(self, record):
+        """Returns whether a run goes no further, by itself or by `Plan.epochs`."""
         return is_over(record) or len(record.epochs) >= self._plan.epochs
 
     def _overfits(self, record):
@@ -312,7 +314,8 @@ class Standing:
         return values | self._plan.regularize(records.own_values(values))
 
     def _regularized_seconds(self, record):
-        """Returns the seconds of an epoch of a run that goes on with these values."""
+        """Returns the seconds that an epoch takes once it goes on regularized."""
+        # Two copies of each pair take twice the time.
         is_new = self._plan.consistency and not record.consistency
         return record.epochs[-1]["seconds"] * (2 if is_new else 1)
 
@@ -360,6 +363,11 @@ class Standing:
         return None
 
     def _is_paused_at(self, record, rung):
+        """Returns whether a run waits at a rung to be promoted from it.
+
+        Either it has not reached the next rung, or its epochs are so long that it
+        passed that rung without being sent there.
+        """
         if record.status in records.UNFINISHED or is_over(record):
             return False
         if self.score(record, rung + 1) is None:
@@ -380,17 +388,20 @@ class Standing:
     def _rungs_of_first(self):
         return self.rung_epochs(self._known[0])
 
-    def _is_spent(self, step):
+    def _is_too_long(self, step):
         """Returns whether a step takes more time than the leader's share leaves."""
         leader, plan = self.leader, self._plan
         if not self._is_timed or step.continued == leader.trial_id:
             return False
         own = sum(record.seconds for record in lineage(leader, self._known))
         others = sum(record.seconds for record in self._known) - own
+        # All workers have `workers * seconds`, of which the leader, on one of them,
+        # keeps `share * seconds`.
         time = (plan.workers - plan.share) * plan.seconds
         if step.continued is None:
             epochs = self.rung_epochs(leader)[step.rung]
             cost = sum(epoch["seconds"] for epoch in leader.epochs[:epochs])
+            # One draw alone shows little: there must be time for FEWEST_DRAWS.
             return others + cost > time or FEWEST_DRAWS * cost > time
         source = self._source(step)
         epochs = self.rung_epochs(source)[step.rung]

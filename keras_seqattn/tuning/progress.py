@@ -13,13 +13,13 @@ class Progress:
     The lines go to `stream`; with None, to what is the standard output at the time.
     """
 
-    def __init__(self, study: Settings, stream: TextIO | None = None) -> None:
-        self._study, self._stream = study, stream
+    def __init__(self, settings: Settings, stream: TextIO | None = None) -> None:
+        self._settings, self._stream = settings, stream
 
     def epoch(self, record: TrialRecord) -> None:
         """Prints a line of an epoch that ended."""
         score, number = record.epochs[-1]["score"], len(record.epochs)
-        name = self._study.score_name
+        name = self._settings.score_name
         self._print(record, f"epoch {number}, {name} {score:.4g}")
 
     def end(self, record: TrialRecord) -> None:
@@ -28,15 +28,16 @@ class Progress:
         self._print(record, f"{record.status}{reason}")
 
     def _print(self, record, what):
-        if not self._study.verbose:
+        if not self._settings.verbose:
             return
-        known, plan = records.load_records(self._study.directory), self._study.plan
+        known = records.load_records(self._settings.directory)
+        plan = self._settings.plan
         # A plan limits new trials, not those that continue others.
         new = [one for one in known if plan is None or one.continued_from is None]
-        max_trials = self._study.max_trials
+        max_trials = self._settings.max_trials
         count = f" ({len(new)} of {max_trials})" if max_trials else ""
         parts = [f"trial {int(record.trial_id)}{count}: {what}"]
-        best = records.best_of(known, self._study.objective.direction)
+        best = records.best_of(known, self._settings.objective.direction)
         if best is not None:
             parts.append(f"best {best.score:.4g} in trial {int(best.trial_id)}")
         left = self._time_left(known)
@@ -49,10 +50,10 @@ class Progress:
 
         Those for a plan's trials are not known. None where nothing limits the study.
         """
-        clock, max_trials = self._study.clock, self._study.max_trials
+        clock, max_trials = self._settings.clock, self._settings.max_trials
         limits = [clock.left()] if clock.limit is not None else []
         ended = [record for record in known if record.finished_at is not None]
-        if max_trials and ended and self._study.plan is None:
+        if max_trials and ended and self._settings.plan is None:
             limits.append(clock.elapsed() / len(ended) * (max_trials - len(ended)))
         return max(0.0, min(limits)) if limits else None
 

@@ -239,9 +239,9 @@ def trained_values(values: dict[str, Any]) -> dict[str, Any]:
     return own_values(values) | added
 
 
-def folder_of(study: Path, trial_id: str) -> pathlib.Path:
+def folder_of(folder: Path, trial_id: str) -> pathlib.Path:
     """Returns the folder of a trial in a study's folder."""
-    return pathlib.Path(study) / f"trial_{trial_id}"
+    return pathlib.Path(folder) / f"trial_{trial_id}"
 
 
 def load_records(folder: Path) -> list[TrialRecord]:

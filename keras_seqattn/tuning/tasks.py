@@ -121,7 +121,20 @@ def shape_of(configuration: Configuration) -> Configuration:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(Config):
-    """What all tasks have in common, translation and a user's own models."""
+    """What all tasks have in common, translation and a user's own models.
+
+    A subclass has the data as options, and these members:
+
+    - `check(objective, workers)` raises an error for what cannot be recorded or shared;
+    - `identity` tells the task from others, and is kept in `study.json`;
+    - `hypermodel` makes and fits the models;
+    - `configuration(hp)` declares the space on `hp` and returns what it has chosen, or
+      None where only a built model can tell;
+    - `fit_arguments`, `callbacks` and `score` are a trial's data, callbacks and score;
+    - `epoch_tokens` is how long its epoch is, in a unit that all trials share;
+    - `monitors` are the logged scores that stand for objectives;
+    - `bidirectional` and `consistency` are what a run that overfits gets: see `Plan`.
+    """
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what is sent to workers: the options, not what was made of them."""

@@ -86,15 +86,15 @@ class Recorder(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, record: TrialRecord, study: Settings, progress: Progress
+        self, record: TrialRecord, settings: Settings, progress: Progress
     ) -> None:
         super().__init__()
-        self._record, self._study, self._progress = record, study, progress
+        self._record, self._settings, self._progress = record, settings, progress
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Raises `OutOfTime` if an epoch as long as the last would not end in time."""
         last = self._record.epochs[-1:]
-        if last and self._study.clock.left() < last[0]["seconds"]:
+        if last and self._settings.clock.left() < last[0]["seconds"]:
             raise OutOfTime("no time is left for another epoch")
         self._begin = time.monotonic()
 
@@ -111,23 +111,23 @@ class Recorder(keras.callbacks.Callback):
         loss = float((logs or {}).get("loss", 0.0))
         if not np.isfinite(loss):
             raise TrialEnded(records.NAN, f"the loss is {loss} at batch {batch}")
-        if self._study.clock.is_over():
+        if self._settings.clock.is_over():
             raise OutOfTime("the time is over")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Records the epoch."""
-        record, study = self._record, self._study
-        score = study.task.score(study.score_name, logs, record)
+        record, settings = self._record, self._settings
+        score = settings.task.score(settings.score_name, logs, record)
         # A metric may be an array, with a number for each class.
         logs = {name: float(x) for name, x in logs.items() if np.ndim(x) == 0}
         if not np.isfinite(score):
-            name = study.score_name
+            name = settings.score_name
             raise TrialEnded(records.NAN, f"{name} is {score} in epoch {epoch + 1}")
         owner = records.TrialRecord.load(record.path).owner
         if owner != record.owner:
             raise SearchInterrupted(f"trial {record.trial_id} is now run by {owner}")
         seconds = time.monotonic() - self._begin
-        direction, now = study.objective.direction, study.clock.elapsed()
+        direction, now = settings.objective.direction, settings.clock.elapsed()
         if record.note_epoch(epoch, logs, score, direction, seconds, now):
             record.last_weights.replace(record.best_weights)
         record.save()
@@ -201,7 +201,7 @@ def failures_as_ends() -> Iterator[None]:
 def fit(
     model: keras.Model,
     hp: keras_tuner.HyperParameters,
-    study: Settings,
+    settings: Settings,
     record: TrialRecord,
     epochs: int,
     is_done: Callable[[TrialRecord], bool],
@@ -214,15 +214,15 @@ def fit(
     # A kill may have come after the last epoch but before the trial was ended.
     if len(record.epochs) < epochs and is_done(record):
         return True
-    task = study.task
+    task = settings.task
     given = task.fit_arguments(model, record)
     batches = None if "y" in given else given["x"]
     # Last, so that every epoch that it saves has been recorded.
     pausing = Pausing(record, is_done, data=batches)
     callbacks = [
         SaveScoredWeights(record),
-        *task.callbacks(model, record, study.objective.name),
-        Recorder(record, study, progress),
+        *task.callbacks(model, record, settings.objective.name),
+        Recorder(record, settings, progress),
         pausing,
     ]
     task.hypermodel.fit(

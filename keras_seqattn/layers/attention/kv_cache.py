@@ -90,6 +90,7 @@ def grow_axis(
     if isinstance(num_steps, int) and num_steps == 0:  # nothing has to move
         return ops.zeros((*before, length * width, *after), x.dtype)
     old_length = x.shape[axis] // width
+    # Each new place takes what is at the old place of the position it is to hold.
     old_places = held_positions(length, num_steps - 1) % old_length
     places = ops.reshape(x, (*before, old_length, width, *after))
     moved = ops.take(places, old_places, axis=axis)
@@ -143,7 +144,7 @@ def held_positions(length: int, index: int | Tensor) -> Tensor:
 
 
 def initial_ancestry(batch_size: int | Tensor, width: int, max_length: int) -> Tensor:
-    """Makes the table that tells each beam its history in a cache not reordered.
+    """Makes the table of which beam wrote each position of each beam's history.
 
     A cache is too large to be reordered whenever beams change places. The table is
     reordered instead: it belongs under `state["beam"]`, the caches belong under

@@ -4,7 +4,7 @@ The methods are in this order: the constructor, `build`, a call, the projections
 steps on cached keys and values, the configuration.
 
 Shapes: B batch, T target length, S source length, D width of an input, H heads,
-G key and value heads, K key_dim, V value_dim, W beams, L positions of a cache.
+G key and value heads, K key_dim, V value_dim, W beams, L places of a cache.
 """
 
 from collections.abc import Sequence
@@ -605,7 +605,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             )
         length = slots // width
         mask = checked_mask("mask", mask, length)
-        keys = self._rotate_beams(self.project_key(query), index)
+        keys = self._rotate_beams(self.project_key(query), index)  # (B, W, G, K)
+        # The beams stand in the place of a sequence: W slots, all at position `index`.
         entries = KVCache.of(keys, self.project_value(query))
         cache = cache.write(entries, index % length * width)
         heads, _ = self._attend_beams(

@@ -18,11 +18,11 @@ only these to the loss and the metrics, on all three backends' trainers.
 Tried instead: `Model.compute_loss`, which is given `x` too, computes the vectors again.
 What `fit` computed before is then unused, and a compiled program leaves most of it out:
 a step takes 1.10 times as long on TensorFlow without XLA, 1.08 on JAX and 0.98 on
-TensorFlow with XLA (medians of 5 rounds of 6 steps, T1, 2026-11-24, 2 cores, AMD EPYC,
-beside other work). But it takes twice as long if a metric needs the logits or the model
-runs eagerly, and losses that layers add count twice. If the factors were kept on the
-model instead, one replica would read those of another, since
-`tf.distribute.MirroredStrategy` traces replicas in threads.
+TensorFlow with XLA (medians of 5 rounds of 6 steps, shape T1 of `benchmarks/README.md`,
+2026-11-24, 2 cores, AMD EPYC, beside other work). But it takes twice as long if a
+metric needs the logits or the model runs eagerly, and losses that layers add count
+twice. If the factors were kept on the model instead, one replica would read those of
+another, since `tf.distribute.MirroredStrategy` traces replicas in threads.
 
 Shapes: B batch, T length, D model_dim, V vocabulary.
 """
@@ -89,8 +89,9 @@ def keep_crossentropies(logits: Any, labels: Any, pad_id: int, values: Any) -> N
     The logits are `(B, T, V)`, the labels `(B, T)`, the values float32 `(B * T,)`; the
     label `pad_id` does not count.
     """
-    # On JAX the loss is computed within `jax.grad`, and metrics outside of it. Outside,
-    # logits appear as their primal, and only values without a gradient are known.
+    # On JAX the loss is computed within `jax.grad`, and metrics outside of it. There
+    # the logits are their primal, and a tensor with a gradient, which is a tracer of
+    # `jax.grad`, is no longer valid: hence `stop_gradient`.
     record = Crossentropies(labels, pad_id, ops.stop_gradient(values))
     for tensor in (logits, _primal(logits)):
         _write(tensor, _CROSSENTROPIES, record)
@@ -107,7 +108,8 @@ def crossentropies_of(logits: Any, labels: Any, pad_id: int) -> Any:
 def _write(tensor, name, record):
     """Keeps a record of a tensor for as long as the tensor lives."""
     try:
-        # Even a record that refers to the tensor's own graph is freed with it.
+        # As an attribute: if the record refers to the tensor's own graph, the two are
+        # only a cycle, and freed together. A table would keep both.
         setattr(tensor, name, record)
     except AttributeError:
         key = id(tensor), name

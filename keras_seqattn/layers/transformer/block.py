@@ -128,7 +128,8 @@ class Block(arguments.Checked, keras.layers.Layer):
         )
         plain = self.stochastic_depth == 0.0 and not self.gradient_checkpointing
         plain = plain and self.activity_regularizer is None
-        # A class that derives from a block may have a `call` of its own.
+        # `call_unpadded` must be of the class that `call` is of, or of one derived from
+        # it: a user's class that overrides only `call` computes something else.
         calls = (_defining(type(self), name) for name in ("call_unpadded", "call"))
         plain = plain and issubclass(*calls)
         return plain and all(

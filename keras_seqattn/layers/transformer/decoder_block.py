@@ -1,7 +1,8 @@
 """The decoder's block: self-attention, attention to a source, feed-forward.
 
 Shapes: B batch, T target length, S source length, M length of the past, D model_dim,
-H heads, W beams, L cache length.
+H heads, W beams, L places of a cache. In `call_unpadded`: M and N, tokens of target and
+source.
 """
 
 from typing import Any
@@ -335,6 +336,7 @@ class DecoderBlock(Block):
             )
         check_built(self)
         check_tensor("target", target, "(batch, length, width)")
+        # Keys and values are projected again in the call, which does not return them.
         residual = self.attention_residual
         entered = residual.enter(target)
         cache = residual.sublayer.fill_cache(entered, cache, width=width)

@@ -1,6 +1,6 @@
 """The residual connection around every sublayer of a block, and its norm.
 
-Shapes: N vectors, D model_dim.
+Shapes: B batch, D model_dim.
 """
 
 from typing import Any, Self

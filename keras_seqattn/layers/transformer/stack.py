@@ -1,7 +1,7 @@
 """Transformer blocks one above the other.
 
-Shapes: B batch, T length, S length of the memory, M tokens, D model_dim, H heads, W
-beams, L cache length.
+Shapes: B batch, T length, S length of the memory, M and N tokens of x and memory, D
+model_dim, H heads, W beams, L places of a cache.
 """
 
 from collections.abc import Sequence
@@ -165,7 +165,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         if memory_mask is not None and 0 not in memory.shape[:2]:
             memory_mask = ops.broadcast_to(memory_mask, ops.shape(memory)[:2])
             memory_unpadding = Unpadding(memory_mask)
-            memory = memory_unpadding.unpad(memory)  # (1, M, D)
+            memory = memory_unpadding.unpad(memory)  # (1, N, D)
         x = unpadding.unpad(x)  # (1, M, D)
         for block in self.blocks:
             x = block.call_unpadded(

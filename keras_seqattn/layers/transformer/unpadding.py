@@ -63,7 +63,10 @@ class Unpadding:
         return ops.reshape(vectors, (*self._sizes, x.shape[-1]))
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Returns heads `(1, M, H, K)` at `(B, L, H, K)`, elsewhere copies of one."""
+        """Returns heads `(1, M, H, K)` at `(B, L, H, K)`, elsewhere copies of one.
+
+        Copies will do there, since attention masks these positions.
+        """
         heads, width = x.shape[2:]
         positions, _, copied = self._of_heads(heads)
         x = _move(ops.reshape(x, (-1, width)), _take(copied), _take(positions))
@@ -85,11 +88,12 @@ class Unpadding:
         return x
 
     def _of_heads(self, heads):
-        """Returns the positions and the tokens of each head's vectors, computed once.
+        """Returns three tensors of indices, computed once for each number of heads.
 
-        Returns the positions of all tokens' heads `(M H,)`, and twice the tokens of all
-        heads' positions `(B H L,)`. A position without a token has the index after the
-        last one, M H, in the first of the two, and the last one in the second.
+        Positions `(M H,)`: the place among `(B, H, L)` of each head of each token.
+        Tokens `(B H L,)`: the place among `(M, H)` of each head of each position; M H,
+        one past the end, without a token, for `_take_or_zero`. Copied `(B H L,)`: the
+        same, but M H - 1, the last, without a token, for `_take`.
         """
         if heads in self._by_heads:
             return self._by_heads[heads]

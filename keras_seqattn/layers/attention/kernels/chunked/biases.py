@@ -66,10 +66,11 @@ class BlockDistanceBias:
         self._pairs, self._distances = pairs, ops.shape(values)[1]
         is_shared = values.shape[0] == 1
         self._heads = (1, 1) if is_shared else (pairs.groups, pairs.repeats)
-        self._shared = (0, 1, 3) if is_shared else (0,)
-        # A block has its keys first, so `relative_shift` needs the value of query i and
-        # key j at i - j + S - 1, not at j - i + T - 1. The distances of the padding are
-        # added: here S and T are the lengths of all blocks together.
+        self._summed_axes = (0, 1, 3) if is_shared else (0,)
+        # In a block, rows are keys and columns are queries. So `relative_shift` needs
+        # query i and key j (not blocks) at i - j + S - 1, where `values` has them at
+        # j - i + T - 1: hence the flip. S and T then grow to whole blocks: padding of
+        # keys adds distances at the front, padding of queries at the end.
         padding = ((0, 0), (pairs.kv.padding, pairs.q.padding))
         self._flipped = ops.pad(ops.flip(values, 1), padding)
 
@@ -89,7 +90,7 @@ class BlockDistanceBias:
             q_block = [x[i] for x in q_blocks]
 
             def add_pair(j, d_flipped):
-                x = ops.sum(ds(i, j, *q_block), axis=self._shared, keepdims=True)
+                x = ops.sum(ds(i, j, *q_block), axis=self._summed_axes, keepdims=True)
                 x = ops.swapaxes(x, 2, 3)  # (1, G, R, s, t)
                 x = relative_unshift(ops.reshape(x, (heads, *ops.shape(x)[3:])))
                 x = self._slice(d_flipped, i, j) + x
@@ -103,7 +104,10 @@ class BlockDistanceBias:
         return ops.flip(d_flipped[:, padding : padding + self._distances], 1)
 
     def _start(self, i, j):
-        """Returns where a block's distances begin in the flipped values."""
+        """Returns where a block's distances begin in the flipped values.
+
+        They begin with its first query, i * t, and its last key, (j + 1) * s - 1.
+        """
         kv = self._pairs.kv
         return (kv.count - 1 - j) * kv.length + i * self._pairs.q.length
 

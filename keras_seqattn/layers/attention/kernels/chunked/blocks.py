@@ -76,7 +76,7 @@ class Blocks(NamedTuple):
         """Returns the range of blocks that positions `low` to `high` lie in.
 
         The range is its first block and the one after its last. Both positions are
-        included; None is the sequence's own start or end.
+        included, and may lie outside the sequence; None is its own start or end.
         """
 
         def block_of(position):
@@ -84,7 +84,9 @@ class Blocks(NamedTuple):
             return ops.clip(block, 0, self.count)
 
         first = 0 if low is None else block_of(low)
-        return first, self.count if high is None else block_of(high + self.length)
+        # A block's length after `high` lies the block after that of `high`.
+        end = self.count if high is None else block_of(high + self.length)
+        return first, end
 
 
 def map_blocks(
@@ -96,8 +98,8 @@ def map_blocks(
     of tensors, which have the shapes and dtypes of `like`.
     """
 
-    def step(_, *block):
-        return (), function(*block)
+    def step(_, *number_and_block):
+        return (), function(*number_and_block)
 
     return scan_blocks(step, (), blocks, like)[1]
 
@@ -120,12 +122,12 @@ def scan_blocks(
         >>> float(total), ops.convert_to_numpy(sums).tolist()
         (3.0, [0.0, 1.0, 2.0])
     """
-    results = len(like)
+    num_results = len(like)
 
     # On TensorFlow `ops.scan` stacks only what has the shapes and dtypes of the carry.
     # So what it carries begins with `like`, and what it stacks with the results.
     def step(carried, block):
-        carry, result = function(carried[results:], *block)
+        carry, result = function(carried[num_results:], *block)
         return (*like, *carry), (*result, *carry)
 
     def step_of_number(carried, number):
@@ -138,4 +140,4 @@ def scan_blocks(
         carried, stacked = ops.scan(step_of_number, start, numbers)
     else:
         carried, stacked = ops.scan(step, start, (numbers, *blocks))
-    return carried[results:], stacked[:results]
+    return carried[num_results:], stacked[:num_results]

@@ -16,7 +16,7 @@
     s and the dropout are computed again
 
     backward: FlashAttention-2, algorithm 2, from do, the gradient of o
-        delta = sum(o * do)
+        delta = sum(o * do)  # the sum over keys of p * dp, without all the scores
         for each pair of a query block i and a key/value block j that i sees, in the
         order of `_backward_once` or `_backward_twice`:
             p = exp(s - logsumexp[i])
@@ -34,7 +34,10 @@ over them.
 
 Shapes: B batch, T target length, S source length, H query heads, G key and value heads,
 R = H / G, K key_dim, V value_dim; N query blocks of t queries, M key/value blocks of s
-keys. q and do are `(N, B, G, R * t, K or V)`, k and v `(M, B, G, s, K or V)`.
+keys. q and do are `(N, B, G, R * t, K or V)`, k and v `(M, B, G, s, K or V)`. In shapes
+s is that length; in formulas and code it is a block of scores `(B, G, s, R * t)`. A row
+is one query of one head, as in the papers: a row of q, do and o, but, since the keys
+come first, a column of s. So row_max, row_sum and logsumexp are `(B, G, 1, R * t)`.
 
 Reference:
     Milakov & Gimelshein 2018, algorithm 3 (the softmax, block by block); Rabe & Staats
@@ -83,9 +86,10 @@ def chunked_attention(
 ) -> Tensor:
     """Computes `dot_product_attention` of a scaled query, block by block.
 
-    A block of scores that `causal` or `window` hides is not computed. Lengths need not
-    be multiples of a block, and may be unknown in a functional model. The mask, of rank
-    4, and a `DistanceBias` are expanded one block at a time. For `block_length` see
+    A block of scores that `causal` or `window` hides is not computed, except for the
+    gradient of a tensor `bias`, which has a place for each pair. Lengths need not be
+    multiples of a block, and may be unknown in a functional model. The mask, of rank 4,
+    and a `DistanceBias` are expanded one block at a time. For `block_length` see
     `BlockPairs`.
     """
     pairs = BlockPairs(
@@ -103,6 +107,7 @@ def chunked_attention(
 
         def gradient(upstream):
             do = pairs.q.split(upstream, pairs.groups)
+            # (N, B, G, 1, R * t)
             delta = ops.sum(o * ops.cast(do, "float32"), axis=-1)[..., None, :]
             q_blocks = q, do, logsumexp, delta
             differentiate = functools.partial(_differentiate, pairs, scores, v)
@@ -122,8 +127,9 @@ def chunked_attention(
 def _bias_of_blocks(pairs, bias):
     """Returns a function from learned tensors to the bias of blocks, and these tensors.
 
-    `attend` takes these tensors as arguments, since only arguments get a gradient; a
-    constant tensor is closed over.
+    `attend` takes these tensors as arguments, since only arguments get a gradient. A
+    plain tensor always counts as learned, since it does not say; the values of a
+    `DistanceBias` that is not learned are closed over.
     """
     if bias is None:
         return lambda: None, ()

@@ -18,9 +18,12 @@ from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks
 
 # The largest numbers of queries and of keys in a block. With more, one head's scores of
-# a block do not fit a core's cache; with fewer, a step of a loop has too little to do.
+# a block, here 2 MiB, do not fit a core's cache; with fewer, a step of a loop has too
+# little to do.
 Q_BLOCK, KV_BLOCK = 1024, 512
-# A window limits blocks to about its own length, but never to less than this.
+# A block of t queries within a window of w keys computes about t + w scores for each
+# query, which needs w. So a window limits blocks to about its own length, but never to
+# less than this: a step of a loop would have too little to do.
 SHORTEST_BLOCK = 128
 
 
@@ -61,8 +64,9 @@ class BlockPairs:
         self.groups: int = key.shape[2]
         self.repeats: int = query.shape[2] // key.shape[2]
         self._offset = offset
-        # A query at position p sees key j if nearest <= p - j <= farthest. `nearest` is
-        # negative in a window that is not causal: later keys are seen too.
+        # Query position p sees key position k if nearest <= p - k <= farthest; None is
+        # no bound. `nearest` is negative in a window that is not causal, where later
+        # keys are seen too, and None only without `causal` and a window.
         self._farthest = None if window is None else window - 1
         self._nearest = 0 if causal else None if window is None else 1 - window
         self._mask = None if mask is None else self.put_keys_first(self.broadcast(mask))
