@@ -81,7 +81,11 @@ class DecodingModel(Protocol):
 
 
 class TokenizerLike(Protocol):
-    """Converts strings to token ids and back, as the tokenizers of `text` do."""
+    """Converts strings to token ids and back, as the tokenizers of `text` do.
+
+    Batches also need `start_id`, `end_id` and `pad_id`, with `cutoff` `unknown_id`, and
+    with `sampling` an argument `seed` of `tokenize`.
+    """
 
     @property
     def vocabulary_size(self) -> int:

@@ -20,7 +20,10 @@ except ImportError:  # Windows
     fcntl = None
     import msvcrt
 
+LOCK = "lock"  # name of the lock file in a folder that one run at a time may use
 # The locks that this process holds: by path, the open file and the thread that took it.
+# The system's locks belong to processes: it would grant one again to another thread,
+# and closing that second file would release the first one's lock.
 _HELD = {}
 _TAKING = threading.Lock()
 
@@ -39,7 +42,8 @@ def replacing(path: Path) -> Iterator[pathlib.Path]:
     mark = f".unfinished-{platform.node()}-"
     _remove_leftovers(path.parent, mark, name)
     token = f"{os.getpid()}-{secrets.token_hex(4)}"
-    # Of a link and its file, only the link may have the ending.
+    # The name of the link, since a writer such as `np.savez` looks at its ending, which
+    # the file behind the link may lack.
     unfinished = path.with_name(f"{mark}{token}-{name}")
     try:
         yield unfinished
@@ -61,8 +65,9 @@ def keep_copy(path: Path, copy: Path) -> None:
     """Copies a file that is about to be replaced to `copy`, in the same folder."""
     with replacing(copy) as unfinished:
         try:
-            # Costs nothing, whatever the size. A second link to a link would not stay
-            # what it is when the link's file is replaced.
+            # A hard link costs nothing, and keeps the old content when `path` is
+            # replaced. It is made of the file: a hard link to a symbolic link would
+            # lead to the new content.
             os.link(os.path.realpath(path), unfinished)
         except OSError:  # a file system without links
             shutil.copyfile(path, unfinished)
@@ -126,9 +131,6 @@ def mapping(content: Any, keys: Iterable[str]) -> Any:
     if missing:
         raise KeyError(f"it lacks {', '.join(missing)}")
     return content
-
-
-LOCK = "lock"  # name of the lock file in a folder that one run at a time may use
 
 
 def lock_directory(directory: Path, user: str) -> None:

@@ -17,6 +17,7 @@ from keras_seqattn.models.recurrent import RecurrentConfig
 from keras_seqattn.models.stacks import check_base_dim, check_names
 from keras_seqattn.models.transformer import TranslationConfig
 
+# The options of each model that translates, by the name of its class.
 CONFIGS = {
     "TranslationTransformer": TranslationConfig,
     "TranslationRNN": RecurrentConfig,
@@ -102,6 +103,7 @@ class Configuration(Config):
     def __post_init__(self) -> None:
         """Checks the arguments, and keeps the model's as its typed configuration."""
         given = self.model
+        # Among a model's arguments `dtype` is no option of its config.
         if isinstance(given, dict) and "dtype" in given:
             object.__setattr__(self, "dtype", given["dtype"])
         super().__post_init__()
@@ -416,7 +418,7 @@ RECIPES["multi30k-wide"] = dataclasses.replace(
     repeat_batch=2,
     cutoff=0.05,
     consistency=3.0,
-    # Some 190 pairs with their copies, which share a batch.
+    # Some 190 pairs, each with its copy, which share a batch.
     batch_tokens=8192,
     # Few, since each is one more program to compile, which takes longest on a GPU.
     bucket_lengths=(15, 21, 28, 64),
@@ -431,7 +433,7 @@ RECIPES["own"] = dataclasses.replace(
 
 
 def _recurrent(recipe: Recipe, model_dim: int, **options: Any) -> Recipe:
-    """Returns a recipe's recurrent counterpart, as large with a right `model_dim`."""
+    """Returns a recipe's recurrent counterpart; `model_dim` makes it about as large."""
     kept = ("source_vocabulary_size", "dropout")
     same = {name: getattr(recipe.model, name) for name in kept}
     return dataclasses.replace(

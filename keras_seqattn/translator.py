@@ -41,6 +41,8 @@ from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.terminology import Terms, continuing_ids
 from keras_seqattn.text_model import TextModel, checked_lines, ranked_texts
 
+# Arguments of methods that hold sources; other lines are translations.
+SOURCES = ("lines", "sources", "source")
 # Lines that `stream` holds at once: enough to batch lines of similar length.
 LINES_IN_A_BLOCK = 4096
 
@@ -136,10 +138,10 @@ class Translator(TextModel):
         sizes = ("source_vocabulary_size", "target_vocabulary_size")
         protocol = ("encode", "step", "start_id", "end_id", "pad_id", *sizes)
         arguments.offers("model", model, protocol, "a translation model")
-        tokenizer = ("tokenize", "detokenize", "vocabulary_size")
-        arguments.offers("source_tokenizer", source_tokenizer, tokenizer, "a tokenizer")
+        methods = ("tokenize", "detokenize", "vocabulary_size")
+        arguments.offers("source_tokenizer", source_tokenizer, methods, "a tokenizer")
         arguments.offers(
-            "target_tokenizer", target_tokenizer, tokenizer, "a tokenizer", True
+            "target_tokenizer", target_tokenizer, methods, "a tokenizer", True
         )
         self.model = model
         self.source_tokenizer = source_tokenizer
@@ -286,7 +288,7 @@ class Translator(TextModel):
 
     def _terms(self, search, glossary):
         """Returns what finds the constraints of lines for a search."""
-        with_constraints(search)
+        with_constraints(search)  # refuses a search that cannot meet constraints
         return Terms(
             self.target_tokenizer, glossary, search.stop_ids, self._continuing_ids
         )
@@ -344,6 +346,7 @@ class Translator(TextModel):
         if rows is None:
             yield from decode_lists(model, sources, search, filled, **options)
             return
+        # Lines without constraints get beams too: a call searches all lines alike.
         search = with_beams(search)
         free = [index for index in filled if not rows[index]]
         bound = [index for index in filled if rows[index]]
@@ -402,7 +405,14 @@ class Translator(TextModel):
             sources = self._tokenize_with_end("lines", block, first)
             rows = terms and terms.rows(block)
             found = self._translate(
-                self.model, sources, block, search, None, False, first, rows
+                self.model,
+                sources,
+                block,
+                search,
+                prefix=None,
+                verbose=False,
+                first=first,
+                rows=rows,
             )
             progress.add(len(block))
             yield from (best[0][0] for best in found)
@@ -650,22 +660,22 @@ class Translator(TextModel):
         """
         limit = self.max_source_length
         own_limit = length_limit(self.model)
-        is_source = name in ("lines", "sources", "source")
+        is_source = name in SOURCES
         tokenizer = self.source_tokenizer if is_source else self.target_tokenizer
-        what = f"max_source_length={limit}"
+        what = f"max_source_length={limit} tokens"
         if not is_source:
             limit = self.max_target_length
-            what = f"{limit} tokens of a translation at most, for {what}"
+            what = f"the {limit} tokens of a translation ({what})"
         if limit == own_limit:
-            what = f"the model's max_length={limit}"
+            what = f"the model's max_length={limit} tokens"
         token_ids = tokenizer.tokenize(lines, **drawing)
         too_long = [index for index, ids in enumerate(token_ids) if len(ids) >= limit]
         for index in too_long:
             token_ids[index] = token_ids[index][: limit - 1]
         if too_long:
             warnings.warn(
-                f"{len(too_long)} of {len(token_ids)} lines are longer than {what} "
-                "tokens, the end's included, and were cut there. "
+                f"{len(too_long)} of {len(token_ids)} lines are longer than {what}, "
+                "the end's included, and were cut there. "
                 f"The first is {name}[{first + too_long[0]}].",
                 stacklevel=4,
             )

@@ -18,6 +18,7 @@ def write(whole: Any, path: Path, kind: type) -> None:
     if not str(path).endswith(".keras"):
         raise ValueError(f'`path` must end in ".keras". Received: path={str(path)!r}.')
     parts = {name: getattr(whole, name) for name in kind.parts}
+    # One tokenizer for both is written once: a `Translator` reads None as that.
     if parts.get("target_tokenizer") is parts.get("source_tokenizer"):
         parts.pop("target_tokenizer", None)
     # An ensemble's models are saved with it.
@@ -75,7 +76,7 @@ class _File(keras.Model):
             part: keras.saving.serialize_keras_object(getattr(self, part))
             for part in self.parts
         }
-        config["model"].pop("compile_config", None)
+        config["model"].pop("compile_config", None)  # part of training, as optimizers
         return {"name": self.name, **config}
 
     @classmethod

@@ -123,24 +123,21 @@ def _fill_embeddings(checkpoint, model):
     target_names = ["model.decoder.embed_tokens.weight", SHARED]
     if config.tie_embeddings:
         target_names.append(OUTPUT)
+    is_one = config.target_vocabulary_size is None and config.tie_embeddings
+    if is_one or checkpoint.has(SHARED):  # one table of theirs, one or two of ours
+        source_names = target_names = [*source_names, *target_names]
     sides = {"encoder": ("source_embedding", source_names)}
-    if config.target_vocabulary_size is None and config.tie_embeddings:
-        source_names += target_names
-        output = model.get_layer("source_embedding")
-    else:
+    if not is_one:
         sides["decoder"] = ("target_embedding", target_names)
-        output = model.get_layer("target_embedding")
-        if checkpoint.has(SHARED):  # one table of theirs, two of ours
-            source_names += target_names
-            target_names += source_names
+    output = model.get_layer("source_embedding" if is_one else "target_embedding")
     for side, (name, names) in sides.items():
         embedding = model.get_layer(name)
         checkpoint.fill(embedding.embeddings, names)
         if config.positions == "learned":
             _fill_positions(checkpoint, side, embedding.positions)
         if embedding.norm_layer is not None:
-            name = f"model.{side}.layernorm_embedding"
-            fill_norm(checkpoint, name, embedding.norm_layer)
+            norm_name = f"model.{side}.layernorm_embedding"
+            fill_norm(checkpoint, norm_name, embedding.norm_layer)
     if not config.tie_embeddings:
         output = model.get_layer("output")
         fill_kernel(checkpoint, OUTPUT, output.kernel)

@@ -113,8 +113,10 @@ def fill(checkpoint: Checkpoint, model: TranslationTransformer) -> None:
         checkpoint.fill(positions.table, f"{side}.block.0.{BIAS}")
         norm = model.get_layer(f"{side}_norm")
         fill_norm(checkpoint, f"{side}.final_layer_norm", norm)
-    was_tied = checkpoint.option("tie_word_embeddings", default=True)
-    if checkpoint.option("scale_decoder_outputs", default=was_tied):
+    # The factor of the decoder's outputs goes into the norm before the logits. Newer
+    # configurations name it; in older ones it goes with `tie_word_embeddings`.
+    if checkpoint.option("scale_decoder_outputs", "tie_word_embeddings", default=True):
+        norm = model.get_layer("decoder_norm")
         norm.scale.assign(norm.scale * config.model_dim**-0.5)
     # Early files have a bias of the cross-attention, which the model never had.
     checkpoint.ignore("EncDecAttention.relative_attention_bias.weight")

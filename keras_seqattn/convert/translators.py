@@ -15,7 +15,7 @@ from keras_seqattn.translator import Translator
 
 # File names of the SentencePiece model, in families with one for both sides.
 SHARED_MODELS = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
-TOKENIZER = "tokenizer_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 UNKNOWN = "<unk>"
 # What fairseq's vocabularies begin with, before the pieces of the SentencePiece model.
 FAIRSEQ = ["<s>", "<pad>", "</s>", UNKNOWN]
@@ -70,14 +70,14 @@ def translator_from_huggingface(
     with naming("folder"):
         path = model_folder(folder)
         kind = read_json(path / "config.json").get("model_type")
-        if not isinstance(kind, str) or kind not in TOKENIZERS:
+        if not isinstance(kind, str) or kind not in MAKERS:
             refuse(
-                f"be a model that translates, of one of the types {tuple(TOKENIZERS)}",
+                f"be a model that translates, of one of the types {tuple(MAKERS)}",
                 f"model_type={kind!r}",
             )
         model = read_model(path, options)
         with valid("tokenizer"):
-            tokenizers = TOKENIZERS[kind](path, model, source, target)
+            tokenizers = MAKERS[kind](path, model, source, target)
         with valid("search in its configuration"):
             search = _search(path)
         return Translator(model, *tokenizers, search=search)
@@ -119,7 +119,7 @@ def _m2m(folder, model, source, target):
     """Returns the tokenizers of M2M-100, with a vocabulary in JSON, or of NLLB."""
     if not (folder / "vocab.json").is_file():
         return _fairseq(folder, model, source, target)
-    about = _read_if_there(folder / TOKENIZER)
+    about = _read_if_there(folder / TOKENIZER_CONFIG)
     codes, name = about.get("language_codes", "m2m100"), about.get("tokenizer_class")
     if codes != "m2m100" or name not in (None, "M2M100Tokenizer"):
         refuse(
@@ -137,7 +137,7 @@ def _fairseq(folder, model, source, target):
     """Returns the tokenizers of NLLB or mBART-50: ids of pieces, then of languages."""
     if read_json(folder / "config.json").get("model_type") == "mbart":
         _check_mbart(folder)
-    if _read_if_there(folder / TOKENIZER).get("legacy_behaviour"):
+    if _read_if_there(folder / TOKENIZER_CONFIG).get("legacy_behaviour"):
         refuse(
             "have the source's language before the text, not behind its end, where a "
             "`Translator` puts nothing",
@@ -145,6 +145,7 @@ def _fairseq(folder, model, source, target):
         )
     spm, processor = _sentencepiece(_shared_model(folder))
     size = processor.vocab_size()
+    # SentencePiece's first three, "<unk>", "<s>" and "</s>", are among fairseq's four.
     pieces = FAIRSEQ + [processor.id_to_piece(i) for i in range(3, size)]
     languages = _languages(folder)
     if not languages:
@@ -167,7 +168,7 @@ def _read_if_there(path):
 
 
 def _check_mbart(folder):
-    name = _read_if_there(folder / TOKENIZER).get("tokenizer_class") or ""
+    name = _read_if_there(folder / TOKENIZER_CONFIG).get("tokenizer_class") or ""
     if not name.startswith("MBart50"):
         refuse(
             "have the tokenizer of mBART-50, with the language before the text; that "
@@ -255,7 +256,7 @@ def _in_order(path: pathlib.Path, size: int | None = None) -> list[str]:
 
 def _languages(folder):
     """Returns a tokenizer's additional special tokens, the languages, in order."""
-    for name in ("special_tokens_map.json", TOKENIZER):
+    for name in ("special_tokens_map.json", TOKENIZER_CONFIG):
         found = _read_if_there(folder / name)
         for key in ("additional_special_tokens", "extra_special_tokens"):
             if found.get(key):
@@ -268,7 +269,7 @@ def _added_ids(folder):
 
     Languages that were added later come after other tokens, such as "<mask>".
     """
-    listed = _read_if_there(folder / TOKENIZER).get("added_tokens_decoder") or {}
+    listed = _read_if_there(folder / TOKENIZER_CONFIG).get("added_tokens_decoder") or {}
     found = {token["content"]: int(number) for number, token in listed.items()}
     return found | _read_if_there(folder / "added_tokens.json")
 
@@ -299,7 +300,8 @@ def _sentencepiece(path):
         refuse(f"hold {path.name!r} as a SentencePiece model", "a file that is not one")
 
 
-TOKENIZERS: dict[str, Callable[..., Any]] = {
+# By a configuration's `model_type`: the function that makes both tokenizers.
+MAKERS: dict[str, Callable[..., Any]] = {
     "marian": _marian,
     "m2m_100": _m2m,
     "mbart": _fairseq,

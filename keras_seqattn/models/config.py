@@ -76,7 +76,8 @@ class Config:
                 "`pad_id` must be a token other than the end, `end_id`, which would be "
                 f"hidden as padding. Received: pad_id={options['pad_id']!r}."
             )
-        if options.get("zero_id") in {options.get("pad_id")} - {None}:
+        zero_id = options.get("zero_id")
+        if zero_id is not None and zero_id == options.get("pad_id"):
             raise ValueError(
                 "`zero_id` must be a token other than padding, `pad_id`. "
                 f"Received: zero_id={options['zero_id']!r}."
@@ -162,7 +163,8 @@ class TransformerConfig(BlockConfig):
                 )
 
     @property
-    def _is_inside_attention(self) -> bool:
+    def _attention_has_positions(self) -> bool:
+        """Whether attention applies the positions, so that the embedding adds none."""
         given = self.positions
         if isinstance(given, str):
             return given in POSITIONS_IN_ATTENTION
@@ -171,7 +173,7 @@ class TransformerConfig(BlockConfig):
     @property
     def embedding_positions(self) -> Any:
         """The positions that the embedding adds; None where attention applies them."""
-        return None if self._is_inside_attention else self.positions
+        return None if self._attention_has_positions else self.positions
 
     @property
     def width_factor(self) -> float:
@@ -181,9 +183,10 @@ class TransformerConfig(BlockConfig):
     def embedding_options(self) -> dict[str, Any]:
         """Returns the arguments that the embeddings of all models have in common."""
         scale, initial = self.embedding_scale, {}
-        if self.base_dim is not None:  # The entries are as large as at that width.
+        # muP: the embedding has the entries and the scale of a model of that width.
+        if self.base_dim is not None:
             scale = self.base_dim**0.5 if scale is None else scale
-            # A configuration, so that each embedding makes its own, with its own seed.
+            # A configuration, not an object: each embedding draws with its own seed.
             config = {"stddev": self.base_dim**-0.5}
             normal = {"class_name": "RandomNormal", "config": config}
             initial = {"embeddings_initializer": normal}
@@ -203,7 +206,7 @@ class TransformerConfig(BlockConfig):
         attention = self.attention if attention is None else attention
         names = [field.name for field in dataclasses.fields(BlockConfig)]
         options = {name: getattr(self, name) for name in names}
-        if self._is_inside_attention:
+        if self._attention_has_positions:
             attention = {"positions": self.positions} | (attention or {})
         return {**options, "attention": attention}
 

@@ -80,7 +80,8 @@ class Decoder:
         """Returns the logits `(B, T, V)` of segments of texts `(B, T)`.
 
         `recall` takes the name of a depth, the input of the block there `(B, T, D)` and
-        that input's mask. It returns the memory of the block `(B, M, D)` and its mask.
+        that input's mask. It returns the memory of the block `(B, M, D)` and its mask,
+        and may remember that input for the next segment.
         """
         mask = padding_mask(token_ids, self.config.pad_id)
         x = self.embedding(token_ids, training=training)
@@ -133,10 +134,11 @@ class Decoder:
         mask = padding_mask(prompt_ids, self.config.pad_id)
         length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
         size = prompt_ids.shape[1]
-        column = ops.arange(size, dtype="int32")[None] - (size - length)  # (B, P)
+        # For each column the one that moves there; below 0 there is padding.
+        origin = ops.arange(size, dtype="int32")[None] - (size - length)  # (B, P)
         hidden = self.embedding(prompt_ids)
-        moved = ops.take_along_axis(hidden, ops.maximum(column, 0)[..., None], axis=1)
-        return {"hidden": moved, "mask": column >= 0}
+        moved = ops.take_along_axis(hidden, ops.maximum(origin, 0)[..., None], axis=1)
+        return {"hidden": moved, "mask": origin >= 0}
 
     def initial_state(self, memory: State, max_length: int, width: int) -> State:
         """Reads the prompts, and returns the state before the first step."""
@@ -145,7 +147,7 @@ class Decoder:
         caches = []
         # The first step overwrites the prompt's last column, hence - 1.
         capacity = length - 1 + max_length
-        last = x[:, -1]
+        last = x[:, -1]  # (B, D), which the first step reads in place of a token
         for block in self.stack.blocks:
             cache = block.initial_cache(batch_size, width, capacity)
             x, cache = block.prefill(x, cache, width, target_mask=mask)
@@ -155,6 +157,7 @@ class Decoder:
             "last": last,
             "length": ops.sum(ops.cast(mask, "int32"), axis=1),
             "prompt_mask": mask,
+            # (B, P + max_length - 1), as the caches
             "mask": ops.concatenate([mask, generated], axis=1),
             "caches": caches,
         }
@@ -187,6 +190,7 @@ class Decoder:
             # A text that has ended stays at the last position while others go on.
             position = ops.minimum(position, self.config.max_length - 1)
         x = self.embedding.step(token_ids, position)
+        # A search begins with `start_id`, but a text continues its prompt's last token.
         return ops.where(index == 0, sentence["last"][:, None], x)
 
     def _mark_remembered(self, sentence, column):

@@ -1,7 +1,7 @@
 """The decoder-only language model, segment-recurrent if it has a memory.
 
-Shapes: B batch, W beams, P prompt length, T length, L generated length, M
-memory_length, D model_dim, V vocabulary.
+Shapes: B batch, W beams, P prompt length, T length, M memory_length, D model_dim, V
+vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -145,6 +145,7 @@ class LanguageModel(stacks.Configured, keras.Model):
         super().__init__(token_ids, decoder.logits(token_ids), **kwargs)
         self.configure(config, kwargs.get("dtype"))
         self._decoder = decoder
+        # `source_vocabulary_size` is the name by which searches check ids.
         self.vocabulary_size = self.source_vocabulary_size = config.vocabulary_size
         self.max_length, self.memory_length = config.max_length, config.memory_length
         self.start_id, self.end_id = config.start_id, config.end_id

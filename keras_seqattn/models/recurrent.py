@@ -184,6 +184,7 @@ class _Stacks(TranslationStacks):
         return state  # Its size does not depend on the number of steps.
 
     def step(self, token_ids, state, index, start=None):
+        # `start` is not needed: nothing here counts positions.
         x = self.target_embedding.step(token_ids, index)
         beam, sentence = dict(state["beam"]), state["sentence"]
         x, beam["states"], *scores = self.decoder.step(

@@ -1,4 +1,4 @@
-"""The parts that models are built from, and the configuration of models.
+"""What models are built from, and `Configured`, which saves, loads and quantizes them.
 
 Shapes: D model_dim, V vocabulary.
 """
@@ -29,9 +29,10 @@ _NAMES_OF_KERAS = ("name", "dtype", "trainable")
 
 
 class Configured:
-    """A model whose configuration consists of its constructor's arguments.
+    """A mixin of our models: their configuration, saving, quantization, muP factors.
 
-    A mixin of `keras.Model`; the model's constructor calls `configure`.
+    The configuration consists of the constructor's arguments; the constructor calls
+    `configure`.
     """
 
     def configure(self, config: Config, dtype: Any) -> None:
@@ -82,6 +83,7 @@ class Configured:
             Yang et al. 2022, "Tensor Programs V", table 8. Differs: the kernels of the
             values and queries are initialized as others are, not with 0.
         """
+        # Blocks are `encoder_<i>` and `decoder_<i>`. Only Transformers have a factor.
         factor = getattr(self.config, "width_factor", 1.0)
         return {} if factor == 1.0 else {"coder_[0-9]+/.*kernel$": factor}
 
@@ -113,6 +115,7 @@ class Configured:
         """
         super().quantize(mode, config=config, filters=filters, **kwargs)
         quantize_composites(self, mode, config, filters)
+        # They were compiled before the tables were quantized.
         self.train_function = self.test_function = self.predict_function = None
 
     def get_config(self) -> dict[str, Any]:

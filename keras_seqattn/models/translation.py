@@ -1,6 +1,7 @@
 """What the translation models have in common, whatever their encoder and decoder.
 
-Shapes: B batch, W beams, S source length, T target length, D model_dim, V vocabulary.
+Shapes: B batch, W beams, S source length, T target length, D model_dim, V vocabulary, E
+width of the memory (D, or 2 D of a recurrent encoder), H heads.
 """
 
 from collections.abc import Sequence
@@ -217,6 +218,7 @@ class TranslationStacks:
         source_size = config.source_vocabulary_size
         target_size = config.target_vocabulary_size
         is_shared = target_size is None and config.tie_embeddings
+        # A source embedding of its own computes no logits, and so has no bias of them.
         own = embedding if is_shared else {**embedding, "logits_bias": False}
         self.source_embedding: PositionalEmbedding = self._embedding(
             "source", source_size, own

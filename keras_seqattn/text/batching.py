@@ -208,21 +208,22 @@ def plan_epochs(
     rows = rows_of(sizes, temperature, seed)
     fits = _fits(lengths_of(plain)[rows], bucket_lengths)
     rows = rows[fits]
-    if cache is None and copies.sampling:
-        lines = [[side[row] for row in rows] for side in lines]
+    drawn_lines = None
+    if copies.sampling:  # then there is no cache
+        drawn_lines = [[side[row] for row in rows] for side in lines]
     epochs = Epochs(
-        tokenizers,
-        lines if copies.sampling else None,
-        [side.select(rows) for side in plain],
-        [
+        tokenizers=tokenizers,
+        lines=drawn_lines,
+        plain=[side.select(rows) for side in plain],
+        buckets=[
             (batch_tokens // (length * group) * group, length)
             for length in bucket_lengths
         ],
-        copies,
-        rows_multiple,
-        shuffle,
-        seed,
-        bidirectional_epochs,
+        copies=copies,
+        parts=rows_multiple,
+        shuffle=shuffle,
+        seed=seed,
+        bidirectional_epochs=bidirectional_epochs,
     )
     return epochs, int(np.sum(~fits))
 
@@ -253,7 +254,8 @@ def _fits(lengths, bucket_lengths):
 
 
 def _check_tokenizers(source_tokenizer, target_tokenizer, cutoff):
-    needed = ("tokenize", "unknown_id") if cutoff else ("tokenize",)
+    needed = ("tokenize", "start_id", "end_id", "pad_id")
+    needed += ("unknown_id",) if cutoff else ()
     given = {"source_tokenizer": source_tokenizer, "target_tokenizer": target_tokenizer}
     for name, tokenizer in given.items():
         optional = name == "target_tokenizer"

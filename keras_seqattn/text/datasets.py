@@ -65,8 +65,8 @@ class EpochDataset(keras.utils.PyDataset):
         the number of the epoch that comes next.
         """
         self._number += epochs
-        self._first, self._now, self._asked = batches, None, set()
-        self._pass = object()  # An iterator counts its pass only if this is unchanged.
+        self._first, self._batch, self._asked = batches, None, set()
+        self._token = object()  # An iterator counts its pass only if this is unchanged.
         return self._number
 
     def __len__(self) -> int:
@@ -75,11 +75,11 @@ class EpochDataset(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> Any:
         """Returns a batch of the current epoch by its number."""
-        if self._now is None:
-            self._now = self._passed(self._epochs.epoch(self._number))
+        if self._batch is None:
+            self._batch = self._batches_of(self._epochs.epoch(self._number))
         number = range(len(self))[index]
         self._asked.add(number)
-        return self._now(number)
+        return self._batch(number)
 
     def on_epoch_end(self) -> None:
         """Goes on to the next epoch if all batches of this one were requested."""
@@ -88,16 +88,19 @@ class EpochDataset(keras.utils.PyDataset):
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the batches of the next epoch."""
-        batch = self._passed(self._epochs.epoch(self._number))
-        this = self._pass
+        batch = self._batches_of(self._epochs.epoch(self._number))
+        token = self._token
         for index in range(len(self)):
             # Not if another iterator has ended since, or `pass_over` was called.
-            if index + 1 == len(self) and self._pass is this:
+            if index + 1 == len(self) and self._token is token:
                 self.pass_over(1)
             yield batch(index)
 
-    def _passed(self, epoch):
-        """Returns the function from a number to a batch, with skipped ones replaced."""
+    def _batches_of(self, epoch):
+        """Returns the function from a number to a batch of an epoch.
+
+        Skipped batches are not made: the first one after them stands for each.
+        """
         first = self._first
 
         @functools.cache
@@ -105,7 +108,8 @@ class EpochDataset(keras.utils.PyDataset):
             return self._arrange(*epoch.batch(first))
 
         def batch(index):
-            is_next = index > first
-            return self._arrange(*epoch.batch(index)) if is_next else first_batch()
+            if index <= first:
+                return first_batch()
+            return self._arrange(*epoch.batch(index))
 
         return batch

@@ -14,12 +14,12 @@ from keras_seqattn.text.copies import Copies
 from keras_seqattn.text.side import Side
 
 # With subword sampling the lengths, and so the number of batches, vary from epoch to
-# epoch, but Keras needs one number: the largest of TRIALS draws, plus one. An epoch
-# with fewer batches halves some. One with more is drawn anew, with at most ATTEMPTS
-# draws in all.
+# epoch, but Keras needs one number: the largest of TRIALS draws and of the plain
+# segmentation, plus one. An epoch with fewer batches halves some. One with more is
+# drawn again; after ATTEMPTS draws it takes the plain segmentation, which always fits.
 TRIALS, ATTEMPTS = 2, 5
 
-# Added to the seed, so that cutoff, directions and order are drawn independently.
+# Appended to the numbers of a seed, so that these draws differ from those of the order.
 CUTS, DIRECTIONS = 1, 2
 
 
@@ -33,7 +33,7 @@ class Epochs:
         plain: The `Side`s of both without sampling, of pairs that all fit a bucket.
         buckets: The (rows, length) of each bucket.
         parts: Number of equal parts of a batch, over which its pairs are spread.
-        both_ways: Number of epochs, from the first, with both directions.
+        bidirectional_epochs: Number of epochs, from the first, with both directions.
     """
 
     tokenizers: Sequence[TokenizerLike]
@@ -44,7 +44,7 @@ class Epochs:
     parts: int
     shuffle: bool
     seed: int
-    both_ways: int
+    bidirectional_epochs: int
 
     @functools.cached_property
     def steps(self) -> int:
@@ -59,8 +59,8 @@ class Epochs:
         for sides in self._draws(1 + number):
             plan = self._plan(sides, rng, self.steps)
             if len(plan) == self.steps:
-                break
-        if number < self.both_ways:
+                break  # at the latest with the plain segmentation, which comes last
+        if number < self.bidirectional_epochs:
             sides = self._swap_sides(sides, number)
         return Epoch(self, number, sides, plan)
 
@@ -76,7 +76,7 @@ class Epochs:
     def _plan(self, sides, rng=None, steps=0):
         """Lists an epoch's batches as (shape, pairs)."""
         lengths = np.max([lengths_of(both) for both in sides], axis=0)
-        return _plan(lengths, self.buckets, self.copies.number, rng, steps)
+        return _plan_batches(lengths, self.buckets, self.copies.number, rng, steps)
 
     def _draws(self, number) -> Iterator[list]:
         """Yields drawn segmentations, and finally plain ones, which are shorter.
@@ -120,8 +120,8 @@ class Epoch:
 
     def batch(self, index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Returns a batch's "source_ids", "target_ids" and labels, int32 `(R, L)`."""
-        epochs, ((size, length), rows) = self.epochs, self.plan[index]
-        rows = _spread(rows, size // epochs.copies.number, epochs.parts)
+        epochs, ((size, length), pairs) = self.epochs, self.plan[index]
+        rows = _spread(pairs, size // epochs.copies.number, epochs.parts)
         source_ids, labels = (
             epochs.copies.side_by_side([side.padded(rows, length) for side in column])
             for column in zip(*self.sides, strict=True)
@@ -162,20 +162,20 @@ def lengths_of(sides: Sequence[Side]) -> np.ndarray:
     return np.maximum(sides[0].lengths, sides[1].lengths)
 
 
-def _plan(lengths, shapes, repeat_batch, rng=None, steps=0):
-    """Lists an epoch's batches as (shape, rows), halving some to reach `steps`."""
+def _plan_batches(lengths, shapes, repeat_batch, rng=None, steps=0):
+    """Lists an epoch's batches as (shape, pairs), halving some to reach `steps`."""
     places = np.searchsorted([length for _, length in shapes], lengths)
     batches = []
     for place, shape in enumerate(shapes):
-        rows = np.flatnonzero(places == place)
-        rows = rng.permutation(rows) if rng else rows
+        pairs = np.flatnonzero(places == place)
+        pairs = rng.permutation(pairs) if rng else pairs
         size = shape[0] // repeat_batch
-        batches += [(shape, rows[i : i + size]) for i in range(0, len(rows), size)]
+        batches += [(shape, pairs[i : i + size]) for i in range(0, len(pairs), size)]
     while len(batches) < steps:
         fullest = max(range(len(batches)), key=lambda i: len(batches[i][1]))
-        shape, rows = batches[fullest]
-        batches[fullest] = (shape, rows[::2])
-        batches.append((shape, rows[1::2]))
+        shape, pairs = batches[fullest]
+        batches[fullest] = (shape, pairs[::2])
+        batches.append((shape, pairs[1::2]))
     order = rng.permutation(len(batches)) if rng else range(len(batches))
     return [batches[i] for i in order]
 

@@ -1,4 +1,4 @@
-"""Tokenizing inside TensorFlow's graphs, as `tf.data` and a SavedModel do it.
+"""What `text` needs of TensorFlow: tokenizing in graphs, and a `tf.data.Dataset`.
 
 TensorFlow is imported only when it is needed, as for string tensors: lists of strings
 are tokenized without it, except by a `WordPieceTokenizer`.

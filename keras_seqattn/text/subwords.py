@@ -56,7 +56,7 @@ class Subwords:
         self._words = re.compile(pattern)
         self._longest = max(map(len, self._ids))
         self._unknown_score = min(self._scores.values()) - UNKNOWN_PENALTY
-        self._known, self._num_known = {}, 0
+        self._known, self._known_characters = {}, 0
 
     def draw(self, lines: Iterable[str], strength: float, seed: int) -> list[list[int]]:
         """Draws a segmentation of each line, as ids.
@@ -98,6 +98,7 @@ class Subwords:
         if share <= 0 or share >= 1:
             first = merges if share <= 0 else 0
         else:
+            # One draw from the geometric distribution, in place of one for each merge.
             first = int(math.log(1.0 - rng.random()) / math.log(1.0 - share))
         if first >= merges:
             return ids
@@ -151,9 +152,9 @@ class Subwords:
         """Returns `function(word, option)`, from the cache if it is there."""
         found = self._known.get((word, option))
         if found is None:
-            if self._num_known + len(word) > MOST_KNOWN:
-                self._known, self._num_known = {}, 0
-            self._num_known += len(word)
+            if self._known_characters + len(word) > MOST_KNOWN:
+                self._known, self._known_characters = {}, 0
+            self._known_characters += len(word)
             found = self._known[word, option] = function(word, option)
         return found
 

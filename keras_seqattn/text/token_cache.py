@@ -48,7 +48,7 @@ def cached_sides(
     writing to it.
     """
     path = pathlib.Path(directory, "tokens")
-    both = _are_different(corpora, tokenizers)
+    both = _needs_both(corpora, tokenizers)
     first = zip(*itertools.islice(corpora[0].pairs(), PROBED_PAIRS), strict=True)
     run = {
         "corpora": [_identity(corpus, both) for corpus in corpora],
@@ -62,7 +62,7 @@ def cached_sides(
     return _open(path, dtype, len(corpora), [x.pad_id for x in tokenizers])
 
 
-def _are_different(corpora, tokenizers):
+def _needs_both(corpora, tokenizers):
     """Returns whether the ids of some source and target may differ: both are stored."""
     return tokenizers[0] is not tokenizers[1] or any(
         corpus.targets is not corpus.sources or corpus.tag is not None
@@ -136,11 +136,11 @@ def _write(journal, corpora, tokenizers, dtype, both):
     for number, some in itertools.groupby(pairs, key=operator.itemgetter(0)):
         while block := list(itertools.islice(some, PAIRS_IN_A_BLOCK)):
             _, *columns = zip(*block, strict=True)
+            given = [*zip(tokenizers, columns, strict=True)]
             sides = [
                 Side.tokenized(tokenizer, list(lines))
-                for tokenizer, lines in zip(tokenizers, columns, strict=True)
+                for tokenizer, lines in (given if both else given[1:])
             ]
-            sides = sides if both else sides[1:]
             journal.append(_block(number, sides, dtype), len(block))
             bar.update(journal.lines)
     journal.append(_block(_END, [], dtype), 0)
@@ -165,9 +165,12 @@ def _open(path, dtype, num_corpora, pad_ids):
         for corpus, first, block in _blocks(data, dtype):
             sizes[corpus] += block.shape[1]
             lengths.append(block)
+            # `block` is (sides, pairs). The sum runs on through it: the ids of all
+            # targets follow those of all sources.
             starts.append(first + block.cumsum().reshape(block.shape) - block)
         lengths, starts = (np.concatenate(parts, axis=1) for parts in (lengths, starts))
     ids = data.view(dtype)
+    # Where one side is stored, 0 and -1 are both that side.
     return [
         Side(ids, starts[side], lengths[side], pad_id)
         for side, pad_id in zip((0, -1), pad_ids, strict=True)

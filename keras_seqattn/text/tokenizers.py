@@ -32,8 +32,9 @@ MANY_LINES = 64
 # format of SentencePiece's rule files.
 ESCAPES = (("2581", "10 5F"), ("10", "10 10"))
 
-# The sizes that SentencePiece's trainer is asked for: for smaller ones it raises an
-# internal error, for much larger ones it takes gigabytes. No text suits any of these.
+# The least and the greatest size that SentencePiece's trainer is asked for. For smaller
+# ones it raises an internal error, for much greater ones it takes gigabytes. No text
+# has a size outside them, so it refuses the nearest one and names a size that suits.
 SIZES = (len(SPECIAL_PIECES), 2**24)
 
 # SentencePiece's trainer leaves out lines with this character, which it reserves.
@@ -55,7 +56,7 @@ LOSSLESS = {
 
 
 def check_lines(lines: Any, argument: str = "lines") -> Iterator[str]:
-    """Yields the lines one by one, each a string that UTF-8 can encode."""
+    """Yields the lines one by one, and checks each when asked for it: see `strings`."""
     wanted = "a list of strings, not one string"
     yield from arguments.strings(argument, arguments.ordered(argument, lines, wanted))
 
@@ -360,8 +361,8 @@ class ByteTokenizer(Tokenizer):
 def in_threads_if_many(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
     """Applies a SentencePiece function to a list; to its items if they are few.
 
-    For a list SentencePiece starts threads, which takes as long as 50 to 100 lines:
-    `benchmarks.decoding` measures the time of one sentence.
+    For a list SentencePiece starts threads, which takes as long as encoding 50 to 100
+    lines (`benchmarks.decoding`).
     """
     return list(map(function, items)) if len(items) < MANY_LINES else function(items)
 

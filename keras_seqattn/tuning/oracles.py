@@ -13,7 +13,7 @@ from typing import Any
 
 import keras_tuner
 import numpy as np
-from keras_tuner.engine import trial as trials
+from keras_tuner.engine import trial as kt_trials
 
 from keras_seqattn.annotations import Path
 from keras_seqattn.tuning import draws, halving, records
@@ -63,7 +63,7 @@ class Durable:
     def reload(self) -> None:
         """Reads the file; trials that were running wait for their next worker."""
         state = read_json(self.state_path, keys=("oracle", "trials", "rejected"))
-        loaded = [trials.Trial.from_state(state) for state in state["trials"]]
+        loaded = [kt_trials.Trial.from_state(state) for state in state["trials"]]
         self.trials = {trial.trial_id: trial for trial in loaded}
         self.rejected = state["rejected"]
         self._waiting = state.get("waiting", [])
@@ -75,19 +75,19 @@ class Durable:
     def create_trial(self, tuner_id: str) -> Any:
         """Returns a trial, STOPPED when time is over, IDLE while one may come back."""
         if self._clock.is_over():
-            return self._no_trial(tuner_id, trials.TrialStatus.STOPPED)
+            return self._no_trial(tuner_id, kt_trials.TrialStatus.STOPPED)
         if self._waiting and tuner_id not in self.ongoing_trials:
             return self._take_over(tuner_id)
         trial = super().create_trial(tuner_id)
-        if trial.status == trials.TrialStatus.STOPPED and self.ongoing_trials:
+        if trial.status == kt_trials.TrialStatus.STOPPED and self.ongoing_trials:
             # If a worker dies, this one is to take its trial over.
-            return self._no_trial(tuner_id, trials.TrialStatus.IDLE)
+            return self._no_trial(tuner_id, kt_trials.TrialStatus.IDLE)
         return trial
 
     def _no_trial(self, tuner_id, status):
-        stopped = status == trials.TrialStatus.STOPPED
+        stopped = status == kt_trials.TrialStatus.STOPPED
         (self.tuner_ids.discard if stopped else self.tuner_ids.add)(tuner_id)
-        return trials.Trial(hyperparameters=self.get_space(), status=status)
+        return kt_trials.Trial(hyperparameters=self.get_space(), status=status)
 
     def _take_over(self, tuner_id):
         """Hands a worker a trial whose own worker died."""
@@ -108,8 +108,8 @@ class Durable:
     def _give_back(self, tuner_id):
         """Puts a running trial back to wait, as if it had reported nothing."""
         trial = self.ongoing_trials.pop(tuner_id)
-        if trial.status == trials.TrialStatus.RUNNING:
-            fresh = trials.Trial(trial.hyperparameters, trial.trial_id, trial.status)
+        if trial.status == kt_trials.TrialStatus.RUNNING:
+            fresh = kt_trials.Trial(trial.hyperparameters, trial.trial_id, trial.status)
             self.trials[trial.trial_id] = fresh
             self._waiting.append(trial.trial_id)
 
@@ -122,7 +122,7 @@ class Durable:
     def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Returns values within the budget, for as long as there are any."""
         response = self._populate_within_budget(trial_id, MOST_REJECTED)
-        return response or {"status": trials.TrialStatus.STOPPED, "values": None}
+        return response or {"status": kt_trials.TrialStatus.STOPPED, "values": None}
 
     def _populate_within_budget(self, trial_id, most_draws):
         """Draws until values are within the budget; returns None if none are."""
@@ -211,7 +211,7 @@ class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
         KerasTuner fills a round of trials only if enough of the previous round have
         scores, so a few failures would end a bracket.
         """
-        trial.status = trials.TrialStatus.COMPLETED
+        trial.status = kt_trials.TrialStatus.COMPLETED
         super().end_trial(trial)
 
     def score_trial(self, trial: Any) -> None:
@@ -241,11 +241,11 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
                 return self._to_run({**values, halving.RUNG: step.rung})
             step = standing.next_step(math.inf)  # Only what was begun goes on.
         if step is None:
-            return {"status": trials.TrialStatus.STOPPED, "values": None}
+            return {"status": kt_trials.TrialStatus.STOPPED, "values": None}
         return self._to_run(standing.continued(step))
 
     def _to_run(self, values):
-        return {"status": trials.TrialStatus.RUNNING, "values": values}
+        return {"status": kt_trials.TrialStatus.RUNNING, "values": values}
 
     def _draw_within_budget(self, leader, known, drawn):
         """Returns new values within the budget; None where the space is exhausted."""
@@ -256,18 +256,21 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         return None
 
     def _known(self):
-        """Returns all records, and the number of draws, also those just handed out."""
+        """Returns all records, and the number of draws, also those just handed out.
+
+        A trial that was handed out has no record at first. Until it says which trial it
+        continues, that one counts as running, so that no second trial continues it.
+        """
         known = records.load_records(self.state_path.parent)
-        begun = {
+        settled = {
             record.trial_id
             for record in known
             if record.continued_from or record.status not in records.UNFINISHED
         }
-        given = [trial for key, trial in self.trials.items() if key not in begun]
+        handed_out = [x for key, x in self.trials.items() if key not in settled]
         sources = {
-            trial.hyperparameters.values.get("tuner/trial_id") for trial in given
+            trial.hyperparameters.values.get("tuner/trial_id") for trial in handed_out
         }
-        # A trial also counts as running if one that was handed out is to continue it.
         known = [
             dataclasses.replace(record, status=records.RUNNING)
             if record.trial_id in sources
@@ -286,7 +289,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         failures = refused
         if leader is not None:
             failures += sum(int(r.trial_id) > int(leader.trial_id) for r in known)
-        elif not drawn + failures:
+        elif drawn == 0 and refused == 0:  # the first trial of all
             return draws.perturb(center, self.hyperparameters, 0, None)
         random = Random(f"{self.seed} {drawn} {len(self.rejected)} {failures}")
         tried = [own_values(t.hyperparameters.values) for t in self.trials.values()]

@@ -206,6 +206,7 @@ def _study(task, given):
             processes.run(settings)
         else:
             tuner.run(settings)
+        # The search has stopped at its share of the seconds; the rest is for the best.
         if settings.finish and settings.plan is None:
             settings.clock.limit = settings.max_seconds
             with settings.clock:

@@ -247,6 +247,7 @@ class TranslationSpace:
         space = cls(center=center, **fields)
         own = space.center_values()
         wider = {name: _with(getattr(space, name), own[name]) for name in own}
+        # The fields that have one value by default, and a place in the center.
         free = {"tie_embeddings", "ema_momentum"} - fields.keys()
         wider |= {name: own[name] for name in free}
         return dataclasses.replace(space, **wider)
@@ -310,12 +311,12 @@ class TranslationSpace:
         elif center.average_epochs is None:
             momentum = take("ema_momentum")
             training |= {"ema_momentum": momentum, "ema_warmup": momentum is not None}
-        # KerasTuner loses values where two scopes use one name for hyperparameters.
-        for first, prefix in ((True, ""), (False, "post_norm_")):
-            with hp.conditional_scope("normalize_first", [first]):
+        # Two names, since KerasTuner loses values where two scopes use one.
+        for pre_norm, prefix in ((True, ""), (False, "post_norm_")):
+            with hp.conditional_scope("normalize_first", [pre_norm]):
                 rate = take(f"{prefix}learning_rate")
                 steps = take(f"{prefix}warmup_steps")
-            if first == model["normalize_first"]:
+            if pre_norm == model["normalize_first"]:
                 training |= {"learning_rate": rate, "warmup_steps": steps}
         sizes = {
             "source_vocabulary_size": size,
@@ -372,6 +373,7 @@ def _checked_values(name, values, check=arguments.positive_integer, optional=Fal
     if values is None and optional:
         return None
     if isinstance(values, Range):
+        # The middle is a float, as draws are: an option of integers refuses it.
         for value in (values.low, (values.low + values.high) / 2, values.high):
             check(name, value)
         return values
