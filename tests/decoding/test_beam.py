@@ -11,7 +11,7 @@ from keras import ops
 from keras_seqattn import decoding
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
-from keras_seqattn.decoding.processors import best_of_all
+from keras_seqattn.decoding.processors import FORBIDDEN, best_of_all
 from tests.evaluate import evaluated
 from tests.pairs import each_variant, named
 
@@ -397,6 +397,14 @@ def test_best_of_all_is_a_sort(rng):
     expected = np.argsort(-flat, axis=1)[:, :5]
     np.testing.assert_array_equal(places, expected)
     np.testing.assert_array_equal(best, np.take_along_axis(flat, expected, axis=1))
+
+
+def test_best_of_all_finds_tokens_of_the_vocabulary_alone():
+    values = np.full((1, 2, V), -np.inf, "float32")
+    values[0, 1, 4] = 0.0  # so the block searched first is the last beam's
+    best, places = map(ops.convert_to_numpy, best_of_all(ops.array(values), 4))
+    assert places[0, 0] == V + 4 and best[0, 0] == 0.0
+    assert (places < 2 * V).all() and (best[0, 1:] < FORBIDDEN).all()
 
 
 @pytest.mark.parametrize(

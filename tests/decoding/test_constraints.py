@@ -152,6 +152,24 @@ def test_generate_says_all_phrases():
     assert found.ranked(1) == plain.ranked(1)
 
 
+class Masked(Scripted):
+    """Allows two tokens. One that it does not know spoils the whole sentence."""
+
+    def step(self, token_ids, state, index):
+        logits, state = super().step(token_ids, state, index)
+        every = ops.arange(12, dtype="int32")
+        allowed = ops.logical_or(every == 6, every == END)
+        logits = ops.where(allowed, logits, -np.inf)
+        unknown = ops.any(token_ids >= 12, axis=1)[:, None, None]
+        return ops.where(unknown, np.nan, logits), state
+
+
+def test_a_model_may_forbid_tokens_by_infinity():
+    found = decoding.generate(Masked(), [[3, 4]], max_length=3, constraints=[[[6]]])
+    assert found.sequence(0) == [6, 6, 6]
+    assert np.isfinite(found.scores).all()
+
+
 OPTIONS = {
     "groups": decoding.BeamSearch(6, num_groups=3, num_hypotheses=3),
     "told to avoid": decoding.BeamSearch(

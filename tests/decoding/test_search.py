@@ -176,6 +176,13 @@ def test_a_model_may_forbid_tokens_by_infinity(size, rng):
     np.testing.assert_allclose(infinite.scores, finite.scores, rtol=1e-5)
 
 
+def test_a_model_may_forbid_all_tokens_but_one():
+    table = np.full((1, 2, V), -np.inf, "float32")
+    table[0, 0, 5] = table[0, 1, END] = 0.0
+    method = decoding.BeamSearch(1, stop_ids=(3, 4))
+    assert search(scripted(table), 1, 2, method=method).sequence(0) == [5]
+
+
 @pytest.mark.slow_on("tensorflow")
 def test_beams_end_where_nothing_more_may_be_said(rng):
     """Two words, each once, and no end before the fourth token."""
