@@ -10,7 +10,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn.backend.compile import CompiledFunction, num_threads
-from keras_seqattn.backend.ops import sizes
+from keras_seqattn.backend.ops import largest, sizes
 from keras_seqattn.backend.random import repeated_randomness
 from keras_seqattn.scheduling.threads import in_threads
 
@@ -168,3 +168,10 @@ def test_sizes_are_what_reshape_takes(length):
     x = np.arange(12, dtype="float32").reshape(2, 3, 2)
     np.testing.assert_array_equal(keras.Model(inputs, outputs).predict(x, verbose=0), x)
     assert sizes(ops.array(x)) == (2, 3, 2)
+
+
+def test_the_largest_of_nothing_is_the_given_number():
+    x = ops.array([[1.0, -5.0], [-4.0, -3.0]])
+    np.testing.assert_array_equal(largest(x, -1, -2.0), [[1.0], [-2.0]])
+    empty = ops.zeros((2, 0)) + largest(ops.zeros((2, 0)), -1, -2.0)
+    assert tuple(empty.shape) == (2, 0)

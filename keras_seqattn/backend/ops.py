@@ -18,6 +18,17 @@ def sizes(x: Tensor) -> tuple[int | Tensor, ...]:
     return tuple(-1 if size is None else size for size in shape)
 
 
+def largest(x: Tensor, axis: int, initial: float) -> Tensor:
+    """Returns the largest number along an axis, which is kept, or `initial` if greater.
+
+    It is `keras.ops.max` for a tensor that may be empty, which unlike that one with
+    `initial` also takes torch's tensors without values, of which Keras builds a model.
+    """
+    if 0 in x.shape:
+        return keras.ops.max(x, axis=axis, keepdims=True, initial=initial)
+    return keras.ops.maximum(keras.ops.max(x, axis=axis, keepdims=True), initial)
+
+
 def dense(gradient: Any) -> Tensor:
     """Returns a gradient as one tensor, even if it is a `tf.IndexedSlices`."""
     if keras.backend.backend() != "tensorflow":

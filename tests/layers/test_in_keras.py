@@ -129,6 +129,25 @@ def reloaded(model, path):
     return keras.models.load_model(path)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_key_value_heads": 2},
+        {"implementation": "chunked"},
+        {"implementation": "fused", "sliding_window": 2, "dtype": "float16"},
+    ],
+    ids=str,
+)
+def test_attention_is_traced_without_values(options):
+    """So `fit` builds a subclassed model; if it fails, Keras warns that it cannot."""
+    x = ops.ones((2, L, D))
+    layer = layers.MultiHeadAttention(4, 4, **options)
+    assert layer(x, x).shape == x.shape
+    with keras.device("meta"):
+        assert layer(x.to("meta"), x.to("meta")).shape == x.shape
+
+
 @pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("tensorflow", "torch")
 def test_lora_trains_the_projections_and_the_table(tmp_path):

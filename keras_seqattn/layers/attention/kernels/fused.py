@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import attention
+from keras_seqattn.backend.ops import largest
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.kernels import explicit
 
@@ -37,7 +38,7 @@ def fused_attention(
         )
     repeats = query.shape[2] // key.shape[2]
     if repeats > 1:
-        key, value = (ops.repeat(x, repeats, axis=2) for x in (key, value))
+        key, value = (_repeat_heads(x, repeats) for x in (key, value))
     is_causal = is_plain_causal(bias=bias, **options)
     shapes = ops.shape(query), ops.shape(key)
     pairs = None if is_causal else masks.pair_mask(*shapes, **options)
@@ -56,6 +57,13 @@ def fused_attention(
     query, key, value = (_pad_width(x, width) for x in (query, key, value))
     output = attention.fused_attention(query, key, value, bias, mask, is_causal)
     return explicit.zero_empty_rows(output[..., :value_dim], pairs, heads_last=True)
+
+
+def _repeat_heads(x, repeats):
+    """Does what `ops.repeat` does, also for torch's tensors without values."""
+    batch, length, heads, width = ops.shape(x)
+    x = ops.broadcast_to(x[:, :, :, None], (batch, length, heads, repeats, width))
+    return ops.reshape(x, (batch, length, heads * repeats, width))
 
 
 def _open_empty_rows(mask):
@@ -91,10 +99,8 @@ def _float16_bias(mask, bias):
     allowed = bias
     if mask is not None:
         allowed = ops.where(mask, bias, explicit.MASKED_SCORE)
-    # Without keys there is no largest bias: hence `initial`.
-    initial = explicit.MASKED_SCORE
-    row_max = ops.max(allowed, axis=-1, keepdims=True, initial=initial)
-    row_max = ops.stop_gradient(row_max)
+    # Without keys there is no largest bias: hence the last argument.
+    row_max = ops.stop_gradient(largest(allowed, -1, explicit.MASKED_SCORE))
     bias = ops.clip(allowed - row_max, LOWEST_FLOAT16, 0.0)
     if mask is not None:
         bias = ops.where(mask, bias, -float("inf"))

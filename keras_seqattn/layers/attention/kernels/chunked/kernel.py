@@ -54,6 +54,7 @@ from keras import ops
 
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import autodiff
+from keras_seqattn.backend.ops import largest
 from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.kernels.chunked.biases import (
     BlockDistanceBias,
@@ -151,9 +152,8 @@ def _forward(pairs, scores, q, v):
         def add_kv_block(j, state):
             row_max, row_sum, acc = state
             s = scores(i, j, q_i)  # (B, G, s, R * t)
-            # An empty batch has no largest score: hence `initial`.
-            largest = ops.max(s, axis=-2, keepdims=True, initial=MASKED_SCORE)
-            new_max = ops.maximum(row_max, largest)
+            # An empty batch has no largest score: hence the last argument.
+            new_max = ops.maximum(row_max, largest(s, -2, MASKED_SCORE))
             p, rescale = ops.exp(s - new_max), ops.exp(row_max - new_max)
             row_sum = row_sum * rescale + ops.sum(p, axis=-2, keepdims=True)
             dropped = p * pairs.dropout(i, j, p)
