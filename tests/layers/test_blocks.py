@@ -297,6 +297,17 @@ def test_attention_takes_a_dict_of_options(rng):
     assert cross_scores.shape == (B, 3, T, S)
 
 
+@pytest.mark.backends("torch")
+def test_a_width_of_heads_among_the_options_of_attention_is_enough(rng):
+    (x,) = draw(rng, T)
+    for block in (
+        layers.EncoderBlock(3, F, attention={"key_dim": 5}),
+        layers.DecoderBlock(3, F, attention={"key_dim": 5}),
+    ):
+        assert block(x).shape == x.shape
+        assert block.attention_residual.sublayer.key_dim == 5
+
+
 @pytest.mark.parametrize("cls", [layers.EncoderBlock, layers.DecoderBlock])
 def test_attention_options_may_hold_a_layer(rng, cls):
     (x,) = draw(rng, T)

@@ -105,9 +105,9 @@ class Block(arguments.Checked, keras.layers.Layer):
     def _attention_residual(self, attention, model_dim, name):
         """Wraps an attention, given as options or as a layer, in a residual."""
         if not isinstance(attention, keras.layers.Layer):
+            attention = attention or {}
             options = {
                 "num_heads": self.num_heads,
-                "key_dim": self._width_of_head(model_dim),
                 "dropout": self.attention_dropout,
                 "kernel_initializer": self.kernel_initializer,
                 "bias_initializer": self.bias_initializer,
@@ -115,7 +115,9 @@ class Block(arguments.Checked, keras.layers.Layer):
                 "name": name,
                 "dtype": self.dtype_policy,
             }
-            attention = MultiHeadAttention(**{**options, **(attention or {})})
+            if "key_dim" not in attention:
+                options["key_dim"] = self._width_of_head(model_dim)
+            attention = MultiHeadAttention(**{**options, **attention})
         return self._residual(attention, f"{name}_residual")
 
     @property
