@@ -50,6 +50,7 @@ LOSSLESS = {
     "eos_id": 2,
     "unk_id": 3,
     "pad_piece": "<pad>",
+    "required_chars": "\u2581",  # As bytes, spaces would come back as U+2581.
     "max_sentence_length": 2**30,  # Longer lines would be left out.
     "minloglevel": 2,
 }

@@ -135,6 +135,16 @@ def test_lines_with_the_trainer_s_own_mark_are_trained_on():
     assert tokenizer.detokenize(tokenizer.tokenize(lines[:1])) == lines[:1]
 
 
+@pytest.mark.parametrize("rest", [[], ["a b"]])
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_spaces_come_back_where_the_text_has_few(model_type, rest):
+    text = ["我们的狗在公园里" * 50] * 20
+    tokenizer = SentencePieceTokenizer.train([*text, *rest], 300, model_type, False)
+    lines = ["我们 的", "  a b ", "\u2581 \u2581"]
+    for ids in (tokenizer.tokenize(lines), tokenizer.tokenize(lines, 0.3, seed=0)):
+        assert tokenizer.detokenize(ids) == lines
+
+
 def test_configuration_round_trip(tokenizer):
     config = json.loads(json.dumps(tokenizer.get_config()))
     other = type(tokenizer).from_config(config)
