@@ -97,7 +97,8 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
                 `tf.data` graph allows nothing else.
 
         Returns:
-            A list of lists of ids, or an int32 `tf.RaggedTensor` for a tensor.
+            A list of lists of ids, or an int32 `tf.RaggedTensor` for a tensor; the ids
+            of a scalar tensor, which is one string, are an int32 tensor.
 
         Raises:
             ValueError: If `lines` is one string, or holds anything but valid strings,
@@ -107,6 +108,8 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
         arguments.integer("seed", seed, 0, optional=True)
         if not graph.is_string_tensor(lines):
             return self._encode(list(check_lines(lines)), sampling, seed)
+        if lines.shape.rank == 0:
+            return self.tokenize(lines[None], sampling, seed)[0]
         if seed is None:
             return self._encode_tensor(lines, sampling)
         strings = graph.strings_of(lines)

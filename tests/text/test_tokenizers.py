@@ -89,6 +89,15 @@ def test_graph_equals_eager(tokenizer):
     assert ragged.dtype == tf.int32
 
 
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_tensor_may_be_one_string(tokenizer, seed):
+    ids = tokenizer.tokenize(tf.constant(LINES[1]), seed=seed)
+    assert [ids.numpy().tolist()] == tokenizer.tokenize([LINES[1]])
+    lines = tf.data.Dataset.from_tensor_slices(ODD)
+    rows = [ids.numpy().tolist() for ids in lines.map(tokenizer.tokenize)]
+    assert rows == tokenizer.tokenize(ODD)
+
+
 def test_sampling_in_the_graph(bpe):
     dataset = tf.data.Dataset.from_tensors(LINES)
     (ragged,) = dataset.map(lambda lines: bpe.tokenize(lines, sampling=0.3))
