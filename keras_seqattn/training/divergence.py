@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.training.snapshot import array_of
@@ -24,7 +25,9 @@ class TerminateOnDivergence(keras.callbacks.Callback):
     The callback watches the mean loss of the epoch so far. It must be finite after each
     batch. From 100 batches on, and at the end of an epoch, it must not exceed the
     lowest of all epochs by more than `rise` times the first such mean (that of the
-    first 100 batches, or of a shorter first epoch). So a loss near 0 may vary.
+    first 100 batches, or of a shorter first epoch). So a loss near 0 may vary. At the
+    end of an epoch, whose last step no loss has shown, the trained weights must also be
+    finite.
 
     A copy of the weights and of the optimizer's state is held outside the accelerator.
     Put this callback first, so that callbacks that average, validate or save see the
@@ -91,19 +94,24 @@ class TerminateOnDivergence(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the good weights, so that they are validated."""
-        if self.diverged and self._good:  # In an `evaluate` after `fit` there are none.
+        if not self._good:  # In an `evaluate` after `fit` there are none.
+            return
+        self._look_at_weights()
+        if self.diverged:
             self._restore()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Checks the epoch's loss, and warns or raises if training diverged."""
+        """Checks the epoch's loss and weights; warns or raises if training diverged."""
         self._look(logs, True)
+        self._look_at_weights()
         if self.diverged:
             # Not earlier: within an epoch JAX's trainer holds the weights itself.
             self._restore()
-            self._tell(epoch)
         elif self._first is not None and "loss" in (logs or {}):
             self._lowest = min(self._lowest, float(logs["loss"]))
         self._good = []
+        if self.diverged:
+            self._tell(epoch)
 
     def _look(self, logs, is_telling):
         """Decides from a mean loss whether training diverged."""
@@ -118,6 +126,13 @@ class TerminateOnDivergence(keras.callbacks.Callback):
             self._first, self._lowest = abs(loss), loss
         elif is_telling and loss > self._lowest + self.rise * self._first:
             self._seen = f"the mean loss is {loss:.4g} after {self._lowest:.4g} at best"
+            self.diverged = self.model.stop_training = True
+
+    def _look_at_weights(self):
+        """Decides from the weights whether the last step diverged."""
+        weights = map(array_of, self.model.trainable_variables)
+        if not self.diverged and not all(np.isfinite(x).all() for x in weights):
+            self._seen = "a weight is not finite after the last step"
             self.diverged = self.model.stop_training = True
 
     def _restore(self):

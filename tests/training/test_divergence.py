@@ -66,6 +66,18 @@ def test_the_weights_left_are_those_that_the_epoch_began_with():
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.parametrize("is_validated", [False, True])
+def test_a_last_step_that_no_loss_has_shown_is_seen(is_validated):
+    watch, spoil = TerminateOnDivergence(), Spoil(2, float("nan"))
+    data = {"validation_data": (X, Y)} if is_validated else {}
+    with pytest.warns(UserWarning, match="diverged in epoch 3: a weight is not finite"):
+        model, logs = fit(watch, spoil, epochs=3, batch_size=64, use_ema=False, **data)
+    assert watch.diverged
+    assert np.isfinite(logs.get("val_loss", 0)).all()
+    for mine, theirs in zip(model.get_weights(), spoil.seen[2], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def test_an_evaluation_after_it_is_of_the_model_as_it_is():
     watch = TerminateOnDivergence()
     with pytest.warns(UserWarning, match="diverged in epoch 2"):
@@ -80,6 +92,10 @@ def test_an_error_leaves_the_weights_and_what_resume_saved(tmp_path):
         fit(spoil, watch, Resume(tmp_path), use_ema=False)
     assert watch.diverged
     for mine, theirs in zip(watch.model.get_weights(), spoil.seen[2], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    watch.model.set_weights(spoil.seen[1])  # as after another training
+    watch.model.evaluate(X, Y, callbacks=[watch], verbose=0)
+    for mine, theirs in zip(watch.model.get_weights(), spoil.seen[1], strict=True):
         np.testing.assert_array_equal(mine, theirs)
     _, logs = fit(Resume(tmp_path), use_ema=False)  # The same, without what spoiled it.
     assert len(logs["loss"]) == 6
