@@ -25,18 +25,19 @@ class _AveragedWeights(keras.callbacks.Callback):
         """Raises an error for callbacks that conflict with averages in the model.
 
         Another callback that swaps weights would mistake the averages for the trained
-        weights. One that keeps the best weights would keep the trained ones, chosen by
-        the scores of the averages.
+        weights. One that saves the best weights would save the trained ones, chosen by
+        the scores of the averages. One that restores the best weights would put trained
+        ones in the place of the averages when `fit` ends, or before these are computed.
         """
         others, name = callbacks_with(self), type(self).__name__
-        scored = (x for x in others if str(getattr(x, "monitor", "")).startswith("val"))
-        for other in scored:
-            best = getattr(other, "save_best_only", False)
+        for other in others:
+            is_validated = str(getattr(other, "monitor", "")).startswith("val")
+            best = is_validated and getattr(other, "save_best_only", False)
             if best or getattr(other, "restore_best_weights", False):
                 option = "save_best_only" if best else "restore_best_weights"
                 raise ValueError(
-                    f"`callbacks` must be without `{option}` beside `{name}`: what was "
-                    "scored are the averages, which the model has while it is "
+                    f"`callbacks` must be without `{option}` beside `{name}`: it keeps "
+                    "trained weights, and the model has the averages while it is "
                     "validated and when `fit` ends. "
                     f"Received: {type(other).__name__}({option}=True)."
                 )
@@ -82,8 +83,8 @@ class CheckpointAverage(_AveragedWeights):
     with its own weights.
 
     In the same `fit` two kinds of callback are an error: another that averages, such as
-    `SwapEMAWeights`, and one that keeps the best weights by a validation score
-    (`save_best_only`, `restore_best_weights`), since it would keep the trained weights,
+    `SwapEMAWeights`, and one that keeps the best weights (`restore_best_weights`, or
+    `save_best_only` by a validation score), since it would keep the trained weights,
     not the mean.
 
     A copy of the weights of each of these epochs is held outside the accelerator.
@@ -155,7 +156,8 @@ class ScheduleFreeAverage(_AveragedWeights):
     Raises:
         ValueError: When training begins, if the model's optimizer is not a
             `keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0 and without
-            `use_ema`, or if there is a callback that `CheckpointAverage` refuses.
+            `use_ema`, or was built for another number of weights; or if there is a
+            callback that `CheckpointAverage` refuses.
 
     Example:
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -185,10 +187,14 @@ class ScheduleFreeAverage(_AveragedWeights):
 
         The dict is empty before the optimizer is built.
         """
-        optimizer = inner_optimizer(self.model.optimizer)
-        fast = [v for v in optimizer.variables if v.name.endswith("momentum")]
+        fast = self._fast_variables()
         trained = map(id, self.model.trainable_variables) if fast else ()
         return dict(zip(trained, fast, strict=True))
+
+    def _fast_variables(self):
+        """Lists the optimizer's variables `z`, none before it is built."""
+        variables = inner_optimizer(self.model.optimizer).variables
+        return [x for x in variables if x.name.endswith("momentum")]
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Leaves the averages in the model, and sets `z` to them for another `fit`."""
@@ -215,6 +221,12 @@ class ScheduleFreeAverage(_AveragedWeights):
                 "optimizer",
                 type(optimizer).__name__,
                 "`keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0",
+            )
+        trained, fast = len(self.model.trainable_variables), self._fast_variables()
+        if fast and len(fast) != trained:
+            raise ValueError(
+                f"`optimizer` must be a new one when other weights are trained, now "
+                f"{trained}. Received: an optimizer of {len(fast)} weights."
             )
         if optimizer.use_ema:
             wanted = "False for `ScheduleFreeAdamW`, which has an average of its own"

@@ -159,6 +159,18 @@ def test_schedule_free_wants_its_optimizer():
 
 
 @pytest.mark.backends("torch")
+def test_schedule_free_wants_a_new_optimizer_once_weights_are_frozen():
+    optimizer = keras.optimizers.ScheduleFreeAdamW(0.1)
+    model, *_ = fitted(optimizer, ScheduleFreeAverage())
+    model.layers[-1].bias.trainable = False
+    model.compile(optimizer, "mse")
+    with pytest.raises(ValueError, match="`optimizer` must be a new one.*Received"):
+        model.fit(
+            np.ones((4, 2)), np.ones(4), callbacks=[ScheduleFreeAverage()], verbose=0
+        )
+
+
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("one", "other", "named"),
     [
@@ -193,6 +205,10 @@ def test_the_average_of_an_optimizer_is_refused():
     [
         (keras.callbacks.ModelCheckpoint("x.keras", save_best_only=True), "save_best"),
         (keras.callbacks.EarlyStopping(restore_best_weights=True), "restore_best"),
+        (
+            keras.callbacks.EarlyStopping("loss", restore_best_weights=True),
+            "restore_best",
+        ),
     ],
 )
 def test_what_keeps_the_best_weights_would_keep_others(callback, option):
