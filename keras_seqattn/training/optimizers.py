@@ -127,7 +127,8 @@ class Adam(Averaging, keras.optimizers.Adam):
         **kwargs: Any,
     ) -> None:
         if not callable(learning_rate):
-            arguments.number("learning_rate", learning_rate, least=0)
+            rate = arguments.number("learning_rate", learning_rate, least=0)
+            learning_rate = float(rate)  # Keras takes nothing else.
         arguments.boolean("ema_warmup", ema_warmup)
         factors = learning_rate_factors
         arguments.instance("learning_rate_factors", factors, dict, "a dict", True)
@@ -229,7 +230,8 @@ class Muon(Averaging):
         **kwargs: Any,
     ) -> None:
         if not callable(learning_rate):
-            arguments.number("learning_rate", learning_rate, least=0)
+            rate = arguments.number("learning_rate", learning_rate, least=0)
+            learning_rate = float(rate)  # Keras takes nothing else.
         super().__init__(learning_rate, **kwargs)
         self.momentum = arguments.fraction("momentum", momentum)
         self.rms_rate = arguments.number("rms_rate", rms_rate, above=0)

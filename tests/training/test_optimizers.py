@@ -132,6 +132,12 @@ def test_bad_factors_of_rates_are_refused(factors, message):
         Adam(learning_rate_factors=factors)
 
 
+@pytest.mark.parametrize("cls", [Adam, Muon])
+@pytest.mark.parametrize("rate", [0, 1, np.float32(0.5), np.int64(2)])
+def test_a_rate_is_any_number(cls, rate):
+    assert float(cls(rate).learning_rate) == rate
+
+
 @each_variant("jit_compile", named(True, False), on_jax=["True"], on_tensorflow=[])
 def test_the_average_is_computed_in_a_training_too(jit_compile):
     if jit_compile and keras.backend.backend() == "torch":
