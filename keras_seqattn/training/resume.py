@@ -434,6 +434,10 @@ class Resume(keras.callbacks.Callback):
         if not self._is_training:
             release_lock(self._lock)
 
+    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Unlocks the directory after a `predict`, which locks it as `fit` does."""
+        self.on_test_end(logs)
+
     def _restore_history(self):
         """Restores earlier epochs in the `History`, which a new `fit` clears."""
         _begin_at(self.model, None)

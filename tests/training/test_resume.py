@@ -159,9 +159,10 @@ def test_a_run_that_begins_at_a_later_epoch_resumes_on_its_data(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_an_evaluation_leaves_the_directory_free(tmp_path):
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_what_is_no_fit_leaves_the_directory_free(method, tmp_path):
     model, data = make_model(), batches()
-    model.evaluate(data, callbacks=[Resume(tmp_path, data)], verbose=0)
+    getattr(model, method)(data, callbacks=[Resume(tmp_path, data)], verbose=0)
     taken = []
     thread = threading.Thread(
         target=lambda: taken.append(take_lock(tmp_path / "lock")), name="other"
