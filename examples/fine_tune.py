@@ -92,7 +92,7 @@ def files_of(given):
         tag, _, name = text.rpartition("=")
         is_plain = pathlib.Path(text).is_file() or "=" not in text
         path, tag = pathlib.Path(text if is_plain else name), None if is_plain else tag
-        if not path.is_file():
+        if not path.is_file() or tag == "":
             raise ValueError(f"a file. Received: {text}")
         if tag in found or (None in {tag, *found} and len(given) > 1):
             raise ValueError(f"one file, or TAG=FILE of several. Received: {given}")

@@ -18,6 +18,8 @@ def claim(folder, run, written, read=json.loads):
         written: Names of what the command writes into the folder, or deletes there.
         read: Function that makes a comparable dict of the text of a `run.json`.
     """
+    if folder.is_file():
+        refuse(folder, "which is a file")
     folder.mkdir(parents=True, exist_ok=True)
     path, text = folder / "run.json", json.dumps(run, indent=2)
     begun = [name for name in written if (folder / name).exists()]

@@ -117,6 +117,8 @@ def test_several_languages_have_a_tag_and_a_score_each(run):
     [
         (("--train", "no.tsv", "--val", "all.tsv"), "`train` must be a file.*no.tsv"),
         (("--train", "all.tsv", "few.tsv", "--val", "all.tsv"), "TAG=FILE of several"),
+        (("--train", "=all.tsv", "--val", "all.tsv"), "`train` must be a file.*=all"),
+        (("--output", "all.tsv", *ALL), "`--output` must be a new folder.*is a file"),
         (("--source", "en", *ALL), "`source` must be None for a Marian model"),
     ],
 )

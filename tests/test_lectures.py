@@ -114,6 +114,12 @@ def test_order_is_what_the_lecture_says(attend):
     assert_figures("lecture_4_order", figures)
 
 
+def test_steps_are_not_negative(attend, capsys):
+    with pytest.raises(SystemExit):
+        attend("lecture_4_order", "--steps", -1)
+    assert "`steps` must be at least 0. Received: -1" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_both_models_learn_to_say_digits_backwards(attend):
     printed, _ = attend("lecture_4_order")

@@ -17,6 +17,10 @@ def arguments(description, **integers):
     for name, default in integers.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
+    for name in integers:
+        if getattr(args, name) < 0:
+            value = getattr(args, name)
+            parser.error(f"`{name}` must be at least 0. Received: {value}")
     args.output.mkdir(parents=True, exist_ok=True)
     return args
 
