@@ -192,7 +192,10 @@ class ScheduleFreeAverage(_AveragedWeights):
         return dict(zip(trained, fast, strict=True))
 
     def _fast_variables(self):
-        """Lists the optimizer's variables `z`, none before it is built."""
+        """Lists the optimizer's variables `z`, none before it is built.
+
+        Keras names them "momentum".
+        """
         variables = inner_optimizer(self.model.optimizer).variables
         return [x for x in variables if x.name.endswith("momentum")]
 

@@ -27,9 +27,9 @@ class CallbackStates:
         others: Sequence[keras.callbacks.Callback] = (),
     ) -> None:
         self.kept, self.others = kept, others
-        self._begun = [copy.deepcopy(_plain(callback)) for callback in kept]
-        self._lost = [_unsaved(callback) for callback in kept]
-        self._others = [
+        self._kept_begun = [copy.deepcopy(_plain(callback)) for callback in kept]
+        self._unsaved_begun = [_unsaved(callback) for callback in kept]
+        self._others_begun = [
             {**copy.deepcopy(_plain(callback)), **_unsaved(callback)}
             for callback in others
         ]
@@ -40,18 +40,20 @@ class CallbackStates:
         self._warn()
         return [
             [type(callback).__name__, _changed(_plain(callback), begun)]
-            for callback, begun in zip(self.kept, self._begun, strict=True)
+            for callback, begun in zip(self.kept, self._kept_begun, strict=True)
         ]
 
     def restore(self, saved: list[Any]) -> None:
-        """Restores what `changed` returned in the callbacks of the same classes."""
+        """Puts what `changed` returned into kept callbacks, by class and in order."""
         waiting = list(self.kept)
         for name, state in saved:
             # The state of a missing callback is dropped; a new callback keeps its own.
             for callback in waiting:
                 if type(callback).__name__ == name:
                     if getattr(callback, "monitor_op", callback) is None:
-                        # Keras negates it for "min" once more, in the first epoch.
+                        # Keras sets `monitor_op` in a callback's first epoch, and then
+                        # negates `min_delta` for "min". Until then the constructor's
+                        # must stay, or its sign would change twice.
                         state = {k: v for k, v in state.items() if k != "min_delta"}
                     vars(callback).update(state)
                     waiting.remove(callback)
@@ -68,7 +70,7 @@ class CallbackStates:
 
     def _warn(self):
         """Warns of changed state that is not saved, once per attribute or callback."""
-        for callback, begun in zip(self.kept, self._lost, strict=True):
+        for callback, begun in zip(self.kept, self._unsaved_begun, strict=True):
             for name in _changed(_unsaved(callback), begun):
                 self._warn_once(
                     (callback, name),
@@ -77,7 +79,7 @@ class CallbackStates:
                     "numbers, strings, NumPy arrays, or lists and dicts of these. "
                     f"Received: {name} of type {type(vars(callback)[name]).__name__}.",
                 )
-        for callback, begun in zip(self.others, self._others, strict=True):
+        for callback, begun in zip(self.others, self._others_begun, strict=True):
             state = {**_plain(callback), **_unsaved(callback)}
             if names := list(_changed(state, begun)):
                 self._warn_once(

@@ -30,12 +30,14 @@ from keras_seqattn.training.callback_states import (
 )
 from keras_seqattn.training.snapshot import array_of, read_snapshot, write_snapshot
 
-_LAST, _BEFORE = "state.npz", "before.npz"  # the last save, and the one before
-# The keys in a saved file, and the arguments `written` and `remedy` of `files.reading`.
+# The files: the last save, the one before, and the sizes of `files` before any save.
+_LAST, _BEFORE, _BEGIN = "state.npz", "before.npz", "begin.npz"
+# The keys that every save has. `passes_before`, `first_epoch` and `files` came later.
 _SAVED = (
     *("training", "seed", "epoch", "batch"),
     *("stopped", "records", "values", "callbacks"),
 )
+# The arguments `written` and `remedy` of `files.reading`.
 _OF_THIS_TRAINING = (
     "that `Resume` saved for this run",
     "restore a copy of it, or delete it to begin anew",
@@ -156,7 +158,7 @@ class Resume(keras.callbacks.Callback):
         if isinstance(files, str | os.PathLike):
             arguments.refuse("files", files, "a list of paths")
         self.files = list(files)
-        self._parts, self._appended, self._saved = ([], []), [], None
+        self._kept_and_others, self._appended, self._saved = ([], []), [], None
         self._is_training = False
         if every is not None:
             arguments.positive_integer("every", every)
@@ -188,7 +190,9 @@ class Resume(keras.callbacks.Callback):
             if isinstance(callback, keras.callbacks.CSVLogger)
         ]
         # A logger's state is its file.
-        self._parts = [[x for x in part if x not in loggers] for part in parts]
+        self._kept_and_others = [
+            [x for x in part if x not in loggers] for part in parts
+        ]
         files = [*(x.filename for x in loggers), *self.files]
         self._appended = [pathlib.Path(file).absolute() for file in files]
         self._open()
@@ -200,7 +204,7 @@ class Resume(keras.callbacks.Callback):
                 "`model` must be built before `fit` to be resumed: call it on a batch. "
                 f"Received: an unbuilt model, {self.model.name!r}."
             )
-        self._training = _training(self.model)
+        self._description = _description_of(self.model)
         self._seed, self._saved = from_first(self._take)
 
     def _take(self):
@@ -215,7 +219,7 @@ class Resume(keras.callbacks.Callback):
 
     def _read(self):
         """Reads the last save, and cuts what was appended to files after it."""
-        begin = self.directory / "begin.npz"
+        begin = self.directory / _BEGIN
         found = saved = self._read_last()
         if found is not None:
             self._check(found["training"])
@@ -262,7 +266,7 @@ class Resume(keras.callbacks.Callback):
 
     def _check(self, other):
         """Raises an error if the directory belongs to a different run."""
-        mine = self._training
+        mine = self._description
         different = [name for name in mine if other.get(name) != mine[name]]
         if different:
             raise ValueError(
@@ -273,10 +277,15 @@ class Resume(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores what was saved, if anything was."""
-        self._states = CallbackStates(*self._parts)
+        self._states = CallbackStates(*self._kept_and_others)
         self._check_steps()
-        self._skipped, self._records = 0, []
-        self._first_epoch = self._skip = None
+        # Batches of the first epoch that an earlier run trained on; 0 once they are
+        # passed.
+        self._to_skip, self._records = 0, []
+        self._first_epoch = self._skip_step = None
+        # Passes over `data` that began before this run did. The run's first epoch is
+        # the pass of this number, in a later process too, so that each epoch keeps its
+        # own order.
         self._passes_before, self._is_training = self._count_passes(), True
         if self._saved is not None:
             self._restore(self.model, self._saved)
@@ -319,7 +328,7 @@ class Resume(keras.callbacks.Callback):
         self._first_epoch = saved.get("first_epoch", 0)
         # Older files lack this: they are taken as saved by another process.
         self._passes_before = saved.get("passes_before", self._passes_before)
-        self._skipped = saved["batch"]
+        self._to_skip = saved["batch"]
 
     def _count_passes(self):
         """Returns how many passes over the data have begun, 0 if it cannot tell."""
@@ -340,16 +349,23 @@ class Resume(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Seeds the random numbers, and skips the batches already trained on."""
-        self._epoch, self._saved_batch = epoch, self._skipped
+        self._epoch, self._saved_batch = epoch, self._to_skip
         if self._first_epoch is None:  # This epoch is `initial_epoch` of `fit`.
             self._first_epoch = epoch
+        # `fit` has read it; a later `fit` must not begin there too.
+        _begin_at(self.model, None)
         self._restore_history()
         self._start_random_numbers(0)
-        if self._skipped:
+        if self._to_skip:
             self._before_skipped = self._states.copies()
-            self._skip_batches(self.model, self._skipped)
+            self._skip_batches(self.model, self._to_skip)
 
     def _start_random_numbers(self, batch):
+        """Seeds all random numbers by the place in training.
+
+        It is called wherever a later run can enter: at an epoch's begin, and after a
+        save within it. From there on both runs draw the same numbers.
+        """
         place = np.random.SeedSequence((self._seed, self._epoch, batch))
         seed = int(place.generate_state(1)[0])
         start_randomness(seed)
@@ -372,15 +388,15 @@ class Resume(keras.callbacks.Callback):
                 self._start_random_numbers(batch)
             return ({}, *state) if state else {}  # On JAX the state is returned too.
 
-        model.train_function, self._skip, self._train = skip, skip, train
+        model.train_function, self._skip_step, self._train_step = skip, skip, train
 
     def _on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Saves when `every` batches have passed since the last save."""
         batch += 1
-        if self._skipped and batch >= self._skipped:
-            self._skipped = 0
+        if self._to_skip and batch >= self._to_skip:
+            self._to_skip = 0
             self._states.put_back(self._before_skipped)
             self._before_skipped = []
         steps = self.params["steps"]
@@ -392,10 +408,10 @@ class Resume(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves the state at the end of the epoch."""
-        self._skipped = 0
-        if self.model.train_function is self._skip:
+        self._to_skip = 0
+        if self.model.train_function is self._skip_step:
             # The epoch ended before all batches to skip were skipped.
-            self.model.train_function = self._train
+            self.model.train_function = self._train_step
         self._records.append([epoch, dict(logs or {})])
         self._save(epoch + 1, 0)
 
@@ -409,7 +425,7 @@ class Resume(keras.callbacks.Callback):
         write_snapshot(
             self.path,
             {
-                "training": self._training,
+                "training": self._description,
                 "seed": self._seed,
                 "epoch": epoch,
                 "batch": batch,
@@ -425,6 +441,7 @@ class Resume(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Leaves the model ready for another `fit`, and the directory free."""
+        _begin_at(self.model, None)
         self._restore_history()
         self._is_training = False
         release_lock(self._lock)
@@ -440,9 +457,8 @@ class Resume(keras.callbacks.Callback):
 
     def _restore_history(self):
         """Restores earlier epochs in the `History`, which a new `fit` clears."""
-        _begin_at(self.model, None)
         history = self.model.history
-        if history is None or history.epoch:
+        if history is None or history.epoch:  # it is complete already
             return
         history.epoch = [epoch for epoch, _ in self._records]
         history.history = {}
@@ -473,8 +489,9 @@ def adapt(directory: Path, before: keras.Model, after: keras.Model) -> None:
         for old, new in zip(before.weights, after.weights, strict=True)
     }
     saved["values"][0] = [known.get(id(v), array_of(v)) for v in after.variables]
-    saved["training"] = _training(after)
+    saved["training"] = _description_of(after)
     write_snapshot(path, saved)
+    # The save before is of the model `before`: after damage it must not be restored.
     (path.parent / _BEFORE).unlink(missing_ok=True)
 
 
@@ -487,7 +504,7 @@ def _callback(name, value):
     return arguments.instance(name, value, keras.callbacks.Callback, "a callback")
 
 
-def _training(model):
+def _description_of(model):
     """Describes a training run, to distinguish it from others."""
     variables = [[list(v.shape), str(v.dtype)] for v in model.variables]
     try:
