@@ -421,7 +421,7 @@ def calls():
         "text.Tokenizer.detokenize": (sp.detokenize, {"ids": [[3, 4]]}),
         "text.SentencePieceTokenizer.train": (
             ks.text.SentencePieceTokenizer.train,
-            {"lines": lines, "vocabulary_size": 265},
+            {"lines": lines, "vocabulary_size": 266},
         ),
         "text.WordPieceTokenizer.train": (
             ks.text.WordPieceTokenizer.train,
