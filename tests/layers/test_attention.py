@@ -15,7 +15,7 @@ from keras_seqattn import layers
 from keras_seqattn.backend import attention
 from keras_seqattn.layers.attention.kernels import explicit
 from tests import oracle
-from tests.differentiate import values_and_gradients
+from tests.differentiate import upstream_gradient, values_and_gradients
 from tests.evaluate import evaluated, examples, numpy
 from tests.pairs import each_case, each_variant, every_pair, named
 
@@ -317,6 +317,19 @@ def test_float16_takes_a_bias_beyond_its_range(rng, kernel, masked):
         if allowed.max() > -1e9:  # Which swallows the scores it is added to.
             expected, _ = oracle.attention(query, key, value, bias=bias, mask=mask)
             np.testing.assert_allclose(output, expected, atol=0.01, err_msg=name)
+
+
+def test_the_largest_bias_of_a_row_has_its_whole_gradient_in_float16(rng):
+    query, key, value, _, bias = draw(rng, bias="shared")
+
+    def attend(bias):
+        inputs = [ops.cast(x, "float16") for x in (query, key, value)]
+        return layers.dot_product_attention(*inputs, bias=bias, implementation="fused")
+
+    _, (gradient,) = values_and_gradients(attend, (bias,))
+    upstream = upstream_gradient((B, T, H, V))
+    *_, expected = oracle.attention_gradients(query, key, value, upstream, bias)
+    np.testing.assert_allclose(gradient, expected, atol=0.02)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

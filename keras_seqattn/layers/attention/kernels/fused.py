@@ -101,7 +101,8 @@ def _float16_bias(mask, bias):
         allowed = ops.where(mask, bias, explicit.MASKED_SCORE)
     # Without keys there is no largest bias: hence the last argument.
     row_max = ops.stop_gradient(largest(allowed, -1, explicit.MASKED_SCORE))
-    bias = ops.clip(allowed - row_max, LOWEST_FLOAT16, 0.0)
+    # Not `clip`: JAX halves the gradient of what is equal to a bound, here of the 0.
+    bias = ops.maximum(allowed - row_max, LOWEST_FLOAT16)
     if mask is not None:
         bias = ops.where(mask, bias, -float("inf"))
     return ops.cast(bias, "float16")
