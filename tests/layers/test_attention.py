@@ -319,6 +319,24 @@ def test_float16_takes_a_bias_beyond_its_range(rng, kernel, masked):
             np.testing.assert_allclose(output, expected, atol=0.01, err_msg=name)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_bias_of_half_a_float_is_precise_far_from_0(rng, dtype):
+    """In bfloat16 there is no number between -300 and -302."""
+    query, key, value, mask, bias = draw(rng, mask="heads", bias="heads")
+    bias = np.where(mask, bias - 300.0, 0.0).astype("float32")
+
+    def attend(query, key, value):
+        inputs = [ops.cast(x, dtype) for x in (query, key, value)]
+        output = layers.dot_product_attention(
+            *inputs, mask=mask, bias=bias, implementation="fused"
+        )
+        return ops.cast(output, "float32")
+
+    output = evaluated(attend)(query, key, value)
+    expected, _ = oracle.attention(query, key, value, mask=mask, bias=bias)
+    np.testing.assert_allclose(output, expected, atol=0.05)
+
+
 def test_the_largest_bias_of_a_row_has_its_whole_gradient_in_float16(rng):
     query, key, value, _, bias = draw(rng, bias="shared")
 

@@ -44,14 +44,10 @@ def fused_attention(
     pairs = None if is_causal else masks.pair_mask(*shapes, **options)
     mask = _open_empty_rows(pairs)
     dtype = keras.backend.standardize_dtype(query.dtype)
-    if dtype == "float16" and (bias is not None or mask is not None):
-        # Also for a mask alone: torch hides pairs by a number that scores can reach.
-        bias = ops.zeros((1, 1, 1, 1)) if bias is None else ops.cast(bias, "float32")
-        bias, mask = _float16_bias(mask, bias), None
-    elif bias is not None:
-        bias = ops.cast(bias, dtype)
-        if mask is not None:  # torch's kernel takes only one of the two.
-            bias, mask = ops.where(mask, bias, explicit.MASKED_SCORE), None
+    if dtype == "float16" and bias is None and mask is not None:
+        bias = ops.zeros((1, 1, 1, 1))  # torch hides by a number that scores can reach.
+    if bias is not None:  # torch's kernel takes only one of the two.
+        bias, mask = _bias_of_kernel(bias, mask, dtype), None
     # JAX's kernel needs a single width; padding with zeros changes no product.
     value_dim, width = value.shape[-1], max(key.shape[-1], value.shape[-1])
     query, key, value = (_pad_width(x, width) for x in (query, key, value))
@@ -89,23 +85,28 @@ def is_plain_causal(
     return causal and is_aligned and mask is None and bias is None and window is None
 
 
-def _float16_bias(mask, bias):
-    """Returns a float16 bias that gives the same weights, with the mask in it.
+def _bias_of_kernel(bias, mask, dtype):
+    """Returns a bias in a dtype that gives the same weights, with the mask in it.
 
-    Subtracting one number from all scores of a row leaves its weights unchanged. Here
-    it is the largest bias that is not masked, so that only a bias far below that one is
-    out of range.
+    Subtracting one number from all scores of a row leaves its weights unchanged. In 16
+    bits it is the largest bias that is not masked: those near it keep their precision,
+    and only a bias far below it is out of float16's range.
     """
-    allowed = bias
+    is_half = dtype in ("float16", "bfloat16")
+    bias = ops.cast(bias, "float32" if is_half else dtype)
     if mask is not None:
-        allowed = ops.where(mask, bias, explicit.MASKED_SCORE)
+        bias = ops.where(mask, bias, explicit.MASKED_SCORE)
+    if not is_half:
+        return bias
     # Without keys there is no largest bias: hence the last argument.
-    row_max = ops.stop_gradient(largest(allowed, -1, explicit.MASKED_SCORE))
-    # Not `clip`: JAX halves the gradient of what is equal to a bound, here of the 0.
-    bias = ops.maximum(allowed - row_max, LOWEST_FLOAT16)
-    if mask is not None:
-        bias = ops.where(mask, bias, -float("inf"))
-    return ops.cast(bias, "float16")
+    row_max = largest(bias, -1, explicit.MASKED_SCORE)
+    bias = bias - ops.stop_gradient(row_max)
+    if dtype == "float16":
+        # Not `clip`: JAX halves the gradient of what is equal to a bound, as to the 0.
+        bias = ops.maximum(bias, LOWEST_FLOAT16)
+        if mask is not None:
+            bias = ops.where(mask, bias, -float("inf"))
+    return ops.cast(bias, dtype)
 
 
 def _pad_width(x, width):
