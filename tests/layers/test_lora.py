@@ -73,6 +73,18 @@ def test_the_factors_alone_are_trained(tied):
     assert changed == {w.path for w in model.trainable_weights}
 
 
+@pytest.mark.backends("tensorflow")  # whose programs hold what was traced
+def test_programs_made_before_know_the_factors():
+    model = made()
+    before = model.predict(IDS, verbose=0)
+    ks.training.enable_lora(model, rank=2)
+    for variable in model.trainable_variables:
+        variable.assign(keras.ops.ones_like(variable))
+    found = model.predict(IDS, verbose=0)
+    np.testing.assert_allclose(found, keras.ops.convert_to_numpy(model(IDS)), atol=1e-4)
+    assert np.abs(found - before).max() > 0.1
+
+
 def test_targets_and_norms():
     model = made()
     targets = ["attention/(query|value)"]

@@ -155,6 +155,8 @@ def enable_lora(
         variable.trainable = id(variable) in kept
     for layer in adapted:
         layer.enable_lora(rank, lora_alpha=alpha)
+    # On TensorFlow, programs made before know nothing of the factors.
+    model.train_function = model.test_function = model.predict_function = None
     model.lora_options = {
         "rank": rank,
         "alpha": alpha,
