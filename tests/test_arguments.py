@@ -54,6 +54,12 @@ def test_none_passes_where_it_is_allowed(check):
     assert check("size", None, optional=True) is None
 
 
+def test_of_a_long_value_an_error_shows_the_beginning():
+    with pytest.raises(ValueError, match=r"Received: line=\['two dogs'") as caught:
+        arguments.text("line", ["two dogs"] * 10_000)
+    assert len(str(caught.value)) < 1_200
+
+
 def test_an_unknown_keyword_is_refused_with_the_nearest_name():
     with pytest.raises(
         ValueError,

@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+MOST_SHOWN = 1000  # characters of a value; a search with all its options has 300
+
 
 def refuse(name: str, value: Any, wanted: str, optional: bool = False) -> NoReturn:
     """Raises the `ValueError` for an argument that is not what it must be.
@@ -15,7 +17,18 @@ def refuse(name: str, value: Any, wanted: str, optional: bool = False) -> NoRetu
         ValueError: `width` must be a positive integer. Received: width=0.
     """
     wanted += " or None" if optional else ""
-    raise ValueError(f"`{name}` must be {wanted}. Received: {name}={value!r}.")
+    raise ValueError(f"`{name}` must be {wanted}. Received: {name}={shown(value)}.")
+
+
+def shown(value: Any) -> str:
+    """Returns how an error shows a value: of a whole corpus, only how it begins.
+
+    Example:
+        >>> shown([0] * 1000)[-8:]
+        '0, 0 ...'
+    """
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN].rstrip(', ')} ..."
 
 
 def known(given: Iterable[str], names: Iterable[str], owner: str) -> None:
@@ -28,7 +41,7 @@ def known(given: Iterable[str], names: Iterable[str], owner: str) -> None:
         if name not in names:
             nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
             hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
-            value = f"{name}={given[name]!r}" if isinstance(given, dict) else name
+            value = f"{name}={shown(given[name])}" if isinstance(given, dict) else name
             raise ValueError(
                 f"`{name}` must be an argument of `{owner}`. Received: {value}.{hint}"
             )
