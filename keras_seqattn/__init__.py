@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from keras_seqattn.text_generator import TextGenerator
     from keras_seqattn.translator import Translator
 
+# The packages of extras without which a part cannot be imported.
+_EXTRAS = {"sentencepiece": "text", "keras_tuner": "tuning"}
 _LAZY_CLASSES = {"TextGenerator": "text_generator", "Translator": "translator"}
 
 __all__ = [
@@ -49,11 +51,23 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY_CLASSES:
-        module = importlib.import_module(f"keras_seqattn.{_LAZY_CLASSES[name]}")
-        return getattr(module, name)
+        return getattr(_import_part(_LAZY_CLASSES[name]), name)
     if name in __all__:
-        return importlib.import_module(f"keras_seqattn.{name}")
+        return _import_part(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _import_part(name):
+    try:
+        return importlib.import_module(f"keras_seqattn.{name}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        raise ImportError(
+            f"`keras_seqattn.{name}` needs {package}: "
+            f'pip install ".[{_EXTRAS[package]}]" in a clone of the repository.'
+        ) from error
 
 
 def __dir__() -> list[str]:

@@ -54,6 +54,11 @@ def test_none_passes_where_it_is_allowed(check):
     assert check("size", None, optional=True) is None
 
 
+def test_a_missing_package_is_named_with_its_extra():
+    with pytest.raises(ImportError, match=r'needs nowhere: pip install "\.\[score\]"'):
+        arguments.package("nowhere", "score")
+
+
 def test_of_a_long_value_an_error_shows_the_beginning():
     with pytest.raises(ValueError, match=r"Received: line=\['two dogs'") as caught:
         arguments.text("line", ["two dogs"] * 10_000)

@@ -1,6 +1,7 @@
 """What a clone promises before anything is imported: metadata, bounds, test runner."""
 
 import configparser
+import importlib
 import os
 import pathlib
 import re
@@ -87,6 +88,21 @@ def test_a_missing_backend_is_named_with_the_remedy(backend):
     assert message.startswith(f"ImportError: Keras computes with {backend} here, which")
     assert f"`pip install {backend}`" in message
     assert "KERAS_BACKEND" in message
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("part", "package", "extra"),
+    [("text", "sentencepiece", "text"), ("tuning", "keras_tuner", "tuning")],
+)
+def test_a_part_names_the_extra_that_it_lacks(monkeypatch, part, package, extra):
+    def lacking(name):
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.setattr(importlib, "import_module", lacking)
+    message = rf"`keras_seqattn.{part}` needs {package}: pip install \"\.\[{extra}\]\""
+    with pytest.raises(ImportError, match=message):
+        keras_seqattn.__getattr__(part)
 
 
 def test_metadata_names_the_authors():

@@ -11,6 +11,7 @@ from keras_seqattn.arguments.checked import Checked, check_flag
 from keras_seqattn.arguments.errors import (
     known,
     names_of,
+    package,
     refuse,
 )
 from keras_seqattn.arguments.objects import (
@@ -63,6 +64,7 @@ __all__ = [
     "number",
     "offers",
     "ordered",
+    "package",
     "path",
     "positive_integer",
     "refuse",

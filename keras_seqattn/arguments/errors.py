@@ -1,8 +1,10 @@
 """The errors of arguments, and the names that a function takes."""
 
 import difflib
+import importlib
 import inspect
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any, NoReturn
 
 MOST_SHOWN = 1000  # characters of a value; a search with all its options has 300
@@ -54,3 +56,18 @@ def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     )
+
+
+def package(name: str, extra: str) -> ModuleType:
+    """Imports a package of an extra, or says in an error how to install it.
+
+    Example:
+        >>> package("json", "text").dumps(1)
+        '1'
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f'This needs {name}: pip install ".[{extra}]" in a clone of the repository.'
+        ) from error

@@ -25,7 +25,7 @@ def sentence_utility(utility: Any) -> Callable[[str, str], float]:
     if callable(utility):
         return utility
     _check_name("utility", utility)
-    import sacrebleu
+    sacrebleu = arguments.package("sacrebleu", "score")
 
     # A sentence of fewer than four words has no four-grams to count.
     bleu = utility == "bleu"
@@ -41,7 +41,7 @@ def corpus_metric(metric: Any) -> Callable[[list[str], list[str]], float]:
     if callable(metric):
         return metric
     _check_name("metric", metric)
-    import sacrebleu
+    sacrebleu = arguments.package("sacrebleu", "score")
 
     score = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}[metric]
     return lambda texts, references: score(texts, [references]).score

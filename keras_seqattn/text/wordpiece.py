@@ -81,8 +81,8 @@ class WordPieceTokenizer(Tokenizer):
             )
         self.vocabulary = vocabulary
         self.vocabulary_size = len(vocabulary)
+        tensorflow_text = arguments.package("tensorflow_text", "tensorflow")
         import tensorflow as tf
-        import tensorflow_text
 
         self._pieces = tensorflow_text.FastWordpieceTokenizer(
             vocabulary,
@@ -110,7 +110,7 @@ class WordPieceTokenizer(Tokenizer):
             ValueError: If `lines` holds no words or something other than strings, or
                 `vocabulary_size` is too small for the characters of the text.
         """
-        import tensorflow_text
+        tensorflow_text = arguments.package("tensorflow_text", "tensorflow")
         from tensorflow_text.tools.wordpiece_vocab import (
             wordpiece_tokenizer_learner_lib,
         )

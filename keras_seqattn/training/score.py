@@ -112,8 +112,8 @@ class TranslationScore(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forgets the scores of an earlier `fit`."""
-        import sacrebleu  # Here, so that it fails before an epoch if it is missing.
-
+        # Here, so that it fails before an epoch if it is missing.
+        sacrebleu = arguments.package("sacrebleu", "score")
         self._metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
         self._scores, self._epoch = {}, None
 
