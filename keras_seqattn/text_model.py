@@ -28,9 +28,11 @@ class TextModel:
             path: Path of the file, which must end in ".keras".
 
         Raises:
-            ValueError: If `path` does not end in ".keras".
+            ValueError: If `path` does not end in ".keras", or what was set as `search`
+                is no search.
         """
         arguments.path("path", path)
+        checked_search("search", self.search)
         translator_file.write(self, path, self._file)
 
     @classmethod

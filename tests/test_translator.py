@@ -359,6 +359,16 @@ def test_the_file_is_safe_to_load(translator, tmp_path):
         assert "__lambda__" not in file.read("config.json").decode()
 
 
+@pytest.mark.parametrize("search", ["beam", ks.decoding.Greedy])
+def test_no_file_is_written_that_would_not_load(
+    translator, search, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(translator, "search", search)
+    with pytest.raises(ValueError, match="`search` must be a `Greedy`, `Sample` or"):
+        translator.save(tmp_path / "translator.keras")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.backends("torch")
 def test_a_save_that_fails_leaves_the_old_file(translator, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match='`path` must end in ".keras".*t.h5'):
