@@ -1,10 +1,10 @@
-"""Runs every benchmark, one after the other, and writes its output to its own file.
+"""Runs most benchmarks, one after the other, and writes each one's tables to a file.
 
     python -m benchmarks --output results
     python -m benchmarks --output results --data-dir DIRECTORY   # Multi30k's too
 
-A benchmark whose file exists is skipped, so the same command resumes after a stop. All
-of them take a night; each also runs by itself: `python -m benchmarks.NAME`.
+A benchmark whose file exists is skipped, so the same command resumes after a stop. They
+take a night. Every benchmark also runs by itself: `python -m benchmarks.NAME`.
 """
 
 import pathlib
@@ -13,7 +13,7 @@ import sys
 
 from benchmarks import rounds
 
-# The quick ones first.
+# The quick ones first. Not here: what needs a trained model, and what takes hours.
 NAMES = (
     "imports",
     "loss",
@@ -60,7 +60,12 @@ def parse():
         help="folder for tables, JSON lines and pictures; default: results",
     )
     parser.add_argument("--data-dir", help="folder of Multi30k's files; none: left out")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    # The benchmarks run in the repository's folder.
+    arguments.output = arguments.output.resolve()
+    if arguments.data_dir:
+        arguments.data_dir = pathlib.Path(arguments.data_dir).resolve()
+    return arguments
 
 
 def run(name, arguments):

@@ -100,12 +100,17 @@ def parse():
     parser = rounds.make_parser(MODULE, __doc__)
     add = parser.add_argument
     add_corpus_options(parser)
-    add("--folder", type=pathlib.Path, required=True, help="of all rows, kept")
+    add("--folder", type=pathlib.Path, required=True, help="for all rows; it is kept")
     add(
         "--rows", nargs="+", choices=ROWS, default=[*ROWS], help="to train; default all"
     )
     add("--epochs", type=rounds.count, default=EPOCHS)
-    add("--lengths", type=rounds.count, nargs="+", help="of batches; default: 10")
+    add(
+        "--lengths",
+        type=rounds.count,
+        nargs="+",
+        help="bucket lengths; default: its ten",
+    )
     add("--together", type=rounds.count, default=1, help="rows trained at a time")
     add("--worker", action="store_true", help=argparse.SUPPRESS)
     add("--picture", type=pathlib.Path, help="file for the learning curves, as PNG")
@@ -137,6 +142,7 @@ def train_rows(arguments):
 def train_together(arguments):
     """Trains the rows in processes, some at a time; raises an error after them all."""
     begin = [sys.executable, "-m", MODULE, *sys.argv[1:], "--worker", "--rows"]
+    # Each process gets the same options; of two `--rows` argparse takes the last.
     # No process may take all of a GPU's memory.
     variables = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
@@ -151,9 +157,12 @@ def recipe_of(name, arguments):
     """Returns the recipe of a row."""
     from keras_seqattn.recipes import RECIPES
 
-    recipe, (changes, model, _) = RECIPES["multi30k"], ROWS[name]
+    recipe = RECIPES["multi30k"]
+    changes, model, _ = ROWS[name]
     model = {**recipe.model.options(), "positions": "sinusoidal", **model}
     changes = {"epochs": arguments.epochs, **changes}
+    if "bidirectional_epochs" in changes:  # a third of them
+        changes["bidirectional_epochs"] = arguments.epochs // 3
     if arguments.lengths:
         changes["bucket_lengths"] = tuple(arguments.lengths)
     return dataclasses.replace(recipe, model=model, **changes)

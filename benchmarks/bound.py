@@ -174,9 +174,8 @@ def step_of_a_draft(shape):
     for layers, length in itertools.product((shape.decoder_layers, 1), SHORT_AND_LONG):
         part = dataclasses.replace(shape, tied=True, decoder_layers=layers)
         search = decoding.Greedy(min_length=length, scored=False)
-        runs[layers, length] = functools.partial(
-            *(decoding.generate, peers.ours(part), source_ids, search), length
-        )
+        given = peers.ours(part), source_ids, search, length
+        runs[layers, length] = functools.partial(decoding.generate, *given)
         runs[layers, length]()
     seconds = {key: [] for key in runs}
     for _ in range(TURNS):

@@ -80,8 +80,7 @@ def measure(pairs, folder, arguments):
     """Measures the systems in turn on one size; returns a dict for each."""
     workers = {
         system: rounds.Worker(
-            *(MODULE, "--worker", "--folder", folder),
-            *("--systems", system, "--pairs", str(pairs)),
+            MODULE, "--folder", folder, "--systems", system, "--pairs", str(pairs)
         )
         for system in arguments.systems
     }

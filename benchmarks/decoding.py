@@ -72,7 +72,7 @@ def parse():
     add("--batches", nargs="+", type=rounds.count, default=list(BATCHES))
     add("--seconds", type=float, default=2.0, help="at least, of a measure")
     add("--data-dir", help="folder with Multi30k's files, for the part on real lengths")
-    add("--translator", help="file of `Translator.save`, for the same part")
+    add("--translator", help="file of Translator.save, for the same part")
     rounds.add_options(parser)
     rounds.add_worker_options(parser, SYSTEMS)
     add("--shape", choices=[*SHAPES, FILE], help=argparse.SUPPRESS)
@@ -151,7 +151,8 @@ def work(arguments):
     for method, batch in cases(arguments.shape, arguments):
         sentences, run, count = prepare(method, batch)
         first, found = rounds.timed(run)
-        case, tokens = f"{method}-{batch}" if batch else method, count(found)
+        case = f"{method}-{batch}" if batch else method
+        tokens = count(found)
         if arguments.shape != FILE:
             check_tokens(arguments.system, case, tokens, sentences)
         sizes = dict(sentences=sentences, tokens=tokens, parameters=parameters)

@@ -36,9 +36,8 @@ def load_lines(data_dir):
     """Reads the lines to translate."""
     from keras_seqattn.text import load_parallel
 
-    return load_parallel("multi30k", "en", "de", split="val", data_dir=data_dir)[0][
-        :LINES
-    ]
+    sources, _ = load_parallel("multi30k", "en", "de", split="val", data_dir=data_dir)
+    return sources[:LINES]
 
 
 def load_translator(path, data_dir):

@@ -76,7 +76,8 @@ def report(measures, until):
     if any(system not in last or last[system]["bleu"] < until for system in SYSTEMS):
         return table
     ours, theirs = (last[system]["seconds"] for system in SYSTEMS)
-    return f"{table}\n\nTo a BLEU of {until:g}: {theirs / ours:.2f} times ours."
+    times = f"{theirs / ours:.2f} times as long as ours"
+    return f"{table}\n\nTo a BLEU of {until:g}, {SYSTEMS[1]} takes {times}."
 
 
 def draw(measures, until):

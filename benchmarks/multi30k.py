@@ -208,6 +208,7 @@ def fixed_batches(sources, targets, tokenizer):
 
     data = tf.data.Dataset.from_tensor_slices((sources, targets))
     data = data.batch(GUIDE_BATCH_SIZE).map(batch, num_parallel_calls=tf.data.AUTOTUNE)
+    # In the guide's order, which caches the first shuffle.
     return data.shuffle(2048).prefetch(16).cache()
 
 

@@ -183,6 +183,7 @@ def compare(rates, pairs):
     """
 
     def best(kind):
+        # By whole words: "keras" is the kind of "keras-jax", not of "kerashub-jax".
         names = [name for name in rates if f"{name}-".startswith(f"{kind}-")]
         return max(names, key=lambda name: statistics.median(rates[name]), default=None)
 
@@ -195,12 +196,13 @@ def compare(rates, pairs):
             rows.append(
                 [f"{ours} / {theirs}", f"{median:.2f}", f"{low:.2f}-{high:.2f}"]
             )
+    # Different pairs of kinds may come to the same two systems.
     rows = [row for i, row in enumerate(rows) if row not in rows[:i]]
     return table(["Ratio in the same round", "median", "range"], rows) if rows else ""
 
 
 def count(text):
-    """Reads a command line argument that must be a positive integer."""
+    """Reads a positive integer; a `type` of argparse."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(
             f"must be a positive integer. Received: {text!r}."
@@ -219,7 +221,8 @@ def make_parser(module, description):
 
 def add_options(parser, default_rounds=3):
     """Adds the options of a benchmark in rounds."""
-    parser.add_argument("--rounds", type=count, default=default_rounds)
+    number = f"measures of each system; default: {default_rounds}"
+    parser.add_argument("--rounds", type=count, default=default_rounds, help=number)
     add_output_options(parser)
 
 
@@ -233,7 +236,8 @@ def add_output_options(parser):
 
 def add_worker_options(parser, systems):
     """Adds the choice of systems, and the options that `Worker` passes on."""
-    parser.add_argument("--systems", nargs="+", choices=systems, default=systems)
+    add = parser.add_argument
+    add("--systems", nargs="+", choices=systems, default=systems, help="those to run")
     parser.add_argument("--system", choices=systems, help=argparse.SUPPRESS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
 
@@ -246,6 +250,7 @@ def show(measure, arguments):
 
 def write(path, measures):
     """Writes measures to a file, a JSON line each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(measure) + "\n" for measure in measures))
 
 

@@ -44,6 +44,8 @@ def main():
     if arguments.worker:
         return work(arguments.system, arguments.axes[0], arguments.size)
     measures, sections = [], []
+    if arguments.pictures:
+        arguments.pictures.mkdir(parents=True, exist_ok=True)
     for axis in arguments.axes:
         own = measure(axis, arguments)
         measures += own

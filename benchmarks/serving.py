@@ -14,6 +14,7 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
+import math
 import os
 import pathlib
 import random
@@ -60,10 +61,11 @@ def parse():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--translator", help="of Translator.save; none: random weights")
-    add("--clients", type=int, default=50, help="at once; 50")
-    add("--seconds", type=int, default=120, help="of many clients; 120")
-    add("--beam", type=int, default=4, help="beams; 4")
+    file = "file that Translator.save wrote; default: random weights"
+    add("--translator", help=file)
+    add("--clients", type=int, default=50, help="at once; default: 50")
+    add("--seconds", type=int, default=120, help="with many clients; default: 120")
+    add("--beam", type=int, default=4, help="beams; default: 4")
     return parser.parse_args()
 
 
@@ -144,10 +146,11 @@ def load(port, clients, seconds, beam):
         thread.join()
     good = [taken for status, taken in answers if status == 200]
     refused = sum(status == 503 for status, _ in answers)
+    taken = good or [math.nan]
     return {
         "rate": len(good) / (time.monotonic() - begun),
-        "median": statistics.median(good),
-        "worst": max(good),
+        "median": statistics.median(taken),
+        "worst": max(taken),
         "refused": refused,
         "errors": len(errors) + len(answers) - len(good) - refused,
     }

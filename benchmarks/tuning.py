@@ -296,6 +296,7 @@ def run_default(task, seconds, folder):
             shuffle=False,
             verbose=0,
             callbacks=[
+                # On epochs, too: `ModelCheckpoint` then saves the averages.
                 keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
                 task.score(),
                 watch,
@@ -426,7 +427,7 @@ def search(system, build, objective, data, options, seconds, folder, seed=0, sco
     tuner = kind(
         build,
         objective=objective,
-        seed=1 + seed,
+        seed=1 + seed,  # KerasTuner takes 0 for none, and draws one.
         directory=folder,
         project_name=system,
         **limits,
@@ -469,7 +470,7 @@ def run_optuna(task, seconds, folder):
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     build = make_build(task)
     train, validation = task.batches()
-    best, most = (-math.inf, None, {}), f"{folder}/best.weights.h5"
+    best, best_weights = (-math.inf, None, {}), f"{folder}/best.weights.h5"
 
     def stop(model):
         model.stop_training = True
@@ -477,14 +478,13 @@ def run_optuna(task, seconds, folder):
     watch = make_watch(seconds, stop)
 
     def objective(trial):
-        nonlocal best
         keras.utils.clear_session()
         model = build(Suggestions(trial))
 
         def report(epoch, logs):
             nonlocal best
             if logs[SCORE] > best[0]:
-                model.save_weights(most)
+                model.save_weights(best_weights)
                 best = logs[SCORE], trial.number, trial.params
             trial.report(logs[SCORE], epoch + 1)
             model.stop_training |= trial.should_prune()
@@ -516,7 +516,7 @@ def run_optuna(task, seconds, folder):
     if number is None:
         return None, watch.curve, len(study.trials), {}
     model = build(Suggestions(optuna.trial.FixedTrial(chosen)))
-    model.load_weights(most)
+    model.load_weights(best_weights)
     return model, watch.curve, len(study.trials), chosen
 
 

@@ -29,7 +29,7 @@ def main():
     least = min(arguments.widths)
     # Measures with other options do not count as done.
     names = ("corpus", "source", "target", "pairs", "epochs")
-    options = {name: getattr(arguments, name) for name in names}
+    options = {name: getattr(arguments, name) for name in names} | {"base_dim": least}
     runs = [
         {"kind": kind, "width": width, "rate": rate, **options}
         for width in sorted(arguments.widths)
@@ -45,7 +45,8 @@ def main():
         rounds.show(measures[-1], arguments)
         if arguments.output:
             rounds.write(arguments.output, measures)
-    sections = [as_table(measures), transfer(measures)]
+    ours = [measure for measure in measures if options.items() <= measure.items()]
+    sections = [as_table(ours), transfer(ours)]
     rounds.publish(MODULE, measures, sections, arguments)
 
 

@@ -6,7 +6,7 @@ import keras_seqattn as ks
 
 
 def with_beams(search, width, num_hypotheses=1):
-    """Returns a search with `width` beams, and its other options as far as they apply.
+    """Returns a search with `width` beams that keeps the options which still apply.
 
     Args:
         search: A search of `keras_seqattn.decoding`, or None for a greedy one.
@@ -19,9 +19,11 @@ def with_beams(search, width, num_hypotheses=1):
     own = search or ks.decoding.Greedy()
     sizes = {"width": width, "num_hypotheses": num_hypotheses}
     if width > 1 and isinstance(own, ks.decoding.BeamSearch):
+        # Groups must divide the beams; without them any width is valid.
         return dataclasses.replace(own, num_groups=1, **sizes)
-    shared = dataclasses.fields(ks.decoding.methods.Search)
-    options = {field.name: getattr(own, field.name) for field in shared}
+    kinds = ks.decoding.Greedy, ks.decoding.BeamSearch
+    names = [{field.name for field in dataclasses.fields(kind)} for kind in kinds]
+    options = {name: getattr(own, name) for name in set.intersection(*names)}
     if width == 1:
         return ks.decoding.Greedy(**options)
     return ks.decoding.BeamSearch(**sizes, **options)

@@ -19,7 +19,7 @@ def add_corpus(parser):
     add("--data-dir", help="folder of multi30k's files; default: download them")
     add("--source", default="en", help="language translated from; default: en")
     add("--target", default="de", help="language translated to; default: de")
-    evaluate = "part that is scored at the end; default: test; multi30k: val"
+    evaluate = "part to score at the end; default: test if there is one; multi30k: val"
     add("--evaluate", choices=("val", "test"), help=evaluate)
 
 
@@ -31,7 +31,8 @@ def add_files(parser, val, test):
     add("--train", nargs="+", metavar="FILE", help=files)
     add("--val", nargs="+", metavar="FILE", help=f"the same, {val}")
     add("--test", nargs="+", metavar="FILE", help=f"the same, {test}")
-    add("--columns", nargs=2, type=int, metavar="N", help="of a TSV; the first is 0")
+    columns = "the source's and the target's in a TSV, from 0; default: it has only two"
+    add("--columns", nargs=2, type=int, metavar="N", help=columns)
     add("--header", action="store_true", help="a TSV's first line names the columns")
 
 
@@ -53,23 +54,28 @@ def check_files(parser, args):
         parser.error("`test` must be given to be evaluated. Received: --test missing")
 
 
+def has_own_files(args):
+    """Returns whether the user's files are the corpus; not every example takes some."""
+    return bool(getattr(args, "train", None))
+
+
 def preset_of(args):
     """Returns the preset's name: the chosen one, else the corpus's own."""
-    corpus = "own" if getattr(args, "train", None) else args.corpus
+    corpus = "own" if has_own_files(args) else args.corpus
+    # Presets have the names of their corpora, except for one.
     return args.preset or {"phrases": "default"}.get(corpus, corpus)
 
 
 def split_of(args):
     """Returns the part to score: the chosen one, else "test" if it may be used."""
     # Multi30k's test part is only for a final model: look at it once.
-    own = getattr(args, "train", None)
-    has_test = args.test if own else args.corpus == "phrases"
+    has_test = args.test if has_own_files(args) else args.corpus == "phrases"
     return args.evaluate or ("test" if has_test else "val")
 
 
 def load(args, split):
     """Returns the sources and the targets of a part of the corpus."""
-    if getattr(args, "train", None):
+    if has_own_files(args):
         return read(getattr(args, split), args, clean=split == "train")
     if (args.corpus, split) == ("multi30k", "test"):
         split = "test_2016_flickr"
@@ -88,7 +94,9 @@ def read(paths, args, clean):
         else:
             pairs = ks.text.read_parallel(*paths, **options)
     except ValueError as error:
-        sys.exit(f"{error}\nFor a TSV with more than two columns, choose --columns.")
+        is_plain_tsv = len(paths) == 1 and not args.columns
+        hint = "\nFor a TSV with more than two columns, choose --columns."
+        sys.exit(f"{error}{hint if is_plain_tsv else ''}")
     print(f"{' and '.join(paths)}: {pairs.report}")
     if len(paths) == 1 and not args.header:
         first = " -> ".join(repr(side[0])[:60] for side in pairs)

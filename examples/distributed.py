@@ -139,6 +139,7 @@ def set_distribution(model_devices):
 
 
 def train(args):
+    """Trains on all devices of all processes; the first saves the translator."""
     set_distribution(args.model_devices)
     recipe = ks.recipes.RECIPES[args.preset]
     pairs = ks.text.load_parallel("phrases", "en", "de", split="train")
@@ -169,9 +170,9 @@ def train(args):
     first = jax.process_index() == 0
     args.output.mkdir(parents=True, exist_ok=True)
     curve = args.output / "curve.csv"
-    # Keras cannot swap weights that are split over processes.
-    whole = jax.local_device_count() % args.model_devices == 0
-    averages = [keras.callbacks.SwapEMAWeights()] if whole else []
+    # Keras cannot swap weights that are split over processes: then without averages.
+    holds_all_weights = jax.local_device_count() % args.model_devices == 0
+    averages = [keras.callbacks.SwapEMAWeights()] if holds_all_weights else []
     writers = [Curve(curve)] if first else []
     if first:
         history = args.output / "history.csv"

@@ -35,8 +35,9 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("study", type=pathlib.Path, help="folder that all share")
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--max-trials", type=int)
+    minutes = "of the whole study; default: 60"
+    parser.add_argument("--minutes", type=float, default=60.0, help=minutes)
+    parser.add_argument("--max-trials", type=int, help="default: no limit")
     args = parser.parse_args()
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:

@@ -7,6 +7,7 @@ FOLDER holds a Marian (opus-mt), M2M-100, NLLB, mBART-50 or T5 model, with
 `model.safetensors`. A TSV file has a source, a tab and its translation in each line;
 .gz is read too. NLLB needs `--source eng_Latn --target deu_Latn`, M2M-100 `en` and
 `de`, mBART-50 `en_XX` and `de_DE`.
+
 `--train "<de>=de.tsv" "<fr>=fr.tsv"`, and the same for `--val`, make one multilingual
 model: the tag and a space are put before each source line in training. Put them also
 before the lines that you translate later.
@@ -29,6 +30,7 @@ import sacrebleu
 from outputs import claim
 
 import keras_seqattn as ks
+from keras_seqattn.files import replacing
 
 BUCKETS = (16, 32, 64, 128, 256)
 # What a run writes beside `run.json`.
@@ -66,11 +68,13 @@ def arguments():
     add("--val", help="the same, scored before and after", **files)
     add("--source", help="the source's language, as the model calls it")
     add("--target", help="the target's; T5: text before each line")
-    add("--lora", type=int, metavar="RANK", help="train LoRA factors; default: all")
+    add("--lora", type=int, metavar="RANK", help="train LoRA alone; default: all")
     add("--learning-rate", type=float, help="default: 5e-5, with --lora 5e-4")
-    add("--epochs", type=int, default=3)
-    add("--batch-tokens", type=int, default=4096, help="positions of a batch; 4096")
-    add("--temperature", type=float, default=1.0, help="repeats small corpora; 1: no")
+    add("--epochs", type=int, default=3, help="default: 3")
+    positions = "most positions of a batch; default: 4096"
+    add("--batch-tokens", type=int, default=4096, help=positions)
+    repeats = "above 1 repeats smaller files; default: 1"
+    add("--temperature", type=float, default=1.0, help=repeats)
     add("--seed", type=int, default=0)
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     args = parser.parse_args()
@@ -86,12 +90,16 @@ def arguments():
 
 
 def files_of(given):
-    """Returns a dict from tags to files; without tags, one file under None."""
+    """Returns a dict from tags to files; without tags, one file under None.
+
+    Raises a `ValueError` of what the option must be, to follow its name.
+    """
     found = {}
     for text in given:
-        tag, _, name = text.rpartition("=")
-        is_plain = pathlib.Path(text).is_file() or "=" not in text
-        path, tag = pathlib.Path(text if is_plain else name), None if is_plain else tag
+        tag, equals, name = text.rpartition("=")
+        if not equals or pathlib.Path(text).is_file():  # A name may hold "=".
+            tag, name = None, text
+        path = pathlib.Path(name)
         if not path.is_file() or tag == "":
             raise ValueError(f"a file. Received: {text}")
         if tag in found or (None in {tag, *found} and len(given) > 1):
@@ -118,7 +126,7 @@ def load(args):
             args.folder, args.source, args.target
         )
     except ValueError as error:
-        sys.exit(f"{error} `source` is the folder here, or a language: see --help.")
+        sys.exit(str(error))
 
 
 def read(files):
@@ -162,9 +170,9 @@ def fit(args, translator, validation):
     before = args.output / "before.json"
     if not before.exists():  # A resumed run was scored before.
         # New LoRA factors add exactly zero: these are the given model's scores.
-        unfinished = before.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(score(translator, validation)))
-        unfinished.replace(before)
+        scores = score(translator, validation)
+        with replacing(before) as unfinished:
+            unfinished.write_text(json.dumps(scores))
     model.fit(
         training,
         validation_data=ks.text.translation_batches(

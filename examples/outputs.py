@@ -9,14 +9,14 @@ from keras_seqattn.files import replacing
 def claim(folder, run, written, read=json.loads):
     """Makes a run's folder, with `run.json`; exits if it holds what another run wrote.
 
-    Until a command has written something else, it may be changed and rerun. Files that
-    no command writes, such as a log, may be there from the beginning.
+    While there is no more than `run.json`, a command with other options may take the
+    folder. Files that no command writes, such as a log, may be there before.
 
     Args:
         folder: Path of the folder.
         run: Dict that identifies the run, and that JSON can hold.
         written: Names of what the command writes into the folder, or deletes there.
-        read: Function that makes a comparable dict of the text of a `run.json`.
+        read: Function from the text of a `run.json` to what is compared.
     """
     if folder.is_file():
         refuse(folder, "which is a file")

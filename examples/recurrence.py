@@ -49,8 +49,8 @@ def arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     corpora.add_corpus(parser)
-    add = parser.add_argument
-    add("--preset", choices=("smoke", "default", "multi30k"), help="the corpus's own")
+    add, own = parser.add_argument, "default: the corpus's own"
+    add("--preset", choices=("smoke", "default", "multi30k"), help=own)
     add("--minutes", type=float, help="of training for each; default: 3, smoke: 0.2")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     add("--seed", type=int, default=0)

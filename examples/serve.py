@@ -65,6 +65,7 @@ def main():
     add("--port", type=int, default=8000, help="default: 8000; 0 takes a free one")
     args = parser.parse_args()
     translator = ks.Translator.load(args.translator)
+    # Before the programs are compiled, so that a port in use is told at once.
     server = make_server(make_app(translator), args.host, args.port)
     compile_programs(translator)
     host = f"[{args.host}]" if ":" in args.host else args.host
@@ -88,8 +89,8 @@ def make_server(app, host, port):
         channel_request_lookahead=1,  # to see when a client is gone
         max_request_header_size=2**14,
         max_request_body_size=2**17,
-        asyncore_use_poll=True,
-        ident=None,
+        asyncore_use_poll=True,  # `select` fails beyond 1,024 descriptors.
+        ident=None,  # no header `Server`
     )
     server.channel_class = Channel
     return server
@@ -222,6 +223,7 @@ def compile_programs(translator):
         return  # It computes without compiling.
     begun, limit = time.monotonic(), most_tokens(translator)
     line, tokens = "", 0
+    # Sources are padded to 16, 32, 64, ... tokens: a line just above each shorter one.
     for shorter in (0, *(2**k for k in range(4, (limit - 1).bit_length()))):
         while tokens <= shorter:
             line += " a"

@@ -45,30 +45,37 @@ def main():
     args = arguments()
     total, run = identify(args)
     journal = journal_of(args.output, run)
+    if args.output.exists():
+        return tell_done(args.output, journal)
     with contextlib.ExitStack() as stack:
         try:
-            is_begun = journal.read_progress()
-            if not args.output.exists():
-                translator = load(args)
-                stack.enter_context(journal)
-            elif not is_begun:
-                sys.exit(f"`output` must not exist yet. Received: {args.output}.")
+            journal.read_progress()  # Refuses other work before a model is loaded.
+            translator = load(args)
+            stack.enter_context(journal)
         except ValueError as error:
             sys.exit(str(error))
-        if args.output.exists():
-            print(
-                f"Already translated: {args.output}. To translate anew, delete it and "
-                f"{journal.progress}."
-            )
-            return
         translate(args, translator, total, journal)
         journal.path.rename(args.output)
         journal.lock.unlink()
     print(f"{total:,} lines -> {args.output}")
 
 
+def tell_done(output, journal):
+    """Says that the output is whole; exits if this command did not write it."""
+    try:
+        is_own = journal.read_progress()
+    except ValueError as error:
+        sys.exit(str(error))
+    if not is_own:
+        sys.exit(f"`output` must not exist yet. Received: {output}.")
+    print(
+        f"Already translated: {output}. To translate anew, delete it and "
+        f"{journal.progress}."
+    )
+
+
 def journal_of(output, run):
-    """Returns the journal of an output, OUTPUT.part until it is whole; OUTPUT.json."""
+    """Returns the journal: OUTPUT, or OUTPUT.part until it is whole; OUTPUT.json."""
     part, progress = (
         output.with_name(output.name + ending) for ending in (".part", ".json")
     )
@@ -83,13 +90,15 @@ def arguments():
     add = parser.add_argument
     add("input", type=pathlib.Path, help="UTF-8 text, a sentence a line; or .gz")
     add("output", type=pathlib.Path, help="a translation a line; or .gz")
-    add("--translator", type=pathlib.Path, required=True, help="of Translator.save")
+    add(
+        "--translator", type=pathlib.Path, required=True, help="file of Translator.save"
+    )
     add("--beam", type=int, help="beams; 1: greedy; default: the translator's search")
     n_best = "translations of a line, with their scores; raises --beam to at least N"
     add("--n-best", type=int, metavar="N", help=n_best)
     add("--glossary", type=pathlib.Path, help="TSV of source and target phrases")
     add("--alignments", action="store_true", help="of words, by the attention")
-    add("--block", type=int, default=4096, help="lines at a time; 4096")
+    add("--block", type=int, default=4096, help="lines at a time; default: 4096")
     args = parser.parse_args()
     for name in ("input", "translator", "glossary"):
         path = getattr(args, name)
@@ -107,10 +116,10 @@ def arguments():
 
 def identify(args):
     """Returns the input's number of lines, and what identifies the run."""
-    lines, total = hashlib.sha256(), 0
+    input_digest, total = hashlib.sha256(), 0
     try:
         for total, line in enumerate(read(args.input), start=1):
-            lines.update(line)
+            input_digest.update(line)
             try:
                 line.decode()
             except UnicodeDecodeError as error:
@@ -118,11 +127,11 @@ def identify(args):
     except ValueError as error:  # a damaged .gz
         sys.exit(str(error))
     with open(args.translator, "rb") as file:
-        translator = hashlib.file_digest(file, "sha256")
+        translator_digest = hashlib.file_digest(file, "sha256")
     glossary = args.glossary and hashlib.sha256(args.glossary.read_bytes()).hexdigest()
     return total, {
-        "input": lines.hexdigest(),
-        "translator": translator.hexdigest(),
+        "input": input_digest.hexdigest(),
+        "translator": translator_digest.hexdigest(),
         "beam": args.beam,
         "n-best": args.n_best,
         "alignments": args.alignments or None,
@@ -163,17 +172,17 @@ def translate(args, translator, total, journal):
     while block := list(itertools.islice(left, args.block)):
         lines = [line.decode().rstrip("\r\n") for line in block]
         try:
-            data = written(args, translator, search, lines, journal.lines).encode()
+            data = formatted(args, translator, search, lines, journal.lines).encode()
         except ValueError as error:  # such as a glossary that does not fit a line
             sys.exit(f"{error} Line 0 is line {journal.lines + 1:,} of the input.")
         journal.append(gzip.compress(data) if is_gz else data, len(block))
         bar.add(len(block))
 
 
-def written(args, translator, search, lines, first):
+def formatted(args, translator, search, lines, first):
     """Returns the output of some lines as text; `first` is the first one's number."""
     if args.n_best is None and args.glossary is None:
-        texts = translator(lines, search=search)
+        texts = translator(lines, search=search)  # quicker: it computes no scores
         translations = [[(text, None)] for text in texts]
     else:
         translations = translator.translate(
@@ -206,6 +215,7 @@ def alignment(translator, source, target):
     columns = words(translator.source_tokenizer, source, weights.shape[1])
     links = []
     for word in sorted({*rows} - {-1}):
+        # Tokens outside words, -1, add nothing to word 0.
         looked = weights[np.equal(rows, word)].sum(axis=0)
         shares = np.bincount(np.maximum(columns, 0), looked * np.greater(columns, -1))
         links.append(f"{shares.argmax()}-{word}")

@@ -55,18 +55,19 @@ def arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     corpora.add_corpus(parser)
-    corpora.add_files(parser, val="its loss after each epoch", test="scored at the end")
+    corpora.add_files(parser, val="to validate on", test="to score; default: --val")
     add = parser.add_argument
     add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     add("--vocabulary-size", type=int, help="tokens; default: the preset's")
-    add("--epochs", type=int, help="default: the preset's; more for small files")
-    add("--minutes", type=float, default=float("inf"), help="limit of training")
+    add("--epochs", type=int, help="default: the preset's, for small own files more")
+    minutes = "most minutes of training, for each model; default: no limit"
+    add("--minutes", type=float, default=float("inf"), help=minutes)
     devices = "devices that share each batch (JAX only); default: 1"
     add("--devices", type=int, default=1, help=devices)
     add("--seed", type=int, default=0)
     args = parser.parse_args()
-    args.backward = False  # Whether to swap sources and targets, for a teacher.
+    args.backward = False  # Not an option: `diversify` sets it for a teacher.
     corpora.check_files(parser, args)
     args.preset, args.evaluate = corpora.preset_of(args), corpora.split_of(args)
     name = f"{args.corpus}-{args.source}-{args.target}-{args.preset}"
@@ -91,7 +92,7 @@ def claim_output(args, recipe):
 
 
 def read_run(text):
-    """Reads what identifies a run, with its recipe, if it has one, as a `Recipe`."""
+    """Reads a `run.json`; as a `Recipe`, lists and tuples in a recipe are equal."""
     run = json.loads(text)
     if "recipe" in run:
         run["recipe"] = ks.recipes.Recipe.from_dict(run["recipe"])
@@ -119,7 +120,7 @@ def load(args, split):
 
 
 def train(args, recipe):
-    """Trains by the recipe, unless that was done, and saves the translator."""
+    """Trains by the recipe, its teachers first, unless that was done; saves it."""
     saved = args.output / "translator.keras"
     if saved.exists():
         print(f"Already trained. To train anew, delete {args.output}.")
@@ -220,6 +221,9 @@ def fit(args, recipe, sources, targets, tokenizer):
         validation_data=validation,
         epochs=epochs,
         shuffle=False,  # The batches come shuffled.
+        # In this order: a diverged epoch is neither averaged nor saved, the averages
+        # are what is validated, the minutes are logged before the file is written, and
+        # `Resume` saves what all others did.
         callbacks=[
             ks.training.TerminateOnDivergence(raise_error=True),
             *recipe.average_callbacks(),  # Validates the averaged weights.
@@ -242,6 +246,7 @@ class Stopwatch(keras.callbacks.Callback):
     """Logs the minutes of training, including those before a resume; keeps a limit.
 
     An epoch does not begin if it would end past the limit, taking as long as the last.
+    The first epoch of each start of the command always runs.
     """
 
     def __init__(self, history, limit):

@@ -65,8 +65,8 @@ def arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     corpora.add_corpus(parser)
-    test = "to score the best model; default: --val"
-    corpora.add_files(parser, val="that trials are scored on", test=test)
+    test = "to score the best model on; default: --val"
+    corpora.add_files(parser, val="to score trials on", test=test)
     add = parser.add_argument
     presets = [
         name
@@ -78,14 +78,15 @@ def arguments():
     add("--minutes", type=float, default=10.0, help="most minutes, all runs together")
     epochs = "most epochs of a trial; default: no limit, or 9 without halving"
     add("--epochs", type=int, help=epochs)
-    objective = "val_loss, unsmoothed: val_token_crossentropy; or val_bleu, ..."
+    objective = "val_loss (default; unsmoothed), val_perplexity, val_bleu or val_chrf"
     add("--objective", default="val_loss", help=objective)
     algorithms = ("halving", "hyperband", "random", "bayesian")
-    add("--algorithm", choices=algorithms, default="halving")
+    add("--algorithm", choices=algorithms, default="halving", help="default: halving")
     everything = "search all hyperparameters, not only heads and depth"
     add("--everything", action="store_true", help=everything)
     add("--max-parameters", type=int, help="most weights of a model")
-    add("--warm-start", action="store_true", help="from smaller trials' weights")
+    warm = "start larger models from the weights of smaller ones"
+    add("--warm-start", action="store_true", help=warm)
     add("--workers", type=int, default=1, help="processes on this machine; default: 1")
     add("--seed", type=int, default=0)
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")

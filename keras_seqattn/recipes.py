@@ -214,7 +214,8 @@ class Configuration(Config):
         """Makes the callback that validates, scores and keeps averaged weights.
 
         Returns:
-            List of one callback, which comes first in `fit`; empty without averages.
+            List of one callback, which comes before all others in `fit`, except
+            `TerminateOnDivergence`; empty without averages.
 
         Example:
             >>> RECIPES["smoke"].average_callbacks()[0].__class__.__name__

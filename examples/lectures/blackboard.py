@@ -13,9 +13,10 @@ def arguments(description, **integers):
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("lectures"))
+    add, pictures = parser.add_argument, "folder for the pictures; default: lectures"
+    add("--output", type=pathlib.Path, default=pathlib.Path("lectures"), help=pictures)
     for name, default in integers.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+        add(f"--{name}", type=int, default=default, help=f"default: {default}")
     args = parser.parse_args()
     for name in integers:
         if getattr(args, name) < 0:
