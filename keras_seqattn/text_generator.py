@@ -48,17 +48,17 @@ class TextGenerator(TextModel):
             another size than the model, or `search` is not a search.
 
     Example:
-    >>> from keras_seqattn.models import LanguageModel
-    >>> from keras_seqattn.text import ByteTokenizer
-    >>> tokenizer = ByteTokenizer()
-    >>> model = LanguageModel(
-    ...     tokenizer.vocabulary_size, model_dim=8, num_heads=2, num_layers=1,
-    ...     intermediate_dim=16,
-    ... )
-    >>> generator = TextGenerator(model, tokenizer)
-    >>> (text,) = generator(["Hello"], max_length=4)
-    >>> "".join(generator.stream("Hello", max_length=4)) == text
-    True
+        >>> from keras_seqattn.models import LanguageModel
+        >>> from keras_seqattn.text import ByteTokenizer
+        >>> tokenizer = ByteTokenizer()
+        >>> model = LanguageModel(
+        ...     tokenizer.vocabulary_size, model_dim=8, num_heads=2, num_layers=1,
+        ...     intermediate_dim=16,
+        ... )
+        >>> generator = TextGenerator(model, tokenizer)
+        >>> (text,) = generator(["Hello"], max_length=4)
+        >>> "".join(generator.stream("Hello", max_length=4)) == text
+        True
     """
 
     _file = translator_file.TextGeneratorFile

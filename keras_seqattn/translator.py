@@ -72,9 +72,9 @@ class AttentionWeights(NamedTuple):
             List of T pairs (target index, source index).
 
         Example:
-        >>> weights = np.array([[[[0.2, 0.8], [0.9, 0.1]]]], "float32")
-        >>> AttentionWeights(["a", "b"], ["B", "A"], weights).alignment()
-        [(0, 1), (1, 0)]
+            >>> weights = np.array([[[[0.2, 0.8], [0.9, 0.1]]]], "float32")
+            >>> AttentionWeights(["a", "b"], ["B", "A"], weights).alignment()
+            [(0, 1), (1, 0)]
         """
         mean = self.weights.mean(axis=(0, 1))
         return [(row, int(column)) for row, column in enumerate(mean.argmax(axis=1))]
@@ -113,16 +113,16 @@ class Translator(TextModel):
             `search` is not a search, or `max_source_length` is out of range.
 
     Example:
-    >>> from keras_seqattn.models import TranslationTransformer
-    >>> from keras_seqattn.text import ByteTokenizer
-    >>> tokenizer = ByteTokenizer()
-    >>> model = TranslationTransformer(
-    ...     tokenizer.vocabulary_size, model_dim=8, num_heads=2, encoder_layers=1,
-    ...     decoder_layers=1, intermediate_dim=16, max_length=8,
-    ... )
-    >>> translator = Translator(model, tokenizer)
-    >>> len(translator(["Hello", ""]))
-    2
+        >>> from keras_seqattn.models import TranslationTransformer
+        >>> from keras_seqattn.text import ByteTokenizer
+        >>> tokenizer = ByteTokenizer()
+        >>> model = TranslationTransformer(
+        ...     tokenizer.vocabulary_size, model_dim=8, num_heads=2, encoder_layers=1,
+        ...     decoder_layers=1, intermediate_dim=16, max_length=8,
+        ... )
+        >>> translator = Translator(model, tokenizer)
+        >>> len(translator(["Hello", ""]))
+        2
     """
 
     _file = translator_file.TranslatorFile

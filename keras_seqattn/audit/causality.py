@@ -143,7 +143,7 @@ class _Probe:
         self.training, self.pad = training, pad
         self.array = passes.arrays[name]
         self.outputs = passes.repeatable(training)
-        self.visible = False
+        self.visible = False  # whether a change of the input has changed any output
         length = self.array.shape[1]
         if length < 2:
             raise ValueError(
@@ -203,7 +203,10 @@ class _Probe:
         return f" (position {position} is padding{where})"
 
     def _changes(self, span, cut):
-        """Returns whether other content of `span` changes an output before `cut`."""
+        """Returns whether other content of `span` changes an output before `cut`.
+
+        Also notes in `visible` whether it changes an output at all.
+        """
         for other in self.others:
             changed = self.array.copy()
             changed[:, span] = other[:, span]
@@ -220,7 +223,10 @@ class _Probe:
         return False
 
     def _gradient_reaches(self, cut):
-        """Returns, for each position from `cut` on, whether the gradient is nonzero."""
+        """Returns, for each position from `cut` on, whether the gradient is nonzero.
+
+        Without a gradient (ids, or outputs that are no floats) it returns one False.
+        """
         if not is_float(self.array) or not self.factors:
             return np.zeros(1, bool)
         earlier = {place: factor.copy() for place, factor in self.factors.items()}

@@ -105,11 +105,11 @@ def check_padding_invariance(
         probe.outputs[mode] = passes.repeatable(mode)
         for name in probe.names:
             rng = np.random.default_rng(seed)
-            found = probe.check_amount(name, mode) or probe.check_content(
+            leak = probe.check_amount(name, mode) or probe.check_content(
                 name, mode, num_draws, rng, vocabulary_size
             )
-            if found is not None:
-                return found
+            if leak is not None:
+                return leak
     return probe.report_success()
 
 
@@ -124,11 +124,14 @@ class _Probe:
         self.real = {name: self._mark_real(name, passes.arrays) for name in self.names}
         self.compared = []
         self._check_inputs()
-        self.outputs = {}  # By mode.
+        self.outputs = {}  # By mode, set by the caller.
         self.aligned = self._align_outputs()
 
     def check_amount(self, name, training):
-        """Adds padding to an input, unless random draws would change shape with it."""
+        """Returns the report of a leak if more padding changes a real output, or None.
+
+        Not checked where the model draws random numbers, whose shape would change.
+        """
         if not self.extra or (training and self.passes.is_random(training)):
             return None
         longer = self.passes(self._lengthen(name), training)
@@ -137,7 +140,10 @@ class _Probe:
         )
 
     def check_content(self, name, training, num_draws, rng, vocabulary_size):
-        """Replaces what the padding of an input holds."""
+        """Returns the report of a leak if other padding changes a real output, or None.
+
+        Contents are drawn `num_draws` times.
+        """
         arrays = self._lengthen(name)
         array, real = arrays[name], self._mark_real(name, arrays)
         outputs = self.passes(arrays, training)

@@ -123,7 +123,8 @@ class Passes:
         names = list(arguments.sequence("which", names, wanted, arguments.text))
         if not names:
             arguments.refuse("which", which, wanted)
-        if len(self.arrays) == 1:  # Whatever it is called.
+        # The only input is meant whatever `which` says: its default is a name, too.
+        if len(self.arrays) == 1:
             return list(self.arrays)
         for name in names:
             self.check_name("which", name)
@@ -180,7 +181,7 @@ class Passes:
 
 @contextlib.contextmanager
 def _same_draws(model):
-    """Makes each position draw the same numbers in every pass."""
+    """Gives every pass the same seeds, and the same places to draw for."""
     with random.repeated_randomness(), _compute_padding(model):
         with keras.StatelessScope():
             yield
@@ -188,8 +189,9 @@ def _same_draws(model):
 
 @contextlib.contextmanager
 def _compute_padding(model):
-    """Makes stacks compute padding too: else dropout would depend on where it is."""
-    stacks = [layer for layer in layers_of(model) if getattr(layer, "unpad", False)]
+    """Makes stacks compute padding too, or what is dropped would depend on it."""
+    layers = layers_of(model)
+    stacks = [layer for layer in layers if getattr(layer, "unpad", None) is True]
     for stack in stacks:
         stack.unpad = False
     try:

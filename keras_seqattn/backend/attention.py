@@ -30,9 +30,9 @@ def fused_attention(
 ) -> Tensor:
     """Computes attention `(B, T, H, V)` with the kernel of the program's device.
 
-    On JAX that is cuDNN's kernel for programs on a GPU, if the host has one; elsewhere
-    XLA compiles the formula. On a TPU Keras's splash kernel is not used, since it reads
-    only the first sequence's mask.
+    On JAX that is cuDNN's kernel for programs on a GPU, if the host has one. Elsewhere,
+    and on TensorFlow, which has no kernel, Keras computes the formula. On a TPU Keras's
+    splash kernel is not used, since it reads only the first sequence's mask.
 
     Shapes: `query` `(B, T, H, K)`, already scaled; `key` `(B, S, H, K)`; `value`
     `(B, S, H, V)`, on JAX with V = K; `bias` and the bool `mask` broadcast to
@@ -59,7 +59,10 @@ def fused_attention(
 
 
 def finds_cudnn() -> bool:
-    """Returns whether programs compiled here for a GPU can use cuDNN's attention."""
+    """Returns whether JAX's first device here is a GPU, for which Keras asks for cuDNN.
+
+    Whether cuDNN takes the inputs is known only to Keras, when it is called.
+    """
     return keras.backend.backend() == "jax" and device_kind() == "gpu"
 
 

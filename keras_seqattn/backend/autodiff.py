@@ -121,7 +121,7 @@ def _custom_gradient_jax(function, *inputs):
     """
     import jax
 
-    backward = None
+    backward = None  # set when `_without_closure` traces `forward`
 
     def forward(*inputs):
         nonlocal backward
@@ -129,17 +129,20 @@ def _custom_gradient_jax(function, *inputs):
         backward, residuals = _without_closure(gradient, output)
         return output, residuals
 
-    forward, closed_over = _without_closure(forward, *inputs)
+    forward_closed, closed_over = _without_closure(forward, *inputs)
 
     @jax.custom_vjp
     def differentiable(inputs, closed_over):
-        return forward(closed_over, *inputs)[0]
+        return forward_closed(closed_over, *inputs)[0]
+
+    def forward_with_residuals(inputs, closed_over):
+        return forward_closed(closed_over, *inputs)
 
     def differentiate(residuals, upstream):
         grads = backward(residuals, upstream)
         return grads if isinstance(grads, tuple) else (grads,), None
 
-    differentiable.defvjp(lambda *args: forward(args[1], *args[0]), differentiate)
+    differentiable.defvjp(forward_with_residuals, differentiate)
     return differentiable(inputs, closed_over)
 
 

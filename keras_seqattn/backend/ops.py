@@ -19,10 +19,10 @@ def sizes(x: Tensor) -> tuple[int | Tensor, ...]:
 
 
 def largest(x: Tensor, axis: int, initial: float) -> Tensor:
-    """Returns the largest number along an axis, which is kept, or `initial` if greater.
+    """Computes the maximum of `initial` and of `x` along an axis, which is kept.
 
-    It is `keras.ops.max` for a tensor that may be empty, which unlike that one with
-    `initial` also takes torch's tensors without values, of which Keras builds a model.
+    So an axis without elements gives `initial`. `keras.ops.max` has that argument too,
+    but with it fails on torch's meta tensors, on which Keras builds a model.
     """
     if 0 in x.shape:
         return keras.ops.max(x, axis=axis, keepdims=True, initial=initial)

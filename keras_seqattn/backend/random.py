@@ -15,7 +15,7 @@ from keras_seqattn.annotations import Tensor
 def computed_uniform(
     shape: Sequence[int | Tensor], seed: tuple[Tensor, Tensor], dtype: Any
 ) -> Tensor:
-    """Draws from [0, 1), with two scalar integers that the program computes as seed."""
+    """Draws numbers in [0, 1); the seed is two integers that the program computes."""
     return keras.random.uniform(shape, seed=_ComputedSeed(seed), dtype=dtype)
 
 

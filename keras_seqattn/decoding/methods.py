@@ -25,6 +25,8 @@ from keras_seqattn.decoding.hypotheses import SpecialTokens, best_first
 
 # The largest integer of an int32 tensor, which ids and positions are compared with.
 MOST_INTEGER = 2**31 - 1
+# 2**32 over the golden ratio, so that neighbouring numbers get distant seeds.
+SEED_STEP = 0x9E3779B1
 
 
 class GreedyState(NamedTuple):
@@ -354,8 +356,7 @@ def sequence_seeds(numbers: np.ndarray, search: Search) -> np.ndarray:
 
     So a sample does not depend on the sentences searched beside it.
     """
-    # 2**32 over the golden ratio, so that neighbouring numbers get distant seeds.
-    return (numbers.astype("int64") * 0x9E3779B1 + search.draw_seed()).astype("int32")
+    return (numbers.astype("int64") * SEED_STEP + search.draw_seed()).astype("int32")
 
 
 def write_token(token_ids: Tensor, token: Tensor, index: Tensor) -> Tensor:

@@ -67,8 +67,8 @@ def minimum_bayes_risk(
     found = []
     for pairs in lines:
         counts = Counter(text for text, _ in pairs)
-        risks = [_expected_utility(text, counts, utility) for text in counts]
-        found.append(_best_first(list(counts), risks))
+        utilities = [_expected_utility(text, counts, utility) for text in counts]
+        found.append(_best_first(list(counts), utilities))
         progress.add(1)
     return found
 
@@ -131,7 +131,7 @@ def rerank(
     weights = _checked_weights(weights, len(scorers))
     arguments.boolean("verbose", verbose)
     lines = [distinct_texts(pairs) for pairs in lines]
-    asked = [source for source, own in zip(sources, lines, strict=True) for _ in own]
+    repeated = [source for source, own in zip(sources, lines, strict=True) for _ in own]
     texts = [text for own in lines for text in own]
     own_scores = np.array([x for own in lines for x in own.values()])
     totals = _weighted(weights[0], own_scores)
@@ -145,7 +145,7 @@ def rerank(
     for number, (scorer, weight) in enumerate(zip(scorers, weights[1:], strict=True)):
         for begin in range(0, len(texts), CANDIDATES_IN_A_BLOCK):
             block = slice(begin, begin + CANDIDATES_IN_A_BLOCK)
-            scores = _scores(number, scorer, asked[block], texts[block])
+            scores = _scores(number, scorer, repeated[block], texts[block])
             totals[block] += _weighted(weight, scores)
             progress.add(len(scores))
     each = iter(totals.tolist())

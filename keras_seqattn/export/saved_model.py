@@ -16,6 +16,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.decoding import Greedy, loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens
+from keras_seqattn.decoding.methods import SEED_STEP
 from keras_seqattn.decoding.protocol import default_max_length, length_limit
 from keras_seqattn.scheduling.static import Sentences, begin_search
 from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
@@ -181,6 +182,8 @@ class _Graphs:
         """Returns the seed of the searches of one call."""
         import tensorflow as tf
 
+        # `draw_seed` would draw once, for all calls, while the program is traced. A
+        # search without the attribute does not use its seed.
         if getattr(self.search, "seed", 0) is None:
             return tf.random.uniform((), maxval=2**31 - 1, dtype=tf.int64)
         return tf.constant(self.search.draw_seed(), tf.int64)
@@ -195,7 +198,8 @@ class _Graphs:
         most = length_limit(self.model) or tf.int32.max
         limits = tf.minimum(default_max_length(lengths), most)
         limits = tf.where(real, limits, 0)
-        seeds = tf.gather(numbers, rows) * 2654435761 + seed
+        # As `sequence_seeds` does, in a graph.
+        seeds = tf.gather(numbers, rows) * SEED_STEP + seed
         given = limits, tf.cast(seeds, tf.int32)
         bucket = tf.searchsorted(list(self._searches), [tf.reduce_max(lengths)])[0]
         branches = [

@@ -308,15 +308,16 @@ def _project_out(dense, width):
     return kernel.reshape(-1, kernel.shape[-1]).T, bias
 
 
-def _fill_relative(spec, positions, bidirectional):
+def _fill_relative(spec, positions, is_encoder):
     """Fills the table of relative positions in T5's layout.
 
-    In an encoder each direction has half of the rows; in a decoder the past has all.
+    CTranslate2 reads a table of both directions in an encoder, the first half for the
+    past, and one of the past alone in a decoder, whatever the layer was made for.
     """
     table, both = _array(positions.table), positions.bidirectional
-    if bidirectional and not both:  # Later positions are at distance 0.
+    if is_encoder and not both:  # Later positions are at distance 0.
         table = np.concatenate([table, np.repeat(table[:1], len(table), axis=0)])
-    elif both and not bidirectional:
+    elif both and not is_encoder:
         table = table[: len(table) // 2]
     spec.relative_attention_bias = table
     spec.relative_attention_max_distance = np.int32(positions.max_distance)

@@ -24,14 +24,15 @@ def drop(x: Tensor, rate: float, seed: Seed) -> Tensor:
     compiles for a CPU, a hash of each number's place and the seed decides; elsewhere
     the backend's generator does, which drops others.
     """
-    is_drawn = isinstance(seed, keras.random.SeedGenerator)
-    if not (is_drawn and tracing.is_compiled_by_xla(x)):
+    has_generator = isinstance(seed, keras.random.SeedGenerator)
+    if not (has_generator and tracing.is_compiled_by_xla(x)):
         return keras.random.dropout(x, rate, seed=seed)
+    # Drawn once, not in the forms: JAX traces all of them, and drawing changes state.
     shape, seed = ops.shape(x), seed.next()
 
     def hashed() -> Tensor:
         numbers = hashes(shape, ops.cast(seed, "uint32"))
-        return numbers >= np.uint32(round(rate * 2**32))
+        return numbers >= np.uint32(min(round(rate * 2**32), 2**32 - 1))
 
     def drawn() -> Tensor:
         return random.computed_uniform(shape, (seed[0], seed[1]), "float32") >= rate
@@ -63,7 +64,7 @@ def _mix_bits(x):
 
 
 class Dropout(keras.layers.Dropout):
-    """`keras.layers.Dropout` with `drop`; a part of other layers, saved with them."""
+    """`keras.layers.Dropout` with `drop`, without `noise_shape`: for other layers."""
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         """Applies dropout while training."""

@@ -22,9 +22,10 @@ def check_built(layer: keras.layers.Layer) -> None:
 
 
 def check_rank(name: str, x: Any, layout: str) -> None:
-    """Raises an error if an input, a tensor or a shape, has too few or too many axes.
+    """Raises an error if an input has too few or too many axes.
 
-    `layout` names the axes, such as "(batch, length, width)". With "..." in it, `x` may
+    The input is a tensor or a shape; None, for an input not given, passes. `layout`
+    names the axes, such as "(batch, length, width)". With "..." in it, `x` may
     have more axes than the named ones.
     """
     if x is None:

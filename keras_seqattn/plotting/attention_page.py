@@ -219,9 +219,10 @@ function choose(layer, head) {
   state.map = mapOf(layer, head);
   byId("layer").value = layer;
   byId("head").value = head;
+  const isMeanOfAll = layer === MEAN && head === MEAN;
   document.querySelectorAll(".map").forEach((map) => {
     const isOf = (name) => [MEAN, +map.dataset[name]].includes(state[name]);
-    const isChosen = isOf("layer") && isOf("head") && layer + head > 2 * MEAN;
+    const isChosen = isOf("layer") && isOf("head") && !isMeanOfAll;
     map.classList.toggle("chosen", isChosen);
     map.setAttribute("aria-pressed", isChosen);
   });

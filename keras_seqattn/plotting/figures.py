@@ -66,21 +66,23 @@ def attention_map(
             not in [0, 1].
 
     Example:
-    >>> weights = np.full((2, 4, 3, 3), 1 / 3)
-    >>> tokens = ["A", "▁dog", "."]
-    >>> figure = attention_map(weights.mean(axis=(0, 1)), tokens, tokens)
-    >>> len(figure.axes)  # the map and its colour bar
-    2
+        >>> weights = np.full((2, 4, 3, 3), 1 / 3)
+        >>> tokens = ["A", "▁dog", "."]
+        >>> figure = attention_map(weights.mean(axis=(0, 1)), tokens, tokens)
+        >>> len(figure.axes)  # the map and its colour bar
+        2
     """
     arguments.text("title", title, optional=True)
     panels, sources, targets = panels_of(weights, source_tokens, target_tokens)
     is_one_map = np.ndim(getattr(weights, "weights", weights)) == 2
     layers, heads, rows, columns = panels.shape
     labels, families = fonts.drawable([*readable(sources), *readable(targets)])
-    across, down = labels[columns:], labels[:columns]
+    source_labels, target_labels = labels[:columns], labels[columns:]
     cell = min(0.3, max(0.1, 12 / (heads * columns)))  # inches
-    font_size = min(9, 54 * cell)
-    below, beside = (font_size / 110 * max(map(len, side)) for side in (down, across))
+    font_size = min(9, 54 * cell)  # points, 72 to the inch: three quarters of a cell
+    # Inches of the longest labels, with 0.65 of the font size to a character.
+    sides = source_labels, target_labels
+    below, beside = (font_size / 110 * max(map(len, side)) for side in sides)
     width = heads * (columns * cell + 0.2) + beside + 1.4
     figure = new_figure((width, layers * (rows * cell + 0.3) + below + 0.8))
     axes = figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
@@ -90,8 +92,8 @@ def attention_map(
         if not is_one_map:
             panel.set_title(", ".join(names), fontsize=8)
         # Dollar signs are tokens, not formulas.
-        panel.set_xticks(range(columns), down, rotation=90, parse_math=False)
-        panel.set_yticks(range(rows), across, parse_math=False)
+        panel.set_xticks(range(columns), source_labels, rotation=90, parse_math=False)
+        panel.set_yticks(range(rows), target_labels, parse_math=False)
         panel.tick_params(labelsize=font_size, length=0, labelfontfamily=families)
         panel.spines[:].set_color(FAINT)
     figure.supxlabel("source tokens", fontsize=9)
@@ -132,9 +134,9 @@ def learning_curves(
             that is no number, no column `x`, or no metric but `x`.
 
     Example:
-    >>> figure = learning_curves({"loss": [3.0, 2.0], "val_loss": [3.1, 2.4]})
-    >>> figure.axes[0].get_ylabel()
-    'loss (nats per token)'
+        >>> figure = learning_curves({"loss": [3.0, 2.0], "val_loss": [3.1, 2.4]})
+        >>> figure.axes[0].get_ylabel()
+        'loss (nats per token)'
     """
     arguments.text("x", x)
     arguments.text("title", title, optional=True)

@@ -1,4 +1,4 @@
-"""A tuning study as one figure: when, what, why, and at what price.
+"""A tuning study as one figure: scores over time and size, importance, trials.
 
 The study may be any object with these members of `keras_seqattn.tuning.Study`:
 `table()`, `hyperparameters()`, `importance()`, `objective` and `direction`.
@@ -201,6 +201,7 @@ def _coordinates(column):
     values = column.dropna()
     inactive = [(INACTIVE, "inactive")] if len(values) < len(column) else []
     kinds = sorted(set(values), key=lambda value: (str(type(value)), value))
+    # Of few different values each is written on its axis, of more only the two ends.
     numeric = column.dtype.kind in "iuf" and len(kinds) > 6
     if numeric:
         places = np.nan_to_num(_scale(column.to_numpy(float)), nan=INACTIVE)

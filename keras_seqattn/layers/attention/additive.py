@@ -20,8 +20,8 @@ from keras_seqattn.backend import autodiff
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.functional import (
-    check_inputs,
     check_options,
+    checked_inputs,
     hide_by_bias,
 )
 from keras_seqattn.layers.attention.kernels import explicit
@@ -136,7 +136,7 @@ def additive_scores(
         >>> np.asarray(additive_scores(q, q, vector, causal=True))[0, 0].tolist()
         [[1.0, 0.0], [0.5, 0.5]]
     """
-    query, key, _ = check_inputs(query, key, key)
+    query, key, _ = checked_inputs(query, key, key)
     check_options(query, key, mask, bias)
     masks.check_band(causal, window, offset)
     arguments.tensor("vector", vector)
@@ -152,8 +152,8 @@ def additive_scores(
     sizes = *shapes[0][1:], shapes[1][1]
     # An unknown length counts as short, as in `choose_implementation`.
     is_long = all(isinstance(x, int) for x in sizes) and math.prod(sizes) > AT_ONCE
-    sums = _sums_in_blocks if is_long else _all_sums
-    scores = sums(*(ops.cast(x, "float32") for x in (query, key, vector)))
+    compute = _scores_in_blocks if is_long else _scores_at_once
+    scores = compute(*(ops.cast(x, "float32") for x in (query, key, vector)))
     weights = explicit.softmax(scores, mask, bias, query.dtype)
     return explicit.zero_empty_rows(weights, mask, heads_last=False)
 
@@ -172,39 +172,39 @@ def attend(
 
     The options are those of `additive_scores`.
     """
-    query, key, value = check_inputs(query, key, value)
+    query, key, value = checked_inputs(query, key, value)
     arguments.fraction("dropout", dropout)
     arguments.seed("seed", seed)
     scores = additive_scores(query, key, vector, **options)
     return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed), scores
 
 
-def _all_sums(query, key, vector):
-    """Computes vector . tanh(query + key), `(B, H, T, S)`, with all sums at once."""
+def _scores_at_once(query, key, vector):
+    """Computes scores vector . tanh(query + key), `(B, H, T, S)`, all at once."""
     groups, (batch, target, heads, _) = key.shape[2], ops.shape(query)
     source = ops.shape(key)[1]
     rows, columns = _as_one_block(query, groups), _as_one_block(key, groups)
-    factors = _repeat_for_rows(vector, groups, target)
-    scores = ops.einsum("bgtsu,gtu->bgts", _tanh(rows, columns), factors)
+    vectors = _repeat_for_rows(vector, groups, target)
+    scores = ops.einsum("bgtsu,gtu->bgts", _tanh(rows, columns), vectors)
     return ops.reshape(scores, (batch, heads, target, source))
 
 
-def _sums_in_blocks(query, key, vector):
-    """Computes what `_all_sums` does, in O(T S) memory, the backward pass included."""
+def _scores_in_blocks(query, key, vector):
+    """Computes what `_scores_at_once` does, in O(T S) memory, also backwards."""
     groups, (_, target, heads, units) = key.shape[2], ops.shape(query)
     source, repeats = ops.shape(key)[1], heads // groups
     q = Blocks.of(target, _block_length(source, heads * units))
     k = Blocks.of(source, _block_length(target, heads * units))
 
     @autodiff.custom_gradient
-    def sums(query, key, vector):
+    def scores_of(query, key, vector):
         q_blocks = q.split(query, groups)  # (N, B, G, R * t, U)
         all_queries = _as_one_block(query, groups)  # (B, G, R * T, U)
         all_keys = _as_one_block(key, groups)  # (B, G, S, U)
-        factors = _repeat_for_rows(vector, groups, q.length)
+        vectors = _repeat_for_rows(vector, groups, q.length)
 
         def score(_, block):
-            return (ops.einsum("bgtsu,gtu->bgts", _tanh(block, all_keys), factors),)
+            return (ops.einsum("bgtsu,gtu->bgts", _tanh(block, all_keys), vectors),)
 
         zeros = ops.zeros((*ops.shape(q_blocks)[1:-1], source), "float32")
         scores = q.join(map_blocks(score, (q_blocks,), (zeros,))[0])  # (B, T, H, S)
@@ -216,9 +216,9 @@ def _sums_in_blocks(query, key, vector):
             def of_q_block(_, block, upstream):
                 tanh = _tanh(block, all_keys)
                 d_tanh = ops.einsum("bgts,bgtsu->bgtu", upstream, 1.0 - tanh * tanh)
-                return d_tanh * factors, ops.einsum("bgts,bgtsu->gtu", upstream, tanh)
+                return d_tanh * vectors, ops.einsum("bgts,bgtsu->gtu", upstream, tanh)
 
-            like = ops.zeros_like(q_blocks[0]), ops.zeros_like(factors)
+            like = ops.zeros_like(q_blocks[0]), ops.zeros_like(vectors)
             d_query, d_vector = map_blocks(of_q_block, (q_blocks, by_query), like)
             d_vector = ops.reshape(d_vector, (-1, groups, repeats, q.length, units))
             d_vector = ops.reshape(ops.sum(d_vector, axis=(0, 3)), (heads, units))
@@ -229,11 +229,11 @@ def _sums_in_blocks(query, key, vector):
             by_key = ops.transpose(upstream, (0, 3, 1, 2))  # (B, S, G, R * T)
             by_key = k.split(by_key, groups)  # (M, B, G, s, R * T)
             k_blocks = k.split(key, groups)  # (M, B, G, s, U)
-            factors = _repeat_for_rows(vector, groups, target)[:, None]
+            vectors = _repeat_for_rows(vector, groups, target)[:, None]
 
             def of_k_block(_, block, upstream):
                 tanh = _tanh(block, all_queries)
-                d_tanh = (1.0 - tanh * tanh) * factors  # (B, G, s, R * T, U)
+                d_tanh = (1.0 - tanh * tanh) * vectors  # (B, G, s, R * T, U)
                 return (ops.einsum("bgst,bgstu->bgsu", upstream, d_tanh),)
 
             like = (ops.zeros_like(k_blocks[0]),)
@@ -245,7 +245,7 @@ def _sums_in_blocks(query, key, vector):
 
         return ops.transpose(scores, (0, 2, 1, 3)), gradient
 
-    return sums(query, key, vector)
+    return scores_of(query, key, vector)
 
 
 def _as_one_block(x, groups):
@@ -268,7 +268,7 @@ def _tanh(left, right):
 
 
 def _block_length(other, width):
-    """Returns how many rows of sums with `other` positions may be in memory at once."""
+    """Returns how many rows fit `AT_ONCE`, each with `other` sums of H U = `width`."""
     return max(1, AT_ONCE // (other * width))
 
 

@@ -21,10 +21,15 @@ class Folding:
     def __init__(self, rank: int, axes: Sequence[int]) -> None:
         self.axes = axes
         self.batch = tuple(axis for axis in range(rank - 1) if axis not in axes)
+        # Of heads `(..., H, K)`, which have one axis more than the inputs.
         self.order = (*self.batch, *axes, rank - 1, rank)
         self.trivial = rank == 3 and axes == (1,)
 
     def _sizes(self, x):
+        """Returns the sizes of the batch axes, and of the attended ones, as lists.
+
+        `x` is inputs or heads: these axes are the same in both.
+        """
         shape = ops.shape(x)
         return [shape[a] for a in self.batch], [shape[a] for a in self.axes]
 
@@ -37,7 +42,7 @@ class Folding:
         return ops.reshape(x, (-1, math.prod(lengths), *x.shape[-2:]))
 
     def output(self, x: Tensor, queries: Tensor) -> Tensor:
-        """Unfolds the outputs of the heads to the axes of `queries`."""
+        """Unfolds outputs `(B, T, H, V)` to `(..., H, V)`, the axes of `queries`."""
         if self.trivial:
             return x
         batch, lengths = self._sizes(queries)
@@ -46,7 +51,7 @@ class Folding:
         return ops.transpose(x, back)
 
     def scores(self, x: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-        """Unfolds weights `(B, H, T, S)` to `(batch, H, target, source)` axes."""
+        """Unfolds weights `(B, H, T, S)` to `(*batch, H, *target, *source)`."""
         if self.trivial:
             return x
         batch, target = self._sizes(queries)
@@ -56,8 +61,8 @@ class Folding:
     def sequence_mask(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
         """Folds the mask of an input `x` into `(B, L)`.
 
-        It has the axes of `x` but the last one, or only the batch and the axes that are
-        attended over.
+        The mask has all axes of `x` but the last, or only the first and those that are
+        attended over; it is then the same for the rest of the batch.
         """
         if self.trivial or mask is None:
             return mask

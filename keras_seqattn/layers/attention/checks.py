@@ -15,7 +15,7 @@ SCORES = ("scaled_dot", "dot", "additive")
 
 
 def refuse_hooks(subclass: type, base: type) -> None:
-    """Refuses to override methods of Keras's class that nothing here calls."""
+    """Refuses a subclass that overrides a method of Keras's that is never called."""
     theirs = vars(keras.layers.MultiHeadAttention)
     added = set(dir(subclass)) - set(dir(base))
     for hook in sorted(added & set(theirs)):
@@ -29,7 +29,7 @@ def refuse_hooks(subclass: type, base: type) -> None:
 
 
 def positive_size(name: str, value: Any) -> int:
-    """Returns a size if it is a positive integer."""
+    """Returns a size if it is a positive integer; refuses others in Keras's words."""
     try:
         return arguments.positive_integer(name, value)
     except ValueError:
@@ -119,7 +119,7 @@ def check_inputs(query: Tensor, value: Tensor, key: Tensor | None) -> None:
 
 
 def check_ranks(query_shape: Shape, value_shape: Shape) -> None:
-    """Refuses values whose rank differs from that of the queries."""
+    """Refuses queries without a length axis, and values of another rank."""
     check_rank("query", query_shape, "(batch, ..., length, width)")
     axes = ", ".join(["length"] * (len(query_shape) - 2))
     check_rank("value", value_shape, f"(batch, {axes}, width)")

@@ -134,12 +134,17 @@ def relative_shift(values: Tensor, rows: int | Tensor) -> Tensor:
 
 
 def relative_unshift(pairs: Tensor) -> Tensor:
-    """Sums pairs `(H, rows, columns)` by distance: the gradient of `relative_shift`."""
+    """Sums pairs `(H, rows, columns)` by distance: the gradient of `relative_shift`.
+
+    It goes the steps of `relative_shift` backwards: what that reads is put back where
+    it was written, zeros elsewhere, and the rows, copies of one, are summed.
+    """
     heads, rows, columns = ops.shape(pairs)
     distances = rows + columns - 1
-    x = ops.pad(pairs, ((0, 0), (0, 0), (rows - 1, 0)))  # (H, rows, distances)
+    x = ops.pad(pairs, ((0, 0), (0, 0), (rows - 1, 0)))  # as read: (H, rows, distances)
     x = ops.pad(ops.reshape(x, (heads, rows * distances)), ((0, 0), (0, rows)))
-    return ops.sum(ops.reshape(x, (heads, rows, distances + 1)), axis=1)[:, :distances]
+    x = ops.reshape(x, (heads, rows, distances + 1))  # as written
+    return ops.sum(x, axis=1)[:, :distances]  # (H, distances)
 
 
 def check_lengths(

@@ -95,7 +95,7 @@ def dot_product_attention(
     Reference:
         Vaswani et al. 2017, section 3.2.1. Differs: empty rows are zero.
     """
-    query, key, value = check_inputs(query, key, value)
+    query, key, value = checked_inputs(query, key, value)
     check_options(query, key, mask, bias, scale)
     masks.check_band(causal, window, offset)
     arguments.fraction("dropout", dropout)
@@ -116,6 +116,9 @@ def dot_product_attention(
         dropout=dropout,
         **options,
     )
+    # A JAX program may be compiled for another device than the host's (`jax.export`).
+    # So both choices are kept, and the program's device decides. Only a GPU's kernel
+    # differs: a TPU gets what a CPU gets, and on torch the device makes no difference.
     chosen = choose(device="cpu")
     on_gpu = choose(device="gpu") if finds_cudnn() else chosen
     if on_gpu == chosen:
@@ -179,7 +182,7 @@ def attention_scores(
         >>> np.asarray(attention_scores(q, q, causal=True))[0, 0].tolist()
         [[1.0, 0.0], [0.5, 0.5]]
     """
-    query, key, _ = check_inputs(query, key, key)
+    query, key, _ = checked_inputs(query, key, key)
     check_options(query, key, mask, bias, scale)
     masks.check_band(causal, window, offset)
     mask, bias = hide_by_bias(query, key, mask, bias)
@@ -235,10 +238,10 @@ def choose_implementation(
     the keys, and is not used in float16, for which it has no gradient on a CPU.
 
     Longer attention is "chunked", which takes O(T + S) memory and skips what a window
-    hides, unless a fused kernel does as well. That is torch's, or JAX's on a GPU in
-    bfloat16, if pairs are hidden by nothing, by a mask of keys alone, or by `causal`
-    alone, and there is no bias. If queries have a padding mask too, as in
-    self-attention on padded inputs, layers combine both into a mask of pairs.
+    hides. It is "fused" if that kernel takes no more memory (torch's, or JAX's on a GPU
+    in bfloat16), there is no bias, and pairs are hidden by nothing, by a mask of keys
+    alone or by `causal` alone. If queries have a padding mask too, as in self-attention
+    on padded inputs, layers combine both into a mask of pairs.
 
     Args:
         query_shape: Shape `(B, T, H, K)`.
@@ -279,8 +282,9 @@ def choose_implementation(
     are_known = all(isinstance(length, int) for length in lengths)
     if not are_known or lengths[0] * lengths[1] < LONG:
         return "fused" if has_kernel else "explicit"
-    hides_keys = mask is None or (len(mask.shape) > 2 and mask.shape[-2] == 1)
-    is_simple = hides_keys and not causal and window is None and bias is None
+    # No mask, or one that is the same for all queries.
+    is_of_keys = mask is None or (len(mask.shape) > 2 and mask.shape[-2] == 1)
+    is_simple = is_of_keys and not causal and window is None and bias is None
     is_simple = is_simple or fused.is_plain_causal(mask, bias, causal, window, offset)
     if has_kernel and is_simple and fused_attention_is_linear(dtype, device):
         return "fused"
@@ -310,7 +314,7 @@ def check_options(
     distances.checked_bias(bias, sizes)
 
 
-def check_inputs(
+def checked_inputs(
     query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns query, key and value as tensors, if their shapes fit each other.
@@ -354,7 +358,7 @@ def hide_by_bias(
         return mask, bias
     bias = ops.convert_to_tensor(bias)
     hidden = ops.cast(bias, "float32") <= explicit.MASKED_SCORE
-    seen = ops.logical_not(hidden)  # keeps NaN
+    seen = ops.logical_not(hidden)  # not `>`, which would hide a NaN
     bias = ops.where(seen, bias, ops.cast(0.0, bias.dtype))
     seen = ops.reshape(seen, (*[1] * (4 - len(seen.shape)), *ops.shape(seen)))
     return masks.combine_masks(_pair_mask(query, key, mask), seen), bias

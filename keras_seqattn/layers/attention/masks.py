@@ -1,10 +1,11 @@
 """Boolean attention masks: pure functions, True = may attend.
 
-A mask of numbers is read as in Keras: 0 is False and 1 is True. A negative number is
-refused: it belongs to a mask that is added to scores (0 and -1e9), in which 0 means
-"may attend". A mask of only zeros could be of either kind; as in Keras, it hides
-everything. Where the values cannot be seen, in a compiled program or a functional
-model, a mask of floats is refused, since it may be one that is added.
+The functions of attention take only bool masks (`pair_mask`). A layer's mask of numbers
+is read as in Keras: 0 is False and 1 is True. A negative number is refused: it belongs
+to a mask that is added to scores (0 and -1e9), in which 0 means "may attend". A mask of
+only zeros could be of either kind; as in Keras, it hides everything. Where the values
+cannot be seen, in a compiled program or a functional model, a mask of floats is
+refused, since it may be one that is added.
 
 Shapes: B batch, L length, T target length, S source length.
 """
@@ -235,7 +236,10 @@ def pair_mask(
 
 
 def _rank_4_mask(mask, full):
-    """Adds to a mask `(B, T, S)` or `(T, S)` the axes it lacks of `full`."""
+    """Returns a bool mask that fits `full` (B, H, T, S), with the axes it lacks.
+
+    `(T, S)` and `(B, T, S)` become `(1, 1, T, S)` and `(B, 1, T, S)`.
+    """
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype != "bool":
         raise ValueError(

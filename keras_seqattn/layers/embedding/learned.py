@@ -38,7 +38,8 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
         ValueError: If `max_length` is not a positive integer, the sequence is longer
             than it, or a shape does not fit. `positions` beyond the table are an error
             if their values can be seen, as they cannot in a compiled program. If such a
-            program leaves the length open, vectors beyond the table are NaN.
+            program leaves the length or the start open, vectors beyond the table are
+            NaN.
 
     Example:
         >>> import numpy as np
@@ -82,7 +83,7 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
             self._check_length(length, start)
             rows = self.table[start : start + length]
         else:
-            # The length is unknown: what is past the table becomes NaN.
+            # Length or start is known only when the program runs: NaN past the table.
             places = positions_of(x, start)
             rows = ops.take(
                 self.table, ops.minimum(places, self.max_length - 1), axis=0

@@ -239,8 +239,8 @@ class PositionalEmbedding(
         values = tracing.known_values(inputs, wait=False)
         if values is None or not values.size:
             return
-        # `keras.Sequential` casts ids to floats.
         low, high = values.min().item(), values.max().item()
+        # `keras.Sequential` casts ids to floats.
         whole = values.dtype.kind in "iu" or (values == np.floor(values)).all()
         if not whole or low < 0 or high >= self.vocabulary_size:
             raise ValueError(
@@ -323,8 +323,9 @@ class PositionalEmbedding(
 
     def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Marks real tokens; in reverse, passes the mask of the vectors on."""
-        # Keras does not tell of `reverse` here, and `keras.Sequential` feeds float ids,
-        # which have one axis less than sequences of vectors.
+        # Keras does not tell of `reverse` here, and `keras.Sequential` casts ids to
+        # floats. Floats of width D are vectors if they have a third axis, which ids
+        # lack, or are seen to hold fractions; otherwise they count as ids.
         is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
         if is_float and inputs.shape[-1] == self.model_dim:
             if len(inputs.shape) > 2 or _has_fractions(inputs):

@@ -328,10 +328,10 @@ def _bucket_table(size, max_distance):
     return table
 
 
-def _slopes(num_heads, largest):
-    """Returns the slope of each head."""
-    power = 2 ** int(math.log2(num_heads))
-    slopes = [2.0 ** (-largest * (head + 1) / power) for head in range(power)]
-    if power == num_heads:
+def _slopes(num_heads, bias_max):
+    """Returns the slope of each head, as `AlibiBias` describes."""
+    lower = 2 ** int(math.log2(num_heads))  # the power of two at or below it
+    slopes = [2.0 ** (-bias_max * (head + 1) / lower) for head in range(lower)]
+    if lower == num_heads:
         return slopes
-    return slopes + _slopes(2 * power, largest)[::2][: num_heads - power]
+    return slopes + _slopes(2 * lower, bias_max)[::2][: num_heads - lower]

@@ -132,11 +132,13 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         rate = (self.base ** (-np.arange(half) / half)).astype("float32")
         positions = positions_of(x, start, positions, axis=sequence)
         positions = ops.cast(positions, "float32") / self.scaling
-        along = [1] * len(x.shape)
-        *rows, along[sequence] = ops.shape(positions)
-        along[:1] = rows or [1]
-        shape = [half if axis == feature else 1 for axis in range(len(along))]
-        angles = ops.multiply(ops.reshape(positions, along), rate.reshape(shape))
+        # Positions `(L,)` or `(B, L)`, and rates `(K / 2,)`, at their axes of `x`.
+        along, across = [1] * len(x.shape), [1] * len(x.shape)
+        *batch, along[sequence] = ops.shape(positions)
+        if batch:
+            along[0] = batch[0]
+        across[feature] = half
+        angles = ops.multiply(ops.reshape(positions, along), rate.reshape(across))
         cosine, sine = ops.cos(angles), ops.sin(angles)
         left, right = ops.split(ops.cast(x, "float32"), 2, axis=feature)
         rotated = (left * cosine - right * sine, right * cosine + left * sine)

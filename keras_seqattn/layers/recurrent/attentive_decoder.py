@@ -123,8 +123,9 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             recurrence = self.recurrence(name=f"layer_{i}")
             recurrence.build(hidden_shape if i else target_shape)
             self.recurrences.append(recurrence)
-        self.query_dense = dense("query", hidden_shape, width, None, False)
-        self.key_dense = dense("key", source_shape, width, None, False)
+        linear = {"activation": None, "use_bias": False}
+        self.query_dense = dense("query", hidden_shape, width, **linear)
+        self.key_dense = dense("key", source_shape, width, **linear)
         self.vector = self.add_weight(name="vector", shape=(1, width))
         self.output_dense = dense("output", joined_shape, self.units, use_bias=False)
         keep_frozen(self)

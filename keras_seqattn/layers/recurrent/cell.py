@@ -53,7 +53,7 @@ class RecurrentCell(arguments.Checked, keras.layers.Layer):
         super().__init__(**kwargs)
         self.units = arguments.positive_integer("units", units)
         self.activation = arguments.keras_object("activation", activation)
-        self.state_size = self.output_size = units
+        self.state_size = self.output_size = self.units
 
     def build(self, inputs_shape: Shape, states_shape: Any = None) -> None:
         """Makes the kernel `(D + U, U)` and the bias."""

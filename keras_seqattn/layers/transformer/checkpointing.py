@@ -85,7 +85,11 @@ def _with_seeds(generators, seeds):
 
 
 class _Seeds:
-    """Returns a seed at the first call, and others, far from it, at later calls."""
+    """Returns the drawn seed at the first call, and others at later calls.
+
+    Each draw of one generator within the call needs its own seed. These are 65,537
+    apart, so that they do not meet the seeds that the generator draws next.
+    """
 
     def __init__(self, seed):
         self._seed, self._count = seed, 0

@@ -115,7 +115,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
     def call(self, x: Tensor) -> Tensor:
         """Transforms each position of `x`."""
         check_rank("x", x, "(batch, ..., width)")
-        rows = ops.reshape(x, (-1, x.shape[-1]))  # a matrix, like a kernel
+        rows = ops.reshape(x, (-1, x.shape[-1]))  # faster gradients: see `Projection`
         hidden = self.activation(self.hidden_dense(rows))
         if self.gated:
             hidden = ops.multiply(hidden, self.gate_dense(rows))

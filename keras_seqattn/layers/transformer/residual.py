@@ -89,6 +89,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
         """Builds the norm, and the sublayer for `x` and its other inputs."""
         self._width = x_shape[-1]
         self.norm_layer.build(x_shape)
+        # Keras's, since ours takes no `noise_shape`; made when the rank is known.
         self.skip_layer = keras.layers.Dropout(
             self.stochastic_depth,
             noise_shape=(None, *[1] * (len(x_shape) - 1)),
@@ -110,7 +111,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
         check_built(self)
         check_tensor("x", x, width=self._width)
         check_tensor("output", output, width=self._width)
-        # Keras casts it in a call, but not in a step or for tokens without padding.
+        # A call has cast `x`; a step, or a call on tokens without padding, has not.
         x = ops.cast(ops.convert_to_tensor(x), self.compute_dtype)
         x = x + self.skip_layer(self.dropout_layer(output))
         return x if self.normalize_first else self.norm_layer(x)

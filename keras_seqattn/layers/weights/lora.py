@@ -49,6 +49,8 @@ class KeepsLora:
         """Loads weights and factors; merges the factors if LoRA is not enabled."""
         values = {name: store[name] for name in store.keys()}
         saved = [values.pop(f"lora_{part}", None) for part in ("a", "b", "scale")]
+        # Loading sets both factors to zero. If the file has none, A must be what it
+        # was, random: a gradient reaches B only through A.
         before = self._factors()[0].numpy() if self.lora_enabled else None
         super().load_own_variables(values)
         a, b, scale = saved
@@ -168,7 +170,7 @@ def enable_lora(
 
 def _patterns(targets):
     if targets is None:
-        return [""]
+        return [""]  # which is found in every path
     if not isinstance(targets, list | tuple):
         arguments.refuse("targets", targets, "a list of strings", optional=True)
     patterns = list(arguments.strings("targets", targets))

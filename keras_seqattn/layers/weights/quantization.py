@@ -1,4 +1,4 @@
-"""Quantization of subclasses, and in the config of a layer made of layers."""
+"""Quantization of subclasses of Keras's layers, and of layers made of layers."""
 
 import re
 import warnings
@@ -97,7 +97,9 @@ def dtype_config(layer: keras.layers.Layer) -> Any:
 
 
 def unquantized(policy: Any) -> Any:
-    """Returns the float policy, or its name, under a policy: for unquantized parts.
+    """Returns the name of a policy's float policy, for parts that stay floats.
+
+    A map of policies is returned as it is: it holds its own for each part.
 
     Example:
         >>> unquantized(keras.dtype_policies.get("int8_from_mixed_bfloat16"))

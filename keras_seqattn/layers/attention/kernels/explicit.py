@@ -40,7 +40,7 @@ def softmax(
         scores = scores + ops.where(mask, 0.0, MASKED_SCORE)
     # Keras warns about a softmax over one key, all that a first position may see.
     one_key = scores.shape[-1] == 1
-    scores = scores * 0 + 1 if one_key else ops.softmax(scores)  # keeps NaN
+    scores = scores * 0 + 1 if one_key else ops.softmax(scores)  # 1, but NaN of NaN
     return ops.cast(scores, dtype)
 
 
