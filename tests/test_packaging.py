@@ -176,9 +176,9 @@ def test_the_workflow_runs_what_a_clone_can_run():
     assert [step["run"] for step in job["steps"] if "run" in step] == ["bash .ci/run"]
     used = [step["uses"].split("@")[0] for step in job["steps"] if "uses" in step]
     assert used == ["actions/checkout", "actions/setup-python"]
-    versions = [
-        step["with"]["python-version"] for step in job["steps"] if "with" in step
-    ]
+    clone, python = (step["with"] for step in job["steps"] if "with" in step)
+    assert clone == {"fetch-depth": 0}  # `.ci/run` counts the commits.
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    assert versions == [config["options"]["python_requires"].removeprefix(">=")]
+    oldest = config["options"]["python_requires"].removeprefix(">=")
+    assert python == {"python-version": oldest}

@@ -195,7 +195,7 @@ def test_a_look_is_no_longer_than_a_translation(example):
         return looked[-1].weights.shape[-2]
 
     assert look("b" * (most - 1)) == most
-    with pytest.warns(UserWarning, match=f"longer than {most} tokens"):
+    with pytest.warns(UserWarning, match=f"longer than the {most} tokens"):
         assert look("b" * 5000) == most
 
 

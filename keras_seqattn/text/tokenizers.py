@@ -380,10 +380,14 @@ def refuse_sampling(sampling: float, kind: str) -> None:
 
 
 def _without_paths(model):
-    """Returns a model without the file paths that differ from one run to the next."""
+    """Returns a model without what does not count once it is trained.
+
+    Paths differ from one run to the next, and `required_chars` came later than others.
+    """
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     proto.normalizer_spec.ClearField("normalization_rule_tsv")
     proto.denormalizer_spec.ClearField("normalization_rule_tsv")
+    proto.trainer_spec.ClearField("required_chars")
     return proto.SerializeToString(deterministic=True)
 
 
