@@ -19,8 +19,8 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BACKENDS = ("tensorflow", "jax", "torch")
 # A process for each core: the tests are small, and spend their time tracing. Each
-# begins with half of the files, whose tests share what they build and compile, and
-# takes tests from the other when it has none left.
+# begins with its share of the files, whose tests share what they build and compile, and
+# takes tests from others when it has none left.
 PYTEST = (sys.executable, "-m", "pytest", "-n", "auto", "--dist", "worksteal")
 
 

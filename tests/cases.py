@@ -22,6 +22,7 @@ LINES = np.array(["A red shirt.", " un  café ", ""])
 
 
 def case(cls, *arguments, inputs, **options):
+    """Returns how to make a thing, and the arrays to use it with."""
     return functools.partial(cls, *arguments, **options), inputs
 
 
@@ -487,12 +488,13 @@ CASES = {
     ],
     "text.ByteTokenizer": [case(text.ByteTokenizer, inputs=(LINES,))],
 }
-# Classes that hold a result and are neither configured nor saved.
-RESULTS = {"layers.DistanceBias", "decoding.Hypotheses", "decoding.CompileReport"}
-# It names files of one machine, which no model holds.
-RESULTS |= {"text.TextLines"}
-# Callbacks are neither: Keras's have no configuration.
-RESULTS |= {
+# Public classes without a case, since they are neither configured nor saved: results,
+# lines of files of one machine, and callbacks, for which Keras has no configuration.
+UNCONFIGURED = {
+    "layers.DistanceBias",
+    "decoding.Hypotheses",
+    "decoding.CompileReport",
+    "text.TextLines",
     "training.CheckpointAverage",
     "training.Resume",
     "training.ScheduleFreeAverage",

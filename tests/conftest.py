@@ -23,8 +23,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-# Small programs compile sooner so, and the tests take 0.7 times as long. Later releases
-# refuse the flag.
+# Without its fusion emitters XLA compiles small programs sooner: the tests take 0.7
+# times as long. Later releases refuse the flag.
 with contextlib.suppress(importlib.metadata.PackageNotFoundError):
     if importlib.metadata.version("jaxlib").startswith("0.10."):
         os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
@@ -32,7 +32,8 @@ with contextlib.suppress(importlib.metadata.PackageNotFoundError):
 # Tracing makes objects by the million, and hardly any garbage: look for it less often.
 gc.set_threshold(10_000, 20, 50)
 
-# Keras takes seconds to import: the process that hands out tests does without it.
+# Keras takes seconds to import, and the process that hands out tests needs none of it:
+# hence the imports of it inside the functions below.
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
@@ -73,10 +74,10 @@ class OtherBackends(pytest.File):
 
 
 class OneSkip(pytest.Item):
-    """Stands for the tests of a file; its mark leaves it out, as theirs would them."""
+    """Stands for all tests of a file, and is skipped, or left out, by their mark."""
 
     def runtest(self):
-        raise AssertionError("on a backend that its mark does not name")
+        raise AssertionError("`pytest_runtest_setup` has not skipped this.")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -87,7 +88,10 @@ def pytest_collection_modifyitems(items):
         for marker in item.iter_markers():
             if marker.name in ("backends", "slow_on"):
                 if marker.kwargs or not set(marker.args) <= BACKENDS:
-                    raise pytest.UsageError(f"{item.nodeid}: {marker} names backends")
+                    raise pytest.UsageError(
+                        f"{item.nodeid}: `{marker.name}` must name backends of "
+                        f"{sorted(BACKENDS)}. Received: {marker}."
+                    )
             if marker.name == "slow_on" and keras.backend.backend() in marker.args:
                 item.add_marker("slow")
 

@@ -62,10 +62,10 @@ def outputs(model, *inputs):
 
 
 def examples(count):
-    """Returns hypothesis's settings for a law, where JAX compiles each example.
+    """Returns hypothesis's settings for a test of a general property.
 
     Args:
-        count: Number of examples; a third of it on JAX.
+        count: Number of examples; a third of it on JAX, which compiles each.
     """
     if keras.backend.backend() == "jax":
         count = -(-count // 3)

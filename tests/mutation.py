@@ -42,7 +42,7 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("layers", "decoding", "scheduling", "training", "text")
-# PyTorch is the fastest to start. TensorFlow runs what those that survive are left.
+# PyTorch starts fastest. TensorFlow then tries what survived there.
 TESTS = {
     "torch": "layers decoding scheduling training text models test_contract.py "
     "test_translator.py test_translator_search.py test_text_generator.py "
@@ -329,10 +329,10 @@ def try_mutants(drawn, backend, options):
         results = read_results(options.output).values()
         killers = {x["by"] for x in results if x["backend"] == backend}
         killers = sorted(killers & set(record[1]))
-        if killers:  # Their word counts if they pass where there is no mutant.
+        if killers:  # A kill counts if its test passes on the unchanged code.
             status, output = pool.submit(run_tests, killers, 3600).result()
             if status != 0:
-                print(f"Without any mutant fail, too, on {backend}:\n{output}")
+                print(f"These fail without a mutant, too, on {backend}:\n{output}")
 
 
 def main(arguments=None):
@@ -341,7 +341,7 @@ def main(arguments=None):
     parser.add_argument("--count", type=int, default=300, help="mutants to draw")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=int, default=60, help="of tests, a mutant")
+    parser.add_argument("--seconds", type=int, default=60, help="a mutant; default: 60")
     parser.add_argument("--again", action="store_true", help="try survivors again")
     parser.add_argument(
         "--output", type=pathlib.Path, default=ROOT / "runs" / "mutation.jsonl"

@@ -129,6 +129,7 @@ def additive_scores(query, key, vector, mask=None, bias=None, **options):
     for b, h, i, j in np.ndindex(*sums.shape):
         group = h // (num_heads // num_groups)
         sums[b, h, i, j] = np.tanh(query[b, i, h] + key[b, j, group]) @ vector[h]
+    # The sums are the bias of dot products that the scale removes.
     bias = sums if bias is None else sums + _broadcast_scores(bias, sums.shape)
     return attention_scores(query, key, mask=mask, bias=bias, scale=0.0, **options)
 

@@ -30,6 +30,7 @@ def every_pair(**options):
         num_pairs += sizes[left] * sizes[right]
     pairs = np.stack(pairs, axis=1)
     missing, cases = np.ones(num_pairs, bool), []
+    # Greedy: next comes the case with the most pairs that no case has yet.
     while missing.any():
         best = missing[pairs].sum(axis=1).argmax()
         missing[pairs[best]] = False
@@ -53,9 +54,8 @@ def every_value(cases):
 def each_case(cases):
     """Runs a test once for each case, its argument `case`.
 
-    JAX compiles for seconds what a case computes, and TensorFlow traces it: there all
-    are slow tests but as many as hold each value of each option. On PyTorch each two
-    values meet.
+    On TensorFlow and JAX, which take seconds for a case, only the cases that together
+    hold each value are in the default tier. On PyTorch all are.
 
     Args:
         cases: What `every_pair` gave.
@@ -69,17 +69,16 @@ def each_case(cases):
 
 
 def each_variant(argument, variants, on_jax, on_tensorflow=None, on_torch=None):
-    """Runs a test once for each variant, of which some are slow tests by the backend.
+    """Runs a test once for each variant, in the default or the slow tier by backend.
 
     Args:
         argument: The name of the test's argument.
         variants: A dict from the names of the variants, for pytest's report, to what
             the test is given.
-        on_jax: The names of the variants that are no slow tests on JAX, which compiles
-            each for seconds.
-        on_tensorflow: The names of those that are none on TensorFlow, which traces a
-            model for seconds; None: all.
-        on_torch: The names of those that are none on PyTorch; None: all.
+        on_jax: Names of the variants in JAX's default tier; it compiles each for
+            seconds. The others are slow tests there.
+        on_tensorflow: The same for TensorFlow, which traces for seconds; None: all.
+        on_torch: The same for PyTorch; None: all.
 
     Returns:
         A decorator.

@@ -28,7 +28,7 @@ MADE_BY_US = {
 
 
 class Ready(Exception):
-    """All arguments of a call that takes long were checked."""
+    """Stands for the long work of a call, once all its arguments were checked."""
 
 
 @functools.cache
@@ -74,6 +74,7 @@ def dataset():
     )
 
 
+# The tests read signatures: `wraps` shows that of the function that is called.
 @functools.wraps(ks.training.enable_lora)
 def adapted(model, **given):
     """Adapts a new model each time, since none can be adapted twice."""
@@ -198,7 +199,10 @@ def arguments_of(make):
 
 @functools.cache
 def calls():
-    """Maps names to pairs: what is called, and a dict of valid arguments."""
+    """Maps names to pairs: what is called, and a dict of valid arguments.
+
+    Paths are relative: `ground` of `test_bad_arguments.py` makes the files.
+    """
     heads = {"query": HEADS, "key": HEADS}
     table = {"vector": np.ones((2, 8), "float32")}
     lines = ["one", "two"]

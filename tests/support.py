@@ -73,8 +73,8 @@ OTHERS = {
         ks.models.EncoderModel, 260, num_layers=1, **SIZES
     ),
 }
-# What the errors of combinations say that do not go together: the name of what the
-# caller gave, or of a method that a model has not.
+# Of the errors of combinations that do not work: the argument that is refused, or the
+# method that the model lacks.
 REFUSED = r"`(implementation|dropout|score|positions|format|model)` must|'generate'"
 USES = ("fit", "greedy", "beams", "mixed_bfloat16")
 HEADERS = {
@@ -117,8 +117,8 @@ def _use(row, use):
     ids = np.array([[1, 5, 7, 2], [1, 6, 2, 0]], "int32")
     translates = row in TRANSLATION
     if use in ("greedy", "beams"):
-        width = ks.decoding.BeamSearch(width=2) if use == "beams" else None
-        model.generate(ids, width, max_length=3)
+        search = ks.decoding.BeamSearch(width=2) if use == "beams" else None
+        model.generate(ids, search, max_length=3)
     else:
         inputs = {"source_ids": ids, "target_ids": ids} if translates else ids
         model.compile(ks.training.Adam(0.01), ks.training.MaskedCrossentropy())

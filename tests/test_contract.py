@@ -13,7 +13,7 @@ import pytest
 
 import keras_seqattn
 from tests import public_calls, roundtrip
-from tests.cases import CASES, RESULTS
+from tests.cases import CASES, UNCONFIGURED
 from tests.layers.weights import randomize
 from tests.pairs import each_variant, named
 
@@ -84,7 +84,7 @@ def test_arguments_by_position_are_the_same_in_a_functional_model():
 
 
 def test_every_public_class_has_a_case_and_every_case_its_class():
-    assert CLASSES == set(CASES) | RESULTS
+    assert CLASSES == set(CASES) | UNCONFIGURED
 
 
 @each_variant("name", named(*EXAMPLES), on_jax=[], on_tensorflow=no_search)
@@ -121,7 +121,7 @@ def of_numpy(value):
 
 def test_every_class_is_registered():
     saving = keras.saving
-    for name in CLASSES - RESULTS:
+    for name in CLASSES - UNCONFIGURED:
         registered = saving.get_registered_name(PUBLIC[name])
         assert saving.get_registered_object(registered) is PUBLIC[name], name
 

@@ -68,6 +68,7 @@ def picture():
     ]
     figure, (panel,) = blackboard.panels(1, width=5.5)
     names = ("k1", "k2, the best", "k3 and k4, which are equal")
+    # The curve of k4 is that of k3.
     for name, curve in zip(names, np.transpose(weights), strict=False):
         panel.semilogx(betas, curve, label=name, linewidth=2)
     panel.set_xlabel("inverse temperature beta")

@@ -82,9 +82,9 @@ def heads():
         one_by_one += blackboard.array(attend(q, v, k)) @ join[head]
         q, k, v = ((x @ first[name]) @ second[name][:, head] for name in "qkv")
         two_stages += blackboard.array(attend(q, v, k)) @ join[head]
-    show_difference = blackboard.difference
-    blackboard.show("heads at once - one by one", show_difference(at_once, one_by_one))
-    blackboard.show("heads at once - two stages", show_difference(at_once, two_stages))
+    difference = blackboard.difference
+    blackboard.show("heads at once - one by one", difference(at_once, one_by_one))
+    blackboard.show("heads at once - two stages", difference(at_once, two_stages))
     stacked = fused(at_once, at_once)
     print(f"  A layer on a layer, again {tuple(stacked.shape)}.")
 

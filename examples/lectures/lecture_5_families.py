@@ -59,6 +59,7 @@ def words():
         len(WORDS), 16, positions=None, embeddings_initializer="orthogonal"
     )
     table.build()
+    # Scaled, so that one word gets most of the probability.
     logits = table.logits(8 * table.embeddings[5])
     log_probs = ops.log_softmax(logits)
     blackboard.show("log_probs", log_probs)
