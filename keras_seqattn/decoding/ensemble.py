@@ -12,10 +12,10 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import DecodingModel, State, Tensor, TokenIds
-from keras_seqattn.decoding.ids import checked_model
 from keras_seqattn.decoding.processors import log_softmax
 from keras_seqattn.decoding.protocol import (
     abilities,
+    check_parts,
     length_limit,
     max_new_tokens,
     state_options,
@@ -254,7 +254,7 @@ def _checked_models(models: Any) -> list[DecodingModel]:
         arguments.refuse("models", models, wanted)
     for number, model in enumerate(models):
         try:
-            checked_model(model)
+            check_parts(model)
         except ValueError as error:
             raise ValueError(
                 f"`models` must be {wanted}. Received: models[{number}]={model!r}. "

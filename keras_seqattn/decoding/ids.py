@@ -14,17 +14,6 @@ from keras_seqattn.decoding.hypotheses import pad_lists
 WANTED = "an integer array (batch, length), or a list of lists of integers"
 
 
-def checked_model(model: Any) -> Any:
-    """Returns a model if it has the decoding protocol's parts that a search needs."""
-    methods = ("encode", "initial_state", "step")
-    names = (*methods, "start_id", "end_id", "pad_id", "variables")
-    wanted = "a model with the decoding protocol"
-    arguments.offers("model", model, names, wanted)
-    for name in methods:
-        arguments.function(f"model.{name}", getattr(model, name))
-    return model
-
-
 def id_array(name: str, token_ids: Any, pad_id: int) -> np.ndarray:
     """Returns token ids, an array or a list of lists, as an integer array `(B, L)`.
 

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 from keras import ops, tree
 
+from keras_seqattn import arguments
 from keras_seqattn.annotations import DecodingModel, Shape, State
 
 
@@ -42,6 +43,16 @@ class ByModel:
 # The widths and options of `initial_state` that were checked already.
 _CHECKED = ByModel()
 _CHECKING = threading.Lock()
+
+
+def check_parts(model: Any) -> None:
+    """Raises an error if a model lacks a part of the protocol that a search needs."""
+    methods = ("encode", "initial_state", "step")
+    names = (*methods, "start_id", "end_id", "pad_id", "variables")
+    wanted = "a model with the decoding protocol"
+    arguments.offers("model", model, names, wanted)
+    for name in methods:
+        arguments.function(f"model.{name}", getattr(model, name))
 
 
 def abilities(model: DecodingModel) -> frozenset[str]:

@@ -79,7 +79,7 @@ def export_translator(
     names = set(arguments.names_of(exporter.prepare)) - {"translator", "path"}
     arguments.known(options, sorted(names), f"export(format={format!r})")
     write = exporter.prepare(translator, path=path, **options)
-    with _new(path) as made:
+    with _replaced(path) as made:
         write(made)
     if verbose:
         print(f"Wrote {path}: {_bytes_of(path) / 1e6:.1f} MB.")
@@ -87,7 +87,7 @@ def export_translator(
 
 
 @contextlib.contextmanager
-def _new(path):
+def _replaced(path):
     """Yields a path beside `path` to write to, and then moves the result to `path`.
 
     What was at `path` is removed last. After an error everything is as it was.

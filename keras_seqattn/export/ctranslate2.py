@@ -88,12 +88,15 @@ def prepare(
 
 
 def _number_of_positions(translator, max_length):
-    model = translator.model
-    if max_length is None:
-        longest = max(source_limit(model), translator.max_source_length)
-        # A translation of the longest line may be longer than the line.
-        return longest if length_limit(model) else default_max_length(longest)
-    return arguments.integer("max_length", max_length, least=1, most=model.max_length)
+    """Returns the number of positions that `Translator.export` promises."""
+    limit = length_limit(translator.model)
+    if max_length is not None:
+        return arguments.integer("max_length", max_length, least=1, most=limit)
+    if limit is not None:
+        return limit
+    # A translation of the longest line may be longer than the line.
+    longest = max(source_limit(translator.model), translator.max_source_length)
+    return default_max_length(longest)
 
 
 def _fill_config(config, model, pieces, unknown_id):

@@ -34,7 +34,6 @@ from keras_seqattn.decoding.hypotheses import (
 from keras_seqattn.decoding.ids import (
     check_prefix_lengths,
     checked_ids,
-    checked_model,
     checked_prefix,
 )
 from keras_seqattn.decoding.methods import (
@@ -46,6 +45,7 @@ from keras_seqattn.decoding.methods import (
 from keras_seqattn.decoding.protocol import (
     abilities,
     check_model,
+    check_parts,
     default_max_length,
     length_limit,
     max_new_tokens,
@@ -168,7 +168,7 @@ def generate(
         >>> found.token_ids.shape
         (1, 1, 4)
     """
-    checked_model(model)
+    check_parts(model)
     size = getattr(model, "source_vocabulary_size", None)
     source_ids = checked_ids("source_ids", source_ids, size, model.pad_id)
     _check_source_length(model, source_ids.shape[1])
