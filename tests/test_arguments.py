@@ -55,7 +55,9 @@ def test_none_passes_where_it_is_allowed(check):
 
 
 def test_a_missing_package_is_named_with_its_extra():
-    with pytest.raises(ImportError, match=r'needs nowhere: pip install "\.\[score\]"'):
+    with pytest.raises(
+        ImportError, match=r'needs the package nowhere: pip install "\.\[score\]"'
+    ):
         arguments.package("nowhere", "score")
 
 

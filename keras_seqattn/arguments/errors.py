@@ -58,8 +58,10 @@ def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
     )
 
 
-def package(name: str, extra: str) -> ModuleType:
+def package(name: str, extra: str, user: str = "This") -> ModuleType:
     """Imports a package of an extra, or says in an error how to install it.
+
+    `user` is what needs the package, in words that begin the error.
 
     Example:
         >>> package("json", "text").dumps(1)
@@ -69,5 +71,6 @@ def package(name: str, extra: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise ImportError(
-            f'This needs {name}: pip install ".[{extra}]" in a clone of the repository.'
+            f"{user} needs the package {name}: "
+            f'pip install ".[{extra}]" in a clone of the repository.'
         ) from error

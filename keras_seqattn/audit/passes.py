@@ -181,7 +181,7 @@ class Passes:
 
 @contextlib.contextmanager
 def _same_draws(model):
-    """Gives every pass the same seeds, and the same places to draw for."""
+    """Makes all passes draw with the same seeds, for the same places."""
     with random.repeated_randomness(), _compute_padding(model):
         with keras.StatelessScope():
             yield

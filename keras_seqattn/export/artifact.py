@@ -115,10 +115,4 @@ def _bytes_of(path):
 
 def needed_package(name: str, format: str) -> ModuleType:
     """Imports a package that a format needs, or says in an error how to install it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f'`format="{format}"` needs the package {name}: '
-            'pip install ".[export]" in a clone of the repository.'
-        ) from error
+    return arguments.package(name, "export", f'`format="{format}"`')

@@ -11,6 +11,8 @@ import itertools
 import random
 import re
 
+from keras_seqattn import arguments
+
 # Languages for which Babel has every phrase below; for many others it lacks some unit.
 LANGUAGES = (
     "en",
@@ -108,13 +110,7 @@ def phrase_splits(source: str, target: str) -> dict[str, list[tuple[str, str]]]:
 @functools.lru_cache
 def _render_all(language):
     """Returns every phrase in one language, in an order that all languages share."""
-    try:
-        import babel
-    except ImportError as error:
-        raise ImportError(
-            "The corpus `phrases` is made from Babel's data. Install it with "
-            '`pip install ".[corpora]"` in a clone of the repository.'
-        ) from error
+    babel = arguments.package("babel", "corpora", "The corpus `phrases`")
     locale = babel.Locale(language)
     kinds = (_names, _lists, _dates, _times, _intervals, _durations, _units, _amounts)
     texts = itertools.chain.from_iterable(kind(locale) for kind in kinds)
