@@ -95,6 +95,16 @@ class Search:
         """Makes the search from its constructor's arguments."""
         return cls(**config)
 
+    def _check_ids(self, vocabulary_size):
+        """Refuses an id that no token of the model's vocabulary has."""
+        biased = [token_id for token_id, _ in self.biased_ids]
+        ids = {"banned_ids": self.banned_ids, "biased_ids": biased}
+        ids["stop_ids"] = self.stop_ids
+        wanted = f"below {vocabulary_size}, the size of the model's vocabulary"
+        for name, given in ids.items():
+            if given and max(given) >= vocabulary_size:
+                arguments.refuse(name, max(given), wanted)
+
     def process(
         self,
         log_probs: Tensor,
@@ -109,6 +119,7 @@ class Search:
         own, in which a forced token is certain so that it does not count in scores, and
         those to choose tokens by.
         """
+        self._check_ids(log_probs.shape[-1])
         model_log_probs = log_probs
         if self.repetition_penalty != 1.0:
             log_probs = processors.penalize_repetition(
@@ -180,7 +191,8 @@ class Greedy(Search):
             pass over the vocabulary.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of its range, or, once it searches, if a token
+            id is not in the model's vocabulary.
 
     Example:
         >>> Greedy(min_length=3).get_config()["min_length"]

@@ -55,7 +55,7 @@ def add_biases(log_probs: Tensor, biases: Sequence[tuple[int, float]]) -> Tensor
     """Adds biases of tokens to log-probabilities `(B, W, V)`, without normalizing."""
     added = np.zeros(log_probs.shape[-1], "float32")
     for token_id, bias in biases:
-        added[token_id : token_id + 1] = bias  # nothing if it is not in the vocabulary
+        added[token_id] = bias
     return log_probs + ops.convert_to_tensor(added)
 
 

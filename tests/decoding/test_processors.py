@@ -107,6 +107,15 @@ def test_scores_leave_biases_out():
     np.testing.assert_allclose(biased.scores, [[-total]], rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["banned_ids", "biased_ids", "stop_ids"])
+def test_token_ids_are_in_the_vocabulary(name):
+    ids = {V: 1.0} if name == "biased_ids" else (3, V)
+    table = np.zeros((1, 6, V), "float32")
+    message = f"`{name}` must be below {V}, the size of .* Received: {name}={V}"
+    with pytest.raises(ValueError, match=message):
+        run(table, decoding.BeamSearch(2, **{name: ids}))
+
+
 @pytest.mark.backends("torch")
 def test_biases_are_a_configuration_as_json():
     search = decoding.Greedy(biased_ids={7: 1, 3: -2.5})
