@@ -261,8 +261,8 @@ def test_the_best_trial_of_a_study_is_orange(scores):
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"pip install '\.\[plot\]'"):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r'pip install "\.\[plot\]"'):
         plotting.learning_curves({"loss": [1.0]})
 
 

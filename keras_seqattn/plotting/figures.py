@@ -295,13 +295,9 @@ def _number(name, value):
 
 def new_figure(size: tuple[float, float]) -> "Figure":
     """Returns an empty figure of a width and a height in inches."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "Figures need matplotlib: pip install '.[plot]' in a clone of the "
-            "repository."
-        ) from error
+    arguments.package("matplotlib", "plot", "A figure")
+    from matplotlib.figure import Figure
+
     return Figure(figsize=size, layout="constrained")
 
 
