@@ -3,11 +3,11 @@
     python -m benchmarks.widths --data-dir DIRECTORY
     python -m benchmarks.widths --corpus phrases --pairs 500 --epochs 1  # a try
 
-Trains the recipe `multi30k`, with two blocks on each side, for a few epochs at each
-width and rate, in two kinds: "standard", and "mup" with the smallest width as
-`base_dim`. At that width both are the same. Heads are 32 wide; their number grows.
-Models are judged by BLEU on the validation lines, with averaged weights. With `--output
-FILE` the same command resumes where it was stopped.
+Trains the corpus's recipe, with two blocks on each side, for a few epochs at each width
+and rate, in two kinds: "standard", and "mup" with the smallest width as `base_dim`. At
+that width both are the same. Heads are 32 wide; their number grows. Models are judged
+by BLEU on the validation lines, with averaged weights. With `--output FILE` the same
+command resumes where it was stopped.
 """
 
 import dataclasses
@@ -87,14 +87,16 @@ def train(task, run, base_dim, epochs):
         "decoder_layers": 2,
         "base_dim": base_dim if run["kind"] == "mup" else None,
     }
+    batches, validation = task.batches()
     recipe = dataclasses.replace(
         task.recipe,
         model={**task.recipe.model.options(), **sizes},
         learning_rate=run["rate"],
+        # The recipe's own warm-up may be longer than so few epochs.
+        warmup_steps=max(1, epochs * len(batches) // 4),
         ema_warmup=True,
     )
     model = recipe.make_model(task.tokenizer.vocabulary_size)
-    batches, validation = task.batches()
     model.fit(
         batches,
         epochs=epochs,
