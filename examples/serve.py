@@ -8,8 +8,9 @@ each token attends to in every layer and head. Programs use the same address:
     curl -H "Content-Type: application/json" http://127.0.0.1:8000/translate \
          -d '{"text": "A dog runs.", "beam": 4}'
 
-returns {"translations": [{"text": ..., "score": ...}, ...]}, best first; a wrong
-request gets {"error": ...} with the status 400. Waiting requests are translated
+returns {"translations": [{"text": ..., "score": ...}, ...]}, best first, as many as
+`beam`, from 1 to 8, by default 4. A text has at most 128 tokens, its end included. A
+wrong request gets {"error": ...} with the status 400. Waiting requests are translated
 together. When the queue is full, further requests are refused with the status 503 and
 the seconds after which to try again. All programs are compiled at the start, which can
 take minutes. It needs `pip install ".[serve]"`.
@@ -61,7 +62,8 @@ def main():
     )
     add = parser.add_argument
     add("--translator", required=True, help="a file that Translator.save wrote")
-    add("--host", default="127.0.0.1", help="address to listen on; this machine's own")
+    host = "address to listen on; default: 127.0.0.1, for this machine alone"
+    add("--host", default="127.0.0.1", help=host)
     add("--port", type=int, default=8000, help="default: 8000; 0 takes a free one")
     args = parser.parse_args()
     translator = ks.Translator.load(args.translator)

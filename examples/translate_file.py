@@ -7,11 +7,12 @@
 The output has a line for each line of the input. With `--n-best N` it has up to N lines
 for each, `number ||| translation ||| score`, as Moses writes them: input lines are
 numbered from 0, and the best translation is first. `--alignments` adds ` ||| 0-0 1-2`:
-for each word of the translation, the word of the source with the most attention (the
-mean of all layers and heads). Words are separated by spaces and numbered from 0. This
-takes a pass for each translation. `--glossary FILE`, with a source phrase, a tab and a
-target phrase in each line, forces translations to use it; a greedy search then gets 4
-beams.
+for each word of the translation, the number of the source word with the most attention
+(the mean of all layers and heads), a hyphen, and the word's own number. Words are
+separated by spaces and numbered from 0. This takes a pass of the model for each
+translation. `--glossary FILE` has a source phrase, a tab and a target phrase in each
+line: the translation of a line with the source phrase must contain the target phrase. A
+greedy search then gets 4 beams.
 
 Memory does not grow with the file: a block of lines is read, translated and written
 before the next. You can stop or kill it at any time: the same command resumes after the
@@ -97,7 +98,7 @@ def arguments():
     n_best = "translations of a line, with their scores; raises --beam to at least N"
     add("--n-best", type=int, metavar="N", help=n_best)
     add("--glossary", type=pathlib.Path, help="TSV of source and target phrases")
-    add("--alignments", action="store_true", help="of words, by the attention")
+    add("--alignments", action="store_true", help="add pairs of words, by attention")
     add("--block", type=int, default=4096, help="lines at a time; default: 4096")
     args = parser.parse_args()
     for name in ("input", "translator", "glossary"):

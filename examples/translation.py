@@ -2,7 +2,7 @@
 
     python examples/translation.py                    # about 5 minutes on 2 cores
     python examples/translation.py --preset smoke     # under a minute: does it run?
-    python examples/translation.py --corpus multi30k  # photo captions, 40 minutes
+    python examples/translation.py --corpus multi30k  # photo captions, 35 minutes
     python examples/translation.py --train train.tsv --val val.tsv   # your own lines
     python examples/translation.py --train train.en train.de --val val.en val.de
 
@@ -24,6 +24,7 @@ import time
 
 import corpora
 import keras
+import matplotlib  # noqa: F401  (used at the end; missed at the beginning)
 from outputs import claim
 
 import keras_seqattn as ks
@@ -61,11 +62,11 @@ def arguments():
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     add("--vocabulary-size", type=int, help="tokens; default: the preset's")
     add("--epochs", type=int, help="default: the preset's, for small own files more")
-    minutes = "most minutes of training, for each model; default: no limit"
+    minutes = "most minutes of training each model, which then ends; default: no limit"
     add("--minutes", type=float, default=float("inf"), help=minutes)
     devices = "devices that share each batch (JAX only); default: 1"
     add("--devices", type=int, default=1, help=devices)
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="default: 0")
     args = parser.parse_args()
     args.backward = False  # Not an option: `diversify` sets it for a teacher.
     corpora.check_files(parser, args)

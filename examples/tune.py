@@ -75,7 +75,8 @@ def arguments():
     ]
     add("--preset", choices=presets, help="default: the corpus's own")
     add("--vocabulary-size", type=int, help="tokens; default: the preset's, or less")
-    add("--minutes", type=float, default=10.0, help="most minutes, all runs together")
+    minutes = "most minutes, all runs together; default: 10"
+    add("--minutes", type=float, default=10.0, help=minutes)
     epochs = "most epochs of a trial; default: no limit, or 9 without halving"
     add("--epochs", type=int, help=epochs)
     objective = "val_loss (default; unsmoothed), val_perplexity, val_bleu or val_chrf"
@@ -88,7 +89,7 @@ def arguments():
     warm = "start larger models from the weights of smaller ones"
     add("--warm-start", action="store_true", help=warm)
     add("--workers", type=int, default=1, help="processes on this machine; default: 1")
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="default: 0")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     args = parser.parse_args()
     corpora.check_files(parser, args)
@@ -152,7 +153,7 @@ def tell(args, study):
         f"after {study.seconds / 60:.1f} minutes."
     )
     if args.workers == 1:
-        print(f"In {study.idle_seconds:.0f} seconds no trial trained or was scored.")
+        print(f"Of this, {study.idle_seconds:.0f} s were spent between trials.")
     for doubt in study.doubts():
         print(f"Warning: {doubt}")
 
