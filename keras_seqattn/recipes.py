@@ -235,6 +235,10 @@ class Configuration(Config):
         Returns:
             Their number; None for other architectures, and where options of the
             attention are given: these weights only the model itself can count.
+
+        Raises:
+            ValueError: If the positions are not given by name, or are "learned" without
+                a `max_length`.
         """
         if self.architecture != "TranslationTransformer":
             return None

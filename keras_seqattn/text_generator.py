@@ -43,6 +43,11 @@ class TextGenerator(TextModel):
         tokenizer: The tokenizer of `keras_seqattn.text` that it was trained with.
         search: A search of `keras_seqattn.decoding`; None: `Greedy()`.
 
+    Attributes:
+        model: The model.
+        tokenizer: The tokenizer.
+        search: The search, or None for `Greedy()`; may be set.
+
     Raises:
         ValueError: If `model` is not a language model, `tokenizer` has a vocabulary of
             another size than the model, or `search` is not a search.
@@ -119,8 +124,9 @@ class TextGenerator(TextModel):
         Args:
             prompts: List of strings.
             search: Search for this call only; None: the generator's own.
-            num_hypotheses: Number of continuations of each prompt, best first. If it is
-                more than one, a greedy search becomes a `BeamSearch` at least as wide.
+            num_hypotheses: Number of continuations of each prompt, best first; with 1,
+                as many as the search's own `num_hypotheses`. If it is more than one, a
+                greedy search becomes a `BeamSearch` at least as wide.
             max_length: Largest number of generated tokens, end included; None: twice
                 the tokens of each prompt, start included, plus 10. If the model's limit
                 allows fewer, that many.

@@ -48,6 +48,7 @@ class TextModel:
         Raises:
             ValueError: If there is no such file, it holds something else, or is
                 damaged.
+            ImportError: If sentencepiece, of the extra `text`, is not installed.
         """
         return translator_file.read(cls, path, cls._file)
 

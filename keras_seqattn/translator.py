@@ -72,6 +72,7 @@ class AttentionWeights(NamedTuple):
             List of T pairs (target index, source index).
 
         Example:
+            >>> import numpy as np
             >>> weights = np.array([[[[0.2, 0.8], [0.9, 0.1]]]], "float32")
             >>> AttentionWeights(["a", "b"], ["B", "A"], weights).alignment()
             [(0, 1), (1, 0)]
@@ -100,13 +101,15 @@ class Translator(TextModel):
         search: A search of `keras_seqattn.decoding`; None: `Greedy()`.
         max_source_length: Largest number of tokens of a line, its end included, at
             least 2 and at most `model.max_length`; None: that limit, or 1,024 if the
-            model has none. A translation has at most twice as many tokens plus 10.
+            model has none. A translation has at most twice as many tokens as its line,
+            plus 10, and at most `model.max_length`.
 
     Attributes:
         model: The model, which `compile` and `fit` train further.
         source_tokenizer: The source's tokenizer.
         target_tokenizer: The target's tokenizer.
         search: The search, or None for `Greedy()`; may be set.
+        max_source_length: Largest number of tokens of a line, as given or found.
 
     Raises:
         ValueError: If a tokenizer's vocabulary differs in size from the model's,
@@ -211,26 +214,30 @@ class Translator(TextModel):
         Args:
             lines: List of strings.
             search: Search for this call only; None: the translator's own.
-            num_hypotheses: Number of translations of each line, best first. If it is
-                more than one, a greedy search becomes a `BeamSearch` at least as wide.
+            num_hypotheses: Number of translations of each line, best first; with 1, as
+                many as the search's own `num_hypotheses`. If it is more than one, a
+                greedy search becomes a `BeamSearch` at least as wide.
             prefix: List of strings that the translations are to begin with, one for
                 each line ("" leaves a line free), or None.
             verbose: Whether to show a progress bar.
             segmentations: Number of segmentations of each line that the model reads:
                 the tokenizer's own, and others drawn at random. Their probabilities are
                 averaged at each step, as in an `Ensemble` of the model with itself. The
-                search takes that many times as long.
+                search takes that many times as long, and must have no
+                `coverage_penalty` if there are several.
             sampling: Strength of the subword sampling that draws segmentations, as in
                 the tokenizer's `tokenize`.
             seed: Integer of at least 0 that seeds the draws, which are the same for the
                 same lines in the same order.
             constraints: For each line a list of phrases that its translations must
                 contain, at any place, as whole words; a tuple of phrases stands for
-                any one of them. Or None. A greedy search becomes a `BeamSearch`.
+                any one of them. Or None. If given, a greedy search becomes a
+                `BeamSearch` for all lines, and a `Sample` is refused.
             glossary: Dict of source phrases to target phrases, or to tuples of
-                alternative ones; or the path of a file with a tab between the two; or
-                None. The translations of a line that contains a source phrase, as whole
-                words, must contain its target phrase.
+                alternative ones; or the path of a file with one pair a line, separated
+                by a tab; or None. The translations of a line that contains a source
+                phrase, as whole words and in the same case, must contain its target
+                phrase. The search is as with `constraints`.
             distinct: Whether the translations of a line must be different texts, since
                 several sequences of tokens can make the same one. Twice as many are
                 searched for; a line may still have too few different ones.
@@ -378,7 +385,7 @@ class Translator(TextModel):
             lines: Iterable of strings that has an order, such as an open file.
             search: Search for this call only; None: the translator's own.
             verbose: Whether to show the number of lines so far.
-            glossary: As in `translate`.
+            glossary: As in `translate`; a `Sample` is refused with it.
 
         Returns:
             An iterator of strings, one for each line, in their order. Errors and
@@ -475,6 +482,8 @@ class Translator(TextModel):
 
         Raises:
             ValueError: If an argument is not as above.
+            ImportError: If `utility` is "chrf" or "bleu", and sacreBLEU, of the extra
+                `score`, is not installed.
         """
         lines = _checked_lines("lines", lines)
         default = decoding.Sample(min_p=0.02, seed=0)
@@ -519,6 +528,8 @@ class Translator(TextModel):
 
         Raises:
             ValueError: If an argument is not as above, or there are no lines.
+            ImportError: If `metric` is "bleu" or "chrf", and sacreBLEU, of the extra
+                `score`, is not installed.
         """
         sources = _checked_lines("sources", sources)
         references = _checked_lines("references", references, sources=sources)
@@ -617,8 +628,8 @@ class Translator(TextModel):
         and its tokenizers' vocabularies, without the search. Options: `quantization`
         (None): "float32", "int8", "int8_float32", "int16" or "float16"; `max_length`,
         number of positions if they are added to the embedding, by default the model's
-        own limit or, if it has none, the length of the longest translation: twice the
-        tokens of the longest source plus 10.
+        own limit or, if it has none, twice 1,024 plus 10, or twice `max_source_length`
+        plus 10 if that is more.
 
         "onnx", on the TensorFlow backend: the model alone, from token ids to logits.
         Option: `opset_version`, by default the converter's own.

@@ -62,7 +62,7 @@ def check_causality(
             units in the last place where a layer computes in 16 bits.
         select: Function from the model's output to the part that is checked; None: all
             outputs whose second axis has the length L.
-        seed: Integer seed of the replacements.
+        seed: Integer of at least 0 that seeds the replacements.
 
     Returns:
         An `AuditReport`.

@@ -54,8 +54,9 @@ def check_padding_invariance(
         inputs: What it takes: an array, or a (nested) list or dict of arrays; ids
             `(B, L)`, floats `(B, L, ...)`.
         which: Name or list of names of the inputs that have padding, as in
-            `check_causality`; None: those in `masks`, and every other integer input.
-            Any other input of the same length as one of them is lengthened with it.
+            `check_causality`; None: the keys of `masks`, and every other integer input
+            that is not itself a mask. Any other input of the same length as one of them
+            is lengthened with it.
         masks: Dict from the name of an input to that of the input `(B, L)` that marks
             its real positions by True or 1. An input that is not a key has padding
             where it holds only `pad_id`.
@@ -69,7 +70,7 @@ def check_padding_invariance(
             units in the last place where a layer computes in 16 bits. Ten times that is
             allowed where the length changes.
         select: Function from the model's output to the part that is checked; None: all.
-        seed: Integer seed of the contents.
+        seed: Integer of at least 0 that seeds the contents.
 
     Returns:
         An `AuditReport`. Its message says what was compared.

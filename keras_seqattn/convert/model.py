@@ -54,7 +54,7 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
     Raises:
         ValueError: If `source` is not such a model, has a different architecture or no
             safetensors, has no padding where `pad_id` is not given, or has tensors that
-            are missing, of another shape, or have no place in our model.
+            are missing, have a different shape, or have no place in our model.
 
     Example:
         >>> import tempfile

@@ -35,9 +35,12 @@ def translator_from_huggingface(
 
     Args:
         folder: Folder with `config.json`, `model.safetensors` and what the family's
-            tokenizer has: `source.spm`, `target.spm` and `vocab.json` of Marian;
+            tokenizer has: `source.spm`, `target.spm` and `vocab.json` of Marian, and
+            `target_vocab.json` if the target has its own vocabulary;
             `sentencepiece.bpe.model` and `vocab.json` of M2M-100;
-            `sentencepiece.bpe.model` of NLLB and mBART-50; `spiece.model` of T5.
+            `sentencepiece.bpe.model` of NLLB and mBART-50, whose languages are read
+            from `special_tokens_map.json` or `tokenizer_config.json` (mBART-50 needs
+            the latter in any case); `spiece.model` of T5.
         source: The source's language, as the model calls it ("en", "eng_Latn",
             "en_XX"), for M2M-100, NLLB and mBART-50, which need it.
         target: The target's language, for these and for a Marian model of several
@@ -48,15 +51,16 @@ def translator_from_huggingface(
     Returns:
         A `Translator`. Its search is a `BeamSearch` with the `num_beams` and the
         `length_penalty` of the folder's `config.json` and `generation_config.json`; the
-        second takes precedence. It is greedy if no `num_beams` is above 1. Their other
-        search options are ignored. The language that a translation begins with does not
-        count in its length, unlike in transformers, so for short lines the
+        second takes precedence. It is greedy if this `num_beams` is 1 or missing. Their
+        other search options are ignored. The language that a translation begins with
+        does not count in its length, unlike in transformers, so for short lines the
         `length_penalty` may choose a different translation.
 
     Raises:
         ValueError: If the folder does not hold a translation model, a file is missing
             or damaged, the vocabulary differs in size from the model's or does not fit
             the SentencePiece model, or a language is missing or unknown.
+        ImportError: If sentencepiece, of the extra `text`, is not installed.
 
     Example:
         >>> translator_from_huggingface("no_such_folder")

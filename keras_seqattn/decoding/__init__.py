@@ -1,8 +1,11 @@
-"""Search over any step function: exact, and compiled as few programs.
+"""Search over any step function, or with a model, compiled as few programs.
 
-The search of many sentences with a model is in `keras_seqattn.scheduling`. It imports
-the modules of this package, which import nothing from it.
+`search` takes a step function; `generate` takes a model and many sentences. `Greedy`,
+`Sample` and `BeamSearch` say how tokens are chosen.
 """
+
+# What comes from `keras_seqattn.scheduling` is public here. That package imports the
+# modules of this one, which import nothing from it.
 
 from keras_seqattn.decoding.beam import BeamSearch
 from keras_seqattn.decoding.ensemble import Ensemble

@@ -78,9 +78,9 @@ class BeamSearch(Search):
             takes `coverage`, or, in `search`, a state with the coverage.
         patience: Number p above 0: the search of a sentence ends after p W hypotheses.
             Most engines use 1; None searches on while any live beam can still win.
-        min_length: Number of tokens before the end token may come.
-        repetition_penalty: Number by which the log-probability of tokens already
-            generated is multiplied; 1 for no penalty.
+        min_length: Number of tokens before the end token may come, at least 0.
+        repetition_penalty: Positive number by which the log-probability of tokens
+            already generated is multiplied; 1 for no penalty.
         no_repeat_ngram: Length of the token sequences that no hypothesis may contain
             twice; 0 for no limit.
         num_groups: Number of groups G that the beams are divided into, a divisor of
@@ -97,7 +97,8 @@ class BeamSearch(Search):
         stop_ids: Token ids that end a hypothesis as the end token does.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of its range, or, once it searches, if a token
+            id is not in the model's vocabulary.
 
     Example:
         >>> BeamSearch(width=5, num_hypotheses=3).width

@@ -17,7 +17,9 @@ class Hypotheses(NamedTuple):
     """What a search found, best first: N hypotheses for each of B sentences.
 
     Attributes:
-        token_ids: Int32 array `(B, N, L)` without start and end, padded with 0.
+        token_ids: Int32 array `(B, N, L)` without start and end, nor the stop token
+            that ended a hypothesis; padded with 0, whatever the `pad_id` is. L is the
+            largest number of tokens that a sentence could get.
         lengths: Int32 array `(B, N)`, the number of those tokens.
         scores: Float32 array `(B, N)`: the log-probability, end token included and
             forced tokens left out. A `BeamSearch` divides it by its length penalty,

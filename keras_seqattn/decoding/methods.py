@@ -178,9 +178,9 @@ class Greedy(Search):
     """Takes the most probable token at each step.
 
     Args:
-        min_length: Number of tokens before the end token may come.
-        repetition_penalty: Number by which the log-probability of tokens already
-            generated is multiplied; 1 for no penalty.
+        min_length: Number of tokens before the end token may come, at least 0.
+        repetition_penalty: Positive number by which the log-probability of tokens
+            already generated is multiplied; 1 for no penalty.
         no_repeat_ngram: Length of the token sequences that no hypothesis may contain
             twice; 0 for no limit.
         banned_ids: Token ids that are never generated.

@@ -50,6 +50,8 @@ def minimum_bayes_risk(
     Raises:
         ValueError: If `candidates` are not as above or a line has none, or `utility` is
             neither one of these names nor a function that returns numbers.
+        ImportError: If `utility` is "chrf" or "bleu", and sacreBLEU, of the extra
+            `score`, is not installed.
 
     Example:
         >>> def length(hypothesis, reference):
@@ -105,8 +107,9 @@ def rerank(
 
     Raises:
         ValueError: If `sources` and `candidates` are not as above, a line has no
-            candidates, `scorers` are not functions or return something else, or
-            `weights` are not one number more than there are scorers.
+            candidates, `scorers` are not functions or return something else, `weights`
+            are not one number more than there are scorers, or a candidate's own score
+            is NaN and its weight is not 0.
 
     Example:
         >>> def shortness(sources, texts):

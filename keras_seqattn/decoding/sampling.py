@@ -48,7 +48,8 @@ class Sample(Greedy):
             False, they are NaN, and each step saves a pass over the vocabulary.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of its range, or, once it searches, if a token
+            id is not in the model's vocabulary.
 
     Example:
         >>> Sample(temperature=0.7, top_k=10, seed=1).top_k

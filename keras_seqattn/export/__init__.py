@@ -15,6 +15,10 @@ serve = tf.saved_model.load("folder").signatures["serving_default"]
 print(serve(lines=tf.constant(["two dogs"]))["translations"].numpy())
 ```
 
+`serve` also returns `scores`. If the search finds several hypotheses, the signature
+`n_best` returns all of them, with outputs `(lines, hypotheses)`. Each tokenizer must be
+a `SentencePieceTokenizer` or a `ByteTokenizer`.
+
 A folder for CTranslate2 holds no search: `ctranslate2.Translator.translate_batch` has
 its own defaults. With the arguments below it finds the same tokens as a `Translator`.
 Its scores are a little higher: the padding and start tokens are never generated, so the
@@ -44,7 +48,14 @@ not hold a tokenizer's `text_prefix` either, such as T5's: put it before each li
 
 The engine's sources are the pieces into which SentencePiece cuts a line by
 `source.spm`, without an end token, which the engine adds by itself; `target.spm` joins
-what it returns. Leave out empty lines, whose translation is "".
+what it returns. Leave out empty lines, whose translation is "". A tokenizer may also be
+a `MappedSentencePieceTokenizer`. For a `ByteTokenizer` there is no such file: the piece
+of byte b is `f"<0x{b:02X}>"`.
+
+An ONNX file holds the model alone. It maps int32 `source_ids` `(batch, source_length)`
+and `target_ids` `(batch, target_length)`, whose first token is the start token, to
+float32 `logits` `(batch, target_length, vocabulary)`. Its metadata holds `start_id`,
+`end_id` and `pad_id`.
 """
 
 from keras_seqattn.export.artifact import export_translator

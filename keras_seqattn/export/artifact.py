@@ -46,11 +46,12 @@ def export_translator(
         `path` as a `pathlib.Path`.
 
     Raises:
-        ValueError: If `format` is unknown, `path` exists already, or the format cannot
-            express the translator.
+        ValueError: If `format` or an option is unknown or out of range, `path` exists
+            already, or the format cannot express the translator.
         ImportError: If a package that the format needs is missing.
 
     Example:
+        >>> import tempfile
         >>> from keras_seqattn import Translator
         >>> from keras_seqattn.models import TranslationTransformer
         >>> from keras_seqattn.text import ByteTokenizer

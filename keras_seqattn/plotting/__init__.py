@@ -1,7 +1,7 @@
 """Pictures: attention, learning curves, and what a study found.
 
-The figures are drawn with matplotlib, which is imported when a function is called; the
-page of `attention_html` needs only a browser.
+The figures are drawn with matplotlib (extra `plot`), which is imported when a function
+is called; the page of `attention_html` needs only a browser.
 """
 
 from keras_seqattn.plotting.attention_view import attention_html

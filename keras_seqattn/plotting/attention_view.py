@@ -42,7 +42,7 @@ def attention_html(
         source_tokens: S strings, where `weights` is an array.
         target_tokens: T strings, where `weights` is an array. For self-attention, the
             same as `source_tokens`.
-        title: Text above the page, or None.
+        title: Text above the page; None: "Attention".
 
     Returns:
         The page, a string of ASCII characters: write it to a file that ends in ".html".
@@ -52,6 +52,7 @@ def attention_html(
             not in [0, 1].
 
     Example:
+        >>> import numpy as np
         >>> weights = np.full((2, 4, 3, 3), 1 / 3)
         >>> page = attention_html(weights, ["A", "▁dog", "."], ["Ein", "▁Hund", "."])
         >>> page[:15]

@@ -66,6 +66,7 @@ def attention_map(
             not in [0, 1].
 
     Example:
+        >>> import numpy as np
         >>> weights = np.full((2, 4, 3, 3), 1 / 3)
         >>> tokens = ["A", "▁dog", "."]
         >>> figure = attention_map(weights.mean(axis=(0, 1)), tokens, tokens)
@@ -132,6 +133,7 @@ def learning_curves(
         ImportError: If matplotlib is not installed.
         ValueError: If `history` holds no epoch, lists of different lengths, a value
             that is no number, no column `x`, or no metric but `x`.
+        FileNotFoundError: If `history` is the path of no file.
 
     Example:
         >>> figure = learning_curves({"loss": [3.0, 2.0], "val_loss": [3.1, 2.4]})

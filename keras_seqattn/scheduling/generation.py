@@ -131,13 +131,15 @@ def generate(
     `model` has `encode(source_ids) -> memory`, `initial_state(memory, max_length,
     width) -> state` and `step(token_ids, state, index) -> (logits, state)`. If it has
     `grow_state(state, max_length, index) -> state` too, a large batch begins with less
-    memory; if its `step` also takes `start`, many sentences are batched
-    continuously. Batches and lengths are padded to a few sizes, so few programs are
-    compiled, once for each model and search; `compile_report(model)` counts them.
+    memory; if its `step` also takes `start`, many sentences are batched continuously,
+    with TensorFlow or JAX on a CPU of several cores. Batches and lengths are padded to
+    a few sizes, so few programs are compiled, once for each model and search;
+    `compile_report(model)` counts them.
 
     Args:
         model: The model. Its attributes `start_id`, `end_id`, `pad_id` and `variables`
-            are used.
+            are used and, if it has them, `max_length`, `source_vocabulary_size` and
+            `target_vocabulary_size`, against which lengths and ids are checked.
         source_ids: Int array `(B, S)`, padded with the model's `pad_id`, or a list of
             lists of integers.
         search: The search; `Greedy()` when None.
@@ -156,9 +158,12 @@ def generate(
     Raises:
         ValueError: If `source_ids` are not integers of rank 2, hold an id outside the
             vocabulary, or are longer than the model's `max_length`; if `max_length` is
-            more than the model can generate; if `search` is not a search; if `prefix`
-            or `constraints` do not fit the limit of their sentence; or if a method of
-            `model` returns structures or shapes that differ from the protocol's.
+            more than the model can generate; if `search` is not a search, has a
+            `coverage_penalty` that the model does not support, or is a `Sample` and
+            there are `constraints`; if `prefix` or `constraints` do not fit the limit
+            of their sentence; if a phrase holds a special token or one that the search
+            never generates; or if `model` lacks a part of the protocol, or a method of
+            it returns structures or shapes that differ from the protocol's.
 
     Example:
         >>> import numpy as np

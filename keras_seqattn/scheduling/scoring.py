@@ -49,6 +49,7 @@ def scored(
             outside the vocabulary.
 
     Example:
+        >>> import numpy as np
         >>> from keras_seqattn.models import TranslationTransformer
         >>> model = TranslationTransformer(50, model_dim=16, intermediate_dim=32)
         >>> ids = np.array([[5, 7, 2]])

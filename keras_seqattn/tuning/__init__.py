@@ -2,7 +2,7 @@
 
 `tune_translation` does it all in one call that survives a kill. `TranslationSpace`,
 `TranslationHyperModel` and `attention_choices` are pieces for any tuner of KerasTuner.
-Only this package imports KerasTuner.
+Only this package imports KerasTuner, which the extra `tuning` installs.
 """
 
 from keras_seqattn.models.parameters import count_parameters

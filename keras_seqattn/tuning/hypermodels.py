@@ -29,6 +29,7 @@ class TranslationHyperModel(keras_tuner.HyperModel):
             `MaskedCrossentropy`. None: they are not.
 
     Example:
+        >>> import keras_tuner
         >>> space = TranslationSpace(model_dim=8, num_heads=(1, 2), key_dim=4)
         >>> hypermodel = TranslationHyperModel(50, space=space)
         >>> model = hypermodel.build(keras_tuner.HyperParameters())

@@ -24,10 +24,15 @@ def decode_latency(
     Args:
         model: A model with the decoding protocol.
         source_length: Tokens of the source, its end included.
-        target_length: Tokens generated. Both are at most as many as the model takes.
+        target_length: Tokens generated. Both lengths are cut to the model's
+            `max_length`.
 
     Returns:
         The median of five measurements, in seconds.
+
+    Raises:
+        ValueError: If `model` lacks the protocol, or a length is not a positive
+            integer.
 
     Example:
         >>> from keras_seqattn.models import TranslationTransformer

@@ -48,8 +48,11 @@ def tune_translation(
     kill at any moment, the same call continues the study. Trials that ended are kept,
     and the one that ran continues from its last epoch with its optimizer, schedule,
     random state and order of data. A call whose study has ended returns at once; one
-    with larger budgets continues it. With one worker, `seed` decides all, and a resumed
-    study makes the same trials as one that was never interrupted. With "halving" and
+    with a larger `max_trials` or `max_seconds` continues it. `max_parameters`,
+    `max_latency`, `finish`, `workers` and `verbose` may change too. A different value
+    of any other argument, `epochs` included, makes a different study, which needs a
+    `directory` of its own. With one worker, `seed` decides all, and a resumed study
+    makes the same trials as one that was never interrupted. With "halving" and
     `max_seconds`, the result also depends on the speed of the machine.
 
     With `max_seconds`, a leader of "halving" that overfits goes on with more dropout
@@ -61,12 +64,15 @@ def tune_translation(
     and the search goes on; three errors of another kind in a row end it.
 
     Args:
-        train: Pair of lists of strings, sources and targets; or a dataset of
+        train: Pair of lists of strings, sources and targets, on which the study trains
+            a `SentencePieceTokenizer` (extra `text`); or a dataset of
             `text.translation_batches`.
         validation: The same, of what trials are scored on.
-        objective: "val_loss" (the unsmoothed cross-entropy per token, which compares
-            trials with different label smoothing), "val_perplexity", "val_bleu",
-            "val_chrf", or a `keras_tuner.Objective`.
+        objective: "val_loss" or "val_token_crossentropy" (both the unsmoothed
+            cross-entropy per token, which compares trials with different label
+            smoothing), "val_perplexity", or a `keras_tuner.Objective`. For lists of
+            strings, with the extra `score`, also "val_bleu" or "val_chrf" of validation
+            lines: a tenth as many as there are to train on, at least 200.
         algorithm: "halving", which starts from the space's `center`, draws near the
             best so far and promotes the best third; or KerasTuner's "hyperband",
             "random" or "bayesian".
@@ -88,7 +94,7 @@ def tune_translation(
         directory: Folder of the study, new or its own.
         workers: Number of processes on this machine that run trials, under KerasTuner's
             own chief. Several need lists of strings.
-        seed: Integer.
+        seed: Integer of at least 0.
         space: A `TranslationSpace`; None: its defaults.
         vocabulary_size: Entries of the vocabulary that both languages share, or, with
             datasets, a pair where they do not. None: the space's, or its center's;
@@ -97,7 +103,7 @@ def tune_translation(
             the space's center has it.
         bucket_lengths: The same.
         prune: Whether a trial ends when it is worse than the median of the others;
-            None: only with "random" and "bayesian".
+            None: only with "random" and "bayesian". "halving" ignores it.
         warm_start: Whether a trial starts from the weights of the best smaller trial,
             extended to compute the same. This saves the seconds of that one, which the
             table shows, but scores then depend on more than the hyperparameters.
@@ -175,7 +181,7 @@ def tune(
             trained, and counts in `max_trials`.
         directory: Folder of the study.
         workers: Number of processes; several import `build` from its module.
-        seed: Integer.
+        seed: Integer of at least 0.
         prune: Whether a trial worse than the median of the others ends.
         verbose: Whether to print progress.
 

@@ -139,7 +139,7 @@ def attention_choices(
 class TranslationSpace:
     """What a search may vary: each field is one value, or several to choose among.
 
-    A tuple lists choices, a `Range` is drawn from, anything else is fixed.
+    A tuple or a list lists choices, a `Range` is drawn from, anything else is fixed.
     `dataclasses.replace(space, num_heads=4)` makes a different space. The first trial
     of a study with "halving" is the one nearest to `center`.
 
@@ -166,10 +166,12 @@ class TranslationSpace:
             center's.
         options: Dict of further arguments of `TranslationTransformer`, which do not
             vary.
-        center: A `Configuration`, `RECIPES["own"]` by default. Its values, or the
-            nearest ones that a field has, are where "halving" begins, and the defaults
-            of the hyperparameters. What is not a field, such as the factor of
-            consistency, is the center's in every trial.
+        center: A `Configuration` of a `TranslationTransformer`, by default
+            `RECIPES["own"]`. Its values, or the nearest ones that a field has, are
+            where "halving" begins, and the defaults of the hyperparameters. What is not
+            a field, such as the factor of consistency, is the center's in every trial.
+            The exception is how weights are averaged: wherever `ema_momentum` averages
+            them, `ema_warmup` is True; "schedule_free" averages them by itself.
 
     Raises:
         ValueError: If a value is out of range, positions may be rotary and a `key_dim`
@@ -230,7 +232,8 @@ class TranslationSpace:
         """Returns a space that holds each value of a configuration, its center.
 
         Args:
-            center: A `Configuration`, a recipe for example.
+            center: A `Configuration` of a `TranslationTransformer`, a recipe for
+                example.
             **fields: Fields that differ from the defaults. To every field with several
                 values, given or not, the center's value is added unless it is None.
                 A field that is not given, and has one value by default, takes the
@@ -240,6 +243,7 @@ class TranslationSpace:
             A `TranslationSpace`.
 
         Example:
+            >>> from keras_seqattn.recipes import RECIPES
             >>> space = TranslationSpace.around(RECIPES["multi30k"], num_heads=(2, 8))
             >>> space.num_heads, space.warmup_steps
             ((2, 4, 8), (200, 400, 800, 1000))

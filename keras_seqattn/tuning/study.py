@@ -35,6 +35,12 @@ class Study:
         task: The `Task` of the study, which `tune` and `tune_translation` pass on.
             `best_translator` needs it, and so does `best_model` of a user's `build`.
 
+    Attributes:
+        directory: The study's folder, a `pathlib.Path`.
+        objective: Name of the logged score by which trials are compared; in a study of
+            translation "val_token_crossentropy" for "val_loss".
+        direction: "min" or "max", which is better.
+
     Raises:
         ValueError: If the folder holds no study.
     """
@@ -78,7 +84,11 @@ class Study:
 
     @property
     def best_trial(self) -> TrialRecord:
-        """The `TrialRecord` of the best trial.
+        """The record of the best trial.
+
+        It has `trial_id`, `status`, `values`, `configuration`, `parameters`, `epochs`
+        (a dict of logs for each), `best_epoch`, `score` and `seconds` among its
+        attributes.
 
         Raises:
             ValueError: If no trial has a score.
@@ -99,7 +109,11 @@ class Study:
 
     @property
     def best_hyperparameters(self) -> keras_tuner.HyperParameters:
-        """The best trial's `keras_tuner.HyperParameters`."""
+        """The best trial's `keras_tuner.HyperParameters`.
+
+        Raises:
+            ValueError: If no trial has a score.
+        """
         best = self.best_trial
         hp = keras_tuner.HyperParameters()
         for name, value in records.own_values(best.values).items():
@@ -108,7 +122,11 @@ class Study:
 
     @property
     def best_score(self) -> float:
-        """The best score."""
+        """The best score.
+
+        Raises:
+            ValueError: If no trial has a score.
+        """
         return self.best_trial.score
 
     def best_model(self) -> keras.Model:
@@ -118,9 +136,9 @@ class Study:
             A compiled model.
 
         Raises:
-            ValueError: If the model comes from a user's own `build`, which the folder
-                does not hold. Call `tune` with the same arguments: it returns at once,
-                and its study has the model.
+            ValueError: If no trial has a score, or the model comes from a user's own
+                `build`, which the folder does not hold. Call `tune` with the same
+                arguments: it returns at once, and its study has the model.
         """
         best = self.best_trial
         if best.configuration is None:
@@ -146,8 +164,9 @@ class Study:
             A `Translator`.
 
         Raises:
-            ValueError: If the study was not returned by `tune_translation` on lists of
-                strings. A call with the same arguments returns it at once.
+            ValueError: If no trial has a score, or the study was not returned by
+                `tune_translation` on lists of strings. A call with the same arguments
+                returns it at once.
         """
         from keras_seqattn.translator import Translator
 
@@ -168,16 +187,18 @@ class Study:
 
         Returns:
             A pandas frame with a row per trial, in the order in which they were made:
-            `trial`, `status`, `score`, `epochs`, `best_epoch`, `seconds` (of its
-            training), `first_step` (seconds of the first step since its latest start,
-            compiling included), `finished_at` (in seconds of the study), `parameters`,
-            `latency` (seconds per sentence, if measured), `continued_from`,
-            `warm_started_from`, `inherited_seconds` (of other trials' training that it
-            builds on), `bidirectional_epochs` (the epoch up to which it trains both
-            directions, after epochs of one), `consistency` (the factor of the loss
-            between two copies of each pair; 0 without copies), `resumed` (how often,
-            after a kill), `reason`, and each hyperparameter. One that has the name of
-            another column, such as "epochs", has the column "hp/epochs".
+            `trial`, `status` ("running", "completed", "paused" until it is promoted,
+            "pruned", "over budget", "out of memory", "nan", "killed", "failed", or
+            "stopped" since the study ended first), `score`, `epochs`, `best_epoch`,
+            `seconds` (of its training), `first_step` (seconds of the first step since
+            its latest start, compiling included), `finished_at` (in seconds of the
+            study), `parameters`, `latency` (seconds per sentence, if measured),
+            `continued_from`, `warm_started_from`, `inherited_seconds` (of other trials'
+            training that it builds on), `bidirectional_epochs` (the epoch up to which
+            it trains both directions, after epochs of one), `consistency` (the factor
+            of the loss between two copies of each pair; 0 without copies), `resumed`
+            (how often, after a kill), `reason`, and each hyperparameter. One that has
+            the name of another column, such as "epochs", has the column "hp/epochs".
         """
         import pandas
 
