@@ -54,6 +54,8 @@ def additive_attention(
     output = softmax(vector . tanh(query + key) + bias) . value, with the contract of
     `dot_product_attention`: a masked pair has weight zero, a query that may attend to
     nothing gives exactly zero, and the softmax is in float32.
+    Shapes: B batch, T target length, S source length, H heads, G key and value heads,
+    U units, V value_dim.
 
     Args:
         query: Float tensor `(B, T, H, U)`, already projected.
@@ -72,7 +74,8 @@ def additive_attention(
         Float tensor `(B, T, H, V)` in the dtype of `query`.
 
     Raises:
-        ValueError: If shapes do not fit.
+        ValueError: If shapes do not fit, `mask` is not bool, or an option is out of
+            range.
 
     Example:
         >>> import numpy as np
@@ -113,6 +116,7 @@ def additive_scores(
     """Computes the weights with which `additive_attention` sums the values.
 
     Each row sums to 1, or is all zero where the query may attend to nothing.
+    Shapes: B batch, T target length, S source length, H heads, G key heads, U units.
 
     Args:
         query: Float tensor `(B, T, H, U)`.
@@ -128,7 +132,8 @@ def additive_scores(
         Float tensor `(B, H, T, S)` in the dtype of `query`.
 
     Raises:
-        ValueError: If shapes do not fit.
+        ValueError: If shapes do not fit, `mask` is not bool, or an option is out of
+            range.
 
     Example:
         >>> import numpy as np

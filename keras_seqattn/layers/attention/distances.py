@@ -32,6 +32,7 @@ class DistanceBias:
         learned: Whether `values` needs a gradient.
 
     Example:
+        >>> from keras import ops
         >>> bias = DistanceBias(ops.convert_to_tensor([[-1.0, 0.0, 1.0]]), 2)
         >>> ops.convert_to_numpy(bias.pairs()).tolist()
         [[[[0.0, 1.0], [-1.0, 0.0]]]]

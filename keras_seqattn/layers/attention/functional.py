@@ -63,11 +63,11 @@ def dot_product_attention(
         key: Float tensor `(B, S, G, K)`, where H is a multiple of G: head h reads
             group h // (H / G).
         value: Float tensor `(B, S, G, V)`.
-        mask: Bool tensor that broadcasts to `(B, H, T, S)`, or `(B, T, S)` for all
-            heads; True = may attend.
-        bias: Float tensor that broadcasts to `(B, H, T, S)`, or a `DistanceBias`. A
-            number of at most -1e30 in a tensor, such as -inf or the lowest float32,
-            hides its pair as a mask does.
+        mask: Bool tensor that broadcasts to `(B, H, T, S)`; True = may attend. Of rank
+            3 it is `(B, T, S)`, of rank 2 `(T, S)`, for all heads.
+        bias: Float tensor that broadcasts to `(B, H, T, S)`, of rank 3 `(H, T, S)`; or
+            a `DistanceBias`. A number of at most -1e30 in a tensor, such as -inf or the
+            lowest float32, hides its pair as a mask does.
         scale: Factor of the scores; None is 1 / sqrt(K), 1.0 leaves them unscaled.
         causal: Whether query i sees only keys j <= i + offset.
         window: Positive integer: query i sees only keys |i + offset - j| < window.
@@ -75,16 +75,16 @@ def dot_product_attention(
         dropout: Fraction of the weights dropped, in [0, 1). The function does not know
             whether it is training: pass 0 for inference.
         seed: Integer or `keras.random.SeedGenerator` of the dropout.
-        implementation: "explicit" (O(T S) memory), "fused" (the backend's kernel; no
-            dropout), "chunked" (O(T + S) memory) or "auto": see
-            `choose_implementation`.
+        implementation: "explicit" (O(T S) memory), "fused" (the backend's kernel, or
+            Keras's formula in O(T S) memory where there is none; no dropout), "chunked"
+            (O(T + S) memory) or "auto": see `choose_implementation`.
 
     Returns:
         Float tensor `(B, T, H, V)` in the dtype of `query`.
 
     Raises:
-        ValueError: If ranks, head counts or mask do not fit, or `implementation` is
-            unknown or cannot do what is asked.
+        ValueError: If shapes do not fit, `mask` is not bool, an option is out of range,
+            or `implementation` is unknown or cannot do what is asked.
 
     Example:
         >>> import numpy as np
@@ -159,6 +159,7 @@ def attention_scores(
     """Computes the weights with which `dot_product_attention` sums the values.
 
     Each row sums to 1, or is all zero where the query may attend to nothing.
+    Shapes: B batch, T target length, S source length, H heads, G key heads, K key_dim.
 
     Args:
         query: Float tensor `(B, T, H, K)`.
@@ -174,7 +175,8 @@ def attention_scores(
         Float tensor `(B, H, T, S)` in the dtype of `query`.
 
     Raises:
-        ValueError: If ranks, head counts or mask do not fit.
+        ValueError: If shapes do not fit, `mask` is not bool, or an option is out of
+            range.
 
     Example:
         >>> import numpy as np
@@ -240,8 +242,8 @@ def choose_implementation(
     Longer attention is "chunked", which takes O(T + S) memory and skips what a window
     hides. It is "fused" if that kernel takes no more memory (torch's, or JAX's on a GPU
     in bfloat16), there is no bias, and pairs are hidden by nothing, by a mask of keys
-    alone or by `causal` alone. If queries have a padding mask too, as in self-attention
-    on padded inputs, layers combine both into a mask of pairs.
+    alone, or by `causal` alone with `offset` 0. If queries have a padding mask too, as
+    in self-attention on padded inputs, layers combine both into a mask of pairs.
 
     Args:
         query_shape: Shape `(B, T, H, K)`.
@@ -259,6 +261,9 @@ def choose_implementation(
 
     Returns:
         "explicit", "fused" or "chunked".
+
+    Raises:
+        ValueError: If a shape does not have four sizes, or an option is not as above.
 
     Example:
         >>> choose_implementation((1, 8, 2, 4), (1, 8, 2, 4), dropout=0.1)

@@ -180,6 +180,7 @@ def mark_ancestry(ancestry: Tensor, index: int | Tensor) -> Tensor:
         Int32 tensor `(B, W, L)`, the beam that wrote each position of a beam's history.
 
     Example:
+        >>> from keras import ops
         >>> ancestry = ops.zeros((1, 2, 3), "int32")  # both beams came from beam 0
         >>> [int(x) for x in mark_ancestry(ancestry, 1)[0, 1]]
         [0, 1, 0]

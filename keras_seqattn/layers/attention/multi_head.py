@@ -61,8 +61,11 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
     The causal mask, the window and `positions` count positions in the same way: query i
     is at i + offset and key j at j. This holds in cross-attention too, where it relates
-    positions of two sequences. Every option also applies in `step`, to cached keys.
-    Shapes: B batch, T target length, S source length, D width of an input, H heads.
+    positions of two sequences. Scores, heads, positions, window, norms and gate also
+    apply in `step`, to cached keys; `implementation`, `attention_axes` and `dropout` do
+    not.
+    Shapes: B batch, T target length, S source length, D width of an input, H heads,
+    G key and value heads, K key_dim, V value_dim, W beams, L cache length.
 
     Args:
         num_heads: Number of heads H, a positive integer.
@@ -95,8 +98,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             `RelativeBias` or `AlibiBias`, or None. Only distances count with each of
             them, except for rotary positions with an additive score. Several layers may
             share one.
-        qk_norm: Whether an RMS norm with a learned scale of `key_dim` numbers follows
-            the projections of queries and keys, before they are rotated.
+        qk_norm: Whether an RMS norm (epsilon 1e-6) with a learned scale of `key_dim`
+            numbers follows the projections of queries and keys, before they are
+            rotated.
         implementation: "auto", "explicit", "fused" or "chunked": see
             `dot_product_attention`. An additive score takes "auto" or "explicit".
         **kwargs: `name`, `dtype`, `trainable`.
@@ -112,7 +116,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         attention_mask: Bool tensor `(B, T, S)` or `(B, H, T, S)`. Any mask may also be
             of ones and zeros. Negative numbers are an error, and so are floats whose
             values cannot be seen: in a compiled program or a functional model.
-        return_attention_scores: Whether to return the weights too.
+        return_attention_scores: Whether to return the weights too, which are then
+            computed explicitly, in O(T S) memory; an error with `flash_attention=True`.
         training: Whether to drop weights.
         use_causal_mask: Whether query i sees only keys j <= i + offset.
         offset: Position of the first query among the keys, an integer or a scalar
@@ -219,10 +224,11 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     def from_keras(cls, layer: keras.layers.Layer, **options: Any) -> Self:
         """Makes a layer that computes what one of Keras's does, with its weights.
 
-        It differs from Keras's layer in two ways. A query that is masked, or sees no
-        key, gets zeros from its heads, where Keras averages all values. And an input
-        keeps its implicit mask: Keras's layer removes it from its inputs, so that the
-        next layer to use the same tensor sees its padding.
+        It differs from Keras's layer in three ways. A query that is masked, or sees no
+        key, gets zeros from its heads, where Keras averages all values. An input keeps
+        its implicit mask: Keras's layer removes it from its inputs, so that the next
+        layer to use the same tensor sees its padding. And a mask that would be added to
+        the scores is refused: see `attention_mask`.
 
         Args:
             layer: A `keras.layers.MultiHeadAttention` or
@@ -238,6 +244,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             ValueError: If `layer` is of another class, or its weights do not fit.
 
         Example:
+            >>> import keras
             >>> theirs = keras.layers.MultiHeadAttention(num_heads=2, key_dim=8)
             >>> MultiHeadAttention.from_keras(theirs, sliding_window=4).key_dim
             8
@@ -581,7 +588,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             Float tensor `(B, W, output_shape)`, and the cache with this position.
 
         Raises:
-            ValueError: If `ancestry` is None and there are several beams.
+            ValueError: If `ancestry` is None and there are several beams, or `cache`
+                does not fit the number of beams.
         """
         check_built(self)
         check_tensor("query", query, BEAMS)

@@ -130,6 +130,7 @@ class ScaledDotProductAttention(AttentionLayer):
         implementation: "auto", "explicit", "fused" or "chunked": see
             `dot_product_attention`.
         seed: Integer seed of the dropout, or None.
+        **kwargs: `name`, `dtype`.
 
     Call arguments:
         query: Float tensor `(B, T, K)` or `(B, T, H, K)`.

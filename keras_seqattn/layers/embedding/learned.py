@@ -23,6 +23,7 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
     Args:
         max_length: Number of positions in the table, a positive integer.
         initializer: Initializer of the table.
+        **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         x: Float tensor `(B, L, D)`.
@@ -37,9 +38,9 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
     Raises:
         ValueError: If `max_length` is not a positive integer, the sequence is longer
             than it, or a shape does not fit. `positions` beyond the table are an error
-            if their values can be seen, as they cannot in a compiled program. If such a
-            program leaves the length or the start open, vectors beyond the table are
-            NaN.
+            if their values can be seen. In a compiled program they cannot, and the
+            vectors there are undefined. If such a program leaves the length or the
+            start open instead, vectors beyond the table are NaN.
 
     Example:
         >>> import numpy as np

@@ -164,10 +164,11 @@ class LogitsBias(keras.layers.Layer):
 class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.Dense):
     """Scores every token of a vocabulary: logits = x . kernel, and a bias if asked for.
 
-    While training, it records the factors of the logits with them. From these factors,
-    `training.MaskedCrossentropy` computes only the real tokens, a block at a time. As a
-    subclass of Keras's `Dense`, it takes LoRA and `quantize` as that layer does. For
-    logits tied to an embedding see `PositionalEmbedding`.
+    While training on TensorFlow and JAX, unless it has an `activation`, it records the
+    factors of the logits with them. From these factors, `training.MaskedCrossentropy`
+    computes only the real tokens, a block at a time. As a subclass of Keras's `Dense`,
+    it takes LoRA and `quantize` as that layer does. For logits tied to an embedding see
+    `PositionalEmbedding`.
     Shapes: B batch, L length, D model_dim, V vocabulary_size.
 
     Args:

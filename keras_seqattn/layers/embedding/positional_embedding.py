@@ -39,7 +39,7 @@ class PositionalEmbedding(
     the logits carry the mask on `x`. With `zero_id` one token has the vector 0 instead
     of the table's. It then carries only its position, but is a real token and is
     attended to, as token cutoff needs it.
-    Shapes: B batch, L length, D model_dim, V vocabulary_size.
+    Shapes: B batch, L length, D model_dim, V vocabulary_size, W beams.
 
     As a subclass of Keras's `ReversibleEmbedding`, it takes LoRA and `quantize` as that
     layer does. A model of `keras_seqattn.models` quantizes it with the rest. Your own
@@ -60,7 +60,7 @@ class PositionalEmbedding(
         embedding_scale: Factor of the table's vectors, a positive number;
             sqrt(model_dim) when None.
         norm: "layer" or "rms": a norm of the sum of vector and position; None: no norm.
-        epsilon: Number added to the variance of the norm, positive.
+        epsilon: Number added to the variance of the norm, positive; 1e-5 by default.
         logits_bias: Whether logits have a bias `(V,)`.
         **kwargs: Arguments of `keras.layers.ReversibleEmbedding`.
 
@@ -70,14 +70,15 @@ class PositionalEmbedding(
             compiled program or on an accelerator it cannot: its vector is undefined.
         start: Position of the first token, an integer or a scalar tensor. The others
             follow it, so use `step` for beams, which are all at one position.
+        reverse: Whether to compute logits.
+        training: Whether to apply dropout; on TensorFlow and JAX, logits then carry
+            their factors, as those of `TokenLogits` do.
         positions: Integer tensor `(B, L)`, or `(L,)` for all rows: the position of each
             token, as in packed or shifted sequences; in place of `start`.
-        reverse: Whether to compute logits.
-        training: Whether to apply dropout; logits then carry their factors, as those
-            of `TokenLogits` do.
 
     Returns:
-        Float tensor `(B, L, D)`, in reverse `(..., V)`, in the compute dtype.
+        Float tensor `(B, L, D)` in the compute dtype; in reverse `(..., V)`, in
+        `reverse_dtype` if that is given, else in the compute dtype.
 
     Raises:
         ValueError: If a size is not positive, `positions` is unknown, learned

@@ -101,11 +101,12 @@ class _Bias(arguments.Checked, keras.layers.Layer):
 class RelativeBias(_Bias):
     """Learns a bias of the scores for each head and bucket of distances.
 
-    bias[h, i, j] = table[bucket(j - i), h]. Half of the buckets of a direction hold one
-    distance each. The others hold ranges that grow geometrically up to `max_distance`;
-    the last one also holds all that is farther. If `bidirectional`, each direction has
-    half of `num_buckets`; if not, keys after a query get the bucket of distance 0.
-    Shapes: B batch, T target length, S source length, H heads, K key_dim.
+    bias[h, i, j] = table[buckets(i - j), h]. Half of the buckets of a direction hold
+    one distance each. The others hold ranges that grow geometrically up to
+    `max_distance`; the last one also holds all that is farther. If `bidirectional`,
+    each direction has half of `num_buckets`; if not, keys after a query get the bucket
+    of distance 0.
+    Shapes: B batch, T target length, S source length, H heads, G key heads, K key_dim.
 
     Args:
         num_buckets: Number of buckets, an integer: even and at least 4 if
@@ -114,6 +115,7 @@ class RelativeBias(_Bias):
             the number of distances that have a bucket each.
         bidirectional: Whether keys before and after a query have different buckets.
         initializer: Initializer of the table.
+        **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         query: Float tensor `(B, T, H, K)`, of which only the shape counts.
@@ -228,7 +230,7 @@ class AlibiBias(_Bias):
     without a causal mask. For H a power of two the slopes are 2^(-m (h + 1) / H) with
     m = `alibi_bias_max`. For other H they are those of the next lower power of two,
     followed by every second one of the next higher power. Nothing is learned.
-    Shapes: B batch, T target length, S source length, H heads, K key_dim.
+    Shapes: B batch, T target length, S source length, H heads, G key heads, K key_dim.
 
     Args:
         alibi_bias_max: Positive number m: the last slope is 2^-m. A greater m lets some

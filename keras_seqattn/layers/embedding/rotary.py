@@ -35,6 +35,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         sequence_axis: Axis of L in a call of the layer, not the first. Inside
             attention, heads are always `(B, L, H, K)`.
         feature_axis: Axis of K in a call of the layer, not the first.
+        **kwargs: `name`, `dtype`.
 
     Call arguments:
         x: Float tensor `(B, L, H, K)` of queries or keys, or of rank 3 or more with the

@@ -35,7 +35,7 @@ def sinusoidal_table(
     Args:
         length: Number of positions L, an integer or a scalar tensor.
         dim: Width D of the table, a positive integer; an odd one ends on a sine.
-        base: The longest wavelength over 2 pi.
+        base: The longest wavelength over 2 pi, a positive number.
         cosine_exponent: "even" or "odd".
         start: The first position, an integer or a scalar tensor.
         layout: "interleaved" (the standard) or "halves": all sines, then all cosines.
@@ -44,8 +44,8 @@ def sinusoidal_table(
         Float32 tensor `(L, D)`.
 
     Raises:
-        ValueError: If `cosine_exponent` is neither "even" nor "odd", or `layout` is
-            unknown.
+        ValueError: If `dim` is not a positive integer, `base` is not positive, or
+            `cosine_exponent` or `layout` is unknown.
 
     Example:
         >>> [round(float(x), 4) for x in sinusoidal_table(2, 4)[1]]
@@ -86,10 +86,11 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
     Shapes: B batch, L length, D model_dim.
 
     Args:
-        base: The longest wavelength over 2 pi.
+        base: The longest wavelength over 2 pi, a positive number.
         cosine_exponent: "even" (the standard) or "odd".
         layout: "interleaved" (the standard) or "halves", as in `sinusoidal_table`.
         shift: Integer added to every position, so that the first is `shift`, not 0.
+        **kwargs: `name`, `dtype`.
 
     Call arguments:
         x: Float tensor `(B, L, D)`.
@@ -101,8 +102,8 @@ class SinusoidalPositions(arguments.Checked, keras.layers.Layer):
         Float tensor `(B, L, D)` in the compute dtype.
 
     Raises:
-        ValueError: If `cosine_exponent` is neither "even" nor "odd", `layout` is
-            unknown, or shapes do not fit.
+        ValueError: If `base` is not positive, `cosine_exponent` or `layout` is unknown,
+            or shapes do not fit.
 
     Example:
         >>> import numpy as np

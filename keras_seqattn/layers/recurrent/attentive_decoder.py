@@ -59,6 +59,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         attention_units: Width of the attention's projections; `units` when None.
         dropout: Fraction of each layer's outputs, and of the decoder's, dropped while
             training, in [0, 1).
+        **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         target: Float tensor `(B, T, D)`.
@@ -74,7 +75,8 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         also the weights `(B, 1, T, S)`.
 
     Raises:
-        ValueError: If a size is not a positive integer, or `cell` is unknown.
+        ValueError: If a size is not a positive integer, `cell` is unknown, `target` has
+            no position, or shapes do not fit.
 
     Example:
         >>> import numpy as np

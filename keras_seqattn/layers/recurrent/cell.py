@@ -26,6 +26,7 @@ class RecurrentCell(arguments.Checked, keras.layers.Layer):
     Args:
         units: Width U of the state, a positive integer.
         activation: The function g.
+        **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         inputs: Float tensor `(B, D)`, x[t].
@@ -38,6 +39,7 @@ class RecurrentCell(arguments.Checked, keras.layers.Layer):
         ValueError: If `units` is not a positive integer.
 
     Example:
+        >>> import keras
         >>> import numpy as np
         >>> layer = keras.layers.RNN(RecurrentCell(4), return_sequences=True)
         >>> tuple(layer(np.zeros((2, 5, 8), "float32")).shape)

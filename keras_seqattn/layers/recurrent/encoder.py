@@ -33,6 +33,7 @@ class RecurrentEncoder(RecurrentStack):
         cell: "gru", or "simple" for a `RecurrentCell`.
         bidirectional: Whether to read backwards too.
         dropout: Fraction of each layer's outputs dropped while training, in [0, 1).
+        **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         x: Float tensor `(B, L, D)`.
@@ -41,8 +42,8 @@ class RecurrentEncoder(RecurrentStack):
 
     Returns:
         The hidden states, a float tensor `(B, L, E)` with the mask of `x`, and the
-        final states of the last layer, `(B, E)`: both have read the whole sequence, as
-        the backward one ends on the first position.
+        final states of the last layer, `(B, E)`, side by side: each direction's has
+        read the whole sequence, since the backward one ends on the first position.
 
     Raises:
         ValueError: If a size is not a positive integer, `cell` is unknown, or `x` has

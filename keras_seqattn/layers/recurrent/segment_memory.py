@@ -39,13 +39,14 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
     Args:
         memory_length: Number of vectors kept M, a positive integer.
         batch_size: Number of rows B, a positive integer.
+        **kwargs: `name`, `dtype`.
 
     Call arguments:
         x: Float tensor `(B, T, D)`, the segment.
         mask: Bool tensor `(B, T)`, True = a real token; else the mask on `x`.
-        x_mask: The same as `mask`; Keras uses this name if there is a `restart`.
         restart: Bool tensor `(B,)`, True = the row begins another text, and what it
             held is forgotten.
+        x_mask: The same as `mask`; Keras uses this name if there is a `restart`.
 
     Returns:
         What was held before this call: the vectors `(B, M, D)` in the compute dtype,

@@ -46,7 +46,8 @@ class DecoderBlock(Block):
 
     x = residual(causal self-attention), x = residual(cross-attention to the source),
     y = residual(feed-forward). Called without a source, it is a decoder-only block,
-    without the middle part. The output carries the target's mask.
+    without the middle part; the first call decides, and the others must be alike. The
+    output carries the target's mask.
     Shapes: B batch, T target length, S source length, M length of the past, D
     model_dim, H heads, W beams, L cache length.
 
@@ -73,9 +74,11 @@ class DecoderBlock(Block):
             add losses.
         kernel_initializer: Initializer of the kernels of attention and feed-forward.
         bias_initializer: Initializer of their biases.
-        epsilon: Number added to the variance of each norm, positive.
+        epsilon: Number added to the variance of each norm, positive; 1e-5 by default.
+            The norms of `qk_norm` have 1e-6.
         use_bias: Whether the projections of attention and feed-forward have biases; a
             `use_bias` among an attention's own options takes precedence.
+        **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         target: Float tensor `(B, T, D)`.
@@ -85,7 +88,8 @@ class DecoderBlock(Block):
         source_mask: Bool tensor `(B, S)`; else the mask on `source`.
         return_attention_scores: Whether to return the weights too.
         training: Whether to apply dropout and stochastic depth.
-        use_causal_mask: Whether position i of the target sees only j <= i.
+        use_causal_mask: Whether position i of the target sees only j <= i; True by
+            default.
         past: Float tensor `(B, M, D)` of the vectors right before the target, or None.
             The self-attention attends to them too, and positions count from the first
             of them. Gradients reach it unless the caller applies `ops.stop_gradient`.
@@ -97,8 +101,9 @@ class DecoderBlock(Block):
         those of the cross-attention `(B, H, T, S)`.
 
     Raises:
-        ValueError: If both `mask` and `target_mask` are given, `num_heads` does not
-            divide D and `key_dim` is None, or an option is out of range.
+        ValueError: If both `mask` and `target_mask` are given, `source` is given in one
+            call and not in another, `num_heads` does not divide D and `key_dim` is
+            None, or an option is out of range.
 
     Example:
         >>> import numpy as np
@@ -373,7 +378,8 @@ class DecoderBlock(Block):
 
         Returns:
             Float tensor `(B, W, D)`, and the cache with this position; with
-            `return_attention_scores` also the weights `(B, H, W, S)`.
+            `return_attention_scores` also the weights `(B, H, W, S)`, None without a
+            memory.
 
         Raises:
             ValueError: If `ancestry` is None and there are several beams, or `memory`

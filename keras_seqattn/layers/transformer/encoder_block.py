@@ -51,9 +51,11 @@ class EncoderBlock(Block):
             add losses.
         kernel_initializer: Initializer of the kernels of attention and feed-forward.
         bias_initializer: Initializer of their biases.
-        epsilon: Number added to the variance of each norm, positive.
+        epsilon: Number added to the variance of each norm, positive; 1e-5 by default.
+            The norms of `qk_norm` have 1e-6.
         use_bias: Whether the projections of attention and feed-forward have biases; a
             `use_bias` among an attention's own options takes precedence.
+        **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         x: Float tensor `(B, L, D)`.
@@ -61,9 +63,9 @@ class EncoderBlock(Block):
         attention_mask: Bool tensor `(B, L, L)` or `(B, H, L, L)`.
         return_attention_scores: Whether to return the weights too.
         training: Whether to apply dropout and stochastic depth.
-        use_causal_mask: Whether position i sees only j <= i. With it, a stack of these
-            blocks is a decoder-only Transformer, like a stack of `DecoderBlock`s called
-            without a source.
+        use_causal_mask: Whether position i sees only j <= i; False by default. With it,
+            these blocks, called one after another, are a decoder-only Transformer. A
+            `TransformerStack` does not pass it on: make it of `DecoderBlock`s.
         x_mask: The same as `mask`; Keras gives the mask on `x` this name if there is an
             `attention_mask`.
 

@@ -39,6 +39,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
         kernel_initializer: Initializer of the kernels.
         bias_initializer: Initializer of the biases.
         use_bias: Whether the projections have biases.
+        **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         x: Float tensor `(..., D)`.

@@ -36,7 +36,8 @@ class Residual(arguments.Checked, keras.layers.Layer):
         normalize_first: Pre-norm (True) or post-norm (False).
         stochastic_depth: Fraction of the samples that skip the sublayer while training,
             in [0, 1).
-        epsilon: Number added to the norm's variance, positive.
+        epsilon: Number added to the norm's variance, positive; 1e-5 by default.
+        **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         x: Float tensor `(B, ..., D)`.
@@ -49,6 +50,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
             not positive.
 
     Example:
+        >>> import keras
         >>> import numpy as np
         >>> layer = Residual(keras.layers.Dense(8), dropout=0.1)
         >>> tuple(layer(np.zeros((2, 5, 8), "float32")).shape)

@@ -33,7 +33,8 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
     not compiled by XLA), a mask, and blocks of this package, with its attention and
     their own `call`, without stochastic depth, gradient checkpointing and activity
     regularizers. Otherwise it calls the blocks on padded inputs.
-    Shapes: B batch, T length, S length of the memory, D model_dim, H heads.
+    Shapes: B batch, T length, S length of the memory, D model_dim, H heads, W beams,
+    L cache length.
 
     Args:
         blocks: List of `EncoderBlock`s or of `DecoderBlock`s, the lowest first. A block
@@ -41,6 +42,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         norm: Layer applied to what the last block returns, as pre-norm blocks need
             it, or None.
         unpad: Whether to leave out padding while training, where that is possible.
+        **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         x: Float tensor `(B, T, D)`.
@@ -58,7 +60,8 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         cross-attention.
 
     Raises:
-        ValueError: If `blocks` is not a list of layers, or shapes do not fit.
+        ValueError: If `blocks` is not a list of layers, `EncoderBlock`s are given a
+            `memory`, or shapes do not fit.
 
     Example:
         >>> import numpy as np
@@ -214,7 +217,8 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
 
         Args:
             caches: What `initial_cache` or `step` returned.
-            max_length: Number of steps L they get capacity for.
+            max_length: Number of steps L they get capacity for, no fewer than they
+                have.
             index: Number of steps taken, an integer or a scalar int32 tensor.
             width: Number of beams W per sentence.
 
@@ -252,7 +256,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         Returns:
             Float tensor `(B, W, D)`, and the caches with this position; with
             `return_attention_scores` also a list of the weights `(B, H, W, S)` of each
-            block.
+            block, None without a memory.
         """
         check_built(self)
         # Depths that share a block share its projection of the memory.
