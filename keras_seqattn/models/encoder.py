@@ -50,7 +50,8 @@ class EncoderModel(stacks.Configured, keras.Model):
         dropout: Fraction dropped of embeddings, of each sublayer's output and of the
             pooled vector that classes are predicted from, while training.
         positions: "sinusoidal" or "learned" (takes `max_length`), added to the
-            embedding; "rotary", "alibi" or "relative", inside attention; or None.
+            embedding; "rotary", "alibi" or "relative", inside attention; a layer, which
+            has the methods `rotate` and `bias` if it works inside attention; or None.
         tie_embeddings: Whether the embedding's table also computes the logits of
             tokens.
         pooling: What the classes are predicted from: "mean", over real positions, or
@@ -68,9 +69,11 @@ class EncoderModel(stacks.Configured, keras.Model):
         activation_dropout: Fraction of the feed-forwards' hidden layers dropped while
             training.
         stochastic_depth: Fraction of the samples that skip a sublayer of the last block
-            while training; from block to block it rises linearly from 0.
-        share_layers: Whether one block's weights are used at every depth.
-        epsilon: Number added to the variance of each norm.
+            while training; block i of N, counted from 1, has i / N of it.
+        share_layers: Whether one block's weights are used at every depth;
+            `stochastic_depth` is then the same at every depth.
+        epsilon: Number added to the variance of each norm, positive; 1e-5 by default.
+            The norms of `qk_norm` have 1e-6.
         use_bias: Whether the projections of attentions and feed-forwards have biases.
         embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
         embedding_norm: Whether a norm follows the embedding.
@@ -88,7 +91,8 @@ class EncoderModel(stacks.Configured, keras.Model):
 
     Raises:
         ValueError: If a size is not positive, `num_heads` does not divide `model_dim`
-            and `key_dim` is None, or another option is out of range.
+            and `key_dim` is None, positions are rotary and the score is additive, or
+            another option is out of range.
 
     Example:
         >>> import numpy as np

@@ -40,7 +40,8 @@ class LanguageModel(stacks.Configured, keras.Model):
     segment; no gradient flows through these. A call of the model itself treats its
     input as a text's first segment, with an empty memory. `recurrent` makes a model of
     the same weights, to `fit` on texts that continue from batch to batch.
-    Shapes: B batch, T length, M memory_length, V vocabulary.
+    Shapes: B batch, W beams, P prompt length, T length, M memory_length, D model_dim,
+    V vocabulary.
 
     Args:
         vocabulary_size: Number of token ids V.
@@ -51,7 +52,8 @@ class LanguageModel(stacks.Configured, keras.Model):
         dropout: Fraction dropped of embeddings and of each sublayer's output, while
             training.
         positions: "rotary", "alibi" or "relative", inside attention; "sinusoidal" or
-            "learned" (takes `max_length`), added to the embedding; or None.
+            "learned" (takes `max_length`), added to the embedding; a layer, which has
+            the methods `rotate` and `bias` if it works inside attention; or None.
         tie_embeddings: Whether the embedding's table also computes the logits.
         key_dim: Width of a head; `model_dim` / `num_heads` when None.
         attention_dropout: Fraction of the attention weights dropped while training.
@@ -60,19 +62,22 @@ class LanguageModel(stacks.Configured, keras.Model):
         norm: "layer" or "rms".
         normalize_first: Pre-norm (True), with a norm after the stack, or post-norm.
         attention: A dict of further `MultiHeadAttention` arguments.
-        max_length: Most tokens of a text, prompt and continuation together, that the
-            model takes; None for no limit.
+        max_length: Most tokens of a text, prompt and continuation together, in
+            `generate`, and the number of learned positions, which require it. None: no
+            limit. Without learned positions a call takes longer texts.
         start_id: The id a text starts with; never generated.
         end_id: The id a text ends with.
-        pad_id: The id that fills a batch.
+        pad_id: The id that fills a batch, other than `end_id`.
         activation_dropout: Fraction of the feed-forwards' hidden layers dropped while
             training.
         stochastic_depth: Fraction of the samples that skip a sublayer of the last block
-            while training; from block to block it rises linearly from 0.
-        share_layers: Whether one block's weights are used at every depth.
+            while training; block i of N, counted from 1, has i / N of it.
+        share_layers: Whether one block's weights are used at every depth;
+            `stochastic_depth` is then the same at every depth.
         memory_length: Number of vectors M that each block remembers of earlier
             segments; 0 for no memory.
-        epsilon: Number added to the variance of each norm.
+        epsilon: Number added to the variance of each norm, positive; 1e-5 by default.
+            The norms of `qk_norm` have 1e-6.
         use_bias: Whether the projections of attentions and feed-forwards have biases.
         embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
         embedding_norm: Whether a norm follows the embedding.
@@ -89,8 +94,9 @@ class LanguageModel(stacks.Configured, keras.Model):
 
     Raises:
         ValueError: If a size is not positive, `num_heads` does not divide `model_dim`
-            and `key_dim` is None, or a model with a memory adds positions to the
-            embedding, since these start each segment at 0.
+            and `key_dim` is None, positions are rotary (the default) and the score is
+            additive, a model with a memory adds positions to the embedding, since these
+            start each segment at 0, or another option is out of range.
 
     Example:
         >>> import numpy as np
@@ -169,8 +175,8 @@ class LanguageModel(stacks.Configured, keras.Model):
             prompt_ids: Int array `(B, P)`, each row padded at its end, or a list of
                 lists of integers.
             search: The search; `Greedy()` when None.
-            max_length: Most tokens to generate, end included; when None, 2 P + 10, or
-                fewer if the model takes fewer.
+            max_length: Most tokens to generate, end included; when None, twice the
+                tokens of each prompt plus 10, or fewer if the model takes fewer.
             constraints: List of B lists of phrases that each continuation must contain,
                 as in `keras_seqattn.decoding.generate`, or None.
 
@@ -323,8 +329,9 @@ class LanguageModel(stacks.Configured, keras.Model):
 
         It shares this model's weights. Row b of a batch continues where row b of the
         previous batch ended, so `fit` needs `shuffle=False`. A row whose first token is
-        `start_id` begins a new text, and `SegmentMemory.reset` makes all rows do so.
-        Validation batches need a separate model, made by another call.
+        `start_id` begins a new text. To make all rows do so, call `reset` of each
+        `SegmentMemory` among the `layers` of the model returned. Validation batches
+        need a separate model, made by another call.
 
         Args:
             batch_size: Number of rows B of every batch.
@@ -338,6 +345,7 @@ class LanguageModel(stacks.Configured, keras.Model):
 
         Example:
             >>> import numpy as np
+            >>> from keras import ops
             >>> model = LanguageModel(9, model_dim=8, intermediate_dim=8,
             ...                       memory_length=4)
             >>> reader = model.recurrent(batch_size=1)

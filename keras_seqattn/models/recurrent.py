@@ -56,7 +56,7 @@ class TranslationRNN(TranslationModel):
     (B, T, V). The source's padding is masked automatically; target position i depends
     only on positions j <= i, so padding after a target does not change its logits.
     Shapes: B batch, W beams, S source length, T target length, D model_dim, V target
-    vocabulary.
+    vocabulary, E width of the memory (2 D), H heads (1).
 
     Args:
         source_vocabulary_size: Number of source token ids.
@@ -73,11 +73,11 @@ class TranslationRNN(TranslationModel):
             source too if the vocabulary is shared. False: each has its own table.
         cell: "gru", or "simple" for a plain `RecurrentCell`.
         attention_units: Width of the attention's projections; D when None.
-        max_length: Longest sentence, source or target, that the model takes; None for
-            no limit.
+        max_length: Longest sentence, source or target, in a search; None for no limit.
+            A call takes longer ones.
         start_id: The id each target starts with.
         end_id: The id each sentence ends with.
-        pad_id: The id that fills a batch.
+        pad_id: The id that fills a batch, other than `end_id`.
         zero_id: Id of a token whose vector is 0, or None. Give the tokenizer's
             `unknown_id` if `text.translation_batches` has `cutoff`.
         **kwargs: `name`, `dtype`.
@@ -90,7 +90,8 @@ class TranslationRNN(TranslationModel):
         Float tensor `(B, T, V)`: logits in the compute dtype.
 
     Raises:
-        ValueError: If a size is not positive, or an option is out of range.
+        ValueError: If a size is not positive, or an option is out of range; in a call,
+            if source or target has no position.
 
     Example:
         >>> import numpy as np

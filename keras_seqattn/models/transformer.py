@@ -61,7 +61,7 @@ class TranslationTransformer(TranslationModel):
     Padding is masked automatically; target position i attends only to positions j <= i.
     `generate` decodes with the protocol `encode`, `initial_state`, `step`.
     Shapes: B batch, W beams, S source length, T target length, D model_dim, V target
-    vocabulary.
+    vocabulary, E width of the memory (D), H heads.
 
     Args:
         source_vocabulary_size: Number of source token ids.
@@ -75,8 +75,9 @@ class TranslationTransformer(TranslationModel):
         dropout: Fraction dropped of embeddings and of each sublayer's output, while
             training.
         positions: "sinusoidal" or "learned" (takes `max_length`), added to the
-            embedding; "rotary", "alibi" or "relative", inside every self-attention; or
-            None.
+            embedding; "rotary", "alibi" or "relative", inside every self-attention; a
+            layer, which has the methods `rotate` and `bias` if it works inside
+            attention; or None.
         tie_embeddings: Whether one table serves the target and the output, and the
             source too if the vocabulary is shared. False: each has its own table.
         key_dim: Width of a head; `model_dim` / `num_heads` when None.
@@ -88,21 +89,23 @@ class TranslationTransformer(TranslationModel):
         attention: A dict of further `MultiHeadAttention` arguments for every attention;
             `sliding_window` and `positions` apply only to self-attention, since they
             have no meaning between source and target.
-        max_length: Longest sentence, source or target, that the model takes; None for
-            no limit.
+        max_length: Longest sentence, source or target, in a search, and the number of
+            learned positions, which require it. None: no limit. Without learned
+            positions a call takes longer sentences.
         start_id: The id each target starts with; it may be `pad_id`, or `end_id`.
         end_id: The id each sentence ends with.
-        pad_id: The id that fills a batch.
+        pad_id: The id that fills a batch, other than `end_id`.
         activation_dropout: Fraction of the feed-forwards' hidden layers dropped while
             training.
         stochastic_depth: Fraction of the samples that skip a sublayer of the last block
-            of a stack while training; from block to block it rises linearly from 0.
+            of a stack while training; block i of N, counted from 1, has i / N of it.
         share_layers: Whether one block's weights are used at every depth of a stack;
             `stochastic_depth` is then the same at every depth.
         zero_id: Id of a token whose vector is 0, before its position is added, or None.
             Give the tokenizer's `unknown_id` if `text.translation_batches` has
             `cutoff`.
-        epsilon: Number added to the variance of each norm.
+        epsilon: Number added to the variance of each norm, positive; 1e-5 by default.
+            The norms of `qk_norm` have 1e-6.
         use_bias: Whether the projections of attentions and feed-forwards have biases.
         embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
         embedding_norm: Whether a norm follows the embedding.
@@ -121,8 +124,9 @@ class TranslationTransformer(TranslationModel):
         Float tensor `(B, T, V)`: logits in the compute dtype.
 
     Raises:
-        ValueError: If a size is not positive, or `num_heads` does not divide
-            `model_dim` and `key_dim` is None, or another option is out of range.
+        ValueError: If a size is not positive, `num_heads` does not divide `model_dim`
+            and `key_dim` is None, positions are rotary and the score is additive, or
+            another option is out of range.
 
     Example:
         >>> import numpy as np

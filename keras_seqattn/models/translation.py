@@ -148,7 +148,24 @@ class TranslationModel(Configured, keras.Model):
         prefix: TokenIds | None = None,
         constraints: Sequence[Sequence[Any]] | None = None,
     ) -> Hypotheses:
-        """Translates token ids: see `keras_seqattn.decoding.generate`."""
+        """Translates token ids, by `keras_seqattn.decoding.generate`.
+
+        Args:
+            source_ids: Int array `(B, S)`, padded, or a list of lists of integers.
+            search: The search; `Greedy()` when None.
+            max_length: Most tokens to generate, end included; when None, twice the
+                tokens of each sentence plus 10, or fewer if the model takes fewer.
+            prefix: Int array `(B, P)` of forced first tokens, padded, or a list of B
+                lists of integers, or None.
+            constraints: List of B lists of phrases that each translation must contain,
+                as in `keras_seqattn.decoding.generate`, or None.
+
+        Returns:
+            The `Hypotheses`, in the order of `source_ids`.
+
+        Raises:
+            ValueError: As `keras_seqattn.decoding.generate` does.
+        """
         return decoding.generate(
             self, source_ids, search, max_length, prefix, constraints
         )

@@ -1,4 +1,7 @@
-"""Strings to batches of token ids and back: tokenizers, corpora, batches."""
+"""Strings to batches of token ids and back: tokenizers, corpora, batches.
+
+It needs the extra `text`: `pip install ".[text]"` in a clone of the repository.
+"""
 
 from keras_seqattn.text.batching import translation_batches
 from keras_seqattn.text.corpora import load_parallel

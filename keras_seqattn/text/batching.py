@@ -76,8 +76,10 @@ def translation_batches(
         targets: The same, of as many strings, their translations.
         source_tokenizer: Tokenizer of the sources.
         target_tokenizer: Tokenizer of the targets. None: `source_tokenizer`.
-        batch_tokens: Positions in one side of a batch, padding included.
-        bucket_lengths: Increasing lengths of the buckets.
+        batch_tokens: Most positions in one side of a batch, padding included; at least
+            the last of `bucket_lengths` times `repeat_batch` times `rows_multiple`.
+        bucket_lengths: Increasing lengths of the buckets, ends included. Pairs longer
+            than the last are left out, with a warning.
         shuffle: Whether to shuffle; if not, batches come bucket by bucket, in the given
             order.
         seed: Integer seed of the shuffling and of the sampling, at least 0.
@@ -118,13 +120,14 @@ def translation_batches(
         and plain segmentations even with `sampling`.
 
     Raises:
-        ValueError: If the corpus is empty or its sides differ in length; if no pair
-            fits; if the numbers given do not describe batches; if there is `cutoff`
-            without a second copy, or with a tokenizer that has no `unknown_id`; if
-            `views` are not one for each copy, or do not fit `sampling`; if there are
-            `bidirectional_epochs` with two tokenizers or several corpora; if the dicts
-            differ in their tags; or if `cache` comes with `sampling`, holds other token
-            ids, or is being written by another process.
+        ValueError: If the corpus is empty or its sides differ in length; if a
+            tokenizer's `pad_id` is its `end_id`; if no pair fits; if the numbers given
+            do not describe batches; if there is `cutoff` without a second copy, or with
+            a tokenizer that has no `unknown_id`; if `views` are not one for each copy,
+            or do not fit `sampling`; if there are `bidirectional_epochs` with two
+            tokenizers or several corpora; if the dicts differ in their tags; or if
+            `cache` comes with `sampling`, holds other token ids, or is being written by
+            another process.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer

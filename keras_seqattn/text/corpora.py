@@ -72,7 +72,8 @@ def load_parallel(
 
     "multi30k": 29,000 descriptions of photographs in en, de, fr and cs, with the
     splits "train", "val" and "test_2016_flickr". The files `<split>.<language>.gz`
-    come from `data_dir`; without it they are downloaded once, checked by SHA-256.
+    come from `data_dir`; without it they are downloaded once, to `datasets/multi30k` in
+    Keras's folder, and checked by SHA-256.
 
     "phrases": dates, times, durations, amounts of money, measures, countries, languages
     and lists of them, made from the CLDR data that comes with Babel. They are short,
@@ -97,7 +98,7 @@ def load_parallel(
         ValueError: If there is no such corpus, language or split.
         FileNotFoundError: If `data_dir` does not hold the files.
         OSError: If a file cannot be downloaded, or a download is not the file expected.
-        ImportError: If Babel is not installed.
+        ImportError: For "phrases", if Babel, of the extra `corpora`, is not installed.
 
     Example:
         >>> sources, targets = load_parallel("phrases", "en", "de", split="test")

@@ -31,8 +31,10 @@ def language_batches(
     Args:
         lines: List of strings or `TextLines`, each line a text of its own.
         tokenizer: Tokenizer of the lines.
-        batch_tokens: Positions in a batch, padding included.
-        bucket_lengths: Increasing lengths of the buckets.
+        batch_tokens: Most positions in a batch, padding included; at least the last of
+            `bucket_lengths` times `rows_multiple`.
+        bucket_lengths: Increasing lengths of the buckets, ends included. Lines longer
+            than the last are left out, with a warning.
         shuffle: Whether to shuffle; if not, batches come bucket by bucket, in the given
             order.
         seed: Integer seed of the shuffling and of the sampling, at least 0.
@@ -45,8 +47,10 @@ def language_batches(
         What `translation_batches` returns, with the same attributes.
 
     Raises:
-        ValueError: If `lines` is empty or not a list of strings, if no line fits, or if
-            the numbers given do not describe batches.
+        ValueError: If `lines` is empty or not a list of strings; if no line fits; if
+            the numbers given do not describe batches; if the tokenizer's `pad_id` is
+            its `end_id`; or if `cache` comes with `sampling`, holds other token ids, or
+            is being written by another process.
 
     Example:
         >>> import numpy as np

@@ -31,7 +31,7 @@ class TextLines:
             `.gz` is damaged.
 
     Example:
-        >>> import tempfile
+        >>> import pathlib, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "pairs.tsv")
         ...     _ = path.write_text("one\teins\ntwo\tzwei\n", "utf-8")

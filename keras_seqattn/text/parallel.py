@@ -91,11 +91,13 @@ def read_parallel(
     Returns:
         Two lists of strings, the sources and the targets, as a tuple with the
         attributes `report`, a text that counts such lines whether or not they are left
-        out, and `num_lines`, `found` and `skipped`, from which it is made.
+        out; `num_lines`; `found`, a dict from "malformed", "empty" and "duplicate" to
+        lists of line numbers, from 1; and `skipped`, the kinds left out.
 
     Raises:
-        ValueError: If the numbers of lines differ, or a file holds none or is not
-            UTF-8, or if no pair is left.
+        ValueError: If the numbers of lines differ, a file holds none or is a damaged
+            `.gz`, a line is not UTF-8 without `skip_malformed`, or no pair is left.
+        FileNotFoundError: If there is no such file.
 
     Example:
         >>> import pathlib, tempfile
@@ -154,11 +156,14 @@ def read_tsv(
     Returns:
         Two lists of strings, the sources and the targets, as a tuple with the
         attributes `report`, a text that counts such lines whether or not they are left
-        out, and `num_lines`, `found` and `skipped`, from which it is made.
+        out; `num_lines`; `found`, a dict from "malformed", "empty" and "duplicate" to
+        lists of line numbers, from 1; and `skipped`, the kinds left out.
 
     Raises:
-        ValueError: If a line does not have the columns, or the file holds no line or is
-            not UTF-8, or if no pair is left.
+        ValueError: If a line does not have the columns or is not UTF-8 without
+            `skip_malformed`, the file holds no line or is a damaged `.gz`, or no pair
+            is left.
+        FileNotFoundError: If there is no such file.
 
     Example:
         >>> import pathlib, tempfile

@@ -89,8 +89,9 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
 
         Args:
             lines: List of strings, or a TensorFlow tensor of UTF-8 strings, as in a
-                `tf.data.Dataset.map`. A tensor is not checked: bytes in it that are not
-                UTF-8 do not come back as they were.
+                `tf.data.Dataset.map`, which needs tensorflow_text, of the extra
+                `tensorflow`, except with `ByteTokenizer`. A tensor is not checked:
+                bytes in it that are not UTF-8 do not come back as they were.
             sampling: Strength of subword sampling, 0 for none (see the class).
             seed: Integer of at least 0 for the draws, which are then the same for the
                 same lines in the same order. None: different draws in each call; a

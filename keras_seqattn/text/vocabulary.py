@@ -44,7 +44,7 @@ class MappedSentencePieceTokenizer(SentencePieces):
             `pieces`, or an id is outside the vocabulary.
 
     Example:
-        >>> import io
+        >>> import io, sentencepiece
         >>> model = io.BytesIO()
         >>> sentencepiece.SentencePieceTrainer.train(
         ...     sentence_iterator=iter(["a man sings", "two men sing"] * 20),

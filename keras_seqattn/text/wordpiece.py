@@ -50,6 +50,7 @@ class WordPieceTokenizer(Tokenizer):
 
     Raises:
         ValueError: If `vocabulary` is not such a list.
+        ImportError: If tensorflow_text, of the extra `tensorflow`, is not installed.
 
     Example:
         >>> tokenizer = WordPieceTokenizer(
@@ -109,6 +110,7 @@ class WordPieceTokenizer(Tokenizer):
         Raises:
             ValueError: If `lines` holds no words or something other than strings, or
                 `vocabulary_size` is too small for the characters of the text.
+            ImportError: If tensorflow_text is not installed.
         """
         tensorflow_text = arguments.package("tensorflow_text", "tensorflow")
         from tensorflow_text.tools.wordpiece_vocab import (

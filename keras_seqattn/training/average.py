@@ -99,6 +99,8 @@ class CheckpointAverage(_AveragedWeights):
             is a callback of the kinds named above.
 
     Example:
+        >>> import keras
+        >>> import numpy as np
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         >>> model.compile("sgd", "mse")
         >>> x = np.ones((4, 1))
@@ -160,6 +162,8 @@ class ScheduleFreeAverage(_AveragedWeights):
             callback that `CheckpointAverage` refuses.
 
     Example:
+        >>> import keras
+        >>> import numpy as np
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         >>> model.compile(keras.optimizers.ScheduleFreeAdamW(0.01), "mse")
         >>> x = np.ones((4, 1))

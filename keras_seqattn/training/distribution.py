@@ -49,6 +49,7 @@ def layout_map(
         ValueError: If the mesh has no axis "model".
 
     Example:
+        >>> import keras
         >>> mesh = keras.distribution.DeviceMesh(
         ...     (1, 1), ("batch", "model"), devices=["cpu:0"]
         ... )

@@ -46,6 +46,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         RuntimeError: In `fit`, with `raise_error`, when training diverges.
 
     Example:
+        >>> import keras
         >>> import numpy as np
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         >>> model.compile(keras.optimizers.SGD(1e30), "mse")

@@ -83,10 +83,12 @@ class Adam(Averaging, keras.optimizers.Adam):
 
     With `use_ema` a model can be fit again on JAX, which Keras's own Adam prevents.
 
-    Arguments, state and saved files are those of Keras's own Adam. So are the updates,
-    except on TensorFlow for an embedding that no other layer shares. A token's gradient
-    is a sum over the positions of the token. Keras's own Adam adds up the squares of
-    the terms there; this one squares the sum, as on JAX and torch.
+    State and saved files are those of Keras's own Adam, and so are the arguments, but
+    pass all except `learning_rate` by name: two others come before `beta_1`. The
+    updates are the same too, except on TensorFlow for an embedding that no other layer
+    shares. A token's gradient is a sum over the positions of the token. Keras's own
+    Adam adds up the squares of the terms there; this one squares the sum, as on JAX and
+    torch.
 
     With `ema_warmup` the moving average of `use_ema` covers about the last ninth of the
     steps so far, until that is the time that `ema_momentum` stands for: at step n,
@@ -108,6 +110,7 @@ class Adam(Averaging, keras.optimizers.Adam):
         ValueError: If an argument is out of range.
 
     Example:
+        >>> import keras
         >>> optimizer = Adam(learning_rate=0.5)
         >>> weight = keras.Variable([1.0])
         >>> optimizer.apply([keras.ops.array([2.0])], [weight])
@@ -203,6 +206,7 @@ class Muon(Averaging):
         ValueError: If an argument is out of range.
 
     Example:
+        >>> import keras
         >>> optimizer = Muon(learning_rate=0.5, exclude_layers=["^output/"])
         >>> weight = keras.Variable([[3.0, 0.0], [0.0, 1.0]], name="kernel")
         >>> optimizer.apply([keras.ops.array([[0.4, 0.0], [0.0, 0.1]])], [weight])

@@ -116,11 +116,13 @@ class Resume(keras.callbacks.Callback):
         ValueError: If an argument is not as above; when training begins, if
             `steps_per_epoch` is not the length of `data`, if another process or thread
             uses the directory, if the directory belongs to another model or optimizer,
-            if the model is not built, or if one of `callbacks` does not stand before
-            this one in `fit`.
+            if the model is not built, if one of `callbacks` does not stand before this
+            one in `fit`, or if every save is damaged.
 
     Example:
         >>> import tempfile
+        >>> import keras
+        >>> import numpy as np
         >>> def fit(directory, epochs):
         ...     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         ...     model.compile("sgd", "mse")

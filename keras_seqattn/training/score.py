@@ -17,12 +17,13 @@ from keras_seqattn.scheduling.generation import (
 class TranslationScore(keras.callbacks.Callback):
     """Translates lines during `fit`, and logs sacreBLEU's BLEU and chrF of them.
 
-    The logs get `val_bleu` and `val_chrf`, from 0 to 100, where larger is better. They
-    are what `sacrebleu.corpus_bleu` and `corpus_chrf` compute for the translations that
-    a `Translator` of the same model and search returns. sacreBLEU's signatures, which
-    published scores should state, are attributes. An empty line translates to "", and a
-    line longer than the model's `max_length` is cut. The search runs compiled (on torch
-    eagerly), in a few programs that later epochs reuse.
+    It needs the extra `score`. The logs get `val_bleu` and `val_chrf`, from 0 to 100,
+    where larger is better. They are what `sacrebleu.corpus_bleu` and `corpus_chrf`
+    compute for the translations that a `Translator` of the same model and search
+    returns. sacreBLEU's signatures, which published scores should state, are
+    attributes. An empty line translates to "", and a line longer than the model's
+    `max_length` is cut. The search runs compiled (on torch eagerly), in a few programs
+    that later epochs reuse.
 
     Put it before the callbacks that read the logs: `EarlyStopping` and
     `ModelCheckpoint` (with `mode="max"`), `CSVLogger`, `Resume`. Put it after
@@ -54,6 +55,7 @@ class TranslationScore(keras.callbacks.Callback):
     Raises:
         ValueError: If there are no lines, or not as many references as lines, or if
             `every` or `lines` is not a positive integer.
+        ImportError: When training begins, if sacreBLEU is not installed.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
