@@ -83,12 +83,10 @@ class Adam(Averaging, keras.optimizers.Adam):
 
     With `use_ema` a model can be fit again on JAX, which Keras's own Adam prevents.
 
-    State and saved files are those of Keras's own Adam, and so are the arguments, but
-    pass all except `learning_rate` by name: two others come before `beta_1`. The
-    updates are the same too, except on TensorFlow for an embedding that no other layer
-    shares. A token's gradient is a sum over the positions of the token. Keras's own
-    Adam adds up the squares of the terms there; this one squares the sum, as on JAX and
-    torch.
+    Arguments, state and saved files are those of Keras's own Adam. So are the updates,
+    except on TensorFlow for an embedding that no other layer shares. A token's gradient
+    is a sum over the positions of the token. Keras's own Adam adds up the squares of
+    the terms there; this one squares the sum, as on JAX and torch.
 
     With `ema_warmup` the moving average of `use_ema` covers about the last ninth of the
     steps so far, until that is the time that `ema_momentum` stands for: at step n,
@@ -98,6 +96,7 @@ class Adam(Averaging, keras.optimizers.Adam):
 
     Args:
         learning_rate: A number of at least 0, or a schedule.
+        *args: Further arguments of `keras.optimizers.Adam`, `beta_1` first.
         ema_warmup: Whether the number of steps averaged over grows with the steps
             taken.
         learning_rate_factors: Dict from regular expressions to positive numbers: the
@@ -125,6 +124,7 @@ class Adam(Averaging, keras.optimizers.Adam):
     def __init__(
         self,
         learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
+        *args: Any,
         ema_warmup: bool = False,
         learning_rate_factors: dict[str, float] | None = None,
         **kwargs: Any,
@@ -140,7 +140,7 @@ class Adam(Averaging, keras.optimizers.Adam):
                 wanted = "a dict by regular expressions"
                 arguments.refuse("learning_rate_factors", factors, wanted)
             arguments.number(f"learning_rate_factors[{pattern!r}]", factor, above=0)
-        super().__init__(learning_rate, **kwargs)
+        super().__init__(learning_rate, *args, **kwargs)
         self.ema_warmup = ema_warmup
         self.learning_rate_factors = dict(factors or {})
         self._factors = {}  # by the id of a weight

@@ -63,6 +63,14 @@ def test_weights_and_state_are_those_of_keras(options):
         np.testing.assert_allclose(ours[name], expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.backends("torch")
+def test_arguments_have_the_places_of_keras():
+    given = 0.1, 0.8, 0.98, 1e-6
+    ours, theirs = (cls(*given).get_config() for cls in (Adam, keras.optimizers.Adam))
+    names = theirs.keys() - {"name"}
+    assert {ours[name] == theirs[name] for name in names} == {True}
+
+
 def test_the_average_is_of_a_share_of_the_steps_so_far():
     """Adam lets a weight of constant gradient fall by the rate at each step."""
     weight = keras.Variable([0.0])
