@@ -396,7 +396,7 @@ RECIPES = {
         learning_rate=0.004,
         warmup_steps=1000,
         label_smoothing=0.1,
-        # A mean over about 2,000 steps (some nine epochs), and over fewer before that.
+        # A mean over about 2,000 steps (some 14 epochs), and over fewer before that.
         ema_momentum=0.9995,
         ema_warmup=True,
         epochs=30,

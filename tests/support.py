@@ -34,7 +34,7 @@ ATTENTION = {
     "gate": ({"use_gate": True}, {}),
     "sliding window": ({"sliding_window": 2}, {}),
     "causal mask": ({}, {"use_causal_mask": True}),
-    "mask of its own": ({}, {"attention_mask": np.tri(5, dtype=bool)[None]}),
+    "an `attention_mask`": ({}, {"attention_mask": np.tri(5, dtype=bool)[None]}),
     "dropout while training": ({"dropout": 0.5}, {"training": True}),
     "returned scores": ({}, {"return_attention_scores": True}),
 }
