@@ -4,12 +4,11 @@
     python -m benchmarks.ablations --data-dir DIRECTORY --folder FOLDER --rows heads-1
     python -m benchmarks.ablations --folder FOLDER --pairs 300 --epochs 1  # a try
 
-The recipe is `multi30k` with sinusoidal positions, which
-docs/how_to/better_translations.md trains for 100 epochs. A row trains it for a quarter
-of those epochs with one choice changed, which takes 45 minutes of a core. A row is
-judged by BLEU on the validation lines after the last epoch: of greedy search, and of 5
-beams. The last column is the p-value of sacrebleu's paired bootstrap against the row
-named in the column before.
+The recipe is `multi30k` with sinusoidal positions. A row trains it for 25 epochs with
+one choice changed, which takes an hour or more of a core. A row is judged by BLEU on
+the validation lines after the last epoch: of greedy search, and of 5 beams. The last
+column is the p-value of sacrebleu's paired bootstrap against the row named in the
+column before.
 
 Each row has its own folder in `--folder`: the same command resumes where it was
 stopped, and skips rows that are done. `--together N` trains N rows at a time, in

@@ -76,8 +76,10 @@ def main():
 def parse():
     parser = rounds.make_parser(MODULE, __doc__)
     parser.add_argument("--lengths", nargs="+", type=rounds.count, default=LENGTHS)
-    parser.add_argument("--causal", action="store_true", help="query i sees j <= i")
-    parser.add_argument("--window", type=rounds.count, help="query i sees |i - j| < N")
+    causal = "query i sees the keys j <= i"
+    parser.add_argument("--causal", action="store_true", help=causal)
+    window = "query i sees the keys j with |i - j| < WINDOW"
+    parser.add_argument("--window", type=rounds.count, help=window)
     rounds.add_options(parser)
     rounds.add_worker_options(parser, SYSTEMS)
     return parser.parse_args()

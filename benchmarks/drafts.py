@@ -9,9 +9,9 @@ translator's own greedy translations of Multi30k's training sources, with its we
 frozen, and evaluated on the first lines of `val`. A head is a feed-forward block with a
 residual connection and a norm; all share the translator's output table.
 
-What such drafts gain for one sentence is at most the number of tokens that a pass
-keeps, times the speed of a batch of as many sentences by `benchmarks.decoding`, divided
-by their number.
+The speed of one sentence with such drafts is at most the number of tokens that a pass
+keeps, times the speed of a batch of `--tokens` sentences by `benchmarks.decoding`,
+divided by `--tokens`.
 """
 
 import keras

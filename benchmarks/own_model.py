@@ -54,7 +54,8 @@ def parse():
     add = parser.add_argument
     add("--minutes", type=float, default=10.0, help="for each system")
     add("--languages", type=rounds.count, default=len(LANGUAGES.split()))
-    add("--epochs", type=rounds.count, default=9, help="most of a tuner's trial")
+    epochs = "at most, in a trial of KerasTuner; default: 9"
+    add("--epochs", type=rounds.count, default=9, help=epochs)
     add("--together", action="store_true", help="all systems at the same time")
     rounds.add_options(parser, default_rounds=1)
     rounds.add_worker_options(parser, SYSTEMS)

@@ -66,7 +66,7 @@ def parse():
         "--attention-dropout",
         type=float,
         default=0.1,
-        help="rate on attention weights, 0.1 for all; KerasHub cannot leave 0.1",
+        help="rate on attention weights; default: 0.1, always that of KerasHub",
     )
     return parser.parse_args()
 

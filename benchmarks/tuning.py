@@ -78,8 +78,10 @@ def parse():
     add = parser.add_argument
     add_corpus_options(parser)
     add("--minutes", type=float, default=60.0, help="for each system")
-    add("--epochs", type=rounds.count, default=9, help="most of a trial of KerasTuner")
-    add("--algorithm", default="halving", help="tuned: or hyperband, random, bayesian")
+    epochs = "at most, in a trial of KerasTuner or Optuna; default: 9"
+    add("--epochs", type=rounds.count, default=9, help=epochs)
+    algorithm = "of tuned: halving (default), hyperband, random or bayesian"
+    add("--algorithm", default="halving", help=algorithm)
     add("--seed", type=int, default=0, help="of the first round")
     add("--together", action="store_true", help="all systems at the same time")
     add("--picture", type=pathlib.Path, help="file for the picture")

@@ -5,9 +5,10 @@
 
 Trains the corpus's recipe, with two blocks on each side, for a few epochs at each width
 and rate, in two kinds: "standard", and "mup" with the smallest width as `base_dim`. At
-that width both are the same. Heads are 32 wide; their number grows. Models are judged
-by BLEU on the validation lines, with averaged weights. With `--output FILE` the same
-command resumes where it was stopped.
+that width both are the same. Heads are 32 wide; their number grows. The rate rises
+during the first quarter of the steps. Models are judged by BLEU on the validation
+lines, with averaged weights. With `--output FILE` the same command resumes where it was
+stopped.
 """
 
 import dataclasses

@@ -1,5 +1,8 @@
 """Trains a translator on several devices, in one process or in many.
 
+It trains the recipe `smoke` (or `--preset default`) on the built-in corpus `phrases`,
+English to German. Process 0 writes all files, into `runs/distributed` or `--output`.
+
     python examples/distributed.py --processes 2      # all of them on this machine
     python examples/distributed.py --model-devices 2  # weights split over two devices
 
@@ -74,9 +77,12 @@ def arguments():
     add("--pairs", type=int, help="number of pairs to train on; default: all")
     add("--epochs", type=int, help="default: the preset's")
     add("--every", type=int, default=50, help="batches from save to save; default: 50")
-    add("--rows-multiple", type=int, default=4, help="of a batch; default: 4")
+    rows = "rows of a batch are a multiple of it, best that of the devices; default: 4"
+    add("--rows-multiple", type=int, default=4, help=rows)
     add("--seed", type=int, default=0)
-    add("--output", type=pathlib.Path, default=pathlib.Path("runs", "distributed"))
+    folder = pathlib.Path("runs", "distributed")
+    output = "folder of process 0; default: runs/distributed"
+    add("--output", type=pathlib.Path, default=folder, help=output)
     args = parser.parse_args()
     if (args.process is None) != (args.coordinator is None):
         parser.error("`process` and `coordinator` must come together.")

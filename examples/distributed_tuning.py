@@ -1,4 +1,4 @@
-"""Searches on several machines at once: one chief, any number of workers.
+"""Tunes hyperparameters on several machines: one chief, any number of workers.
 
 All run this same script, with KerasTuner's own three environment variables, on a folder
 that all machines share. On one machine, the chief, which trains nothing:
@@ -13,8 +13,9 @@ and on each of the others, once for each of its devices:
 
 Choose a different name for each worker; the chief's must contain "chief". If a worker
 has no heartbeat for a minute, another takes over its trial from the last epoch. The
-chief ends when the study does. After any failure, the same commands resume the study.
-The chief's port is open to whoever can reach it: keep it in a private network.
+chief ends when the study does: it prints the table of trials, and draws `study.png` in
+the folder. After any failure, the same commands resume the study. The chief's port is
+open to whoever can reach it: keep it in a private network.
 
 On one machine `tune_translation(..., workers=4)` does all this by itself. It needs
 `pip install ".[tensorflow,text,score,corpora,plot,tuning]"`.

@@ -6,7 +6,9 @@
 FOLDER holds a Marian (opus-mt), M2M-100, NLLB, mBART-50 or T5 model, with
 `model.safetensors`. A TSV file has a source, a tab and its translation in each line;
 .gz is read too. NLLB needs `--source eng_Latn --target deu_Latn`, M2M-100 `en` and
-`de`, mBART-50 `en_XX` and `de_DE`.
+`de`, mBART-50 `en_XX` and `de_DE`, a Marian model of several target languages
+`--target deu`. For T5, `--target "translate English to German: "` is put before each
+line. docs/how_to/fine_tune.md says how to download a model.
 
 `--train "<de>=de.tsv" "<fr>=fr.tsv"`, and the same for `--val`, make one multilingual
 model: the tag and a space are put before each source line in training. Put them also

@@ -13,10 +13,12 @@ def arguments(description, **integers):
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add, pictures = parser.add_argument, "folder for the pictures; default: lectures"
-    add("--output", type=pathlib.Path, default=pathlib.Path("lectures"), help=pictures)
+    add, folder = parser.add_argument, pathlib.Path("runs", "lectures")
+    pictures = "folder for the pictures; default: runs/lectures"
+    add("--output", type=pathlib.Path, default=folder, help=pictures)
     for name, default in integers.items():
-        add(f"--{name}", type=int, default=default, help=f"default: {default}")
+        help_text = f"number of {name}; default: {default}"
+        add(f"--{name}", type=int, default=default, help=help_text)
     args = parser.parse_args()
     for name in integers:
         if getattr(args, name) < 0:

@@ -10,6 +10,8 @@ columns: Q in R^(d' x t), K in R^(d' x tau), V in R^(d'' x tau),
 
 where the *columns* of A sum to 1. The library writes vectors as rows, so everything is
 transposed. d' (keys) and d'' (values) may differ.
+
+It needs `pip install ".[tensorflow,plot]"`.
 """
 
 import blackboard

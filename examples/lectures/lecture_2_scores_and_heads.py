@@ -5,6 +5,8 @@
 Self-attention scores a query q against a key k by their dot product q . k, scaled or
 not, or by a small network, v . tanh(W_q q + W_k k). Each head has its own projections;
 a matrix W^o joins the outputs of the heads.
+
+It needs `pip install ".[tensorflow,plot]"`.
 """
 
 import blackboard

@@ -6,6 +6,8 @@ One output is z_i = sum_j alpha_ij v_j, where alpha_i is the softmax of q_i . k_
 sqrt(d_k) over j. All outputs at once are the rows of Z = softmax(Q K^T / sqrt(d_k)) V,
 or the columns of its transpose. In a decoder, Q comes from the target, K and V from the
 encoder, whose length may differ.
+
+It needs `pip install ".[tensorflow,plot]"`.
 """
 
 import blackboard

@@ -8,6 +8,8 @@ Attention alone knows no order. A recurrent network gets it from its state, h[t]
 g(W_h [x[t]; h[t-1]] + b), one step after the other. A Transformer adds sines and
 cosines of the position, and reads all positions at once. Here both learn to reverse a
 row of digits.
+
+It needs `pip install ".[tensorflow,plot]"`.
 """
 
 import functools

@@ -5,6 +5,8 @@
 A decoder-only stack (such as GPT-2) sees the positions before, and an encoder-only one
 (such as BERT) sees all. A segment-recurrent one (such as Transformer-XL) sees those
 before in its segment, and what a memory keeps of the previous segments.
+
+It needs `pip install ".[tensorflow,plot]"`.
 """
 
 import blackboard
