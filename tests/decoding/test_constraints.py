@@ -196,7 +196,7 @@ def test_phrases_are_said_whatever_else_is_asked(search):
 @pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize("length", [4, 7])
 def test_a_phrase_is_said_where_its_last_word_ends(length):
-    """Of the tokens 3 and 4 alone others do not continue the word before them."""
+    """Words begin with the tokens 3 and 4; all others continue the word before."""
     bits = np.isin(np.arange(16), range(5, 12))
     search = ConstrainedBeamSearch(2, continuing_ids=np.packbits(bits).tobytes())
     row = [(p(3, 5),), (p(4, 6), p(4, 7))]

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.backends("torch")
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_results_come_in_order(threads):
-    """Each item waits for the next one, where there is a thread for that."""
+    """Every other item waits for the next one, if there is a thread for that."""
     begun = [threading.Event() for _ in range(7)]
 
     def wait(item):
