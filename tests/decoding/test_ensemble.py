@@ -12,10 +12,10 @@ import keras_seqattn as ks
 from keras_seqattn import decoding, models
 from keras_seqattn.decoding.protocol import abilities
 from keras_seqattn.decoding.segmentations import SegmentationEnsemble, interleave
-from keras_seqattn.scheduling import generation
 from tests.evaluate import outputs
 from tests.layers.weights import randomize
 from tests.pairs import each_variant
+from tests.scheduling.test_continuous import both_ways, check_equal
 
 V, LIMIT = 6, 3
 PAD, START, END = 0, 1, 2
@@ -188,15 +188,6 @@ def sources(rng, count=45):
     return ids.astype("int32")
 
 
-def check_both_ways(model, source_ids, search):
-    found, expected = (
-        generation.decode(model, source_ids, search, plan=plan)
-        for plan in (generation.Plan(32, True), generation.Plan(64, False))
-    )
-    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
-    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-5)
-
-
 SEARCHES = {
     "greedy": decoding.Greedy(),
     "samples": decoding.Sample(seed=3, num_hypotheses=2),
@@ -206,14 +197,15 @@ SEARCHES = {
 
 @each_variant("search", SEARCHES, on_jax=[], on_tensorflow=[], on_torch=["samples"])
 def test_continuous_batching_finds_what_a_static_batch_finds(pair, rng, search):
-    check_both_ways(decoding.Ensemble(pair), sources(rng), search)
+    check_equal(*both_ways(decoding.Ensemble(pair), sources(rng), search))
 
 
 @pytest.mark.slow
 def test_segmentations_are_batched_continuously_too(pair, rng):
     rows = [interleave(some, PAD) for some in sources(rng, 135).reshape(45, 3, 16)]
     ensemble = SegmentationEnsemble(pair[0], 3)
-    check_both_ways(ensemble, np.array(rows, "int32"), decoding.BeamSearch(2))
+    found = both_ways(ensemble, np.array(rows, "int32"), decoding.BeamSearch(2))
+    check_equal(*found)
 
 
 @pytest.mark.slow_on("tensorflow", "jax")

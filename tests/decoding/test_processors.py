@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_seqattn import decoding
 from keras_seqattn.decoding import methods, processors
+from tests.decoding.test_beam import log_softmax
 from tests.evaluate import evaluated
 from tests.pairs import each_variant
 
@@ -35,11 +36,6 @@ def run(table, method):
     return decoding.search(
         step, state, batch_size=size, max_length=length, method=method
     )
-
-
-def log_softmax(logits):
-    shifted = logits - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def forbidden_ngrams(said, n):

@@ -11,15 +11,11 @@ from keras_seqattn import decoding
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens, pad_lists
 from keras_seqattn.scheduling import generation
+from tests.decoding.test_beam import log_softmax
 from tests.pairs import each_variant, named
 
 V = 9
 PAD, START, END = 0, 1, 2
-
-
-def log_softmax(logits):
-    shifted = logits - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def scripted(table):
