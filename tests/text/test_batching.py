@@ -336,7 +336,7 @@ def test_it_trains_a_model_whose_progress_is_known():
     assert history.history["loss"][1] < history.history["loss"][0]
 
 
-def test_padding_rows_do_not_change_a_mean_over_real_tokens():
+def test_rows_of_padding_have_no_labels():
     lines = (["a"], ["b"])
     batches = [arrays(make(lines, batch_tokens=tokens))[0] for tokens in (16, 64)]
     counts = [np.sum(labels != 0) for *_, labels in batches]
@@ -520,11 +520,16 @@ def test_fit_begins_with_the_first_epoch(tensorflow, monkeypatch):
 
 def test_a_bidirectional_start_goes_with_copies():
     dataset = make(corpus(), repeat_batch=2, cutoff=0.3, bidirectional_epochs=1)
+    lines, cut = [], 0
     for sources, targets, labels in arrays(dataset):
         np.testing.assert_array_equal(labels[0::2], labels[1::2])
         shifted = np.where(labels[:, 1:] != 0, labels[:, :-1], 0)
         np.testing.assert_array_equal(targets[0::2, 1:], shifted[0::2])
         assert np.all((sources[1::2] == sources[0::2]) | (sources[1::2] == 3))
+        lines += BYTES.detokenize(sources[0::2])
+        cut += np.sum(sources[1::2] != sources[0::2])
+    # Half of the 50 pairs are turned; only lines of the targets hold a "t".
+    assert 0 < sum("t" in line for line in lines) <= 25 and cut > 0
 
 
 def test_a_bidirectional_start_takes_one_tokenizer():
