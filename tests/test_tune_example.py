@@ -116,7 +116,7 @@ def test_it_tells_saves_and_goes_on(example, simulated, monkeypatch, tmp_path, c
     assert len(rows) == 10
     assert rows[-1]["status"] == "stopped"
     varied = ks.tuning.Study(tmp_path / "study").hyperparameters()
-    assert set(varied) <= set(example.HEADS_AND_DEPTH)
+    assert varied and set(varied) <= set(example.HEADS_AND_DEPTH)
 
     example.run("--output", tmp_path, "--epochs", 3)
     assert "trial 8: paused" not in capsys.readouterr().out

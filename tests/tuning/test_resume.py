@@ -72,6 +72,7 @@ def interrupt_all(algorithm, study, monkeypatch, every):
         writes = kill_at(patch, 0, after=False)
         expected = found(study("whole", **options))
     assert len(expected) >= options["max_trials"]
+    assert writes() > every  # so that several are interrupted
     for number in range(1, writes() + 1, every):
         folder = f"killed_{number}"
         with monkeypatch.context() as patch, pytest.raises(Killed):
