@@ -16,8 +16,6 @@ V, D, L = 11, 8, 5
 IDS = np.array([[1, 5, 7, 3, 2], [1, 4, 2, 0, 0]], "int32")
 LONGER = np.array([[6, 5, 2, 0, 0, 0], [4, 5, 6, 7, 8, 2]], "int32")
 PAIR = {"source_ids": LONGER, "target_ids": IDS}
-# JAX, uncompiled, compiles each operation for each shape and dtype.
-slow_on_jax = [pytest.mark.slow] if keras.backend.backend() == "jax" else []
 CAUSAL = np.tril(np.ones((L, L), bool))
 
 
@@ -119,9 +117,7 @@ def test_the_translation_model_passes(policy):
     assert "amount of padding in 'target_ids' in training" not in report.message
 
 
-@pytest.mark.parametrize(
-    "policy", ["float32", pytest.param("mixed_bfloat16", marks=slow_on_jax)]
-)
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 @pytest.mark.slow_on("jax")
 def test_a_model_of_keras_s_layers_passes(policy):
     keras.config.set_dtype_policy(policy)
@@ -130,7 +126,6 @@ def test_a_model_of_keras_s_layers_passes(policy):
     assert audit.check_padding_invariance(model, IDS, num_draws=1).ok
 
 
-@pytest.mark.skipif(bool(slow_on_jax), reason="a loop in Python, compiled in pieces")
 @pytest.mark.backends("torch")
 @pytest.mark.filterwarnings("error:The structure of `inputs`")
 def test_inputs_by_name_fit_a_model_of_another_structure():

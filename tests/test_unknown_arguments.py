@@ -9,15 +9,6 @@ from tests.public_methods import methods
 pytestmark = pytest.mark.backends("torch")
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_an_unknown_keyword_is_refused(name):
-    make, _ = CASES[name][0]
-    if not hasattr(make, "func"):
-        pytest.skip("made by a function of its own")
-    with pytest.raises((ValueError, TypeError), match="frobnicate"):
-        make(frobnicate=3)
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted({**public_calls.calls(), **methods()}))
 def test_no_call_swallows_an_unknown_keyword(name, tmp_path, monkeypatch):
