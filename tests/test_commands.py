@@ -31,8 +31,8 @@ IN_EXAMPLES = [
     for command in documents.docstring_commands(path.read_text())
 ]
 # Commands of no script with arguments. CI runs the first two, itself and the type
-# checker, and a test the third, the build of the site. Another compares what the next
-# but last writes. The last stands for a script of the reader's own.
+# checker, and a test the third, the build of the site. Another compares what the last
+# but one writes. The last stands for a script of the reader's own.
 OTHERS = {
     "bash .ci/run",
     "python -m tests.typed",

@@ -179,7 +179,7 @@ def test_a_part_that_was_changed_is_an_error(run, tmp_path):
         run()
 
 
-def test_two_processes_do_not_write_one_output(run, example, tmp_path):
+def test_two_runs_do_not_write_one_output(run, example, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(stop_at=20)
     progress = json.loads((tmp_path / "output.txt.json").read_text())

@@ -702,11 +702,6 @@ def test_attention_of_every_kind_is_normalized(translator, kind):
     assert len(looked.alignment()) == sizes[0]
 
 
-def test_no_such_attention(translator):
-    with pytest.raises(ValueError, match="`kind` must be one of.*kind='self'"):
-        translator.attention("two", "ab", kind="self")
-
-
 @pytest.mark.slow_on("tensorflow")
 def test_what_was_compiled_is_counted(translator):
     translator(["two"])
