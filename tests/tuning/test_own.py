@@ -85,7 +85,7 @@ def test_averages_are_scored_where_the_loss_is_scaled():
     assert isinstance(average, keras.callbacks.SwapEMAWeights)
 
 
-def test_the_first_trial_has_the_defaults_and_others_are_near(tmp_path):
+def test_the_first_trial_has_the_defaults_and_others_differ(tmp_path):
     table = tune(tmp_path, max_trials=5).table().set_index("trial")
     first = table.loc[0]
     assert (first["num_heads"], first["num_layers"], first["wide"]) == (2, 1, False)
