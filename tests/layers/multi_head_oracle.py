@@ -68,23 +68,6 @@ def position_bias(kind, shape, offset=0, table=None, buckets=None):
     return bias
 
 
-def additive_attention(query, key, value, vector, bias, **options):
-    """Weighted values and weights by the score vector . tanh(q + k)."""
-    batch, target, num_heads, _ = query.shape
-    source, groups = key.shape[1:3]
-    scores = np.array(bias) + np.zeros((batch, num_heads, target, source))
-    for b in range(batch):
-        for h in range(num_heads):
-            for i in range(target):
-                for j in range(source):
-                    sum_of_both = query[b, i, h] + key[b, j, h // (num_heads // groups)]
-                    scores[b, h, i, j] += vector[h] @ np.tanh(sum_of_both)
-    # The scores alone remain when queries and keys are zero.
-    return oracle.attention(
-        np.zeros_like(query), np.zeros_like(key), value, bias=scores, **options
-    )
-
-
 def multi_head_attention(
     query,
     value,
@@ -124,9 +107,8 @@ def multi_head_attention(
     bias = position_bias(positions, shape, offset, weights.get("table"), buckets)
     options = {"offset": offset, "bias": bias, **options}
     if score == "additive":
-        heads, scores = additive_attention(
-            queries, keys, values, weights["vector"], **options
-        )
+        scores = oracle.additive_scores(queries, keys, weights["vector"], **options)
+        heads = oracle.weighted_sum(scores, values)
     else:
         heads, scores = oracle.attention(
             queries, keys, values, scale=1.0 if score == "dot" else scale, **options

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from tests import oracle
+from tests.layers.weights import dense_weights
 
 
 def sigmoid(x):
@@ -109,11 +110,6 @@ def numpy_weights(layer):
     return [ops.convert_to_numpy(weight).astype("float64") for weight in layer.weights]
 
 
-def _dense_weights(dense):
-    kernel, *bias = numpy_weights(dense)
-    return kernel, bias[0] if bias else None
-
-
 def encoder_weights(encoder):
     """Per layer the weights of each direction."""
     return [
@@ -132,7 +128,7 @@ def encoder_weights(encoder):
 def decoder_weights(decoder):
     """The weights of an `AttentiveRecurrentDecoder`."""
     weights = {
-        name: _dense_weights(getattr(decoder, f"{name}_dense"))
+        name: dense_weights(getattr(decoder, f"{name}_dense"))
         for name in ("state", "query", "key", "output")
     }
     vector = ops.convert_to_numpy(decoder.vector.value).astype("float64")[0]
