@@ -15,7 +15,7 @@ from keras_seqattn import layers
 from keras_seqattn.layers.attention import additive
 from tests import oracle
 from tests.differentiate import values_and_gradients
-from tests.evaluate import evaluated, examples
+from tests.evaluate import evaluated, examples, numpy
 from tests.pairs import each_case, every_pair
 
 B, T, S, H, U, V = 2, 4, 5, 4, 6, 3
@@ -29,10 +29,6 @@ OPTIONS = {
     "groups": [1, 2, 4],
     "long": [False, True],
 }
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def draw(rng, groups=H, mask=None, bias=None):

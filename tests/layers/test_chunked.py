@@ -15,7 +15,7 @@ from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attent
 from keras_seqattn.layers.attention.kernels.chunked.pairs import Q_BLOCK, BlockPairs
 from tests import oracle
 from tests.differentiate import upstream_gradient, values_and_gradients
-from tests.evaluate import examples
+from tests.evaluate import examples, numpy
 from tests.layers.largest import largest_tensor
 from tests.pairs import each_case, every_pair
 
@@ -53,10 +53,6 @@ BIASES = {
     "row": (S,),
     "distances": (H, T + S - 1),
 }
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def draw(rng, groups=H, mask=None, bias=None):

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from keras_seqattn import layers
+from tests.evaluate import numpy
 
 B, T, S, D = 2, 4, 5, 8
 
@@ -15,10 +15,6 @@ MULTI_HEAD = [
     {"output_shape": (2, 3), "sliding_window": 2, "kernel_regularizer": "l2"},
 ]
 GROUPED = [{}, {"use_gate": True, "use_bias": False, "sliding_window": 2}]
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def theirs(options):

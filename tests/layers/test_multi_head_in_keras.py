@@ -3,10 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from keras_seqattn import layers
-from tests.evaluate import evaluated
+from tests.evaluate import evaluated, numpy
 from tests.pairs import each_variant, named
 from tests.small import translation_model
 
@@ -20,10 +19,6 @@ OPTIONS = [
     {"positions": "alibi", "score": "dot", "implementation": "chunked"},
 ]
 each_option = each_variant("options", named(*OPTIONS), on_jax=[])
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def attention_model(options):

@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
-from tests.evaluate import evaluated, examples
+from tests.evaluate import evaluated, examples, numpy
 from tests.layers.multi_head_oracle import alibi_slopes, rotated, t5_bucket
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def heads(rng, length=5, num_heads=4, key_dim=6):

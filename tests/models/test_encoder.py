@@ -1,11 +1,10 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from keras_seqattn import models, training
 from tests import oracle
-from tests.evaluate import outputs
+from tests.evaluate import numpy, outputs
 from tests.layers.weights import block_weights, dense_weights, norm_weights, randomize
 from tests.pairs import each_variant, named
 
@@ -28,10 +27,6 @@ def small(rng=None, **arguments):
     if rng is not None:
         randomize(model, rng)
     return model
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def logits(model, token_ids=IDS):

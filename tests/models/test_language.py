@@ -8,7 +8,7 @@ from keras import ops
 from keras_seqattn import decoding, layers, models, training
 from tests import oracle
 from tests.differentiate import value_and_gradient
-from tests.evaluate import evaluated, outputs
+from tests.evaluate import evaluated, numpy, outputs
 from tests.layers.weights import block_weights, norm_weights, randomize
 from tests.pairs import each_variant, named
 
@@ -65,10 +65,6 @@ def small(rng=None, **arguments):
     if rng is not None:
         randomize(model, rng)
     return model
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def logits(model, token_ids=IDS):
