@@ -186,7 +186,7 @@ def test_layer_drops_while_training_and_returns_the_whole_scores(rng):
 
 @pytest.mark.slow_on("jax")
 def test_lengths_may_be_unknown_in_a_functional_model(rng):
-    """Then the sums are made in blocks."""
+    """Then the sums are made all at once."""
     inputs = [keras.Input((None, U)), keras.Input((None, V))]
     layer = layers.AdditiveAttention(U)
     model = keras.Model(inputs, layer(*inputs, use_causal_mask=True))

@@ -175,7 +175,7 @@ def test_it_is_called_again_in_training_with_other_and_the_same_draws():
 
 
 @pytest.mark.slow_on("jax")
-def test_a_decoder_alone_in_a_stack_is_computed_again():
+def test_a_decoder_alone_in_a_stack_gives_the_same():
     x = layers.PositionalEmbedding(VOCABULARY, WIDTH)(IDS)
     outputs = []
     for gradient_checkpointing in (False, True):
