@@ -86,32 +86,29 @@ def test_decoder_equals_the_oracle(rng, case):
 
 
 @pytest.mark.parametrize(
-    ("option", "changed"),
+    ("option", "sublayers", "part"),
     [
-        ("dropout", {"attention_residual", "feed_forward_residual"}),
-        ("attention_dropout", {"attention_residual"}),
-        ("activation_dropout", {"feed_forward_residual"}),
-        ("stochastic_depth", {"attention_residual", "feed_forward_residual"}),
+        ("dropout", ("attention", "feed_forward"), "dropout_layer"),
+        ("attention_dropout", ("attention",), "sublayer"),
+        ("activation_dropout", ("feed_forward",), "sublayer"),
+        ("stochastic_depth", ("attention", "feed_forward"), "skip_layer"),
     ],
 )
-def test_each_fraction_drops_where_it_says(rng, option, changed):
+def test_each_fraction_drops_where_it_says(rng, option, sublayers, part):
     (x,) = draw(rng, T)
     block = built(rng, layers.EncoderBlock, x.shape, **{option: 0.5})
     keras.utils.set_random_seed(3)
     seen = set()
-    for name in ("attention_residual", "feed_forward_residual"):
-        residual = getattr(block, name)
-        arguments = (x, x) if name == "attention_residual" else (x,)
-        for layer, inputs in (
-            (residual.sublayer, arguments),
-            (residual.dropout_layer, (x,)),
-            (residual.skip_layer, (x,)),
-        ):
+    for name in ("attention", "feed_forward"):
+        residual = getattr(block, f"{name}_residual")
+        for place in ("sublayer", "dropout_layer", "skip_layer"):
+            layer = getattr(residual, place)
+            inputs = (x, x) if (name, place) == ("attention", "sublayer") else (x,)
             quiet = numpy(layer(*inputs))
             drawn = [numpy(layer(*inputs, training=True)) for _ in range(4)]
             if not all(np.allclose(one, quiet, atol=1e-5) for one in drawn):
-                seen.add(name)
-    assert seen == changed
+                seen.add((name, place))
+    assert seen == {(name, part) for name in sublayers}
     assert not np.allclose(numpy(block(x, training=True)), numpy(block(x)))
 
 
@@ -247,7 +244,8 @@ def test_decoder_takes_the_implicit_masks_and_passes_the_target_mask_on(
 
 def test_a_given_target_mask_stands_in_for_the_implicit_one(rng):
     ids = np.array([[1, 2, 3, 0], [4, 5, 0, 0]])
-    x, mask = embedded(ids), np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
+    # It lets some padding of the implicit one be attended to, and hides some tokens.
+    x, mask = embedded(ids), np.array([[1, 1, 0, 1], [1, 0, 1, 0]], bool)
     block = built(rng, layers.DecoderBlock, x.shape)
     np.testing.assert_allclose(
         numpy(block(x, target_mask=mask)),
@@ -384,8 +382,11 @@ def test_steps_equal_one_pass(rng, normalize_first, with_source):
         ({"epsilon": 0.0}, "`epsilon` must.*epsilon=0.0"),
         ({"norm": "batch"}, "`norm` must be.*norm='batch'"),
         ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
-        ({"attention_dropout": -1.0}, "dropout` must be in .*dropout=-1.0"),
-        ({"activation_dropout": 1.0}, "dropout` must be in .*dropout=1.0"),
+        (
+            {"attention_dropout": -1.0},
+            "`attention_dropout` must be in .*attention_dropout=-1.0",
+        ),
+        ({"activation_dropout": 1.0}, "`activation_dropout` must be in .*dropout=1.0"),
         ({"stochastic_depth": 1.0}, "`stochastic_depth` must be in .*=1.0"),
         ({"key_dim": 0}, "`key_dim`.*key_dim=0"),
         ({"num_heads": 3}, "`num_heads` must divide.*num_heads=3 for width 8"),
