@@ -26,12 +26,12 @@ CASES = every_pair(
 )
 
 
-def built(case, shape=(B, T, D), **more):
+def built(case, **more):
     arguments = {**case, **more}
     if arguments.get("positions") == "relative":
         arguments["positions"] = layers.RelativeBias(*BUCKETS)
     layer = layers.MultiHeadAttention(4, 6, **arguments)
-    layer.build(shape, shape)
+    layer.build((B, T, D), (B, T, D))
     randomize(layer, np.random.default_rng(0))
     return layer
 
