@@ -17,9 +17,10 @@ from keras_seqattn.layers import MultiHeadAttention
 KERAS = pathlib.Path(importlib.util.find_spec("keras").origin).parent
 SUITE = KERAS / "src/layers/attention/multi_head_attention_test.py"
 
-# What the tests read, call or override that is private to Keras's class. What they are
-# about is tested through public names elsewhere: in test_multi_head.py initializers,
-# windows and flash attention, in test_in_keras.py int8.
+# What the tests read, call or override that is private to Keras's class. Most of what
+# they are about is tested through public names elsewhere: in test_multi_head.py
+# initializers, windows, flash attention and masks beside the causal one, in
+# test_in_keras.py int8. The effect of constraints is tested nowhere.
 PRIVATE = {
     "test_initializer": "reads `_query_dense`",
     "test_mha_constraints": "reads `_query_dense`",

@@ -1,4 +1,4 @@
-"""The options of `MultiHeadAttention` in models: masks, saving, LoRA, int8, blocks."""
+"""The options of `MultiHeadAttention` in models: masks, shapes, saving, LoRA, int8."""
 
 import keras
 import numpy as np

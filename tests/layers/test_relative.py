@@ -268,7 +268,7 @@ def test_alibi_takes_the_distance_times_the_slope(offset):
             )
 
 
-# All three, alone in a user's model.
+# Both biases, alone in a user's model.
 
 
 @pytest.mark.parametrize("name", ["relative", "alibi"])
