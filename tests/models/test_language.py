@@ -471,7 +471,7 @@ def test_a_layer_in_the_options_is_one_after_loading_too(tmp_path, rng):
 
 
 @pytest.mark.slow_on("jax")
-def test_shared_layers_are_one(rng):
+def test_shared_layers_are_one():
     one, shared = small(), small(num_layers=3, share_layers=True)
     assert shared.count_params() == one.count_params()
     one.set_weights(shared.get_weights())

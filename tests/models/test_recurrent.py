@@ -16,7 +16,7 @@ from tests.models.greedy import naive_greedy
 from tests.pairs import each_variant, named
 
 V, D = 11, 8
-START, END = 1, 2
+START = 1
 SOURCE = np.array([[5, 9, 3, 2, 0], [4, 7, 8, 6, 2]])
 TARGET = np.array([[1, 6, 4, 8], [1, 7, 0, 0]])
 VARIANTS = {
@@ -152,7 +152,7 @@ def test_generate_equals_a_naive_loop(model):
 @each_variant(
     "policy", named("mixed_bfloat16", "mixed_float16"), on_jax=["mixed_bfloat16"]
 )
-def test_mixed_precision(model, policy, tmp_path):
+def test_mixed_precision(model, policy):
     mixed = small(dtype=policy)
     mixed.set_weights(model.get_weights())
     expected = logits(model)

@@ -17,7 +17,7 @@ from tests.models.greedy import naive_greedy
 from tests.pairs import each_variant, named
 
 V, D = 11, 8
-START, END = 1, 2
+START = 1
 SOURCE = np.array([[5, 9, 3, 2, 0], [4, 7, 8, 6, 2]])
 TARGET = np.array([[1, 6, 4, 8], [1, 7, 0, 0]])
 # How training runs where the test is about something else.
@@ -200,11 +200,10 @@ def test_a_zero_token_says_nothing_and_is_attended_to(rng):
     model = small(zero_id=3)
     randomize(model, rng)
     plain = numpy(model(inputs()))  # A 3 is among the source's tokens.
-    for embedding in ("source_embedding",):
-        table = model.get_layer(embedding).embeddings
-        values = numpy(table).copy()
-        values[3] += 1.0
-        table.assign(values)
+    table = model.get_layer("source_embedding").embeddings
+    values = numpy(table).copy()
+    values[3] += 1.0
+    table.assign(values)
     changed = numpy(model(inputs()))
     others = np.arange(V) != 3  # The row has its logit.
     np.testing.assert_array_equal(changed[..., others], plain[..., others])
