@@ -1,4 +1,4 @@
-"""`CheckpointAverage`: the mean of the last epochs' weights."""
+"""`CheckpointAverage` and `ScheduleFreeAverage`, beside Keras's `SwapEMAWeights`."""
 
 import keras
 import numpy as np
