@@ -58,9 +58,9 @@ def floats_beyond_vectors(model):
 
 
 def modes(model):
-    """Maps the names of the layers that are quantized to how."""
+    """Maps the paths of the layers that are quantized to how."""
     return {
-        layer.name: layer.quantization_mode
+        layer.path: layer.quantization_mode
         for layer in model._flatten_layers()
         if layer.quantization_mode
     }
@@ -99,7 +99,8 @@ def test_layers_of_one_name_are_told_apart(filters, tmp_path):
     assert num_bytes(model) < before
     assert (output != expected).any()
     if filters is not None:
-        assert modes(model) == {"output": "int8"}
+        hidden = "decoder/decoder_0/feed_forward_residual/feed_forward/output"
+        assert modes(model) == {"output": "int8", hidden: "int8"}
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert num_bytes(loaded) == num_bytes(model)
