@@ -454,11 +454,18 @@ def test_says_which_inputs_do_not_fit(rng):
         layer(query, value, key)
 
 
-@pytest.mark.parametrize("shape", [(B, S, T), (3, T, S), (B, 3, T, S)])
-def test_says_which_mask_does_not_fit(rng, shape):
+@pytest.mark.parametrize(
+    "shape, wanted",
+    [
+        ((B, S, T), "`attention_mask` must be (..., target, source)"),
+        ((3, T, S), "`attention_mask` must be (..., target, source)"),
+        ((B, 3, T, S), "`mask` must broadcast"),
+    ],
+)
+def test_says_which_mask_does_not_fit(rng, shape, wanted):
     query, value = draw(rng, T, S)
-    message = re.escape(f"mask.shape={shape}")
-    with pytest.raises(ValueError, match=f"`mask` must broadcast.*{message}"):
+    message = f"{re.escape(wanted)}.*mask.shape={re.escape(str(shape))}"
+    with pytest.raises(ValueError, match=message):
         built(rng)(query, value, attention_mask=np.ones(shape, bool))
 
 
