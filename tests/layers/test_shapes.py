@@ -155,6 +155,22 @@ def test_functions_say_which_batch_does_not_fit(function):
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [((2, 5, 8), (2, 6, 8)), ((2, 5, 2, 8), (2, 5, 4, 8))],
+    ids=["length", "heads"],
+)
+def test_keys_and_values_that_do_not_fit_are_refused(value, key, wanted):
+    query = (2, 4, *key[2:])
+    shapes = r"key.shape=.*value.shape=\(2, 5, \d, 8\)"
+    with pytest.raises(ValueError, match=shapes):
+        layers.ScaledDotProductAttention()(
+            *arrays([query, value, key]), return_attention_scores=wanted
+        )
+
+
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("shape", [(4,), (2, 3, 4)])
 def test_an_embedding_with_positions_takes_ids_of_rank_two(shape):
     layer = layers.PositionalEmbedding(11, 8)

@@ -213,6 +213,7 @@ def attend(
             query, key, value, implementation=implementation, **options
         )
         return output, None
+    query, key, value = checked_inputs(query, key, value)
     dropout, seed = options.pop("dropout", 0.0), options.pop("seed", None)
     scores = attention_scores(query, key, **options)
     return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed), scores
