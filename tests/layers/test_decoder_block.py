@@ -54,6 +54,19 @@ def test_a_masked_past_changes_nothing(rng, with_target_mask):
     )
 
 
+@pytest.mark.parametrize("name", ["past_mask", "target_mask"])
+def test_a_mask_before_a_past_may_have_one_row_for_all(rng, name):
+    past, target = draw(rng, M, T)
+    masks = {
+        "past_mask": np.array([[0, 1, 1]] * B, bool),
+        "target_mask": np.array([[1, 1, 1, 0]] * B, bool),
+    }
+    block = built(rng, layers.DecoderBlock, target.shape)
+    expected = numpy(block(target, past=past, **masks))
+    output = block(target, past=past, **{**masks, name: masks[name][:1]})
+    np.testing.assert_allclose(numpy(output), expected, atol=1e-6)
+
+
 def test_past_takes_its_implicit_mask(rng):
     ids = np.array([[0, 1, 2], [0, 0, 3]])
     past = keras.layers.Embedding(9, D, mask_zero=True)(ids)

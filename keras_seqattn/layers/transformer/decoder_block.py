@@ -461,4 +461,8 @@ def _with_past(target, target_mask, past, past_mask):
 
 
 def _mask_or_all(x, mask):
-    return ops.ones(ops.shape(x)[:2], "bool") if mask is None else mask
+    """Returns the mask of `x`, for each of its rows; of all True if there is none."""
+    shape = ops.shape(x)[:2]
+    if mask is None:
+        return ops.ones(shape, "bool")
+    return ops.broadcast_to(mask, shape)  # it may have one row for all
