@@ -364,6 +364,15 @@ def test_a_mask_of_its_own_input_is_heeded(rng):
     assert "the content of padding in 'x' in inference" in report.message
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_what_is_selected_may_be_one_number(rng, right):
+    inputs = [rng.normal(size=(2, L, D)), (IDS != 0).astype("float32")]
+    report = audit.check_padding_invariance(
+        pooled(right), inputs, masks={"x": "mask"}, select=ops.max
+    )
+    assert (report.ok, report.position) == (right, None)
+
+
 # The model stays as it was.
 
 

@@ -265,7 +265,7 @@ class _Probe:
         tolerance = self.passes.tolerance * factor
         for names, left, right in zip(self.aligned, before, after, strict=True):
             if not names:
-                changed = differs(left, right, tolerance)[:, None]
+                changed = differs(left, right, tolerance)
             else:
                 real = np.logical_and.reduce([self.real[name] for name in names])
                 length = real.shape[1]
