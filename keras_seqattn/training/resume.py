@@ -157,8 +157,6 @@ class Resume(keras.callbacks.Callback):
         self.data = data
         self.callbacks = None if callbacks is None else list(callbacks)
         self.every = every
-        if isinstance(files, str | os.PathLike):
-            arguments.refuse("files", files, "a list of paths")
         self.files = list(files)
         self._kept_and_others, self._appended, self._saved = ([], []), [], None
         self._is_training = False

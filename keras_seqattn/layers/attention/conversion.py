@@ -28,7 +28,7 @@ def take_weights(layer: keras.layers.Layer, source: keras.layers.Layer) -> None:
         return
     layer.build_from_config(source.get_build_config())
     wanted, found = _describe(layer), _describe(source)
-    if found[: len(wanted)] != wanted or len(found) > len(wanted):
+    if found != wanted:
         raise ValueError(
             "`layer` must have the weights of a plain layer: merge LoRA into the "
             "kernels and convert before quantizing. Received: weights "

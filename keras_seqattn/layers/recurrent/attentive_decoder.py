@@ -244,7 +244,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
 
     def compute_mask(self, target: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Passes the mask of `target` on to the output, none to the weights."""
-        return mask[0] if isinstance(mask, (list, tuple)) else mask
+        return mask
 
     def compute_output_shape(
         self, target_shape: Shape, source_shape: Shape, state_shape: Shape
