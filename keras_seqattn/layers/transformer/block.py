@@ -205,7 +205,7 @@ class Block(arguments.Checked, keras.layers.Layer):
             if name in config
         }
         config = {**config, **made}
-        config.pop("skip_padding", None)  # in files before 0.2; see `TransformerStack`
+        config.pop("skip_padding", None)  # in files of early versions
         return cls(**config)
 
 

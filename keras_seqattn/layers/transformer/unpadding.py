@@ -25,8 +25,8 @@ class Unpadding:
     """Knows which positions of a batch hold a token; unpads and pads.
 
     The M tokens are all real tokens of the mask `(B, L)`, and some padding to round up
-    their number. `inputs`, `output`, `mask` and `scores` have the interface of
-    `axes.Folding`: attention applies them to heads before and after it attends.
+    their number. `inputs`, `output` and `scores` have the interface of `axes.Folding`:
+    attention applies them to heads before and after it attends.
 
     Attributes:
         positions: The position of each token, int32 `(M,)`.

@@ -86,11 +86,11 @@ def enable_lora(
     """Freezes a model, and trains LoRA factors beside its kernels instead.
 
     A kernel W `(..., N)` becomes W + alpha / rank * A B with A `(..., R)` random and B
-    `(R, N)` zero; in the projections of attention N is the width of a head. At first
-    the model computes what it did. The layers of this library that hold a kernel are
-    adapted: the projections of attention, the feed-forwards, tied embeddings and
-    logits. All other weights are frozen. Compile the model after the call, even if it
-    was compiled before.
+    `(R, N)` zero; in the projections of queries, keys and values N is the width of a
+    head. At first the model computes what it did. The layers of this library that hold
+    a kernel are adapted: the projections of attention, the feed-forwards, embeddings
+    and logits. All other weights are frozen. Compile the model after the call, even if
+    it was compiled before.
 
     For the models of `keras_seqattn.models`, `model.save` keeps the factors and the
     optimizer's state; for any model, the weights files and `Resume` do. When a file is
