@@ -158,8 +158,8 @@ class ScheduleFreeAverage(_AveragedWeights):
     Raises:
         ValueError: When training begins, if the model's optimizer is not a
             `keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0 and without
-            `use_ema`, or was built for another number of weights; or if there is a
-            callback that `CheckpointAverage` refuses.
+            `use_ema`, or was built for a different number of weights; or if there is
+            a callback that `CheckpointAverage` refuses.
 
     Example:
         >>> import keras

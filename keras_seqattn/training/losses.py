@@ -384,7 +384,7 @@ def _check_labels(name, labels, vocabulary_size, pad_id):
         # `tracing.known_values` would also read torch's labels on a GPU, and wait.
         labels = np.asarray(labels)
     except (NotImplementedError, TypeError, RuntimeError):
-        return  # Traced, or on another device: a wrong label makes the loss NaN.
+        return  # Traced, or on a different device: a wrong label makes the loss NaN.
     # No check of the dtype: under `tf.distribute`, Keras builds with float labels.
     is_id = (labels >= 0) & (labels < vocabulary_size) & (labels % 1 == 0)
     wrong = labels[~is_id & (labels != pad_id)]

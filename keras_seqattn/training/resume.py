@@ -62,9 +62,9 @@ class Resume(keras.callbacks.Callback):
     strings, arrays, and lists and dicts of these, all that have changed since training
     began. A warning names anything else that has changed, such as a set or a tensor.
 
-    The file is written under another name and then renamed, so a kill during the write
-    does not damage it. The last two files are kept, even when training has ended. If
-    checksums show that the last one is damaged, a warning says so and training
+    The file is written under a different name and then renamed, so a kill during the
+    write does not damage it. The last two files are kept, even when training has ended.
+    If checksums show that the last one is damaged, a warning says so and training
     continues from the one before.
 
     Before training continues, lines that `CSVLogger(append=True)` wrote after the last
@@ -73,7 +73,7 @@ class Resume(keras.callbacks.Callback):
 
     Where processes train together on JAX (`training.distribute`), only the first reads
     and writes the directory; the others need no access to it. A run can be continued
-    by another number of processes, with another layout of the weights.
+    by a different number of processes, with a different layout of the weights.
 
     A directory serves one run at a time: a lock of the operating system refuses a
     second process or thread until `fit` returns. A killed process leaves nothing
@@ -115,9 +115,9 @@ class Resume(keras.callbacks.Callback):
     Raises:
         ValueError: If an argument is not as above; when training begins, if
             `steps_per_epoch` is not the length of `data`, if another process or thread
-            uses the directory, if the directory belongs to another model or optimizer,
-            if the model is not built, if one of `callbacks` does not stand before this
-            one in `fit`, or if every save is damaged.
+            uses the directory, if the directory belongs to a different model or
+            optimizer, if the model is not built, if one of `callbacks` does not stand
+            before this one in `fit`, or if every save is damaged.
 
     Example:
         >>> import tempfile

@@ -119,7 +119,7 @@ def check_inputs(query: Tensor, value: Tensor, key: Tensor | None) -> None:
 
 
 def check_ranks(query_shape: Shape, value_shape: Shape) -> None:
-    """Refuses queries without a length axis, and values of another rank."""
+    """Refuses queries without a length axis, and values of a different rank."""
     check_rank("query", query_shape, "(batch, ..., length, width)")
     axes = ", ".join(["length"] * (len(query_shape) - 2))
     check_rank("value", value_shape, f"(batch, {axes}, width)")

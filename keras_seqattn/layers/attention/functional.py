@@ -116,9 +116,10 @@ def dot_product_attention(
         dropout=dropout,
         **options,
     )
-    # A JAX program may be compiled for another device than the host's (`jax.export`).
-    # So both choices are kept, and the program's device decides. Only a GPU's kernel
-    # differs: a TPU gets what a CPU gets, and on torch the device makes no difference.
+    # A JAX program may be compiled for a different device than the host's
+    # (`jax.export`). So both choices are kept, and the program's device decides. Only
+    # a GPU's kernel differs: a TPU gets what a CPU gets, and on torch the device makes
+    # no difference.
     chosen = choose(device="cpu")
     on_gpu = choose(device="gpu") if finds_cudnn() else chosen
     if on_gpu == chosen:

@@ -241,7 +241,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             A `MultiHeadAttention`, built if `layer` is.
 
         Raises:
-            ValueError: If `layer` is of another class, or its weights do not fit.
+            ValueError: If `layer` is of a different class, or its weights do not fit.
 
         Example:
             >>> import keras

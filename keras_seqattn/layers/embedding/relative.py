@@ -129,7 +129,7 @@ class RelativeBias(_Bias):
 
     Raises:
         ValueError: If `num_buckets` or `max_distance` does not fit, or the layer is
-            called with another number of heads than it was built for.
+            called with a different number of heads than it was built for.
 
     Example:
         >>> import numpy as np
@@ -249,7 +249,7 @@ class AlibiBias(_Bias):
 
     Raises:
         ValueError: If `alibi_bias_max` is not positive, or the layer is called with
-            another number of heads than it was built for.
+            a different number of heads than it was built for.
 
     Example:
         >>> import numpy as np

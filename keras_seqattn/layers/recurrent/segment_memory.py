@@ -53,8 +53,8 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
         and a bool tensor `(B, M)`, False where nothing is held yet, or padding.
 
     Raises:
-        ValueError: If a size is not a positive integer, or `x` has another rank or
-            batch size.
+        ValueError: If a size is not a positive integer, or `x` has a different
+            rank or batch size.
 
     Example:
         >>> import numpy as np
