@@ -1,7 +1,4 @@
-"""Marian, M2M-100 (and NLLB), and mBART: one layout of tensors, three kinds of options.
-
-Shapes: D model_dim, V vocabulary, L positions.
-"""
+"""Marian, M2M-100, NLLB and mBART: one layout of tensors, three kinds of options."""
 
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""T5 and its version 1.1, such as MADLAD.
-
-Shapes: D model_dim, H heads.
-"""
+"""T5 and its version 1.1, such as MADLAD."""
 
 from typing import Any
 

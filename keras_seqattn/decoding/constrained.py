@@ -1,13 +1,15 @@
 """`ConstrainedBeamSearch`: a beam search whose hypotheses contain given phrases.
 
-For each beam a step finds the best W + 1 continuations, the next tokens of the phrases
-that are still missing, and the end token (`_continuations`). For each continuation it
-counts the tokens still missing (`_count_missing`): none if it ends, otherwise no more
-than there is space for. Continuations with equally many missing tokens form a bank. The
-beams are shared out evenly among the banks (`_allocate`), so that neither hypotheses
-that begin phrases too early nor those that never begin one take all beams.
-Shapes: B sentences, W beams, V vocabulary, M continuations of a sentence, K
-constraints, A alternatives of each, U tokens of the phrases.
+For each beam a step finds the best W + 1 continuations (and one more for each of
+`stop_ids`), the next tokens of the phrases that are still missing, and the end token
+(`_continuations`). For each continuation it counts the tokens still missing
+(`_count_missing`): none if it ends, otherwise no more than there is space for.
+Continuations with equally many missing tokens form a bank. The beams are shared out
+evenly among the banks (`_allocate`), so that neither hypotheses that begin phrases too
+early nor those that never begin one take all beams.
+Shapes: B sentences, W beams, V vocabulary, M continuations of a sentence, C tokens, K
+constraints, A alternatives of each, L tokens of the longest phrase, U different tokens
+of a sentence's phrases.
 """
 
 import dataclasses
@@ -138,7 +140,7 @@ class ConstrainedBeamSearch(BeamSearch):
         unasked = _gather_tokens(log_probs, next_token)
         next_value = ops.where(as_told, next_value, unasked)
         next_value = ops.where(useful, next_value, NO_CANDIDATE)
-        same = token[..., None] == next_token[:, :, None]  # (B, W, W + 1, U + 1)
+        same = token[..., None] == next_token[:, :, None]  # (B, W, count, U + 1)
         twice = ops.any(ops.logical_and(same, useful[:, :, None]), axis=-1)
         value = ops.where(twice, NO_CANDIDATE, value)
         return every, ops.concatenate([value, next_value], axis=-1), progress

@@ -2,6 +2,7 @@
 
 Each group is a beam search of its own, with its part of the state. The groups take each
 step one after another, and a token that earlier groups chose at it is less probable.
+Shapes: B sentences, W beams, V vocabulary.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Token sequences before and after a search: padded arrays, and hypotheses.
 
-Shapes: B sentences, N hypotheses, L generated length, V vocabulary.
+Shapes: B sentences, N hypotheses, L generated length.
 """
 
 import math

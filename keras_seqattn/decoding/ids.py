@@ -1,6 +1,6 @@
 """Checks of the token ids that callers pass, as arrays or lists of lists.
 
-Shapes: B sentences, S source length, P prefix length, L length.
+Shapes: B sentences, P prefix length, L length.
 """
 
 from collections.abc import Iterable, Sequence, Sized

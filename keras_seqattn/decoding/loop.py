@@ -10,7 +10,7 @@ the model's state and counts the steps. Sentences can be taken out of a running 
 (`take_sentences`), and can begin at steps of their own (`start`). The model then gets
 the step of the loop, `num_steps`, and the method the position in each sentence,
 `num_steps - start`.
-Shapes: B sentences, W beams, S source length, L capacity in generated tokens.
+Shapes: B sentences, W beams, V vocabulary, S source length, P prefix length.
 """
 
 from collections.abc import Callable, Sequence

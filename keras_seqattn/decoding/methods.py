@@ -6,7 +6,8 @@ hypotheses at the end. The state is a NamedTuple whose tensors all have the sent
 their first axis, so that sentences can be taken out of a running search. `index` is the
 position in the sentence: the number of tokens that it has already. The `index` of a
 model's `step` is the loop's, which differs if sentences begin late.
-Shapes: B sentences, W beams, V vocabulary, L capacity in generated tokens, P prefix.
+Shapes: B sentences, W beams, V vocabulary, L capacity in generated tokens, P prefix
+length, N hypotheses.
 """
 
 import collections.abc

@@ -1,6 +1,6 @@
 """`Sample`: each token is drawn from the model's probabilities.
 
-Shapes: B sentences, W samples of each, V vocabulary.
+Shapes: B sentences, W samples of each.
 """
 
 import dataclasses

@@ -2,8 +2,8 @@
 
 What CTranslate2 cannot express is refused with a `ValueError` that says why.
 
-Shapes: D model_dim, H heads, G key and value heads, K key_dim, V value_dim, W width of
-a head in CTranslate2, O width of an output, L positions.
+Shapes: D model_dim, H heads, K key_dim, V value_dim, W width of a head in CTranslate2,
+O width of an output, L positions.
 """
 
 from typing import Any, NoReturn

@@ -17,7 +17,7 @@ more sentences than it has rows, none would wait: `generation` makes it a static
 `schedule` searches short sentences before long ones. The sentences that a program of
 short ones leaves unfinished, the last few and those that overflowed, are searched again
 with longer ones.
-Shapes: Q sentences, R rows, S source length, P prefix length.
+Shapes: B sentences, filled to Q, the number that a program takes; R rows.
 """
 
 import collections

@@ -6,7 +6,8 @@ chooses continuous batching if the model can begin a sentence late, several thre
 search, and there are more sentences than rows in their programs. It also says how many
 sentences a program searches at once. `_num_sentences` corrects the choice for a single
 program, which is a static batch if it takes no more sentences than it has rows.
-Shapes: B sentences, S source length, L capacity in generated tokens, P prefix length.
+Shapes: B sentences, S source length, L capacity in generated tokens, P prefix length, N
+hypotheses.
 """
 
 from collections.abc import Iterator, Sequence

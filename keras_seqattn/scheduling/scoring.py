@@ -1,6 +1,6 @@
 """`scored`: the log-probability of given sentences, by teacher forcing.
 
-Shapes: B sentences, S source length, T target length, V vocabulary.
+Shapes: B sentences, S source length, T target length.
 """
 
 from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ capacity. A batch of another size has the whole capacity from the beginning, and
 when all have ended.
 
 Batches and lengths are padded to few sizes, for which few programs are compiled.
-Shapes: B sentences, S source length, P prefix length, N hypotheses, L capacity.
+Shapes: B sentences, S source length, P prefix length, L capacity.
 """
 
 from collections.abc import Callable, Iterator
