@@ -32,7 +32,8 @@ class BeamState(NamedTuple):
     """The beam state: W live beams, in order of choice, and N hypotheses, best first.
 
     "Ranking" is the sum of the log-probabilities after the processors, by which the
-    search compares. With a repetition penalty it differs from the model's own sum.
+    search compares. With a repetition penalty or `biased_ids` it differs from the
+    model's own sum.
     """
 
     limits: Tensor  # int32 (B,): most tokens; 0 in rows that only fill the batch

@@ -209,7 +209,7 @@ class _Graphs:
         return tf.switch_case(bucket, branches)
 
     def _texts(self, search, source_ids, limits, seeds):
-        """Returns the texts `(B, N)` that are found for source ids `(B, S)`."""
+        """Returns the texts `(B, N)` for source ids `(B, S)`, and their scores."""
         import tensorflow as tf
 
         token_ids, scores = search(source_ids, limits, seeds)

@@ -185,8 +185,8 @@ class BayesianOptimization(Durable, keras_tuner.oracles.BayesianOptimizationOrac
 
     def _random_numbers(self):
         """Returns KerasTuner's random generator, its only attribute of this type."""
-        state = np.random.RandomState
-        return next(x for x in vars(self).values() if isinstance(x, state))
+        kind = np.random.RandomState
+        return next(x for x in vars(self).values() if isinstance(x, kind))
 
 
 class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
