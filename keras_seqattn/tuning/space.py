@@ -457,6 +457,4 @@ def declare(
     if all(isinstance(value, bool) for value in values):  # A choice makes them 0 and 1.
         several = len(set(values)) > 1
         return hp.Boolean(name, default) if several else hp.Fixed(name, default)
-    value = hp.Choice(name, list(values), default=default)
-    # Numbers sent between processes are rounded to 32 bits.
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    return hp.Choice(name, list(values), default=default)

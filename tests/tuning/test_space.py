@@ -12,6 +12,7 @@ from keras_seqattn import models, tuning
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.recipes import RECIPES
 from keras_seqattn.tuning import warm
+from keras_seqattn.tuning.space import declare
 
 TINY = {
     "model_dim": 8,
@@ -170,6 +171,14 @@ def test_choices_may_mix_integers_and_floats():
     assert chosen.model.intermediate_dim == 320
     (dropout,) = (one for one in hp.space if one.name == "dropout")
     assert {0.0, 0.1} <= set(dropout.values)
+
+
+@pytest.mark.backends("torch")
+def test_choices_are_exact_in_every_process():
+    hp = keras_tuner.HyperParameters()
+    assert declare(hp, "momentum", (0.9999999, 0.9)) == 0.9999999
+    sent = keras_tuner.HyperParameters.from_proto(hp.to_proto())
+    assert declare(sent, "momentum", (0.9999999, 0.9)) == 0.9999999
 
 
 @pytest.mark.backends("torch")
