@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from keras_seqattn.annotations import Path
-from keras_seqattn.files import mapping, reading, replacing
+from keras_seqattn.files import LOCK, mapping, reading, replacing
 from keras_seqattn.recipes import Configuration
 
 # What an error says of a study's damaged file, and what to do: see `files.reading`.
@@ -201,7 +201,9 @@ class TrialRecord:
         The caller must `save` the record; only then does this trial continue the other.
         """
         self.state.mkdir(parents=True, exist_ok=True)
-        copies = [(path, self.state / path.name) for path in other.state.iterdir()]
+        # Not the lock: this trial's own is held by the process that runs it.
+        states = [path for path in other.state.iterdir() if path.name != LOCK]
+        copies = [(path, self.state / path.name) for path in states]
         for source, target in [(other.best_weights, self.best_weights), *copies]:
             with replacing(target) as unfinished:
                 shutil.copyfile(source, unfinished)

@@ -1,9 +1,10 @@
-"""A study's damaged file is one error, with its name and what to do."""
+"""A damaged file is one error, with its name and what to do; a trial keeps its lock."""
 
 import json
 
 import pytest
 
+from keras_seqattn.files import LOCK
 from keras_seqattn.plotting import study_figure
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.study import Study
@@ -38,3 +39,18 @@ def test_a_damaged_file_is_one_error(tmp_path, name, content):
 
 def test_every_status_that_counts_has_a_colour():
     assert set(study_figure.COLOURS) == set(records.COUNTED)
+
+
+def test_a_trial_that_continues_another_keeps_its_own_lock(tmp_path):
+    first, second = (
+        records.TrialRecord(name, path=tmp_path / f"trial_{name}") for name in "01"
+    )
+    for record in (first, second):
+        record.state.mkdir(parents=True)
+        (record.state / LOCK).write_text(f"of trial {record.trial_id}")
+    (first.state / "state.npz").write_text("state")
+    first.best_weights.write_text("weights")
+    second.inherit(first)
+    assert second.best_weights.read_text() == "weights"
+    assert (second.state / "state.npz").read_text() == "state"
+    assert (second.state / LOCK).read_text() == "of trial 1"
