@@ -249,6 +249,8 @@ class Tuner(keras_tuner.Tuner):
             pass  # That costs nothing: the best epoch so far is kept.
         except trials.OutOfTime:
             is_over = True
+        finally:
+            release_lock(record.state / LOCK)
         self._end(record, records.COMPLETED, None)
         return is_over
 

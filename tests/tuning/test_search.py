@@ -12,7 +12,7 @@ import keras_tuner
 import pytest
 
 from keras_seqattn import tuning
-from keras_seqattn.files import release_lock, take_lock
+from keras_seqattn.files import LOCK, release_lock, take_lock
 from keras_seqattn.tuning import (
     clock,
     halving,
@@ -546,6 +546,21 @@ def test_a_trial_that_fails_while_it_trains_on_keeps_its_best(study, monkeypatch
     found = study(max_seconds=1_000, finish=0.5, **options)
     assert set(found.table()["status"]) == {"completed"}
     assert found.best_score == study("alone", **options).best_score
+
+
+def test_a_trial_that_lacks_time_to_train_on_is_free(study, monkeypatch):
+    def fit(model, hp, settings, record, epochs, is_done, *more):
+        if epochs > 2:
+            take_lock(record.state / LOCK)  # as `Resume` does
+            raise trials.OutOfTime("the time is over")
+        return conftest.simulated_fit(model, hp, settings, record, epochs, is_done)
+
+    monkeypatch.setattr(trials, "fit", fit)
+    options = {"algorithm": "random", "max_trials": 1, "epochs": 2}
+    found = study(max_seconds=1_000, finish=0.5, **options)
+    (record,) = records.load_records(found.directory)
+    with held(record.state / LOCK):
+        assert len(record.epochs) == 2
 
 
 def test_the_clock_goes_on_where_it_stopped(tmp_path):
