@@ -98,6 +98,7 @@ def start(model: keras.Model, record: records.TrialRecord, settings: Settings) -
         return
     grow(source.configuration.make_model(weights=source.best_weights), model)
     record.warm_started_from = source.trial_id
-    record.inherited_seconds = source.best_seconds
-    if source.warm_started_from is not None:
-        record.inherited_seconds += source.inherited_seconds
+    # Also those before the first of its epochs, if its run has started warm itself.
+    inherited = source.epochs[: source.inherited_epochs]
+    before = source.inherited_seconds - sum(epoch["seconds"] for epoch in inherited)
+    record.inherited_seconds = source.best_seconds + before

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import keras
 import keras_tuner
@@ -11,7 +12,7 @@ import pytest
 from keras_seqattn import models, tuning
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.recipes import RECIPES
-from keras_seqattn.tuning import warm
+from keras_seqattn.tuning import records, warm
 from keras_seqattn.tuning.space import declare
 
 TINY = {
@@ -379,3 +380,42 @@ def test_what_cannot_grow():
     assert can_grow(base | {"dropout": 0.1}, base | {"dropout": 0.3})
     pairs = itertools.product([{"num_heads": 4}, {"encoder_layers": 3}], repeat=2)
     assert all(can_grow(base, base | one | other) for one, other in pairs)
+
+
+@pytest.mark.backends("torch")
+def test_a_warm_start_counts_all_that_its_source_builds_on(tmp_path, monkeypatch):
+    made = SimpleNamespace(model=None, make_model=lambda weights: None)
+    each = {"configuration": made, "path": tmp_path}
+    warm_one = records.TrialRecord(
+        "1",
+        "paused",
+        epochs=[{"seconds": 2.0}],
+        best_epoch=1,
+        score=1.0,
+        seconds=2.0,
+        warm_started_from="0",
+        inherited_seconds=10.0,
+        **each,
+    )
+    longer = records.TrialRecord(
+        "2",
+        "completed",
+        epochs=[{"seconds": 2.0}, {"seconds": 3.0}],
+        best_epoch=2,
+        score=0.5,
+        seconds=3.0,
+        continued_from="1",
+        inherited_epochs=1,
+        inherited_seconds=12.0,
+        **each,
+    )
+    monkeypatch.setattr(warm, "can_grow", lambda *configs: True)
+    monkeypatch.setattr(warm, "grow", lambda *models: None)
+    objective = SimpleNamespace(direction="min")
+    study = SimpleNamespace(directory=tmp_path, objective=objective)
+    for known, seconds in (([warm_one], 12.0), ([warm_one, longer], 15.0)):
+        monkeypatch.setattr(records, "load_records", lambda _, known=known: known)
+        record = records.TrialRecord("3", **each)
+        warm.start(None, record, study)
+        assert record.warm_started_from == known[-1].trial_id
+        assert record.inherited_seconds == seconds
