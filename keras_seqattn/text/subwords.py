@@ -95,11 +95,12 @@ class Subwords:
         ids, merges = self._know(self._merge, word, None)
         # `first` is the number of merges before the first that is left out. Most words
         # lose none, and keep the cached segmentation.
-        if share <= 0 or share >= 1:
-            first = merges if share <= 0 else 0
+        done = 1.0 - share  # the probability of each merge, rounded
+        if done <= 0 or done >= 1:
+            first = merges if done >= 1 else 0
         else:
             # One draw from the geometric distribution, in place of one for each merge.
-            first = int(math.log(1.0 - rng.random()) / math.log(1.0 - share))
+            first = int(math.log(1.0 - rng.random()) / math.log(done))
         if first >= merges:
             return ids
         begin = iter([False] * first + [True])
