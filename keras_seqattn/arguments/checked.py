@@ -88,7 +88,9 @@ def _check_masks(first, given):
         if mask is None or not name.endswith("mask"):
             continue
         if name == "attention_mask":
-            sizes = _sizes(target)[:2] + _sizes(source)[1:]
+            queries, keys = _sizes(target), _sizes(source)
+            # Of other ranks the layer says what is wrong.
+            sizes = queries + keys[1:] if queries and keys else ()
             ranks, layout = (2, 3, 4), "(..., target, source)"
         else:
             sizes = _sizes(owners.get(name, given.get(name.removesuffix("_mask"))))

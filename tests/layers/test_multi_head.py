@@ -452,6 +452,9 @@ def test_says_which_inputs_do_not_fit(rng):
     message = r"All dimensions of `value` and `key`.*\(2, 5, 8\).*\(2, 6, 8\)"
     with pytest.raises(ValueError, match=message):
         layer(query, value, key)
+    mask = np.ones((B, T, S), bool)
+    with pytest.raises(ValueError, match=r"`value` must have rank 3.*2, 1, 5, 8"):
+        layers.MultiHeadAttention(2, 3)(query, value[:, None], attention_mask=mask)
 
 
 @pytest.mark.parametrize(
