@@ -193,10 +193,9 @@ def checked_constraints(
 
 
 def _integers(name: str, ids: Any) -> list[int]:
-    array = np.asarray(ids) if isinstance(ids, list | np.ndarray) else np.zeros((1, 1))
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        arguments.refuse(name, ids, "a list of token ids, or a tuple of such")
-    return array.tolist()
+    wanted = "a list of token ids, or a tuple of such"
+    arguments.instance(name, ids, list | np.ndarray, wanted)
+    return arguments.sequence(name, ids, wanted, arguments.integer)
 
 
 def check_lengths(

@@ -229,6 +229,7 @@ def test_phrases_are_said_where_the_limit_leaves_just_enough_space(length):
         (3, "`constraints` must be a list of 4 rows.*=3"),
         ([[], [], [], 5], r"`constraints.3.` must be a list of phrases.*=5"),
         ([[], [], [], [5]], r"`constraints.3..0.` must be a list of token ids.*=5"),
+        ([[[[4, 5], [6]]], [], [], []], r"`constraints.0..0.` must be a list.*6\]\]"),
         ([[[]], [], [], []], r"`constraints.0..0.` must be token ids.*at least one"),
         ([[[4, END]], [], [], []], r"that the search may generate.*=.4, 2."),
         ([[[99]], [], [], []], r"that the search may generate.*=.99."),
