@@ -75,7 +75,7 @@ def check_range(name: str, token_ids: np.ndarray, size: int | None) -> None:
         what = "the range of int32" if size is None else "the model's vocabulary"
         raise ValueError(
             f"`{name}` must be in [0, {bound}), {what}. "
-            f"Received: ids from {token_ids.min()} to {high}."
+            f"Received: ids from {token_ids.min()} to {token_ids.max()}."
         )
 
 
