@@ -191,11 +191,12 @@ def _scores(
     """Returns a scorer's numbers for pairs of a source and a text, as an array."""
     scores = np.asarray(scorer(sources, texts))
     is_whole = scores.shape == (len(texts),) and scores.dtype.kind in "iuf"
-    if not is_whole or np.isnan(scores).any():
+    has_nan = is_whole and np.isnan(scores).any()
+    if not is_whole or has_nan:
         raise ValueError(
             f"`scorers` must return one number for each text, {len(texts)} here. "
             f"Received: from scorers[{number}] an array of shape {scores.shape} and "
-            f"dtype {scores.dtype.name!r}."
+            f"dtype {scores.dtype.name!r}{', with NaN in it' if has_nan else ''}."
         )
     return scores.astype("float64")
 

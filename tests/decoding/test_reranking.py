@@ -181,6 +181,10 @@ def test_progress_is_shown(capsys):
             "scorers[0] an array of shape (1,) and dtype 'float64'.",
         ),
         (
+            lambda: decoding.rerank(["x"], [["a"]], lambda x, y: [np.nan]),
+            "scorers[0] an array of shape (1,) and dtype 'float64', with NaN in it.",
+        ),
+        (
             lambda: decoding.rerank(["x", "y"], CANDIDATES, length, [1.0]),
             "`weights` must be a list of 2 numbers: the own score's, then one for each "
             "scorer. Received: weights=[1.0].",
