@@ -195,7 +195,7 @@ def _describe(tensors):
 def _check_state(must, state, shape, coverage):
     """Checks the parts of a state, and the first axes of their tensors."""
     if not isinstance(state, dict) or (shape[1] > 1 and "beam" not in state):
-        raise ValueError(f"{must} a dict with the key 'beam'. Received: {state!r}.")
+        raise ValueError(f"{must} a part 'beam', in a dict. Received: {state!r}.")
     for part, axes in (("beam", "B, W"), ("sentence", "B")):
         first = shape[: axes.count(",") + 1]
         for path, x in _leaves(state.get(part, {})).items():

@@ -117,7 +117,7 @@ STATES = {
     ),
     "no part for beams": (
         {"sentence": {}},
-        "a dict with the key 'beam'. Received: {'sentence': {}}.",
+        "a part 'beam', in a dict. Received: {'sentence': {}}.",
     ),
 }
 
