@@ -36,18 +36,16 @@ def _lengths(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _widths(name: str, value: Any) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    wanted, check = "positive integers", arguments.positive_integer
-    return tuple(arguments.sequence(name, value, wanted, check))
+    wanted, check = "a list of positive integers", arguments.positive_integer
+    value = arguments.sequence(name, value, wanted, check, optional=True)
+    return None if value is None else tuple(value)
 
 
 def _views(name: str, value: Any) -> tuple[str, ...] | None:
-    if value is None:
-        return None
     wanted = 'a list of "plain" and "sampled"'
     check = partial(arguments.choice, choices=("plain", "sampled"))
-    return tuple(arguments.sequence(name, value, wanted, check))
+    value = arguments.sequence(name, value, wanted, check, optional=True)
+    return None if value is None else tuple(value)
 
 
 @dataclasses.dataclass(frozen=True)

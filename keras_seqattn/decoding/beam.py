@@ -130,8 +130,7 @@ class BeamSearch(Search):
             arguments.number(name, getattr(self, name), least=0)
         given = self.diversity_penalty
         arguments.number("diversity_penalty", given, least=0, most=MOST_ADDED)
-        if self.patience is not None:
-            arguments.number("patience", self.patience, above=0.0)
+        arguments.number("patience", self.patience, above=0.0, optional=True)
         arguments.choice("penalty", self.penalty, PENALTIES)
         if self.num_hypotheses > self.width:
             raise ValueError(

@@ -73,13 +73,11 @@ class Sample(Greedy):
         super().__post_init__()
         # In float32 a quotient by a much smaller number may be infinite.
         arguments.number("temperature", self.temperature, least=1e-6)
-        if self.top_k is not None:
-            arguments.positive_integer("top_k", self.top_k)
+        arguments.positive_integer("top_k", self.top_k, optional=True)
         for name in ("top_p", "min_p"):
-            if getattr(self, name) is not None:
-                arguments.number(name, getattr(self, name), above=0.0, most=1.0)
-        if self.seed is not None:
-            arguments.integer("seed", self.seed, 0)
+            given = getattr(self, name)
+            arguments.number(name, given, above=0.0, most=1.0, optional=True)
+        arguments.integer("seed", self.seed, 0, optional=True)
         arguments.positive_integer("num_hypotheses", self.num_hypotheses)
 
     def draw_seed(self) -> int:

@@ -156,12 +156,11 @@ class Resume(keras.callbacks.Callback):
         self.directory = pathlib.Path(directory)
         self.data = data
         self.callbacks = None if callbacks is None else list(callbacks)
-        self.every = every
+        self.every = arguments.positive_integer("every", every, optional=True)
         self.files = list(files)
         self._kept_and_others, self._appended, self._saved = ([], []), [], None
         self._is_training = False
         if every is not None:
-            arguments.positive_integer("every", every)
             # Set only here: if no callback has this method, Keras calls the callbacks
             # in a thread.
             self.on_train_batch_end: Callable[..., None] = self._on_train_batch_end

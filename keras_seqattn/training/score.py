@@ -93,8 +93,7 @@ class TranslationScore(keras.callbacks.Callback):
                 f"{len(sources)} sources and {len(references)} references."
             )
         self.every = arguments.positive_integer("every", every)
-        if lines is not None:
-            arguments.positive_integer("lines", lines)
+        arguments.positive_integer("lines", lines, optional=True)
         count = min(lines or len(sources), len(sources))
         chosen = [i * len(sources) // count for i in range(count)]
         # As a `Translator` does, without the line breaks at the ends.

@@ -415,7 +415,7 @@ def test_best_of_all_finds_tokens_of_the_vocabulary_alone():
         ({"width": 2, "num_hypotheses": 3}, "at most `width`, 2.*num_hypotheses=3"),
         ({"length_penalty": -1.0}, "`length_penalty` must.*length_penalty=-1.0"),
         ({"penalty": "google"}, "`penalty` must be one of.*penalty='google'"),
-        ({"patience": 0.0}, "`patience` must be a number.*patience=0.0"),
+        ({"patience": 0.0}, "`patience` must be a number.* or None.*patience=0.0"),
         ({"coverage_penalty": -0.1}, "`coverage_penalty` must.*=-0.1"),
         ({"diversity_penalty": -0.1}, "`diversity_penalty` must.*=-0.1"),
         ({"diversity_penalty": 1e10}, r"in \[0, 100000\].*=10000000000"),
