@@ -428,6 +428,7 @@ def test_training_with_an_empty_row_stays_finite(rng, implementation):
         ({"sliding_window": 0}, "`sliding_window` must.*sliding_window=0"),
         ({"attention_axes": "1"}, "`attention_axes` must.*attention_axes='1'"),
         ({"output_shape": 1.5}, "Invalid `output_shape`: 1.5"),
+        ({"output_shape": -3}, "Invalid `output_shape`: -3.*int, and positive."),
         ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
         ({"dropout": 0.1, "flash_attention": True}, "Dropout is not supported.*=0.1"),
         ({"implementation": "quick"}, "`implementation` must.*'quick'"),

@@ -374,7 +374,10 @@ def test_users_may_give_positions_of_their_own(rng):
             {"score": "additive", "implementation": "fused"},
             "`implementation` must be 'auto' or 'explicit'.*'fused'",
         ),
-        ({"score": "additive", "flash_attention": True}, "`implementation`.*'fused'"),
+        (
+            {"score": "additive", "flash_attention": True},
+            "and `flash_attention` not True, for an.*'auto', flash_attention=True",
+        ),
     ],
     ids=str,
 )

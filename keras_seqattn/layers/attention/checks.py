@@ -50,7 +50,7 @@ def output_widths(output_shape: Any) -> tuple[int, ...] | None:
     except ValueError:
         raise ValueError(
             f"Invalid `output_shape`: {output_shape!r}. When specified, the "
-            "`output_shape` should be of type tuple, list, or int."
+            "`output_shape` should be of type tuple, list, or int, and positive."
         ) from None
     return tuple(widths or ()) or None
 
@@ -97,8 +97,10 @@ def check_options(layer: Any, implementation: str) -> None:
         )
     if layer.score == "additive" and implementation not in ("auto", "explicit"):
         raise ValueError(
-            "`implementation` must be 'auto' or 'explicit' for an additive score, "
-            f"which no kernel computes. Received: implementation={implementation!r}."
+            "`implementation` must be 'auto' or 'explicit', and `flash_attention` not "
+            "True, for an additive score, which no kernel computes. "
+            f"Received: implementation={layer.implementation!r}, "
+            f"flash_attention={layer.flash_attention!r}."
         )
 
 
