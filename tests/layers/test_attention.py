@@ -467,6 +467,13 @@ def test_a_mask_is_bool(rng, dtype):
         layers.attention_scores(query, key, mask=np.ones((T, S), dtype))
 
 
+def test_integers_are_no_query():
+    x = np.ones((1, 2, 1, 4), "int32")
+    for call in (layers.dot_product_attention, layers.ScaledDotProductAttention()):
+        with pytest.raises(ValueError, match="`query` must be of floats.*'int32'"):
+            call(x, x, x)
+
+
 def test_says_which_option_does_not_fit(rng):
     inputs = draw(rng)[:3]
     with pytest.raises(ValueError, match="`implementation`.*'quick'"):

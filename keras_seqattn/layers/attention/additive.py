@@ -74,8 +74,8 @@ def additive_attention(
         Float tensor `(B, T, H, V)` in the dtype of `query`.
 
     Raises:
-        ValueError: If shapes do not fit, `mask` is not bool, or an option is out of
-            range.
+        ValueError: If shapes do not fit, `query` is not of floats, `mask` is not bool,
+            or an option is out of range.
 
     Example:
         >>> import numpy as np
@@ -132,8 +132,8 @@ def additive_scores(
         Float tensor `(B, H, T, S)` in the dtype of `query`.
 
     Raises:
-        ValueError: If shapes do not fit, `mask` is not bool, or an option is out of
-            range.
+        ValueError: If shapes do not fit, `query` is not of floats, `mask` is not bool,
+            or an option is out of range.
 
     Example:
         >>> import numpy as np

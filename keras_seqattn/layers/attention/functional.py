@@ -83,8 +83,9 @@ def dot_product_attention(
         Float tensor `(B, T, H, V)` in the dtype of `query`.
 
     Raises:
-        ValueError: If shapes do not fit, `mask` is not bool, an option is out of range,
-            or `implementation` is unknown or cannot do what is asked.
+        ValueError: If shapes do not fit, `query` is not of floats, `mask` is not bool,
+            an option is out of range, or `implementation` is unknown or cannot do what
+            is asked.
 
     Example:
         >>> import numpy as np
@@ -176,8 +177,8 @@ def attention_scores(
         Float tensor `(B, H, T, S)` in the dtype of `query`.
 
     Raises:
-        ValueError: If shapes do not fit, `mask` is not bool, or an option is out of
-            range.
+        ValueError: If shapes do not fit, `query` is not of floats, `mask` is not bool,
+            or an option is out of range.
 
     Example:
         >>> import numpy as np
@@ -349,6 +350,11 @@ def checked_inputs(
             "`key` must have the width of `query` and the length of `value`. "
             f"Received: query.shape={tuple(query.shape)}, "
             f"key.shape={tuple(key.shape)}, value.shape={tuple(value.shape)}."
+        )
+    dtype = keras.backend.standardize_dtype(query.dtype)
+    if not keras.backend.is_float_dtype(dtype):  # Its weights would be integers too.
+        raise ValueError(
+            f"`query` must be of floats. Received: query of dtype {dtype!r}."
         )
     return query, ops.cast(key, query.dtype), ops.cast(value, query.dtype)
 
