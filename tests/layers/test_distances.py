@@ -70,3 +70,16 @@ def test_a_bias_of_other_sizes_is_refused(columns, heads, length):
             layers.dot_product_attention(
                 x, x, x, bias=bias, implementation=implementation
             )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (([[0.0, 1.0]], 1), r"`values` must be a tensor or an array.*0.0, 1.0"),
+        ((np.zeros((1, 2)), "1"), "`target_length` must be an integer.*='1'"),
+        ((np.zeros((1, 2)), 1, None), "`learned` must be True or False.*=None"),
+    ],
+)
+def test_a_bias_of_other_kinds_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        layers.DistanceBias(*given)

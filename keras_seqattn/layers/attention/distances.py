@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
+from keras_seqattn.layers.shapes import check_tensor
 
 
 class DistanceBias:
@@ -31,6 +32,9 @@ class DistanceBias:
         target_length: The number of queries.
         learned: Whether `values` needs a gradient.
 
+    Raises:
+        ValueError: If an argument is of another kind.
+
     Example:
         >>> from keras import ops
         >>> bias = DistanceBias(ops.convert_to_tensor([[-1.0, 0.0, 1.0]]), 2)
@@ -41,6 +45,9 @@ class DistanceBias:
     def __init__(
         self, values: Tensor, target_length: int | Tensor, learned: bool = True
     ) -> None:
+        check_tensor("values", values)
+        arguments.index("target_length", target_length, 0)
+        arguments.boolean("learned", learned)
         self.values = values
         self.target_length = target_length
         self.learned = learned
