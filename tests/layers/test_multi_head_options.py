@@ -370,6 +370,7 @@ def test_users_may_give_positions_of_their_own(rng):
         ({"score": "cosine"}, "`score` must be one of.*'cosine'"),
         ({"score": "dot", "scale": 0.5}, "`scale` must be None.*scale=0.5.*'dot'"),
         ({"positions": "learned"}, "`positions` must be one of.*'learned'"),
+        ({"positions": layers.AlibiBias}, "`positions` must be one of.*AlibiBias"),
         (
             {"score": "additive", "implementation": "fused"},
             "`implementation` must be 'auto' or 'explicit'.*'fused'",

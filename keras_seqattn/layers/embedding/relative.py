@@ -293,9 +293,9 @@ def positions_in_attention(
     if isinstance(positions, str) and positions in _LAYERS:
         policy = unquantized(keras.dtype_policies.get(dtype))
         return _LAYERS[positions](name="positions", dtype=policy)
-    if positions is None or (
-        hasattr(positions, "rotate") and hasattr(positions, "bias")
-    ):
+    # The class of such a layer has the methods too, but is no layer.
+    has_methods = hasattr(positions, "rotate") and hasattr(positions, "bias")
+    if positions is None or (has_methods and not isinstance(positions, type)):
         return positions
     raise ValueError(
         f"`positions` must be one of {tuple(_LAYERS)}, None or a layer with the "
