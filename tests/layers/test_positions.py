@@ -168,6 +168,8 @@ def test_learned_positions_lie_in_the_table():
         layer(x, positions=PACKED)
     with pytest.raises(ValueError, match="Received: positions from -1 to 3"):
         layer(x, positions=PACKED - 1)
+    with pytest.raises(ValueError, match=r"`x` must have the width 6.*2, 4, 1"):
+        layer(x[:, :4, :1])
 
 
 def test_positions_are_exact_far_out_in_half_precision():

@@ -10,7 +10,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Initializer, Shape, Tensor
 from keras_seqattn.backend import tracing
 from keras_seqattn.layers.embedding.positions import positions_of
-from keras_seqattn.layers.shapes import check_rank
+from keras_seqattn.layers.shapes import check_rank, check_width
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -74,6 +74,7 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
     ) -> Tensor:
         """Adds the positions `start`, `start + 1`, ..., or `positions`, to `x`."""
         check_rank("x", x, "(batch, length, width)")
+        check_width("x", x, self.table.shape[1])
         length = x.shape[1]
         if ops.is_tensor(start):  # Keras makes a tensor of NumPy's integers
             known = tracing.known_values(start, wait=False)
