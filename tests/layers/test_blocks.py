@@ -413,8 +413,12 @@ def test_a_mask_may_be_a_list_where_it_is_refused(rng):
 
 def test_a_stack_of_encoder_blocks_takes_no_memory(rng):
     x, memory = draw(rng, T, S)
-    with pytest.raises(ValueError, match=r"`memory` must be None.*of shape \(2, "):
-        layers.TransformerStack([layers.EncoderBlock(2, F)])(x, memory)
+    for begun in (False, True):
+        stack = layers.TransformerStack([layers.EncoderBlock(2, F)])
+        if begun:
+            stack(x)
+        with pytest.raises(ValueError, match=r"`memory` must be None.*of shape \(2, "):
+            stack(x, memory)
 
 
 def test_a_source_comes_always_or_never(rng):

@@ -97,13 +97,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         """Builds the blocks and the norm."""
         check_rank("x", x_shape, "(batch, length, width)")
-        if memory_shape is not None and any(
-            isinstance(block, EncoderBlock) for block in self.blocks
-        ):
-            raise ValueError(
-                "`memory` must be None for a stack of `EncoderBlock`s, which attend to "
-                f"`x` alone. Received: memory of shape {tuple(memory_shape)}."
-            )
+        self._check_memory(memory_shape)
         shapes = (x_shape,) if memory_shape is None else (x_shape, memory_shape)
         for block in self.blocks:
             if not block.built:
@@ -111,6 +105,14 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         if self.norm is not None and not self.norm.built:
             self.norm.build(x_shape)
         keep_frozen(self)
+
+    def _check_memory(self, shape):
+        has_encoders = any(isinstance(block, EncoderBlock) for block in self.blocks)
+        if shape is not None and has_encoders:
+            raise ValueError(
+                "`memory` must be None for a stack of `EncoderBlock`s, which attend to "
+                f"`x` alone. Received: memory of shape {tuple(shape)}."
+            )
 
     @property
     def parts(self) -> list[keras.layers.Layer]:
@@ -130,6 +132,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
     ) -> Tensor | tuple[Tensor, list[tuple[Tensor, ...]]]:
         """Applies all blocks."""
         check_sequences(x=x, memory=memory)
+        self._check_memory(getattr(memory, "shape", None))
         mask = bool_mask("x_mask", x_mask if mask is None else mask)
         memory_mask = bool_mask("memory_mask", memory_mask)
         if training and not return_attention_scores and self._unpads(x, mask):
@@ -300,6 +303,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
     ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(x=x, memory=memory)
+        self._check_memory(getattr(memory, "shape", None))
         output = keras.KerasTensor(x.shape, self.compute_dtype)
         if not return_attention_scores:
             return output
