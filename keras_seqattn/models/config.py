@@ -18,6 +18,7 @@ from keras_seqattn.layers.transformer.residual import EPSILON
 
 # Names of positions that are applied inside attention, not added to the embedding.
 POSITIONS_IN_ATTENTION = ("rotary", "alibi", "relative")
+POSITIONS = ("sinusoidal", "learned", *POSITIONS_IN_ATTENTION)  # of all kinds
 
 
 def option(check: Callable[[str, Any], Any], default: Any = dataclasses.MISSING) -> Any:
@@ -151,6 +152,9 @@ class TransformerConfig(BlockConfig):
     def __post_init__(self) -> None:
         """Checks the options, and refuses rotary positions with the additive score."""
         super().__post_init__()
+        if isinstance(self.positions, str) and self.positions not in POSITIONS:
+            wanted = f"one of {POSITIONS}, a layer or None"
+            arguments.refuse("positions", self.positions, wanted)
         for name in ("attention", "decoder_attention"):
             options = self.block_options(getattr(self, name, None))["attention"] or {}
             positions = options.get("positions")

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_seqattn import arguments, layers
 from keras_seqattn.layers.transformer.residual import NORMS
-from keras_seqattn.models.config import POSITIONS_IN_ATTENTION
+from keras_seqattn.models.config import POSITIONS
 from keras_seqattn.models.stacks import check_names
 from keras_seqattn.models.transformer import TranslationConfig, TranslationTransformer
 
@@ -35,8 +35,7 @@ def count_parameters(**options: Any) -> int:
     check_names(TranslationTransformer, options)
     config = TranslationConfig.of({"source_vocabulary_size": None, **options})
     arguments.choice("norm", config.norm, NORMS)
-    names = ("sinusoidal", "learned", *POSITIONS_IN_ATTENTION)
-    arguments.choice("positions", config.positions, names, optional=True)
+    arguments.choice("positions", config.positions, POSITIONS, optional=True)
     if config.positions == "learned" and config.max_length is None:
         raise ValueError(
             "`max_length` must be given for learned positions. "

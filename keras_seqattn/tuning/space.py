@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from keras_seqattn import arguments
-from keras_seqattn.models.config import POSITIONS_IN_ATTENTION, optional_size
+from keras_seqattn.models.config import POSITIONS, optional_size
 from keras_seqattn.models.stacks import check_base_dim
 from keras_seqattn.models.transformer import TranslationConfig
 from keras_seqattn.recipes import RECIPES, Configuration
@@ -349,9 +349,8 @@ _OPTIONAL = (
     *("positions", "ema_momentum", "vocabulary_size", "optimizer"),
     *("post_norm_learning_rate", "post_norm_warmup_steps"),
 )
-_POSITIONS = ("sinusoidal", "learned", *POSITIONS_IN_ATTENTION)
 _CHECKS = {
-    "positions": functools.partial(arguments.choice, choices=_POSITIONS),
+    "positions": functools.partial(arguments.choice, choices=POSITIONS),
     **{
         name: TranslationConfig.checks()[name]
         for name in _OPTIONS

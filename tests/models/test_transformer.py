@@ -438,7 +438,7 @@ def test_translates_lines_it_has_not_seen(rng):
         ({"intermediate_dim": -2}, "`intermediate_dim` must.*intermediate_dim=-2"),
         ({"dropout": 1.0}, "`dropout` must be in .*dropout=1.0"),
         ({"stochastic_depth": -1.0}, "`stochastic_depth` must be in .*=-1.0"),
-        ({"positions": "rotating"}, "`positions` must.*'rotating'"),
+        ({"positions": "rotating"}, "`positions` must.*'alibi'.*a layer or None.*ing'"),
         ({"positions": "learned"}, "`max_length` must.*max_length=None"),
         ({"norm": "batch"}, "`norm` must.*'batch'"),
         ({"max_length": 0}, "`max_length` must.*max_length=0"),
