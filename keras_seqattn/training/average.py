@@ -223,12 +223,12 @@ class ScheduleFreeAverage(_AveragedWeights):
         super().on_train_begin(logs)
         kind = keras.optimizers.ScheduleFreeAdamW
         optimizer = inner_optimizer(self.model.optimizer)
-        if not isinstance(optimizer, kind) or not optimizer.beta_1:
-            arguments.refuse(
-                "optimizer",
-                type(optimizer).__name__,
-                "`keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0",
-            )
+        if not isinstance(optimizer, kind):
+            wanted = "a `keras.optimizers.ScheduleFreeAdamW`"
+            arguments.refuse("optimizer", type(optimizer).__name__, wanted)
+        if not optimizer.beta_1:
+            wanted = "above 0 for `ScheduleFreeAverage`"
+            arguments.refuse("beta_1", optimizer.beta_1, wanted)
         trained, fast = len(self.model.trainable_variables), self._fast_variables()
         if fast and len(fast) != trained:
             raise ValueError(

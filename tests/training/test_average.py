@@ -156,6 +156,9 @@ def test_the_schedule_free_average_has_the_dtype_of_the_weight():
 def test_schedule_free_wants_its_optimizer():
     with pytest.raises(ValueError, match="`optimizer` must be .*ScheduleFree.*SGD"):
         fitted(keras.optimizers.SGD(0.1), ScheduleFreeAverage())
+    optimizer = keras.optimizers.ScheduleFreeAdamW(0.1, beta_1=0.0)
+    with pytest.raises(ValueError, match="`beta_1` must be above 0.*beta_1=0.0"):
+        fitted(optimizer, ScheduleFreeAverage())
 
 
 @pytest.mark.backends("torch")
