@@ -3,7 +3,7 @@
 import itertools
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -190,7 +190,8 @@ def plan_epochs(
     arguments.path("cache", cache, optional=True)
     if copies.sampling and cache is not None:
         arguments.refuse("sampling", copies.sampling, "0 with a `cache`")
-    _check_tokenizers(source_tokenizer, target_tokenizer, copies.cutoff)
+    given = {"source_tokenizer": source_tokenizer, "target_tokenizer": target_tokenizer}
+    check_tokenizers(given, copies.cutoff)
     arguments.positive_integer("batch_tokens", batch_tokens)
     arguments.increasing("bucket_lengths", bucket_lengths)
     arguments.boolean("shuffle", shuffle)
@@ -256,10 +257,10 @@ def _fits(lengths, bucket_lengths):
     return fits
 
 
-def _check_tokenizers(source_tokenizer, target_tokenizer, cutoff):
+def check_tokenizers(given: Mapping[str, Any], cutoff: float = 0.0) -> None:
+    """Raises an error if a tokenizer, by its argument's name, cannot make batches."""
     needed = ("tokenize", "start_id", "end_id", "pad_id")
     needed += ("unknown_id",) if cutoff else ()
-    given = {"source_tokenizer": source_tokenizer, "target_tokenizer": target_tokenizer}
     for name, tokenizer in given.items():
         optional = name == "target_tokenizer"
         arguments.offers(name, tokenizer, needed, "a tokenizer", optional)

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from keras_seqattn import arguments
 from keras_seqattn.annotations import Dataset, Lines, Path, TokenizerLike
-from keras_seqattn.text.batching import plan_epochs
+from keras_seqattn.text.batching import check_tokenizers, plan_epochs
 from keras_seqattn.text.copies import Copies
 from keras_seqattn.text.datasets import make_batches
 from keras_seqattn.text.lines import TextLines
@@ -61,7 +60,7 @@ def language_batches(
         ...     print(np.asarray(inputs)[0, :5], np.asarray(labels)[0, :5])
         [  1 115 114 105   0] [115 114 105   2   0]
     """
-    arguments.offers("tokenizer", tokenizer, ("tokenize",), "a tokenizer")
+    check_tokenizers({"tokenizer": tokenizer})
     # Each line is a pair with itself; `_shifted` drops the source.
     epochs, skipped = plan_epochs(
         [Corpus(lines, lines, names=("lines", "lines"))],

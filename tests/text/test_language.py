@@ -42,3 +42,16 @@ def test_every_line_is_there_once_with_the_token_that_comes_next():
 def test_what_is_no_list_of_lines_is_an_error(lines, message):
     with pytest.raises(ValueError, match=message):
         text.language_batches(lines, TOKENIZER)
+
+
+@pytest.mark.backends("torch")
+def test_a_tokenizer_that_cannot_make_batches_has_the_name_of_its_argument():
+    class Other:
+        start_id, end_id, pad_id = 1, 2, 2
+        tokenize = TOKENIZER.tokenize
+
+    with pytest.raises(ValueError, match="`tokenizer` must.* `pad_id` other.*=2, end"):
+        text.language_batches(["a"], Other())
+    del Other.end_id
+    with pytest.raises(ValueError, match="`tokenizer` must.*with `end_id`"):
+        text.language_batches(["a"], Other())
