@@ -68,6 +68,9 @@ def corpora_of(sources: Any, targets: Any) -> list[Corpus]:
     """Returns the user's corpora: one, or one for each tag if dicts are given."""
     if not isinstance(sources, Mapping):
         return [Corpus(sources, targets)]
+    if not all(isinstance(tag, str) for tag in sources):
+        wanted = "a dict from tags, which are strings, to lines"
+        arguments.refuse("sources", list(sources), wanted)
     if not isinstance(targets, Mapping) or set(targets) != set(sources):
         tags = sorted(targets, key=str) if isinstance(targets, Mapping) else targets
         arguments.refuse(
@@ -79,7 +82,7 @@ def corpora_of(sources: Any, targets: Any) -> list[Corpus]:
         Corpus(
             sources[tag],
             targets[tag],
-            arguments.text("sources", tag),
+            tag,
             (f"sources[{tag!r}]", f"targets[{tag!r}]"),
         )
         for tag in sources

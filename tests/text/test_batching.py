@@ -585,7 +585,7 @@ def test_what_is_left_of_a_share_is_drawn_by_the_seed():
             {"<de>": []},
             r"as many lines as `sources\['<de>'\]`, 1. .* with 0",
         ),
-        ({3: ["a"]}, {3: ["x"]}, "`sources` must be a string. Received: sources=3"),
+        ({3: ["a"]}, {3: ["x"]}, r"tags, which are strings.* Received: sources=\[3\]"),
         ({"<de>": [4]}, {"<de>": ["x"]}, r"`sources\['<de>'\]` must .* Received: .*4"),
         ({}, {}, r"`sources` must hold lines. Received: sources=\{\}"),
     ],
