@@ -242,7 +242,7 @@ def _read_pairs(path: pathlib.Path) -> Iterator[list[str]]:
     from keras_seqattn.text.lines import decoded, lines_of
 
     for number, line in enumerate(lines_of(path), start=1):
-        text = decoded(line, path, number)
+        text = decoded(line, path, number, "`glossary`")
         if not text.strip():
             continue
         pair = text.split("\t")

@@ -392,11 +392,12 @@ def test_bad_constraints_and_glossaries(translators, options, message):
         ("dog\tHund\tTier\n", "a tab and.*line 1: 'dog.tHund.tTier'"),
         ("\n", "a file that holds phrases.*glossary.tsv'"),
         ("", "a file that holds phrases.*glossary.tsv'"),
+        ("dog\tH\udcfc", "be UTF-8.*glossary.tsv', line 1: .*0xfc"),
     ],
 )
 def test_a_glossary_has_a_pair_in_each_line(tmp_path, text, message):
     path = tmp_path / "glossary.tsv"
-    path.write_text(text)
+    path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ValueError, match=f"`glossary` must .*{message}"):
         Terms(ks.text.ByteTokenizer(), path)
 

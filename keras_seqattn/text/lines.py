@@ -112,11 +112,11 @@ def reading_gzip(path: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def decoded(line: bytes, path: Path, number: int) -> str:
-    """Returns a line as text; path and number are for the error if it is not UTF-8."""
+def decoded(line: bytes, path: Path, number: int, what: str = "A corpus") -> str:
+    """Returns a line as text; the rest is for the error if it is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"A corpus must be UTF-8. Received: {str(path)!r}, line {number}: {error}."
+            f"{what} must be UTF-8. Received: {str(path)!r}, line {number}: {error}."
         ) from error
