@@ -94,8 +94,9 @@ class MappedSentencePieceTokenizer(SentencePieces):
         )
         wanted = "the bytes of a SentencePiece model"
         self._model = arguments.instance("model", model, bytes, wanted)
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:  # The constructor ignores b"".
+            self._processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
             raise ValueError(
                 f"`model` must be {wanted}. Received: {len(model)} other bytes."

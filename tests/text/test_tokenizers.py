@@ -11,7 +11,12 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer, subwords
+from keras_seqattn.text import (
+    ByteTokenizer,
+    MappedSentencePieceTokenizer,
+    SentencePieceTokenizer,
+    subwords,
+)
 
 # It computes with TensorFlow on every backend; one more to see that it may.
 pytestmark = pytest.mark.backends("tensorflow", "torch")
@@ -283,6 +288,8 @@ def test_the_sizes_that_errors_name_are_right():
 def test_bad_model(model):
     with pytest.raises(ValueError, match=r"`model` must be the bytes.*Received: model"):
         SentencePieceTokenizer(model)
+    with pytest.raises(ValueError, match="`model` must be the bytes.*Received: "):
+        MappedSentencePieceTokenizer(model, ["a", "b", "c", "d"], 0, 1, 2, 3)
 
 
 def test_draws_come_from_a_seed(tokenizer):
