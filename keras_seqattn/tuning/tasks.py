@@ -58,7 +58,10 @@ def _lines_or_batches(name: str, given: Any) -> Any:
             f"`{name}` must be a dataset, or a pair of lists of strings, sources and "
             f"targets. Received: {name}={given!r:.80}."
         )
-    sources, targets = (list(arguments.strings(name, side)) for side in given)
+    sources, targets = (
+        list(arguments.strings(f"{name}[{number}]", side))
+        for number, side in enumerate(given)
+    )
     if not sources or len(sources) != len(targets):
         raise ValueError(
             f"`{name}` must hold as many sources as targets, at least one. Received: "

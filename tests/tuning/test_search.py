@@ -684,7 +684,7 @@ def test_wrong_data_is_an_error(tmp_path):
     for lines, message in (
         ((["a"], ["b", "c"]), "`train` must hold as many .* 1 sources, 2 targets"),
         (([], []), "`train` must hold as many .* 0 sources, 0 targets"),
-        ((["a"], [3]), r"`train` must hold strings only. Received: train\[0\]=3"),
+        ((["a"], [3]), r"`train\[1\]` must hold strings only.*: train\[1\]\[0\]=3"),
         (iter([1]), "`train` must be a dataset, or a pair"),
     ):
         with pytest.raises(ValueError, match=message):
