@@ -376,9 +376,13 @@ def _checked_values(name, values, check=arguments.positive_integer, optional=Fal
     if values is None and optional:
         return None
     if isinstance(values, Range):
-        # The middle is a float, as draws are: an option of integers refuses it.
-        for value in (values.low, (values.low + values.high) / 2, values.high):
+        for value in (values.low, values.high):
             check(name, value)
+        try:  # Draws are floats, which an option of integers refuses.
+            check(name, (values.low + values.high) / 2)
+        except ValueError:
+            wanted = "one integer, or several in a tuple: a `Range` is of floats"
+            arguments.refuse(name, values, wanted)
         return values
     several = [None if one is None else check(name, one) for one in _several(values)]
     if not several or None in several:

@@ -263,7 +263,7 @@ def test_a_range_is_kept_and_checked_as_its_field_is():
     assert space.choose(hp, 50).ema_momentum == 0.9999
     for name, low, high, message in (
         ("dropout", 0.1, 1.5, "`dropout` must be .*Received: dropout=1.5"),
-        ("warmup_steps", 200, 800, "`warmup_steps` must be a positive integer.*500.0"),
+        ("warmup_steps", 200, 800, "`warmup_steps` must be one integer.*Range"),
         ("positions", 0.1, 0.2, "`positions` must be .*0.1"),
     ):
         with pytest.raises(ValueError, match=message):
