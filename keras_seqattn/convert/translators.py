@@ -111,7 +111,9 @@ def _marian(folder, model, source, target):
         prefix = []
         if side == "source" and target is not None:
             tags = [x[2:-2] for x in pieces if _is_tag(x)]
-            arguments.choice("target", target, tuple(tags))
+            if not tags:
+                _check_no_language("target", target, "a Marian model of one target")
+            arguments.choice("target", target, tuple(tags), optional=True)
             prefix = [pieces.index(f">>{target}<<")]
         special = [i for i, x in enumerate(pieces) if _is_tag(x)]
         spm, _ = _sentencepiece(folder / f"{side}.spm")

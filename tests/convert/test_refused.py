@@ -268,6 +268,10 @@ def test_marian_has_one_source_and_known_targets(copy):
         to_translator(folder, source="en")
     with pytest.raises(ValueError, match="`target` must be one of .* target='xyz'"):
         to_translator(folder, target="xyz")
+    path = folder / "vocab.json"
+    path.write_text(path.read_text().replace(">>", "tag ").replace("<<", ""))
+    with pytest.raises(ValueError, match="`target` must be None for a Marian.*='deu'"):
+        to_translator(folder, target="deu")
 
 
 @pytest.mark.parametrize(
