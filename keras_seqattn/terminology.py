@@ -124,9 +124,9 @@ class Terms:
         if constraints is not None:
             given = _checked_constraints(lines, constraints)
             self._tokenize(
-                (f"constraints[{number}]", phrase)
+                (f"constraints[{number}][{k}]", phrase)
                 for number, row in enumerate(given)
-                for choices in row
+                for k, choices in enumerate(row)
                 for phrase in choices
             )
         if self._sources is not None:

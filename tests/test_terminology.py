@@ -366,7 +366,7 @@ def test_hypotheses_of_different_texts(translators):
         ({"glossary": {"": "a"}}, "`glossary` must be a dict of source phrases"),
         (
             {"constraints": [["\ud800"], [], [], []]},
-            r"`constraints` must hold valid Unicode.*constraints.0.='.ud800'",
+            r"`constraints` must hold valid Unicode.*constraints.0..0.='.ud800'",
         ),
         ({"glossary": {"a": "\ud800"}}, r"`glossary` must hold valid Unicode.*'a'"),
         ({"glossary": "none.tsv"}, "`glossary` must be .*that exists.*='none.tsv'"),
@@ -412,7 +412,7 @@ def test_words_that_the_tokenizer_does_not_know():
             return [[known.get(word, 3) for word in line.split()] for line in lines]
 
     message = (
-        "`constraints` must hold words that the target's tok.*constraints.0.='cat'"
+        "`constraints` must hold words that the target's tok.*constraints.0..0.='cat'"
     )
     with pytest.raises(ValueError, match=message):
         Terms(Words(), None).rows(["x"], [["a dog", "cat"]])
