@@ -573,6 +573,8 @@ class Translator(TextModel):
         arguments.offers("model", self.model, ("attention_scores",), wanted)
         kinds = getattr(self.model, "attention_kinds", ("cross", "encoder", "decoder"))
         arguments.choice("kind", kind, kinds)
+        arguments.text("source", source)
+        arguments.text("target", target, optional=True)
         (source_ids,) = self._tokenize_with_end(
             "source", _checked_lines("source", [source])
         )
