@@ -125,10 +125,10 @@ def how_it_ended(process):
 def set_distribution(model_devices):
     """Splits each batch over all devices of all processes, or over groups of them."""
     devices = keras.distribution.list_devices()
-    if len(devices) % model_devices:
+    if model_devices < 1 or len(devices) % model_devices:
         sys.exit(
-            "`--model-devices` must divide the number of devices. Received: "
-            f"--model-devices={model_devices}, with {len(devices)} devices."
+            "`--model-devices` must be positive and divide the number of devices. "
+            f"Received: --model-devices={model_devices}, with {len(devices)} devices."
         )
     if model_devices == 1:
         distribution = keras.distribution.DataParallel(
