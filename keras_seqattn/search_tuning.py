@@ -86,5 +86,5 @@ def checked_values(name: str, values: Any) -> list[Any]:
         wanted = "a list of numbers of at least 0"
     values = list(arguments.sequence(name, values, wanted, check))
     if not values:
-        arguments.refuse(name, values, wanted)
+        arguments.refuse(name, values, f"{wanted}, at least one")
     return values

@@ -102,7 +102,7 @@ def test_scores_are_printed(translator, capsys):
     [
         ({"sources": [], "references": []}, "`sources` must be a list of at least one"),
         ({"references": ["a"]}, "`references` must have as many lines as `sources`, 5"),
-        ({"widths": ()}, "`widths` must be a list of positive integers. Received: "),
+        ({"widths": ()}, "must be a list of positive integers, at least one. Rec"),
         ({"widths": (0,)}, "`widths` must be a list of positive integers. Received: "),
         ({"length_penalties": (-1,)}, "must be a list of numbers of at least 0. Rec"),
         ({"metric": "ter"}, "`metric` must be one of ('bleu', 'chrf') or a function."),
