@@ -190,6 +190,7 @@ def test_a_metric_that_is_a_vector_is_not_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("history", "message"),
     [
+        (3, "be what `fit` returned, .* or the path of a CSV file. .*history=3"),
         ({"loss": [1.0, None]}, "hold numbers.*Received: None in the column 'loss'"),
         ({"loss": ["a"]}, "hold numbers.*Received: 'a' in the column 'loss'"),
         ({"epoch": [1, 2]}, r"hold a metric.*x='epoch', columns \['epoch'\]"),

@@ -7,6 +7,7 @@ Matplotlib is imported when a function is called.
 
 import csv
 import math
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -227,6 +228,8 @@ def _columns(history):
             epochs = range(max(map(len, columns.values()), default=0))
         columns.setdefault("epoch", [1 + epoch for epoch in epochs])
     else:
+        wanted = "what `fit` returned, its `history` dict, or the path of a CSV file"
+        arguments.instance("history", history, str | os.PathLike, wanted)
         arguments.path("history", history)
         columns = _read_csv(history)
     if not columns["epoch"]:
