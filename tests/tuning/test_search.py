@@ -1,6 +1,5 @@
 """What a study does with budgets, failures, larger budgets and wrong arguments."""
 
-import contextlib
 import dataclasses
 import math
 import threading
@@ -12,7 +11,7 @@ import keras_tuner
 import pytest
 
 from keras_seqattn import tuning
-from keras_seqattn.files import LOCK, release_lock, take_lock
+from keras_seqattn.files import LOCK, take_lock
 from keras_seqattn.tuning import (
     clock,
     halving,
@@ -22,6 +21,7 @@ from keras_seqattn.tuning import (
     settings,
     trials,
 )
+from tests.locks import held
 from tests.tuning import conftest
 
 pytestmark = [
@@ -287,25 +287,6 @@ def test_what_cannot_be_written_down_ends_the_search(study, monkeypatch):
     monkeypatch.setattr(records.TrialRecord, "save", save)
     with pytest.raises(RuntimeError, match="trial 0+ ended in OSError: no space"):
         study(algorithm="random")
-
-
-@contextlib.contextmanager
-def held(lock):
-    """Another thread that holds a lock; yields what lets it go."""
-    begun, over = threading.Event(), threading.Event()
-
-    def hold():
-        assert take_lock(lock) is None
-        begun.set()
-        over.wait(30)
-        release_lock(lock)
-
-    thread = threading.Thread(target=hold, name="other")
-    thread.start()
-    assert begun.wait(30)
-    yield over.set
-    over.set()
-    thread.join()
 
 
 def test_a_folder_serves_one_call_at_a_time(study):
@@ -587,6 +568,33 @@ def test_trials_below_the_median_end_early():
     assert trials.is_below_median(record(9, 1.0, 2.0), others, "max")
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "prune", "ends"),
+    [
+        ("random", True, True),
+        ("random", False, False),
+        ("hyperband", True, True),
+        ("halving", True, False),
+    ],
+)
+def test_only_pruning_ends_trials_below_the_median(study, algorithm, prune, ends):
+    found = study(algorithm=algorithm, prune=prune, epochs=6, max_trials=12)
+    assert ("pruned" in statuses(found)) == ends
+    for record in records.load_records(found.directory):
+        if record.status == "pruned":
+            assert len(record.epochs) < 6
+            assert record.reason == "worse than the median of the others"
+
+
+def test_random_and_bayesian_prune_by_default(study):
+    prunes = {}
+    for algorithm in ("random", "bayesian", "hyperband", "halving"):
+        found = study(algorithm, algorithm=algorithm, epochs=1, max_trials=1)
+        asked = records.read_json(found.directory / "study.json")
+        prunes[algorithm] = asked["prune"]
+    assert [name for name in prunes if prunes[name]] == ["random", "bayesian"]
+
+
 def test_progress_says_what_is_left(study, capsys):
     study(algorithm="random", max_trials=2, verbose=True)
     lines = capsys.readouterr().out.splitlines()
@@ -672,6 +680,10 @@ def test_wrong_data_is_an_error(tmp_path):
         )
     with pytest.raises(ValueError, match="`vocabulary_size` must be given.*size=None"):
         tuning.tune_translation(range(2), range(2), directory=tmp_path)
+    with pytest.raises(ValueError, match="`train` must be lists of strings.*workers=2"):
+        tuning.tune_translation(
+            range(2), range(2), vocabulary_size=50, workers=2, directory=tmp_path
+        )
     mixed = "`validation` must be lists of strings where `train` is.*range"
     for train, validation in (
         (conftest.LINES, range(2)),
