@@ -1,4 +1,7 @@
-"""A damaged file is one error, with its name and what to do; a trial keeps its lock."""
+"""A damaged file is one error, with its name and what to do; a trial keeps its lock.
+
+And scores tell which hyperparameters mattered.
+"""
 
 import json
 
@@ -54,3 +57,19 @@ def test_a_trial_that_continues_another_keeps_its_own_lock(tmp_path):
     assert second.best_weights.read_text() == "weights"
     assert (second.state / "state.npz").read_text() == "state"
     assert (second.state / LOCK).read_text() == "of trial 1"
+
+
+def test_what_the_score_depends_on_is_what_mattered(tmp_path):
+    records.write_json(tmp_path / "study.json", FILES["study.json"])
+    for number in range(16):
+        values = {"idle": number % 4, "rate": number // 4, "same": 1}
+        folder = records.folder_of(tmp_path, number)
+        record = records.TrialRecord(str(number), "completed", values=values)
+        record.path = folder
+        record.note_epoch(0, {}, (number // 4) ** 2, "min", 1.0)
+        record.save()
+        if number == 13:  # the fifteenth is not yet here
+            assert Study(tmp_path).importance() == {}
+    shares = Study(tmp_path).importance()
+    assert [*shares] == ["rate", "idle"]
+    assert shares["rate"] > 0.9 and sum(shares.values()) == pytest.approx(1)
