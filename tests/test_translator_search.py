@@ -127,6 +127,26 @@ def test_bad_arguments_of_tuning(translator, options, message):
 
 
 @pytest.mark.backends("torch")
+def test_candidates_are_samples_whatever_the_translator_s_search(
+    translator, monkeypatch
+):
+    searched = []
+    translate = ks.Translator.translate
+
+    def noted(self, lines, search, *args, **options):
+        searched.append(search)
+        return translate(self, lines, search, *args, **options)
+
+    monkeypatch.setattr(ks.Translator, "translate", noted)
+    model, tokenizer = translator.model, translator.source_tokenizer
+    own = ks.Translator(model, tokenizer, search=ks.decoding.BeamSearch(2))
+    found = own.minimum_bayes_risk(LINES, num_candidates=2)
+    search = ks.decoding.Sample(min_p=0.02, seed=0)
+    assert searched == [search]
+    assert found == own.minimum_bayes_risk(LINES, search, num_candidates=2)
+
+
+@pytest.mark.backends("torch")
 def test_the_candidate_with_the_highest_expected_utility_is_chosen(translator):
     search = ks.decoding.Sample(seed=3)
     found = translator.minimum_bayes_risk(LINES, search, num_candidates=4)

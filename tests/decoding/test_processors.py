@@ -4,6 +4,7 @@ import functools
 import json
 import math
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -260,6 +261,17 @@ def test_a_sample_is_a_function_of_the_seed_and_the_sentence():
     )
     other = run(both, decoding.Sample(seed=4))
     assert (other.token_ids != first.token_ids).any()
+
+
+def test_without_a_seed_each_search_draws_anew():
+    table = np.random.default_rng(0).normal(size=(1, 12, V)).astype("float32")
+    keras.utils.set_random_seed(1)
+    first, second = (run(table, decoding.Sample()).token_ids for _ in range(2))
+    assert (first != second).any()
+    keras.utils.set_random_seed(1)
+    for expected in (first, second):
+        found = run(table, decoding.Sample()).token_ids
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_samples_are_the_same_on_every_backend():
