@@ -8,6 +8,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.text import ByteTokenizer, synthesis, synthesize
+from tests.locks import held
 from tests.small import translation_model
 
 pytestmark = pytest.mark.backends("torch")
@@ -164,6 +165,15 @@ def test_it_goes_on_where_it_was_killed(tmp_path, torn):
     corpus = synthesize(translator, [*lines, "broken", "zwo"], path=path, keep=0.5)
     assert translator.lines == ["zwo"]
     assert corpus[0] == ["one", "two", "zwo"]
+
+
+def test_a_file_that_is_being_written_is_refused(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    message = "`path` must be not in use by .*Received: path=.*pairs.jsonl', .*other"
+    with held(tmp_path / "pairs.jsonl.lock"):
+        with pytest.raises(ValueError, match=message):
+            synthesize(Scripted(), ["one"], path=path)
+    assert pairs(synthesize(Scripted(), ["one"], path=path)) == [("one", "eins")]
 
 
 def test_lines_without_a_translation_count_too(tmp_path):

@@ -14,6 +14,7 @@ from keras_seqattn.text import (
 )
 from keras_seqattn.text.datasets import EpochDataset
 from keras_seqattn.text.epochs import Epoch
+from tests.locks import held
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -230,6 +231,26 @@ def test_a_damaged_file_is_said_to_be(damage, tmp_path):
     path.write_bytes(path.read_bytes()[damage])
     with pytest.raises(ValueError, match="`cache` must be whole, of .*Received"):
         translation_batches(*arguments, cache=tmp_path)
+
+
+def test_a_cache_that_is_being_written_is_refused(tmp_path):
+    calls = {
+        "pairs": lambda cache: translation_batches(
+            SOURCES, TARGETS, ByteTokenizer(), cache=cache
+        ),
+        "lines": lambda cache: ks.text.language_batches(
+            SOURCES, ByteTokenizer(), cache=cache
+        ),
+    }
+    message = "`cache` must be not in use by .*Received: cache=.*tokens', .*other"
+    for name, call in calls.items():
+        (tmp_path / name).mkdir()
+        lock = tmp_path / name / "tokens.lock"
+        with held(lock), pytest.raises(ValueError, match=message):
+            call(tmp_path / name)
+        call(tmp_path / name)
+        with held(lock):  # it is complete now, and only read
+            call(tmp_path / name)
 
 
 def test_no_batch_is_made_of_what_a_resumed_epoch_has_behind(tmp_path, monkeypatch):
