@@ -209,6 +209,20 @@ def test_cutoff_asks_the_tokenizer_for_an_id():
         translation_batches(["a"], ["b"], Other(), repeat_batch=2, cutoff=0.1)
 
 
+def test_padding_that_would_hide_the_end_is_refused():
+    class Other:
+        start_id, end_id, pad_id = 1, 2, 2
+        tokenize = BYTES.tokenize
+
+    for name, tokenizers in (
+        ("source_tokenizer", (Other(), BYTES)),
+        ("target_tokenizer", (BYTES, Other())),
+    ):
+        message = f"`{name}` must have a `pad_id` other.*pad_id=2, end_id=2"
+        with pytest.raises(ValueError, match=message):
+            translation_batches(["a"], ["b"], *tokenizers)
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("repeat_batch", [1, 2])
 @pytest.mark.parametrize("rows_multiple", [2, 3])

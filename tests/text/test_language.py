@@ -31,6 +31,31 @@ def test_every_line_is_there_once_with_the_token_that_comes_next():
 
 
 @pytest.mark.backends("torch")
+def test_sampling_draws_anew_by_the_seed():
+    lines = [f"{number} and this" for number in range(40)]
+    tokenizer = text.SentencePieceTokenizer.train(lines, 280)
+    options = {"batch_tokens": 128, "bucket_lengths": (16,), "sampling": 0.4}
+
+    def epochs(seed):
+        batches = text.language_batches(lines, tokenizer, seed=seed, **options)
+        return [[*batches.as_numpy_iterator()] for _ in range(2)]
+
+    def rows(epoch):
+        return {tuple(row[row != 0]) for _, labels in epoch for row in labels}
+
+    first, again, other = map(epochs, (3, 3, 4))
+    for epoch in first:
+        drawn = sorted(rows(epoch) - {()})
+        assert sorted(tokenizer.detokenize(drawn)) == sorted(lines)
+        for inputs, labels in epoch:
+            real = labels[:, 1:] != 0
+            np.testing.assert_array_equal(inputs[:, 1:][real], labels[:, :-1][real])
+    np.testing.assert_equal(first, again)
+    assert rows(first[0]) != rows(first[1])
+    assert rows(first[0]) != rows(other[0])
+
+
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

@@ -292,6 +292,16 @@ def test_bad_model(model):
         MappedSentencePieceTokenizer(model, ["a", "b", "c", "d"], 0, 1, 2, 3)
 
 
+def test_a_model_with_other_special_ids_is_refused():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_writer=model, vocab_size=60
+    )
+    message = r"`model` must begin with the pieces \('<pad>', .*model with \('<unk>', "
+    with pytest.raises(ValueError, match=message):
+        SentencePieceTokenizer(model.getvalue())
+
+
 def test_draws_come_from_a_seed(tokenizer):
     sampling = 0.0 if isinstance(tokenizer, ByteTokenizer) else 0.3
     first, again, other = (
