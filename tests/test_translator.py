@@ -673,6 +673,10 @@ def test_what_attention_is_asked_for_is_checked_before_a_search(
     monkeypatch.setattr(ks.decoding, "generate", None)
     with pytest.raises(ValueError, match="`kind` must be one of.*Received: kind='x'"):
         translator.attention("a", kind="x")
+    recurrent = ks.models.TranslationRNN(260, model_dim=4)
+    only_cross = r"`kind` must be one of \('cross',\).*Received: kind='encoder'"
+    with pytest.raises(ValueError, match=only_cross):
+        ks.Translator(recurrent, ks.text.ByteTokenizer()).attention("a", kind="encoder")
     with pytest.raises(ValueError, match="`source` must be a string. .*=3"):
         translator.attention(3)
     with pytest.raises(ValueError, match="`target` must be a string or None. .*=3"):
