@@ -15,7 +15,7 @@ from keras_seqattn.training import (
     linear_crossentropy,
 )
 from keras_seqattn.training.crossentropy import projected_crossentropy
-from tests.differentiate import value_and_gradient
+from tests.differentiate import value_and_gradient, values_and_gradients
 from tests.training.numerics import reference
 
 BACKEND = keras.backend.backend()
@@ -155,6 +155,27 @@ def test_loss_of_factors_is_the_loss_of_logits(normalize_by, weights):
     np.testing.assert_allclose(gradient, expected_gradient, atol=1e-6)
 
 
+@pytest.mark.skipif(BACKEND == "torch", reason="logits carry no factors on torch")
+def test_the_loss_of_factors_has_the_bias():
+    layer = TokenLogits(V, use_bias=True)
+    layer.build((None, None, D))
+    bias = np.random.default_rng(1).normal(size=V).astype("float32")
+
+    def computed(training):
+        def function(hidden, *weights):
+            logits, _ = layer.stateless_call(weights, [], hidden, training=training)
+            assert (factors_of(logits) is not None) == training
+            return MaskedCrossentropy(0.1)(LABELS, logits, WEIGHTS)
+
+        return values_and_gradients(function, [HIDDEN, KERNEL, bias])
+
+    (value, gradients), (expected, others) = map(computed, (True, False))
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    for gradient, other in zip(gradients, others, strict=True):
+        assert np.abs(other).max() > 1e-3
+        np.testing.assert_allclose(gradient, other, atol=1e-6)
+
+
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 def test_the_size_of_weights_does_not_matter_in_float16(factor):
     hidden, kernel = (ops.cast(x, "float16") for x in (HIDDEN, KERNEL))
@@ -230,10 +251,12 @@ def test_logits_carry_their_factors_while_training(make):
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="logits carry no factors on torch")
-def test_soft_capped_logits_carry_none():
+def test_logits_that_are_no_product_carry_none():
     layer = PositionalEmbedding(V, D, positions=None, logit_soft_cap=3.0)
     layer.build((None, None))
     assert factors_of(layer(HIDDEN, reverse=True, training=True)) is None
+    activated = TokenLogits(V, activation="tanh")
+    assert factors_of(activated(HIDDEN, training=True)) is None
 
 
 @pytest.mark.slow_on("tensorflow")
