@@ -1,3 +1,4 @@
+import collections
 import functools
 import json
 import warnings
@@ -150,6 +151,27 @@ def test_initializers_and_epsilon_reach_every_sublayer(cls):
     assert {part.epsilon for part in norms} == {0.25}
     again = cls.from_config(block.get_config())
     assert again.get_config() == block.get_config()
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("make", "shapes", "projections"),
+    [
+        (functools.partial(layers.FeedForward, F), [(B, T, D)], 3),
+        (functools.partial(layers.EncoderBlock, 2, F), [(B, T, D)], 7),
+        (functools.partial(layers.DecoderBlock, 2, F), [(B, T, D), (B, S, D)], 11),
+    ],
+    ids=["feed-forward", "encoder", "decoder"],
+)
+def test_use_bias_is_of_the_projections_alone(make, shapes, projections):
+    names = {}
+    for use_bias in (True, False):
+        layer = make(gated=True, use_bias=use_bias)
+        layer.build(*shapes)
+        names[use_bias] = collections.Counter(weight.name for weight in layer.weights)
+    assert names[True]["kernel"] == names[True]["bias"] == projections
+    del names[True]["bias"]  # those of the norms, "beta", stay
+    assert names[False] == names[True]
 
 
 def test_no_causal_mask_where_it_is_not_wanted(rng):

@@ -8,7 +8,17 @@ from keras import ops
 from keras_seqattn import layers
 from tests.differentiate import value_and_gradient
 from tests.evaluate import evaluated
-from tests.layers.test_blocks import B, D, F, T, built, draw, numpy
+from tests.layers.test_blocks import (
+    SOURCE_MASK,
+    B,
+    D,
+    F,
+    S,
+    T,
+    built,
+    draw,
+    numpy,
+)
 from tests.pairs import each_variant, named
 
 M = 3
@@ -127,6 +137,36 @@ def test_prefill_equals_steps(rng, options):
     for index, output in enumerate(beams, start=2):
         for w in range(2):
             np.testing.assert_allclose(output[:, w], expected[:, index], atol=1e-5)
+
+
+def test_prefill_before_steps_on_a_source_returns_what_a_call_does(rng):
+    target, source = draw(rng, T, S)
+    block = built(rng, layers.DecoderBlock, target.shape, source.shape)
+    options = {"source_mask": SOURCE_MASK, "return_attention_scores": True}
+
+    def call(target, source):
+        return block(target, source, **options)
+
+    def prefill_and_steps(target, source):
+        first, cache = block.prefill(
+            target[:, :2], block.initial_cache(B, 1, T), source=source, **options
+        )
+        memory, rows = block.project_memory(source), []
+        for index in (2, 3):
+            beam = target[:, index : index + 1]
+            output, cache, scores = block.step(beam, cache, index, memory, **options)
+            rows.append((output, scores))
+        return first, rows
+
+    first, rows = evaluated(prefill_and_steps, block)(target, source)
+    expected = evaluated(call, block)(target[:, :2], source)
+    assert len(first) == len(expected) == 3
+    for found, wanted in zip(first, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    whole, _, cross = evaluated(call, block)(target, source)
+    for index, (output, scores) in enumerate(rows, start=2):
+        np.testing.assert_allclose(output[:, 0], whole[:, index], atol=1e-5)
+        np.testing.assert_allclose(scores[:, :, 0], cross[:, :, index], atol=1e-5)
 
 
 @pytest.mark.backends("torch")

@@ -19,8 +19,8 @@ SUITE = KERAS / "src/layers/attention/multi_head_attention_test.py"
 
 # What the tests read, call or override that is private to Keras's class. Most of what
 # they are about is tested through public names elsewhere: in test_multi_head.py
-# initializers, windows, flash attention and masks beside the causal one, in
-# test_in_keras.py int8. The effect of constraints is tested nowhere.
+# initializers, constraints, windows, flash attention and masks beside the causal one,
+# in test_in_keras.py int8.
 PRIVATE = {
     "test_initializer": "reads `_query_dense`",
     "test_mha_constraints": "reads `_query_dense`",

@@ -277,10 +277,56 @@ def test_symbolic_scores_have_the_shape_of_cross_attention():
     assert scores.shape == (None, 2, T, S)
 
 
+def test_regularizers_and_constraints_are_those_of_keras(rng):
+    query, value = draw(rng, T, S)
+    pair = both_layers(
+        rng,
+        *(query.shape, value.shape),
+        use_gate=True,
+        kernel_regularizer=keras.regularizers.L2(0.1),
+        bias_regularizer=keras.regularizers.L1(0.2),
+        activity_regularizer=keras.regularizers.L2(0.3),
+        kernel_constraint="non_neg",
+        bias_constraint=keras.constraints.MaxNorm(0.5),
+    )
+    expected, losses = [], []
+    for layer, found in zip(pair, (expected, losses), strict=True):
+        layer(query, value)
+        found += sorted(float(loss) for loss in layer.losses)
+    assert len(losses) == 5 * 3  # five projections
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    for theirs, ours in zip(*(layer.weights for layer in pair), strict=True):
+        np.testing.assert_allclose(
+            numpy(ours.constraint(ours)), numpy(theirs.constraint(theirs)), atol=1e-6
+        )
+        assert not np.allclose(numpy(ours.constraint(ours)), numpy(ours))
+
+
 @pytest.mark.parametrize("flash_attention", [None, True, False])
 def test_flash_attention_is_in_the_config(flash_attention):
     layer = layers.MultiHeadAttention(2, 3, flash_attention=flash_attention)
     assert layer.get_config()["flash_attention"] is flash_attention
+
+
+@pytest.mark.parametrize(("given", "kernel"), [(True, "fused"), (False, "explicit")])
+def test_flash_attention_chooses_the_kernel(rng, monkeypatch, given, kernel):
+    chosen = []
+
+    def noted(name, function):
+        def attend(*args, **options):
+            chosen.append(name)
+            return function(*args, **options)
+
+        return attend
+
+    for name, module, function in (
+        ("explicit", functional.explicit, "softmax"),
+        ("fused", functional.fused, "fused_attention"),
+    ):
+        noting = noted(name, getattr(module, function))
+        monkeypatch.setattr(module, function, noting)
+    built(rng, flash_attention=given)(*draw(rng, T, S))
+    assert chosen == [kernel]
 
 
 def test_inputs_keep_their_masks():

@@ -70,6 +70,18 @@ def test_sinusoidal_positions_are_added(rng, start, tensor_start):
     np.testing.assert_allclose(ops.convert_to_numpy(output), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("dim", [6, 7])
+def test_halves_are_added_from_the_shifted_position(rng, dim):
+    x = rng.normal(size=(2, 5, dim)).astype("float32")
+    layer = layers.SinusoidalPositions(base=1000.0, layout="halves", shift=2)
+    positions = np.arange(5)[:, None] + 2 + 3
+    sines = positions * 1000.0 ** (-np.arange(0, dim, 2) / dim)
+    cosines = sines[:, : dim // 2]
+    expected = x + np.concatenate([np.sin(sines), np.cos(cosines)], axis=1)
+    output = ops.convert_to_numpy(layer(x, start=3))
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("start", [0, 3])
 @pytest.mark.parametrize("tensor_start", [False, True])
 def test_learned_positions_are_added(rng, start, tensor_start):
