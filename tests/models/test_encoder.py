@@ -84,6 +84,16 @@ def test_padding_changes_nothing(rng, options, num_classes):
         np.testing.assert_allclose(output, alone, atol=1e-5)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_what_classes_are_read_from_drops_while_training(rng, pooling):
+    model = small(rng, num_classes=C, pooling=pooling, dropout=0.5)
+    probe = keras.Model(model.input, model.get_layer("classes").input)
+    ids = np.tile(IDS, (20, 1))
+    assert numpy(probe(ids)).all()
+    pooled = numpy(probe(ids, training=True))
+    assert 0.4 < (pooled == 0).mean() < 0.6
+
+
 def test_every_position_sees_all(rng):
     model = small(rng)
     changed = IDS.copy()

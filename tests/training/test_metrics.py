@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_seqattn.backend.compile import CompiledFunction
 from keras_seqattn.training import (
     MaskedAccuracy,
     MaskedCrossentropy,
@@ -95,6 +96,17 @@ def test_of_equal_logits_one_token_is_chosen():
         metric.update_state(np.full((1, 3), label, "int32"), np.zeros((1, 3, 4)))
         found.append(float(metric.result()))
     assert sorted(found) == [0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.backends("tensorflow", "jax")
+def test_in_a_compiled_program_a_label_out_of_range_is_wrong():
+    metric = MaskedAccuracy()
+    update = CompiledFunction(metric.stateless_update_state)
+    variables = [variable.value for variable in metric.variables]
+    logits = np.eye(V, dtype="float32")[[[1, V - 1, 0, 0]]]
+    labels = np.array([[1, V, -7, 0]], "int32")  # the last is padding
+    variables = update(variables, labels, logits)
+    assert float(metric.stateless_result(variables)) == pytest.approx(1 / 3)
 
 
 def test_perplexity_beyond_float32_is_infinite():
