@@ -21,6 +21,7 @@ from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import (
     CheckpointAverage,
     Resume,
+    ScheduleFreeAverage,
     TerminateOnDivergence,
     divergence,
     resume,
@@ -137,6 +138,32 @@ def test_an_interrupted_training_ends_as_the_uninterrupted_one(every, tmp_path):
         # Of an epoch that is resumed midway the metrics are those of the rest.
         known = [0, 1, 2] if every is None else [0, 2]
         assert [history.history[name][i] for i in known] == [values[i] for i in known]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("stop", ["killed", "ended"])
+def test_the_schedule_free_average_goes_on(tmp_path, stop):
+    """From the weights that are trained, not from the average in the model."""
+    inputs, labels = next(iter(batches()))
+    held_out = {name: np.asarray(x) for name, x in inputs.items()}, np.asarray(labels)
+
+    def run(name, epochs=EPOCHS, interrupt=()):
+        model, data = make_model(), batches()
+        model.compile(keras.optimizers.ScheduleFreeAdamW(0.01), model.loss)
+        callbacks = [ScheduleFreeAverage(), Resume(tmp_path / name, data), *interrupt]
+        options = {"validation_data": held_out, "shuffle": False, "verbose": 0}
+        history = model.fit(data, epochs=epochs, callbacks=callbacks, **options)
+        return state(model), history.history
+
+    whole, expected = run("whole")
+    if stop == "ended":
+        run("cut", epochs=2)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            run("cut", interrupt=[Interrupt(1, 2)])
+    again, history = run("cut")
+    assert_same(again, whole)
+    assert history == expected
 
 
 @pytest.mark.backends("torch")
