@@ -84,6 +84,19 @@ def test_layers_take_what_is_empty(batch, target, source):
         assert np.isfinite(output).all()
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.parametrize("shape", [(2, 0, 4, 8), (2, 3, 0, 8), (0, 3, 4, 8)])
+@pytest.mark.parametrize("axes", [None, (1,)])
+def test_attention_over_axes_takes_what_is_empty(shape, axes):
+    layer = layers.MultiHeadAttention(2, 4, attention_axes=axes)
+    x = ones(*shape)
+    layer(ones(2, 3, 4, 8), ones(2, 3, 4, 8))
+    mask = np.ones(shape[:-1], bool)
+    pairs = np.ones((1,) * (5 if axes is None else 3), bool)
+    output = layer(x, x, attention_mask=pairs, query_mask=mask, value_mask=mask)
+    assert output.shape == shape
+
+
 EMPTY = [(0, 4), (2, 0), (0, 0)]
 
 

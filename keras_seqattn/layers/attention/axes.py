@@ -37,9 +37,11 @@ class Folding:
         """Folds projected inputs `(..., H, K)` into `(B, L, H, K)`."""
         if self.trivial:
             return x
-        _, lengths = self._sizes(x)
+        batch, lengths = self._sizes(x)
         x = ops.transpose(x, self.order)
-        return ops.reshape(x, (-1, math.prod(lengths), *x.shape[-2:]))
+        # Not -1, which could be any size if a length is 0.
+        sizes = (math.prod(batch), math.prod(lengths))
+        return ops.reshape(x, (*sizes, *x.shape[-2:]))
 
     def output(self, x: Tensor, queries: Tensor) -> Tensor:
         """Unfolds outputs `(B, T, H, V)` to `(..., H, V)`, the axes of `queries`."""
@@ -73,7 +75,7 @@ class Folding:
         for _ in range(axes - len(mask.shape)):
             mask = ops.expand_dims(mask, 1)
         mask = ops.broadcast_to(mask, (*batch, *lengths))
-        return ops.reshape(mask, (-1, math.prod(lengths)))
+        return ops.reshape(mask, (math.prod(batch), math.prod(lengths)))
 
     def pair_mask(
         self, mask: Tensor | None, query: Tensor, value: Tensor
@@ -90,7 +92,8 @@ class Folding:
             mask = ops.expand_dims(mask, -lengths - 1)
         heads = mask.shape[len(batch)]
         mask = ops.broadcast_to(mask, (*batch, heads, *target, *source))
-        return ops.reshape(mask, (-1, heads, math.prod(target), math.prod(source)))
+        sizes = (math.prod(batch), heads, math.prod(target), math.prod(source))
+        return ops.reshape(mask, sizes)
 
     def scores_shape(
         self, query_shape: Shape, value_shape: Shape, num_heads: int
