@@ -289,6 +289,28 @@ def test_logits_are_in_the_reverse_dtype(rng):
     assert layer(x, reverse=True).dtype == "float32"
 
 
+@pytest.mark.parametrize("mode", [None, "int8"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tie_weights": False},
+        {"logit_soft_cap": 5.0},
+        {"tie_weights": False, "reverse_dtype": "float32"},
+    ],
+)
+def test_logits_are_in_the_dtype_that_is_said(options, mode):
+    """Of inputs in float32, as of those in the compute dtype."""
+    layer = layers.PositionalEmbedding(7, 4, dtype="mixed_bfloat16", **options)
+    x = np.ones((1, 2, 4), "float32")
+    layer.build()
+    if mode is not None:
+        layer.quantize(mode)
+    said = layer.compute_output_spec(ops.convert_to_tensor(x), reverse=True).dtype
+    logits = layer(x, reverse=True)
+    assert said == options.get("reverse_dtype", "bfloat16")
+    assert keras.backend.standardize_dtype(logits.dtype) == said
+
+
 @pytest.mark.parametrize(("start", "message"), [(5, "start=5"), (-1, "start=-1")])
 def test_a_start_of_numpy_is_checked_too(start, message):
     layer = layers.PositionalEmbedding(9, 4, positions="learned", max_length=6)

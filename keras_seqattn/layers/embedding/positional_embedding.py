@@ -274,6 +274,8 @@ class PositionalEmbedding(
     def _finish(self, x, inputs, start, reverse, positions):
         """Completes `x`, the output of Keras's layer, to the output of a call."""
         if reverse:
+            # Keras's layer casts no inputs, and a quantized one leaves `reverse_dtype`.
+            x = ops.cast(x, self.reverse_dtype or self.compute_dtype)
             return self._biased(x)
         scale = self.embedding_scale or self.model_dim**0.5
         x = x * ops.cast(scale, x.dtype)
