@@ -235,8 +235,8 @@ class Configuration(Config):
             attention are given: these weights only the model itself can count.
 
         Raises:
-            ValueError: If the positions are not given by name, or are "learned" without
-                a `max_length`.
+            ValueError: If the positions are not given by name, or if the model refuses
+                an option.
         """
         if self.architecture != "TranslationTransformer":
             return None

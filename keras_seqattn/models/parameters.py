@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 from keras_seqattn import arguments, layers
+from keras_seqattn.layers.transformer.block import width_of_head
 from keras_seqattn.layers.transformer.residual import NORMS
 from keras_seqattn.models.config import POSITIONS
 from keras_seqattn.models.stacks import check_names
@@ -24,8 +25,8 @@ def count_parameters(**options: Any) -> int:
         What `count_params` of the model returns.
 
     Raises:
-        ValueError: If an option is unknown or out of range, or has weights that cannot
-            be counted.
+        ValueError: If an option is unknown or has weights that cannot be counted, or if
+            the model refuses it.
 
     Example:
         >>> count_parameters(source_vocabulary_size=100, model_dim=16, num_heads=2,
@@ -92,7 +93,10 @@ def _embeddings(config: TranslationConfig) -> int:
 def _attention(config: TranslationConfig) -> int:
     """Counts kernels (D, H, K) and biases of the query, key, value and output."""
     model_dim, num_heads = config.model_dim, config.num_heads
-    width = num_heads * (config.key_dim or model_dim // num_heads)
+    head = width_of_head(model_dim, num_heads, config.key_dim)
+    if config.positions == "rotary":
+        layers.RotaryPositions().build((None, None, head))  # Refuses an odd width.
+    width = num_heads * head
     biases = 3 * width + model_dim if config.use_bias else 0
     return 4 * model_dim * width + biases
 

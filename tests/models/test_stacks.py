@@ -156,3 +156,19 @@ def test_options_whose_weights_are_not_counted_are_refused():
         count_parameters(source_vocabulary_size=9, decoder_attention={"qk_norm": True})
     with pytest.raises(ValueError, match="`max_length` must be given for learned posi"):
         count_parameters(source_vocabulary_size=9, positions="learned")
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_heads": 3}, "`num_heads` must divide .*num_heads=3 for width 8"),
+        ({"positions": "rotary", "key_dim": 3}, "`key_dim` must be even .*key_dim=3"),
+        ({"positions": "rotary", "num_heads": 8}, "`key_dim` must be even .*key_dim=1"),
+    ],
+)
+def test_what_the_model_refuses_is_not_counted(options, message):
+    given = {"source_vocabulary_size": 9, "model_dim": 8, **options}
+    for call in (models.TranslationTransformer, count_parameters):
+        with pytest.raises(ValueError, match=message):
+            call(**given)

@@ -116,7 +116,9 @@ class Block(arguments.Checked, keras.layers.Layer):
                 "dtype": self.dtype_policy,
             }
             if "key_dim" not in attention:
-                options["key_dim"] = self._width_of_head(model_dim)
+                options["key_dim"] = width_of_head(
+                    model_dim, self.num_heads, self.key_dim
+                )
             attention = MultiHeadAttention(**{**options, **attention})
         return self._residual(attention, f"{name}_residual")
 
@@ -142,16 +144,6 @@ class Block(arguments.Checked, keras.layers.Layer):
 
     def _attention_residuals(self):
         return (self.attention_residual,)
-
-    def _width_of_head(self, model_dim):
-        if self.key_dim is not None:
-            return self.key_dim
-        if model_dim % self.num_heads:
-            raise ValueError(
-                "`num_heads` must divide the width of the input, or `key_dim` be "
-                f"given. Received: num_heads={self.num_heads!r} for width {model_dim}."
-            )
-        return model_dim // self.num_heads
 
     def compute_output_shape(
         self, x_shape: Shape, source_shape: Shape | None = None
@@ -268,6 +260,18 @@ def attend_unpadded(
 def _defining(cls, name):
     """Returns the class, `cls` or one that it derives from, that defines a method."""
     return next(each for each in cls.__mro__ if name in vars(each))
+
+
+def width_of_head(model_dim: int, num_heads: int, key_dim: int | None) -> int:
+    """Returns `key_dim` if it is given, else `model_dim` over the number of heads."""
+    if key_dim is not None:
+        return key_dim
+    if model_dim % num_heads:
+        raise ValueError(
+            "`num_heads` must divide the width of the input, or `key_dim` be "
+            f"given. Received: num_heads={num_heads!r} for width {model_dim}."
+        )
+    return model_dim // num_heads
 
 
 def checked_attention(name: str, attention: Any) -> Any:
