@@ -182,9 +182,9 @@ def search(
         The `Hypotheses`.
 
     Raises:
-        ValueError: If `batch_size` or `max_length` is not a positive integer, `method`
-            is not a search, `prefix` does not fit, or `step` or `state` has other
-            structures or shapes than these.
+        ValueError: If `batch_size` or `max_length` is not a positive integer, `end_id`
+            is not in the vocabulary, `method` is not a search, `prefix` does not fit,
+            or `step` or `state` has other structures or shapes than these.
 
     Example:
         >>> import numpy as np

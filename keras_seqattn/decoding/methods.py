@@ -96,8 +96,11 @@ class Search:
         """Makes the search from its constructor's arguments."""
         return cls(**config)
 
-    def _check_ids(self, vocabulary_size):
+    def _check_ids(self, vocabulary_size, end_id):
         """Refuses an id that no token of the model's vocabulary has."""
+        if not 0 <= end_id < vocabulary_size:
+            wanted = f"in [0, {vocabulary_size}), the model's vocabulary"
+            arguments.refuse("end_id", end_id, wanted)
         biased = [token_id for token_id, _ in self.biased_ids]
         ids = {"banned_ids": self.banned_ids, "biased_ids": biased}
         ids["stop_ids"] = self.stop_ids
@@ -120,7 +123,7 @@ class Search:
         own, in which a forced token is certain so that it does not count in scores, and
         those to choose tokens by.
         """
-        self._check_ids(log_probs.shape[-1])
+        self._check_ids(log_probs.shape[-1], tokens.end_id)
         model_log_probs = log_probs
         if self.repetition_penalty != 1.0:
             log_probs = processors.penalize_repetition(

@@ -295,6 +295,14 @@ def test_search_says_which_size_is_wrong(name, value):
         decoding.search(step, state, **sizes)
 
 
+@pytest.mark.parametrize("end_id", [V, -1])
+@pytest.mark.parametrize("method", [decoding.Greedy(), decoding.BeamSearch(1)])
+def test_search_wants_an_end_in_the_vocabulary(method, end_id):
+    message = rf"`end_id` must be in \[0, {V}\).* Received: end_id={end_id}\."
+    with pytest.raises(ValueError, match=message):
+        search(scripted(says([5], length=2)), 1, 2, method=method, end_id=end_id)
+
+
 # `generate` knows a model by its protocol alone.
 
 
