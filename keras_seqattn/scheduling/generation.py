@@ -158,13 +158,14 @@ def generate(
 
     Raises:
         ValueError: If `source_ids` are not integers of rank 2, hold an id outside the
-            vocabulary, or are longer than the model's `max_length`; if `max_length` is
-            more than the model can generate; if `search` is not a search, has a
-            `coverage_penalty` that the model does not support, or is a `Sample` and
-            there are `constraints`; if `prefix` or `constraints` do not fit the limit
-            of their sentence; if a phrase holds a special token or one that the search
-            never generates; or if `model` lacks a part of the protocol, or a method of
-            it returns structures or shapes that differ from the protocol's.
+            vocabulary, are longer than the model's `max_length`, or leave it nothing to
+            generate; if `max_length` is more than the model can generate; if `search`
+            is not a search, has a `coverage_penalty` that the model does not support,
+            or is a `Sample` and there are `constraints`; if `prefix` or `constraints`
+            do not fit the limit of their sentence; if a phrase holds a special token or
+            one that the search never generates; or if `model` lacks a part of the
+            protocol, or a method of it returns structures or shapes that differ from
+            the protocol's.
 
     Example:
         >>> import numpy as np
@@ -180,6 +181,11 @@ def generate(
     _check_source_length(model, source_ids.shape[1])
     _check_max_length(model, source_ids.shape[1], max_length)
     limits = _limits(model, source_ids, max_length)
+    if limits.max() < 1:
+        raise ValueError(
+            "`source_ids` must leave the model at least one token to generate. "
+            f"Received: source_ids of length {source_ids.shape[1]}."
+        )
     size = getattr(model, "target_vocabulary_size", None)
     size = size or getattr(model, "vocabulary_size", None)  # a language model's
     if prefix is not None:

@@ -197,6 +197,9 @@ def test_generate_goes_as_far_as_the_model_does():
         model.generate(np.full((1, 5), 5), max_length=16)
     with pytest.raises(ValueError, match="`prompt_ids` must be shorter than 20.*20"):
         model.generate(np.full((1, 20), 5))
+    message = "`source_ids` must leave .* one token .* source_ids of length 20"
+    with pytest.raises(ValueError, match=message):
+        decoding.generate(model, np.full((1, 20), 5))
 
 
 @pytest.mark.backends("torch")
