@@ -272,6 +272,12 @@ class Translator(TextModel):
         arguments.positive_integer("segmentations", segmentations)
         arguments.number("sampling", sampling, above=0.0)
         arguments.integer("seed", seed, 0)
+        if segmentations > 1 and search.needs_coverage:
+            raise ValueError(
+                "`search` must have a `coverage_penalty` of 0 with several "
+                "segmentations, whose attention is to different tokens. "
+                f"Received: search={search!r}, segmentations={segmentations!r}."
+            )
         rows = self._rows(lines, search, prefix, constraints, glossary)
         model, sources = self.model, self._tokenize_with_end("lines", lines)
         if segmentations > 1:
