@@ -443,6 +443,26 @@ def test_a_stack_of_encoder_blocks_takes_no_memory(rng):
             stack(x, memory)
 
 
+def test_a_stack_says_what_its_steps_lack(rng):
+    x, memory = draw(rng, T, S)
+    encoder = layers.TransformerStack([layers.EncoderBlock(2, F)])
+    encoder(x)
+    for call in (
+        lambda: encoder.initial_cache(2, 1, 4),
+        lambda: encoder.project_memory(memory),
+        lambda: encoder.step(x[:, :1], [], 0),
+    ):
+        with pytest.raises(ValueError, match="`blocks` must be `DecoderBlock`s for"):
+            call()
+    stack = layers.TransformerStack([layers.DecoderBlock(2, F) for _ in range(2)])
+    stack(x, memory)
+    caches, memory = stack.initial_cache(2, 1, 4), stack.project_memory(memory)
+    with pytest.raises(ValueError, match="`caches` must have 2 .*caches of length 1"):
+        stack.step(x[:, :1], caches[:1], 0, memory)
+    with pytest.raises(ValueError, match="`memory` must have 2 .*memory of length 1"):
+        stack.step(x[:, :1], caches, 0, memory[:1])
+
+
 def test_a_source_comes_always_or_never(rng):
     target, source = draw(rng, T, S)
     with_source, without = layers.DecoderBlock(2, F), layers.DecoderBlock(2, F)

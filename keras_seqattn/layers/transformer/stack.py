@@ -114,6 +114,13 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
                 f"`x` alone. Received: memory of shape {tuple(shape)}."
             )
 
+    def _check_steps(self, method):
+        """Refuses blocks that take no steps, and a stack that is not built."""
+        if not all(hasattr(block, method) for block in self.blocks):
+            wanted = f"`DecoderBlock`s for the method `{method}`"
+            arguments.refuse("blocks", self.blocks, wanted)
+        check_built(self)
+
     @property
     def parts(self) -> list[keras.layers.Layer]:
         """The distinct blocks, the lowest first, and the norm."""
@@ -196,7 +203,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         Returns:
             A list of `KVCache` of tensors `(B, ...)`, zeros.
         """
-        check_built(self)
+        self._check_steps("initial_cache")
         return [
             block.initial_cache(batch_size, width, max_length) for block in self.blocks
         ]
@@ -210,7 +217,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         Returns:
             A list of `KVCache` of tensors `(B, ...)`, one for each distinct block.
         """
-        check_built(self)
+        self._check_steps("project_memory")
         return [block.project_memory(memory) for block in self._distinct()]
 
     def grow_cache(
@@ -261,9 +268,12 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
             `return_attention_scores` also a list of the weights `(B, H, W, S)` of each
             block, None without a memory.
         """
-        check_built(self)
+        self._check_steps("step")
         # Depths that share a block share its projection of the memory.
         numbers = {id(block): i for i, block in enumerate(self._distinct())}
+        _check_length("caches", caches, len(self.blocks))
+        if memory is not None:
+            _check_length("memory", memory, len(numbers))
         kept, scores = [], []
         for block, cache in zip(self.blocks, caches, strict=True):
             projected = None if memory is None else memory[numbers[id(block)]]
@@ -337,6 +347,14 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
         if config["norm"] is not None:
             config["norm"] = deserialize(config["norm"])
         return cls(**config)
+
+
+def _check_length(name, given, length):
+    if len(given) != length:
+        raise ValueError(
+            f"`{name}` must have {length} entries, as made by this stack. "
+            f"Received: {name} of length {len(given)}."
+        )
 
 
 def _layer(name, value):
