@@ -126,6 +126,7 @@ def synthesize(
     with contextlib.ExitStack() as stack:
         journal = None
         if path is not None:
+            job.translate([], 1)  # A search is refused before the file is made.
             journal = stack.enter_context(Journal(path, job.describe()))
         count = len(lines) if hasattr(lines, "__len__") else None
         bar = keras.utils.Progbar(count, verbose=verbose, unit_name="line")

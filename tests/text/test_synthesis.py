@@ -257,3 +257,12 @@ def test_a_translator_makes_a_corpus(tmp_path):
     model.set_weights([1.1 * weight for weight in model.get_weights()])
     with pytest.raises(ValueError, match="with other translator"):
         synthesize(translator, lines, search, path=path)
+
+
+def test_a_search_is_refused_before_the_file_is_made(tmp_path):
+    tokenizer = ByteTokenizer()
+    model = translation_model(tokenizer.vocabulary_size, intermediate_dim=16)
+    path = tmp_path / "pairs.jsonl"
+    with pytest.raises(ValueError, match="`search` must be a `Greedy`.*'beam'"):
+        synthesize(ks.Translator(model, tokenizer), ["one"], "beam", path=path)
+    assert not list(tmp_path.iterdir())
