@@ -319,11 +319,23 @@ class Recipe(Configuration):
 
         Returns:
             A `Recipe`.
+
+        Raises:
+            ValueError: If `config` is no dict, lacks a field or has one that is unknown
+                or out of range.
         """
+        arguments.instance("config", config, Mapping, "a dict")
         config = dict(config)
         if "peak_learning_rate" in config:
             config["learning_rate"] = config.pop("peak_learning_rate")
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        arguments.known(config, (*fields, "vocabulary_size"), cls.__name__)
+        required = [x for x in fields if fields[x].default is dataclasses.MISSING]
+        if missing := [name for name in required if name not in config]:
+            wanted = f"a dict of a recipe's fields, with {', '.join(missing)}"
+            arguments.refuse("config", config, wanted)
         if "vocabulary_size" in config:
+            arguments.instance("model", config["model"], Mapping, "a dict")
             size = {"source_vocabulary_size": config.pop("vocabulary_size")}
             config["model"] = {**size, **config["model"]}
         return cls(**config)

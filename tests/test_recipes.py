@@ -54,6 +54,27 @@ def test_a_recipe_is_read_from_json_and_as_early_versions_wrote_it(name):
     assert early == recipe
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (None, "`config` must be a dict. Received: config=None"),
+        ({"model": ...}, "`config` must be .* with model. Received: config={'learn"),
+        ({"model": None, "vocabulary_size": 9}, "`model` must be a dict.*model=None"),
+        ({"epoch": 3}, "`epoch` must be an argument of `Recipe`.*mean `epochs`"),
+    ],
+)
+def test_a_recipe_says_what_its_dict_lacks(changes, message):
+    config = {**dataclasses.asdict(RECIPES["smoke"]), **(changes or {})}
+    config = {name: value for name, value in config.items() if value is not ...}
+    with pytest.raises(ValueError, match=message):
+        Recipe.from_dict(None if changes is None else config)
+
+
+def test_a_recipe_says_all_that_its_dict_lacks():
+    with pytest.raises(ValueError, match="with model, learning_rate, warmup_steps, co"):
+        Recipe.from_dict({})
+
+
 @pytest.mark.parametrize("lengths", [(), (8, 4), (8, 8), [8, 0]])
 def test_lengths_increase(lengths):
     with pytest.raises(ValueError, match="must be increasing positive integers. Rec"):
