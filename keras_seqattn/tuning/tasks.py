@@ -225,8 +225,18 @@ class TranslationTask(Task):
             size = self.vocabulary_size, self.target_vocabulary_size
             wanted = "one integer for lists of strings, which share a tokenizer"
             arguments.refuse("vocabulary_size", size, wanted)
+        if self.corpus is not None:
+            self._check_batch_tokens()
         # Raises an error if no model can have the values that the search begins with.
         self.configuration(self.hyperparameters).count_parameters()
+
+    def _check_batch_tokens(self):
+        """Refuses batches too small for one pair, on which every trial would fail."""
+        sizes = {**self._recipe.batch_options(), **self._batch_options}
+        least = sizes["bucket_lengths"][-1] * sizes["repeat_batch"]
+        if sizes["batch_tokens"] < least:
+            wanted = f"at least {least}, to hold a pair of the longest bucket"
+            arguments.refuse("batch_tokens", sizes["batch_tokens"], wanted)
 
     @property
     def identity(self) -> dict[str, Any]:

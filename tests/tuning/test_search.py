@@ -294,6 +294,7 @@ def test_a_folder_serves_one_call_at_a_time(study):
     refused = pytest.raises(ValueError, match="not be in use by another call.*other")
     with held(study.folder / "lock"), refused:
         study(algorithm="random", max_trials=1)
+    assert not (study.folder / "study.json").exists()
     assert statuses(study(algorithm="random", max_trials=1)) == ["completed"]
 
 
@@ -624,6 +625,25 @@ def test_what_a_record_cannot_hold_is_refused(study):
     assert not study.folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "least"),
+    [({}, 128), ({"bucket_lengths": (4, 9)}, 9)],
+)
+def test_batches_without_room_for_a_pair_are_refused(study, options, least):
+    message = f"`batch_tokens` must be at least {least}, .*batch_tokens=8"
+    with pytest.raises(ValueError, match=message):
+        study(batch_tokens=8, **options)
+    assert not study.folder.exists()
+
+
+def test_a_directory_is_no_file(study):
+    study.folder.write_text("mine")
+    message = "`directory` must be a folder, or new.*study', where a file is"
+    with pytest.raises(ValueError, match=message):
+        study(max_trials=1)
+    assert study.folder.read_text() == "mine"
+
+
 def test_a_folder_is_one_study_s(study):
     study(algorithm="random", max_trials=1)
     with pytest.raises(ValueError, match="`directory` must be new.* another seed"):
@@ -633,7 +653,7 @@ def test_a_folder_is_one_study_s(study):
     space = dataclasses.replace(conftest.SPACE, optimizer=("adam", "muon"))
     with pytest.raises(ValueError, match="another optimizer"):
         study(algorithm="random", max_trials=1, space=space)
-    for options in ({"batch_tokens": 99}, {"bucket_lengths": (8,)}, {"epochs": 3}):
+    for options in ({"batch_tokens": 999}, {"bucket_lengths": (8,)}, {"epochs": 3}):
         with pytest.raises(
             ValueError, match=f"of a study with another {[*options][0]}.$"
         ):
