@@ -134,7 +134,14 @@ def mapping(content: Any, keys: Iterable[str]) -> Any:
 
 
 def lock_directory(directory: Path, user: str) -> None:
-    """Takes the lock of a folder; raises an error if another `user` holds it."""
+    """Makes a folder and locks it; raises an error if another `user` holds the lock."""
+    try:
+        pathlib.Path(directory).mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ValueError(
+            "`directory` must be a folder, or new. "
+            f"Received: directory={str(directory)!r}, where a file is."
+        ) from error
     holder = take_lock(pathlib.Path(directory) / LOCK)
     if holder is not None:
         raise ValueError(

@@ -208,7 +208,6 @@ class Resume(keras.callbacks.Callback):
 
     def _take(self):
         """Locks the directory and reads it; returns a new seed and what was saved."""
-        self.directory.mkdir(parents=True, exist_ok=True)
         lock_directory(self.directory, "run")
         try:
             return random.randrange(2**32), self._read()

@@ -203,11 +203,12 @@ def tune(
 def _study(task, given):
     """Begins or continues the study of a task, and runs it to its end."""
     settings = Settings.of({**given, "task": task})
-    settings.claim()
-    if tuner.is_worker():
+    if tuner.is_worker():  # of a call that holds the folder
+        settings.claim()
         tuner.run(settings)
         return Study(settings.directory, task)
     with _in_use(settings.directory):
+        settings.claim()
         if settings.workers > 1:
             processes.run(settings)
         else:

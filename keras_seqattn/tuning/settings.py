@@ -135,7 +135,6 @@ class Settings(Config):
             **self.task.identity,
         }
         path = self.directory / "study.json"
-        self.directory.mkdir(parents=True, exist_ok=True)
         # Early versions wrote fewer names, and the default of `epochs`.
         known = {**asked, **records.read_json(path, missing={})}
         if (known["epochs"] or self._default_epochs) == self.trial_epochs:

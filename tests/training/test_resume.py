@@ -588,6 +588,16 @@ def test_a_directory_is_used_by_one_training_at_a_time(tmp_path):
     assert fit(tmp_path)[1].epoch == [0, 1, 2]
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("below", ["", "folder"])
+def test_a_directory_is_no_file(tmp_path, below):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    message = "`directory` must be a folder, or new.*file.*, where a file is"
+    with pytest.raises(ValueError, match=message):
+        fit(file / below)
+
+
 HOLDER = """
 import sys, time
 sys.path.insert(0, sys.argv[2])
