@@ -555,6 +555,12 @@ def test_a_model_with_randomness_of_its_own_is_an_error():
             r"`select` must leave.*\(2, 8, 5\) which becomes \(2, 8, 9\)",
         ),
         (translator, PAIR, {"masks": {"source_ids": "m"}}, "`masks`.*masks='m'"),
+        (
+            translator,
+            PAIR,
+            {"masks": {"source_ids": "target_ids"}},
+            r"`masks` must name for 'source_ids'.* \(2, 6\).*'target_ids', .* \(2, 5\)",
+        ),
     ],
 )
 def test_says_what_padding_does_not_fit(make, inputs, options, message):

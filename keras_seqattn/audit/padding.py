@@ -121,6 +121,13 @@ class _Probe:
         self.passes, self.masks, self.pad_id, self.extra = passes, masks, pad_id, extra
         for name in (*masks, *masks.values()):
             passes.check_name("masks", name)
+        for name, mark in masks.items():
+            shape, wanted = (passes.arrays[x].shape for x in (mark, name))
+            if shape != wanted[:2]:
+                raise ValueError(
+                    f"`masks` must name for {name!r} an input of shape {wanted[:2]}. "
+                    f"Received: {mark!r}, of shape {shape}."
+                )
         self.names = self._padded_names(which)
         self.real = {name: self._mark_real(name, passes.arrays) for name in self.names}
         self.compared = []
