@@ -437,6 +437,7 @@ def test_lengths_may_be_unknown_in_a_functional_model(rng, kernel):
         ({"value": (1, 2, 5, 4, 3)}, r"`value` must have rank 4.*(1, 2, 5, 4, 3)"),
         ({"key": (2, 5, 3, 6)}, r"`query` must have a multiple.*(2, 5, 3, 6)"),
         ({"value": (2, 5, 2, 3)}, r"`query` must have a multiple.*(2, 5, 2, 3)"),
+        ({"key": (2, 5, 0, 6)}, r"`query` must have a multiple.*(2, 5, 0, 6)"),
         ({"key": (2, 5, 4, 7)}, r"`key` must have the width of `query`.*(2, 5, 4, 7)"),
         ({"value": (2, 6, 4, 3)}, r"`key` must.* length of `value`.*(2, 6, 4, 3)"),
     ],

@@ -336,10 +336,11 @@ def checked_inputs(
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_rank(name, tensor, "(batch, length, heads, width)")
     check_batch(query=query, key=key, value=value)
-    if query.shape[2] % key.shape[2] or key.shape[2] != value.shape[2]:
+    heads = key.shape[2]
+    if heads == 0 or query.shape[2] % heads or heads != value.shape[2]:
         raise ValueError(
             "`query` must have a multiple of the heads of `key` and `value`, which "
-            f"must be equal. Received: query.shape={tuple(query.shape)}, "
+            f"must be equal and not 0. Received: query.shape={tuple(query.shape)}, "
             f"key.shape={tuple(key.shape)}, value.shape={tuple(value.shape)}."
         )
     # Compared, not put in a set: when torch exports a model, sizes are tensors.
