@@ -318,7 +318,18 @@ def _ids(name: str, ids: Any) -> tuple[int, ...]:
     """Returns token ids as a tuple; a configuration read from JSON has a list."""
     if isinstance(ids, str | bytes) or not isinstance(ids, collections.abc.Iterable):
         arguments.refuse(name, ids, "a tuple of integers")
-    return tuple(arguments.integer(name, x, 0, MOST_INTEGER) for x in ids)
+    return tuple(_id(name, x, f"[{i}]={x!r}") for i, x in enumerate(ids))
+
+
+def _id(name, token_id, shown):
+    """Returns a token id as an `int`; an error shows `name`'s part as `shown`."""
+    try:
+        return arguments.integer(name, token_id, 0, MOST_INTEGER)
+    except ValueError:
+        raise ValueError(
+            f"`{name}` must hold integers in [0, {MOST_INTEGER}]. "
+            f"Received: {name}{shown}."
+        ) from None
 
 
 def _biases(biases: Any) -> tuple[tuple[int, float], ...]:
@@ -331,9 +342,7 @@ def _biases(biases: Any) -> tuple[tuple[int, float], ...]:
         found = [(token_id, bias) for token_id, bias in pairs]
     except (TypeError, ValueError):
         arguments.refuse("biased_ids", biases, wanted)
-    found = {
-        arguments.integer("biased_ids", x, 0, MOST_INTEGER): bias for x, bias in found
-    }
+    found = {_id("biased_ids", x, f"[{x!r}]={bias!r}"): bias for x, bias in found}
     most = processors.MOST_ADDED
     for token_id, bias in found.items():
         arguments.number(f"biased_ids[{token_id}]", bias, least=-most, most=most)

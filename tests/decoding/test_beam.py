@@ -422,7 +422,7 @@ def test_best_of_all_finds_tokens_of_the_vocabulary_alone():
         ({"num_groups": 0}, "`num_groups` must be a positive integer.*=0"),
         ({"num_groups": 3}, "`num_groups` must divide `width`, 4.*=3"),
         ({"min_length": -1}, "`min_length` must.*min_length=-1"),
-        ({"banned_ids": (1, -4)}, "`banned_ids` must.*banned_ids=-4"),
+        ({"banned_ids": (1, -4)}, r"`banned_ids` must.*banned_ids\[1\]=-4"),
         ({"repetition_penalty": 0.0}, "`repetition_penalty` must.*=0.0"),
         ({"no_repeat_ngram": 1.5}, "`no_repeat_ngram` must.*=1.5"),
     ],
