@@ -21,8 +21,7 @@ def write(whole: Any, path: Path, kind: type) -> None:
     # One tokenizer for both is written once: a `Translator` reads None as that.
     if parts.get("target_tokenizer") is parts.get("source_tokenizer"):
         parts.pop("target_tokenizer", None)
-    # An ensemble's models are saved with it.
-    models = [whole.model, *getattr(whole.model, "models", ())]
+    models = list(_models(whole.model))
     optimizers = [getattr(model, "optimizer", None) for model in models]
     try:
         for model in models:
@@ -32,6 +31,13 @@ def write(whole: Any, path: Path, kind: type) -> None:
     finally:
         for model, optimizer in zip(models, optimizers, strict=True):
             model.optimizer = optimizer
+
+
+def _models(model):
+    """Yields a model, and those that an ensemble saves with it."""
+    yield model
+    for part in getattr(model, "models", ()):
+        yield from _models(part)
 
 
 def read(cls: type, path: Path, kind: type) -> Any:

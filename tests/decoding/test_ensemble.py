@@ -308,6 +308,21 @@ def test_a_saved_ensemble_translates_the_same(translator, tmp_path):
 
 
 @pytest.mark.backends("torch")
+def test_the_file_of_ensembles_holds_no_optimizers(tmp_path):
+    tokenizer = ks.text.ByteTokenizer()
+    model = transformer(3, tokenizer.vocabulary_size)
+    whole = decoding.Ensemble([decoding.Ensemble([model])])
+    sizes = []
+    for _ in range(2):
+        ks.Translator(whole, tokenizer).save(tmp_path / "whole.keras")
+        sizes.append((tmp_path / "whole.keras").stat().st_size)
+        model.compile("adam", "mse")
+        model.optimizer.build(model.trainable_variables)
+    assert sizes[1] < 1.1 * sizes[0]
+    assert model.optimizer is not None
+
+
+@pytest.mark.backends("torch")
 def test_a_model_that_comes_twice_is_saved_once(tmp_path):
     model, other = transformer(3), transformer(4)
     decoding.Ensemble([model, other, model]).save(tmp_path / "e.keras")
