@@ -79,9 +79,13 @@ def load(args, split):
         return read(getattr(args, split), args, clean=split == "train")
     if (args.corpus, split) == ("multi30k", "test"):
         split = "test_2016_flickr"
-    return ks.text.load_parallel(
-        args.corpus, args.source, args.target, split=split, data_dir=args.data_dir
-    )
+    languages = args.source, args.target
+    try:
+        return ks.text.load_parallel(
+            args.corpus, *languages, split=split, data_dir=args.data_dir
+        )
+    except ValueError as error:
+        sys.exit(str(error))
 
 
 def read(paths, args, clean):

@@ -35,6 +35,7 @@ os.environ["KERAS_BACKEND"] = "jax"
 import jax
 import keras
 from jax.experimental import multihost_utils
+from options import count
 from outputs import claim
 
 import keras_seqattn as ks
@@ -69,16 +70,17 @@ def arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--processes", type=int, default=1, help="in all; default: 1")
+    add("--processes", type=count, default=1, help="in all; default: 1")
     add("--process", type=int, help="number of this one, from 0; default: start all")
     add("--coordinator", help="address and port of the first process, HOST:PORT")
     add("--model-devices", type=int, default=1, help="that share one model's weights")
     add("--preset", choices=("smoke", "default"), default="smoke")
-    add("--pairs", type=int, help="number of pairs to train on; default: all")
-    add("--epochs", type=int, help="default: the preset's")
-    add("--every", type=int, default=50, help="batches from save to save; default: 50")
+    add("--pairs", type=count, help="number of pairs to train on; default: all")
+    add("--epochs", type=count, help="default: the preset's")
+    every = "batches from save to save; default: 50"
+    add("--every", type=count, default=50, help=every)
     rows = "rows of a batch are a multiple of it, best that of the devices; default: 4"
-    add("--rows-multiple", type=int, default=4, help=rows)
+    add("--rows-multiple", type=count, default=4, help=rows)
     add("--seed", type=int, default=0)
     folder = pathlib.Path("runs", "distributed")
     output = "folder of process 0; default: runs/distributed"

@@ -29,6 +29,7 @@ import sys
 
 import keras
 import sacrebleu
+from options import amount, count
 from outputs import claim
 
 import keras_seqattn as ks
@@ -70,11 +71,11 @@ def arguments():
     add("--val", help="the same, scored before and after", **files)
     add("--source", help="the source's language, as the model calls it")
     add("--target", help="the target's; T5: text before each line")
-    add("--lora", type=int, metavar="RANK", help="train LoRA alone; default: all")
-    add("--learning-rate", type=float, help="default: 5e-5, with --lora 5e-4")
-    add("--epochs", type=int, default=3, help="default: 3")
+    add("--lora", type=count, metavar="RANK", help="train LoRA alone; default: all")
+    add("--learning-rate", type=amount, help="default: 5e-5, with --lora 5e-4")
+    add("--epochs", type=count, default=3, help="default: 3")
     positions = "most positions of a batch; default: 4096"
-    add("--batch-tokens", type=int, default=4096, help=positions)
+    add("--batch-tokens", type=count, default=4096, help=positions)
     repeats = "above 1 repeats smaller files; default: 1"
     add("--temperature", type=float, default=1.0, help=repeats)
     add("--seed", type=int, default=0)

@@ -21,6 +21,7 @@ import corpora
 import keras
 import numpy as np
 from matplotlib.figure import Figure
+from options import amount
 
 import keras_seqattn as ks
 from keras_seqattn.plotting.tokens import readable
@@ -52,7 +53,7 @@ def arguments():
     corpora.add_corpus(parser)
     add, own = parser.add_argument, "default: the corpus's own"
     add("--preset", choices=("smoke", "default", "multi30k"), help=own)
-    add("--minutes", type=float, help="of training for each; default: 3, smoke: 0.2")
+    add("--minutes", type=amount, help="of training for each; default: 3, smoke: 0.2")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     add("--seed", type=int, default=0)
     args = parser.parse_args()

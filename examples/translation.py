@@ -25,6 +25,7 @@ import time
 import corpora
 import keras
 import matplotlib  # noqa: F401  (used at the end; missed at the beginning)
+from options import amount, count
 from outputs import claim
 
 import keras_seqattn as ks
@@ -60,10 +61,10 @@ def arguments():
     add = parser.add_argument
     add("--preset", choices=ks.recipes.RECIPES, help="default: the corpus's own")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
-    add("--vocabulary-size", type=int, help="tokens; default: the preset's")
-    add("--epochs", type=int, help="default: the preset's, for small own files more")
+    add("--vocabulary-size", type=count, help="tokens; default: the preset's")
+    add("--epochs", type=count, help="default: the preset's, for small own files more")
     minutes = "most minutes of training each model, which then ends; default: no limit"
-    add("--minutes", type=float, default=float("inf"), help=minutes)
+    add("--minutes", type=amount, default=float("inf"), help=minutes)
     devices = "devices that share each batch (JAX only); default: 1"
     add("--devices", type=int, default=1, help=devices)
     add("--seed", type=int, default=0, help="default: 0")

@@ -19,6 +19,7 @@ import pathlib
 import sys
 
 import corpora
+from options import amount, count
 from outputs import refuse
 
 import keras_seqattn as ks
@@ -74,21 +75,22 @@ def arguments():
         if recipe.architecture == "TranslationTransformer"
     ]
     add("--preset", choices=presets, help="default: the corpus's own")
-    add("--vocabulary-size", type=int, help="tokens; default: the preset's, or less")
+    add("--vocabulary-size", type=count, help="tokens; default: the preset's, or less")
     minutes = "most minutes, all runs together; default: 10"
-    add("--minutes", type=float, default=10.0, help=minutes)
+    add("--minutes", type=amount, default=10.0, help=minutes)
     epochs = "most epochs of a trial; default: no limit, or 9 without halving"
-    add("--epochs", type=int, help=epochs)
+    add("--epochs", type=count, help=epochs)
     objective = "val_loss (default; unsmoothed), val_perplexity, val_bleu or val_chrf"
     add("--objective", default="val_loss", help=objective)
     algorithms = ("halving", "hyperband", "random", "bayesian")
     add("--algorithm", choices=algorithms, default="halving", help="default: halving")
     everything = "search all hyperparameters, not only heads and depth"
     add("--everything", action="store_true", help=everything)
-    add("--max-parameters", type=int, help="most weights of a model")
+    add("--max-parameters", type=count, help="most weights of a model")
     warm = "start larger models from the weights of smaller ones"
     add("--warm-start", action="store_true", help=warm)
-    add("--workers", type=int, default=1, help="processes on this machine; default: 1")
+    workers = "processes on this machine; default: 1"
+    add("--workers", type=count, default=1, help=workers)
     add("--seed", type=int, default=0, help="default: 0")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     args = parser.parse_args()

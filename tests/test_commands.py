@@ -57,6 +57,42 @@ class Parsed(Exception):
     """Stops a script once it has read its arguments."""
 
 
+FILES = ("model", "--train", "README.md", "--val", "README.md")
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("translation", "--epochs", "0"),
+        ("translation", "--vocabulary-size", "0"),
+        ("translation", "--minutes", "nan"),
+        ("tune", "--minutes", "0"),
+        ("tune", "--vocabulary-size", "0"),
+        ("tune", "--epochs", "1.5"),
+        ("tune", "--workers", "-1"),
+        ("fine_tune", *FILES, "--epochs", "0"),
+        ("fine_tune", *FILES, "--lora", "0"),
+        ("fine_tune", *FILES, "--batch-tokens", "0"),
+        ("distributed", "--processes", "0"),
+        ("distributed", "--pairs", "-5"),
+        ("recurrence", "--minutes", "0"),
+    ],
+    ids=" ".join,
+)
+def test_a_number_that_is_not_positive_is_said_in_a_sentence(
+    command, load_example, monkeypatch, capsys
+):
+    monkeypatch.chdir(ROOT)
+    name, *options = command
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *options])
+    with pytest.raises(SystemExit):
+        load_example(name).arguments()
+    wanted = "must be a positive (integer|number)"
+    message = f"argument {options[-2]}: {wanted}. Received: {options[-1]}"
+    assert re.search(message, capsys.readouterr().err)
+
+
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("command", [*COMMANDS, *IN_EXAMPLES])
 def test_a_command_is_one_that_its_script_takes(command, monkeypatch):

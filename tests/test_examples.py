@@ -1,5 +1,6 @@
 """The main job: trains, scores, saves; goes on after a stop; never trains twice."""
 
+import argparse
 import csv
 import dataclasses
 import json
@@ -355,11 +356,12 @@ def test_files_that_make_no_corpus_are_errors(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["epochs", "vocabulary_size"])
-def test_zero_is_not_the_preset_s_number(example, tmp_path, name):
-    option = f"--{name.replace('_', '-')}"
-    with pytest.raises(ValueError, match=f"`{name}` must be.*=0"):
-        example.run(option, 0, "--output", tmp_path)
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_language_that_the_corpus_lacks_is_an_error(load_example, side):
+    options = {"corpus": "phrases", "data_dir": None, "source": "en", "target": "de"}
+    args = argparse.Namespace(**options | {side: "xx"})
+    with pytest.raises(SystemExit, match=f"`{side}` must be one of .*{side}='xx'"):
+        load_example("corpora").load(args, "train")
 
 
 def test_devices_that_are_not_there_are_an_error(example, tmp_path):

@@ -87,14 +87,6 @@ def test_another_study_s_folder_is_refused_in_a_sentence(example, simulated, tmp
     example.run("--output", tmp_path, "--epochs", 3)
     with pytest.raises(SystemExit, match="another seed.*another folder with --output"):
         example.run("--output", tmp_path, "--epochs", 3, "--seed", 1)
-    with pytest.raises(ValueError, match="`max_seconds` must be"):
-        example.run("--output", tmp_path, "--epochs", 3, "--minutes", 0)
-
-
-@pytest.mark.backends("jax")
-def test_no_vocabulary_is_not_the_preset_s(example, simulated, tmp_path):
-    with pytest.raises(SystemExit, match="vocabulary_size=0.*another with --vocab"):
-        example.run("--output", tmp_path, "--vocabulary-size", 0)
 
 
 @pytest.mark.backends("jax")
