@@ -95,8 +95,6 @@ def test_defaults_follow_the_corpus(example, monkeypatch):
     args = example.arguments()
     assert (args.preset, args.evaluate, args.minutes) == ("multi30k", "val", 9.0)
     assert args.output == pathlib.Path("runs/recurrence-multi30k-en-fr-multi30k")
-    monkeypatch.setattr(sys, "argv", "recurrence.py --minutes 0".split())
-    assert example.arguments().minutes == 0.0
 
 
 @pytest.mark.slow

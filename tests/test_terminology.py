@@ -412,7 +412,7 @@ def test_words_that_the_tokenizer_does_not_know():
             return [[known.get(word, 3) for word in line.split()] for line in lines]
 
     message = (
-        "`constraints` must hold words that the target's tok.*constraints.0..0.='cat'"
+        "`constraints` must hold words that the target's tok.*constraints.0..1.='cat'"
     )
     with pytest.raises(ValueError, match=message):
         Terms(Words(), None).rows(["x"], [["a dog", "cat"]])
