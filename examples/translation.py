@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import csv
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -190,21 +191,20 @@ def teach(args, recipe, lines):
 
 def fit(args, recipe, sources, targets, tokenizer):
     """Trains the model, from the backup if there is one; returns a translator."""
-    training = ks.text.translation_batches(
-        sources,
-        targets,
-        tokenizer,
-        seed=args.seed,
+    batches = functools.partial(
+        ks.text.translation_batches,
+        source_tokenizer=tokenizer,
         rows_multiple=args.devices,
-        **recipe.batch_options(),
     )
-    validation = ks.text.translation_batches(
-        *load(args, "val"),
-        tokenizer,
-        shuffle=False,
-        rows_multiple=args.devices,
-        **recipe.batch_options(training=False),
-    )
+    try:
+        training = batches(sources, targets, seed=args.seed, **recipe.batch_options())
+        validation = batches(
+            *load(args, "val"), shuffle=False, **recipe.batch_options(training=False)
+        )
+    except ValueError as error:
+        if not str(error).startswith("`bucket_lengths`"):  # no pair fits
+            raise
+        sys.exit(f"{error} Split the lines into shorter ones.")
 
     model = recipe.make_model(
         tokenizer.vocabulary_size,

@@ -19,6 +19,7 @@ import pathlib
 import sys
 
 import corpora
+import matplotlib  # noqa: F401  (used at the end; missed at the beginning)
 from options import amount, count
 from outputs import refuse
 

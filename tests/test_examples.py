@@ -420,3 +420,13 @@ def test_a_corpus_that_needs_an_option_names_it(example, monkeypatch, tmp_path, 
     example.run(*files, *columns)
     assert "in place of the preset's 9999." in capsys.readouterr().out
     assert (tmp_path / "out" / "translator.keras").exists()
+
+
+def test_lines_that_are_all_too_long_are_an_error(example, tmp_path):
+    long = tmp_path / "long.tsv"
+    words = " ".join("red dogs" for _ in range(30))
+    long.write_text("".join(f"{i} {words}\t{i} {words}\n" for i in range(9)))
+    files = ("--train", long, "--val", long, "--output", tmp_path / "out")
+    wanted = r"`bucket_lengths` must .*=\(16,\)\. Split the lines into shorter ones"
+    with pytest.raises(SystemExit, match=wanted):
+        example.run(*files)
