@@ -1,5 +1,6 @@
 """What a study prints while it runs."""
 
+import traceback
 from typing import TextIO
 
 from keras_seqattn.tuning import records
@@ -26,6 +27,11 @@ class Progress:
         """Prints a line of a trial that ended."""
         reason = f" ({record.reason.splitlines()[0]})" if record.reason else ""
         self._print(record, f"{record.status}{reason}")
+
+    def failure(self, error: BaseException) -> None:
+        """Prints where an error came from, such as one in a user's own `build`."""
+        if self._settings.verbose:
+            traceback.print_exception(error)
 
     def _print(self, record, what):
         if not self._settings.verbose:

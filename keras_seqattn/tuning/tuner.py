@@ -7,10 +7,11 @@ and runs them: one that a kill interrupted is continued, one that ended is not r
 import contextlib
 import os
 import time
-from typing import Any, TextIO
+from typing import TextIO
 
 import keras
 import keras_tuner
+from keras_tuner.engine import trial as kt_trials
 
 from keras_seqattn import training
 from keras_seqattn.files import LOCK, release_lock, take_lock
@@ -34,7 +35,7 @@ class Tuner(keras_tuner.Tuner):
 
     def __init__(self, settings: Settings, stream: TextIO | None = None) -> None:
         self._settings, self._progress = settings, Progress(settings, stream)
-        self._failures, self._busy = 0, True
+        self._failures = 0
         # By the id of a trial: the values that it trained with, its model and its size.
         self._kept = {}
         oracle, folder = settings.make_oracle(), settings.directory
@@ -58,30 +59,34 @@ class Tuner(keras_tuner.Tuner):
         if not is_worker():
             self.oracle.save()
 
-    def on_search_begin(self) -> None:
-        """Saves the state before the first trial, which a kill may end."""
-        self.save()
+    def search(self) -> None:
+        """Runs trials until the oracle has no more; a chief serves them to workers.
 
-    def on_search_end(self) -> None:
-        """Saves the state with the draws that were over budget since the last trial."""
-        self.save()
-
-    def pre_create_trial(self) -> None:
-        """Waits a little if the last request brought no trial."""
-        if not self._busy:
-            time.sleep(IDLE_SECONDS)
-        self._busy = False
-
-    def on_trial_begin(self, trial: Any) -> None:
-        """Records that the last request brought a trial."""
-        self._busy = True
-
-    def run_trial(self, trial: Any) -> dict[str, Any]:
-        """Runs a trial from where it stands to its end; returns its score by name.
-
-        For a trial without a score, KerasTuner expects a `FailedTrialError`.
-        `OutOfTime` ends the search.
+        KerasTuner's own loop prints a traceback for each trial without a score, one
+        that is over budget included. `OutOfTime` ends the search.
         """
+        if is_chief():
+            super().search()
+            return
+        self.save()  # A kill may end the first trial.
+        while True:
+            trial = self.oracle.create_trial(self.tuner_id)
+            if trial.status == kt_trials.TrialStatus.STOPPED:
+                break
+            if trial.status == kt_trials.TrialStatus.IDLE:
+                time.sleep(IDLE_SECONDS)
+                continue
+            score, trial.status = self.run_trial(trial), kt_trials.TrialStatus.FAILED
+            if score is not None:
+                metrics = {self._settings.objective.name: score}
+                self.oracle.update_trial(trial.trial_id, metrics)
+                trial.status = kt_trials.TrialStatus.COMPLETED
+            self.oracle.end_trial(trial)
+            self.save()
+        self.save()  # The last request may have drawn values over budget.
+
+    def run_trial(self, trial: kt_trials.Trial) -> float | None:
+        """Runs a trial from where it stands to its end; returns its score, or None."""
         path = records.folder_of(self._settings.directory, trial.trial_id)
         record = records.TrialRecord.load(path)
         if record is None:
@@ -96,9 +101,7 @@ class Tuner(keras_tuner.Tuner):
                 raise keras_tuner.errors.FatalRuntimeError(
                     f"trial {record.trial_id} ended in {type(error).__name__}: {error}"
                 ) from error
-        if record.status not in records.SCORED:
-            raise keras_tuner.errors.FailedTrialError(record.reason)
-        return {self._settings.objective.name: record.score}
+        return record.score if record.status in records.SCORED else None
 
     def _run(self, hp, record):
         try:
@@ -112,6 +115,8 @@ class Tuner(keras_tuner.Tuner):
             self._end(record, ended.status, ended.reason)
             has_failed = ended.status == records.FAILED
             self._failures = self._failures + 1 if has_failed else 0
+            if has_failed:
+                self._progress.failure(ended.__cause__ or ended)
             if self._failures == FAILURES_IN_A_ROW:
                 raise keras_tuner.errors.FatalRuntimeError(
                     f"{self._failures} trials in a row failed, the last one with "

@@ -180,13 +180,30 @@ def test_the_batches_may_be_a_dataset_and_labels_have_weights(tmp_path):
     assert (table["epochs"] == 2).all()
 
 
-def test_models_with_too_many_weights_are_not_trained(tmp_path):
-    study = tune(tmp_path, max_trials=12, max_parameters=4000, epochs=1)
+def test_models_with_too_many_weights_are_not_trained(tmp_path, capsys):
+    limits = {"max_parameters": 4000, "epochs": 1}
+    study = tune(tmp_path, max_trials=12, verbose=True, **limits)
+    printed = capsys.readouterr()
+    assert "over budget (" in printed.out and "Traceback" not in printed.err
     table = study.table()
     over = table[table["status"] == "over budget"]
     assert len(over) and over["wide"].all() and (over["epochs"] == 0).all()
     assert over["reason"].str.contains("parameters, 4000 allowed").all()
     assert study.best_trial.parameters <= 4000
+
+
+def test_an_error_of_build_shows_its_line(tmp_path, capsys):
+    def unsound(hp):
+        if hp.Choice("width", [4, 3, 2, 1]) < 4:
+            raise KeyError("no such width")
+        return build(hp)
+
+    options = {"algorithm": "random", "max_trials": 2, "epochs": 1}
+    study = tune(tmp_path, unsound, verbose=True, **options)
+    failed = (study.table()["status"] == "failed").sum()
+    printed = capsys.readouterr()
+    assert 0 < failed == printed.out.count("failed (KeyError: 'no such width')")
+    assert failed == printed.err.count('raise KeyError("no such width")')
 
 
 def test_other_arrays_on_the_same_folder_are_an_error(tmp_path):
