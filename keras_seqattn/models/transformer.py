@@ -47,11 +47,6 @@ class TranslationConfig(TransformerConfig):
     zero_id: int | None = None
     decoder_attention: dict[str, Any] | None = option(attention_option, None)
 
-    def decoder_options(self) -> dict[str, Any]:
-        """Returns the arguments of the decoder's blocks, except `cross_attention`."""
-        own = self.decoder_attention
-        return self.block_options(self.attention if own is None else own)
-
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class TranslationTransformer(TranslationModel):
@@ -203,7 +198,7 @@ class _Stacks(TranslationStacks):
             config.decoder_layers,
             config,
             dtype,
-            **config.decoder_options(),
+            **config.block_options(config.decoder_attention),
             cross_attention=config.cross_attention(),
         )
 
