@@ -57,9 +57,7 @@ class Decoder:
 
     def __init__(self, config: LanguageConfig, dtype: Any) -> None:
         self.config, self.dtype = config, dtype
-        self.embedding = stacks.make_embedding(
-            config, "embedding", config.vocabulary_size, dtype
-        )
+        self.embedding = stacks.make_embedding(config, dtype)
         self.stack = stacks.make_stack(
             DecoderBlock, "decoder", config.num_layers, config, dtype
         )

@@ -154,9 +154,7 @@ class EncoderModel(stacks.Configured, keras.Model):
 
 def _read(token_ids: Any, config: EncoderConfig, dtype: Any) -> Any:
     """Makes the layers, and returns the logits that they compute."""
-    embedding = stacks.make_embedding(
-        config, "embedding", config.vocabulary_size, dtype
-    )
+    embedding = stacks.make_embedding(config, dtype)
     stack = stacks.make_stack(EncoderBlock, "encoder", config.num_layers, config, dtype)
     mask = padding_mask(token_ids, config.pad_id)
     x = stack(embedding(token_ids), mask=mask)

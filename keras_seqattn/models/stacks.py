@@ -186,16 +186,17 @@ def check_base_dim(base_dim: int | None, optimizer: str | Sequence[str]) -> None
         )
 
 
-def make_embedding(
-    config: TransformerConfig, name: str, vocabulary_size: int, dtype: Any
-) -> PositionalEmbedding:
-    """Returns an embedding, which adds positions unless attention applies them."""
+def make_embedding(config: TransformerConfig, dtype: Any) -> PositionalEmbedding:
+    """Returns the embedding of a model that has only one.
+
+    It adds positions unless attention applies them.
+    """
     return PositionalEmbedding(
-        vocabulary_size,
+        config.vocabulary_size,
         config.model_dim,
         **config.embedding_options(),
         mask_zero=config.pad_id == 0,
-        name=name,
+        name="embedding",
         dtype=dtype,
     )
 
