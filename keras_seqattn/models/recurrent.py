@@ -137,7 +137,9 @@ class _Stacks(TranslationStacks):
     def __init__(self, config: RecurrentConfig, dtype: Any):
         # Without a mask from the embedding the decoder's recurrence can use fused
         # kernels.
-        super().__init__(config, dtype, positions=None, mask_zero=False)
+        super().__init__(
+            config, dtype, positions=None, dropout=config.dropout, mask_zero=False
+        )
         common = {
             "units": config.model_dim,
             "cell": config.cell,

@@ -229,35 +229,26 @@ class TranslationStacks:
     """
 
     def __init__(self, config: Config, dtype: Any, **embedding: Any) -> None:
-        self.config: Any = config
-        self.dtype: Any = dtype
         self.pad_id: int = config.pad_id
         source_size = config.source_vocabulary_size
         target_size = config.target_vocabulary_size
         is_shared = target_size is None and config.tie_embeddings
+        embedding |= {
+            "model_dim": config.model_dim,
+            "zero_id": config.zero_id,
+            "dtype": dtype,
+        }
         # A source embedding of its own computes no logits, and so has no bias of them.
         own = embedding if is_shared else {**embedding, "logits_bias": False}
-        self.source_embedding: PositionalEmbedding = self._embedding(
-            "source", source_size, own
+        self.source_embedding: PositionalEmbedding = PositionalEmbedding(
+            source_size, name="source_embedding", **own
         )
         self.target_embedding: PositionalEmbedding = self.source_embedding
         if not is_shared:
-            self.target_embedding = self._embedding(
-                "target", target_size or source_size, embedding
+            self.target_embedding = PositionalEmbedding(
+                target_size or source_size, name="target_embedding", **embedding
             )
         self.logits: Logits = Logits(self.target_embedding, config, dtype)
-
-    def _embedding(
-        self, side: str, vocabulary_size: int, options: dict[str, Any]
-    ) -> PositionalEmbedding:
-        return PositionalEmbedding(
-            vocabulary_size,
-            self.config.model_dim,
-            zero_id=self.config.zero_id,
-            name=f"{side}_embedding",
-            dtype=self.dtype,
-            **{"dropout": self.config.dropout, **options},
-        )
 
 
 def attention_given(scores: list[Tensor]) -> Tensor:
