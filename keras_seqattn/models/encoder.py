@@ -4,6 +4,7 @@ Shapes: B batch, T length, D model_dim, V vocabulary, C classes.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,12 +25,9 @@ class EncoderConfig(TransformerConfig):
     vocabulary_size: int = option(arguments.positive_integer)
     num_classes: int | None = option(optional_size, None)
     num_layers: int = option(arguments.positive_integer, 3)
-    pooling: str = "mean"
-
-    def __post_init__(self) -> None:
-        """Checks the options."""
-        super().__post_init__()
-        arguments.choice("pooling", self.pooling, ("mean", "first"))
+    pooling: str = option(
+        functools.partial(arguments.choice, choices=("mean", "first")), "mean"
+    )
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
