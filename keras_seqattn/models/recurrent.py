@@ -160,8 +160,7 @@ class _Stacks(TranslationStacks):
         check_not_empty("source_ids", source_ids)
         mask = padding_mask(source_ids, self.pad_id)
         hidden, state = self.encoder(self.source_embedding(source_ids), mask=mask)
-        memory = {"hidden": hidden, "mask": mask, "state": state}
-        return (memory, {}) if return_attention_scores else memory
+        return {"hidden": hidden, "mask": mask, "state": state}, {}
 
     def decode(self, target_ids, memory, return_attention_scores=False):
         x = self.decoder(

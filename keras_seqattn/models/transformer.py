@@ -204,12 +204,14 @@ class _Stacks(TranslationStacks):
 
     def encode(self, source_ids, return_attention_scores=False):
         mask = padding_mask(source_ids, self.pad_id)
-        x = self.source_embedding(source_ids)
-        if not return_attention_scores:
-            return {"hidden": self.encoder(x, mask=mask), "mask": mask}
-        hidden, scores = self.encoder(x, mask=mask, return_attention_scores=True)
+        x = self.encoder(
+            self.source_embedding(source_ids),
+            mask=mask,
+            return_attention_scores=return_attention_scores,
+        )
+        hidden, scores = x if return_attention_scores else (x, [])
         memory = {"hidden": hidden, "mask": mask}
-        return memory, {"encoder": [weights for (weights,) in scores]}
+        return memory, {"encoder": [own for (own,) in scores]}
 
     def decode(self, target_ids, memory, return_attention_scores=False):
         x = self.decoder(
@@ -219,11 +221,11 @@ class _Stacks(TranslationStacks):
             memory_mask=memory["mask"],
             return_attention_scores=return_attention_scores,
         )
-        if not return_attention_scores:
-            return self.logits(x), {"decoder": [], "cross": []}
-        x, weights = x  # for each block those on the target, and those on the source
-        own, cross = zip(*weights, strict=True)
-        return self.logits(x), {"decoder": own, "cross": cross}
+        x, scores = x if return_attention_scores else (x, [])
+        return self.logits(x), {
+            "decoder": [own for own, _ in scores],
+            "cross": [cross for _, cross in scores],
+        }
 
     def _target_mask(self, target_ids):
         """Marks real tokens, and always the first where targets start with padding."""

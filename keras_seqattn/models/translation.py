@@ -47,7 +47,8 @@ class TranslationModel(Configured, keras.Model):
     ) -> None:
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        logits, _ = stacks.decode(target_ids, stacks.encode(source_ids))
+        memory, _ = stacks.encode(source_ids)
+        logits, _ = stacks.decode(target_ids, memory)
         super().__init__(
             {"source_ids": source_ids, "target_ids": target_ids}, logits, **kwargs
         )
@@ -70,7 +71,8 @@ class TranslationModel(Configured, keras.Model):
             starts from.
         """
         source_ids = id_tensor("source_ids", source_ids, self.pad_id)
-        return self._stacks.encode(source_ids)
+        memory, _ = self._stacks.encode(source_ids)
+        return memory
 
     def initial_state(
         self, memory: State, max_length: int, width: int = 1, coverage: bool = False
@@ -220,9 +222,8 @@ class TranslationStacks:
     layer before its functional graph exists, and the graph needs these layers.
 
     A subclass adds `encode`, `decode`, `initial_state`, `grow_state` and `step`. Its
-    `encode` returns the memory and, on request, a dict of lists of each layer's
-    attention weights. Its `decode` returns the logits and such a dict, whose lists are
-    empty unless the weights were requested.
+    `encode` returns the memory, and its `decode` the logits. Both also return a dict of
+    lists of each layer's attention weights, which are empty unless requested.
 
     `embedding` holds arguments of both `PositionalEmbedding`s. `logits` computes the
     logits `(..., V)` of vectors `(..., D)`.
