@@ -173,12 +173,9 @@ class _Stacks(TranslationStacks):
         x, *scores = x if return_attention_scores else (x,)
         return self.logits(x), {"cross": scores}
 
-    def initial_state(self, memory, max_length, width, coverage=False):
+    def initial_state(self, memory, max_length, width):
         projected = self.decoder.project_memory(memory["hidden"])
         beam = {"states": self.decoder.initial_cache(memory["state"], width)}
-        if coverage:
-            batch_size, length = ops.shape(memory["mask"])
-            beam["coverage"] = ops.zeros((batch_size, width, length), "float32")
         sentence = {"mask": memory["mask"], "memory": projected}
         return {"beam": beam, "sentence": sentence, "shared": self.logits.shared()}
 

@@ -234,11 +234,9 @@ class _Stacks(TranslationStacks):
             return mask
         return ops.concatenate([ops.ones_like(mask[:, :1]), mask[:, 1:]], axis=1)
 
-    def initial_state(self, memory, max_length, width, coverage=False):
-        batch_size, length = ops.shape(memory["mask"])
+    def initial_state(self, memory, max_length, width):
+        batch_size = ops.shape(memory["mask"])[0]
         beam = {"ancestry": initial_ancestry(batch_size, width, max_length)}
-        if coverage:
-            beam["coverage"] = ops.zeros((batch_size, width, length), "float32")
         sentence = {
             "mask": memory["mask"],
             "memory": self.decoder.project_memory(memory["hidden"]),

@@ -95,7 +95,12 @@ class TranslationModel(Configured, keras.Model):
         """
         check_sizes(max_length, width, coverage)
         memory = memory_of(memory)
-        return self._stacks.initial_state(memory, max_length, width, coverage)
+        state = self._stacks.initial_state(memory, max_length, width)
+        if coverage:
+            batch_size, length = ops.shape(memory["mask"])
+            shape = (batch_size, width, length)
+            state["beam"]["coverage"] = ops.zeros(shape, "float32")
+        return state
 
     def grow_state(self, state: State, max_length: int, index: int | Tensor) -> State:
         """Grows the capacity of a state for more steps.
