@@ -7,6 +7,7 @@ for the first time: not in training, and with different dropout.
 import contextlib
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -76,7 +77,7 @@ def _checkpointing(layer):
 def _with_seeds(generators, seeds):
     """Makes each generator return its drawn seed, and others that follow from it."""
     for generator, seed in zip(generators, seeds, strict=True):
-        generator.next = _Seeds(seed)
+        generator.next = _seeds_from(seed)
     try:
         yield
     finally:
@@ -84,17 +85,11 @@ def _with_seeds(generators, seeds):
             del generator.next
 
 
-class _Seeds:
-    """Returns the drawn seed at the first call, and others at later calls.
+def _seeds_from(seed):
+    """Returns a function that returns the drawn seed, and others at later calls.
 
     Each draw of one generator within the call needs its own seed. These are 65,537
     apart, so that they do not meet the seeds that the generator draws next.
     """
-
-    def __init__(self, seed):
-        self._seed, self._count = seed, 0
-
-    def __call__(self, ordered=True):
-        seed = self._seed + ops.cast([0, self._count * 65_537], self._seed.dtype)
-        self._count += 1
-        return seed
+    later = itertools.count(step=65_537)
+    return lambda ordered=True: seed + ops.cast([0, next(later)], seed.dtype)
