@@ -22,35 +22,24 @@ from keras_seqattn.backend.processes import whole_array
 _TRACING = threading.RLock()
 
 
-class _Fork:
-    """Keeps whether a program has run in this process, and whether before a fork.
+# The id of the process that has run a program; a forked child has its parent's too.
+_RAN_IN = set()
+
+
+def _check_process():
+    """Raises an error where a program would hang.
 
     A forked child has the parent's locks but none of its threads. So a backend that had
     computed in the parent would wait forever in the child.
     """
-
-    has_run = is_child = False
-
-    @classmethod
-    def note(cls):
-        """Records in a child whether its parent had computed."""
-        cls.is_child = cls.is_child or cls.has_run
-
-    @classmethod
-    def check(cls):
-        """Raises an error where a program would hang."""
-        if cls.is_child:
-            raise RuntimeError(
-                "A process that was forked must not compute with the backend of one "
-                "that had computed before: it would hang. Start processes by "
-                '`multiprocessing.get_context("spawn")`, or fork before the first '
-                f"search. Received: process {os.getpid()}, forked from {os.getppid()}."
-            )
-        cls.has_run = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Fork.note)
+    if _RAN_IN - {os.getpid()}:
+        raise RuntimeError(
+            "A process that was forked must not compute with the backend of one "
+            "that had computed before: it would hang. Start processes by "
+            '`multiprocessing.get_context("spawn")`, or fork before the first '
+            f"search. Received: process {os.getpid()}, forked from {os.getppid()}."
+        )
+    _RAN_IN.add(os.getpid())
 
 
 class CompiledFunction:
@@ -90,7 +79,7 @@ class CompiledFunction:
 
     def __call__(self, *args: Any) -> Any:
         """Runs the program for the shapes of `args`."""
-        _Fork.check()
+        _check_process()
         args = tree.map_structure(tensor_or_array, args)
         signature = tuple(map(_shape_and_dtype, tree.flatten(args)))
         if signature not in self._programs:
