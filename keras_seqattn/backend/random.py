@@ -46,7 +46,7 @@ def start_randomness(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def repeated_randomness(seed: int = 0) -> Iterator[None]:
+def repeated_randomness() -> Iterator[None]:
     """Seeds the backend's own random numbers, and restores their state afterwards.
 
     On torch, `keras.random.dropout` draws from them, not from its `SeedGenerator`,
@@ -58,5 +58,5 @@ def repeated_randomness(seed: int = 0) -> Iterator[None]:
     import torch
 
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         yield
