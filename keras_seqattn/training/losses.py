@@ -359,7 +359,8 @@ def _token_weights(real, sample_weight):
         return ops.cast(real, "float32")
     arguments.tensor("sample_weight", sample_weight)
     sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
-    if _has_unknown_rank(sample_weight):  # (B, 1) or (B, T)
+    if getattr(sample_weight.shape, "rank", 0) is None:
+        # TensorFlow traces once for several ranks. The weights are (B, 1) or (B, T).
         sample_weight = ops.reshape(sample_weight, (ops.shape(real)[0], -1))
     shape = tuple(sample_weight.shape)
     if len(shape) == 1 and _fits(shape, real.shape[:1]):
@@ -371,11 +372,6 @@ def _token_weights(real, sample_weight):
             f"Received: sample_weight.shape={shape!r}."
         )
     return ops.where(real, sample_weight, 0.0)
-
-
-def _has_unknown_rank(x):
-    """Returns whether a rank is unknown, as when TensorFlow traces once for several."""
-    return getattr(x.shape, "rank", 0) is None
 
 
 def _check_labels(name, labels, vocabulary_size, pad_id):
@@ -404,7 +400,4 @@ def _nan_if_wrong(labels, vocabulary_size, pad_id):
 
 def _fits(shape, expected):
     """Returns whether `shape` equals `expected` in all sizes that both know."""
-    return len(shape) == len(expected) and all(
-        size is None or other is None or size == other
-        for size, other in zip(shape, expected, strict=True)
-    )
+    return len(shape) == len(expected) and all(map(arguments.may_be, shape, expected))
