@@ -35,11 +35,18 @@ class Averaging(keras.optimizers.Optimizer):
     Gradients are the same on every backend before they are clipped. On TensorFlow an
     embedding's gradient is a list of slices by token, which is summed here first.
 
-    With `ema_warmup`, which derived classes set, the number of steps averaged over
-    grows with the steps taken.
+    With `ema_warmup` the number of steps averaged over grows with the steps taken.
     """
 
-    ema_warmup: bool = False
+    def __init__(
+        self, learning_rate: Any, *args: Any, ema_warmup: bool, **kwargs: Any
+    ) -> None:
+        if not callable(learning_rate):
+            rate = arguments.number("learning_rate", learning_rate, least=0)
+            learning_rate = float(rate)  # Keras takes nothing else.
+        arguments.boolean("ema_warmup", ema_warmup)
+        super().__init__(learning_rate, *args, **kwargs)
+        self.ema_warmup: bool = ema_warmup
 
     @property
     def ema_momentum(self) -> float | Tensor:
@@ -129,10 +136,7 @@ class Adam(Averaging, keras.optimizers.Adam):
         learning_rate_factors: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        if not callable(learning_rate):
-            rate = arguments.number("learning_rate", learning_rate, least=0)
-            learning_rate = float(rate)  # Keras takes nothing else.
-        arguments.boolean("ema_warmup", ema_warmup)
+        super().__init__(learning_rate, *args, ema_warmup=ema_warmup, **kwargs)
         factors = learning_rate_factors
         arguments.instance("learning_rate_factors", factors, dict, "a dict", True)
         for pattern, factor in (factors or {}).items():
@@ -140,8 +144,6 @@ class Adam(Averaging, keras.optimizers.Adam):
                 wanted = "a dict by regular expressions"
                 arguments.refuse("learning_rate_factors", factors, wanted)
             arguments.number(f"learning_rate_factors[{pattern!r}]", factor, above=0)
-        super().__init__(learning_rate, *args, **kwargs)
-        self.ema_warmup = ema_warmup
         self.learning_rate_factors = dict(factors or {})
         self._factors = {}  # by the id of a weight
 
@@ -233,10 +235,7 @@ class Muon(Averaging):
         ema_warmup: bool = False,
         **kwargs: Any,
     ) -> None:
-        if not callable(learning_rate):
-            rate = arguments.number("learning_rate", learning_rate, least=0)
-            learning_rate = float(rate)  # Keras takes nothing else.
-        super().__init__(learning_rate, **kwargs)
+        super().__init__(learning_rate, ema_warmup=ema_warmup, **kwargs)
         self.momentum = arguments.fraction("momentum", momentum)
         self.rms_rate = arguments.number("rms_rate", rms_rate, above=0)
         wanted = "a list of regular expressions"
@@ -248,7 +247,6 @@ class Muon(Averaging):
         self.adam_beta_2 = arguments.fraction("adam_beta_2", adam_beta_2)
         self.epsilon = arguments.number("epsilon", epsilon, above=0)
         self.ns_steps = arguments.positive_integer("ns_steps", ns_steps)
-        self.ema_warmup = arguments.boolean("ema_warmup", ema_warmup)
         # By a weight's id: its momentum, its velocity (None for a matrix), and the size
         # by which matrices are grouped (None if it is updated alone).
         self._slots = {}
@@ -360,7 +358,7 @@ class Muon(Averaging):
         }
 
 
-def is_matrix(variable: keras.Variable, exclude_layers: Sequence[str] = ()) -> bool:
+def is_matrix(variable: keras.Variable, exclude_layers: Sequence[str]) -> bool:
     """Returns whether Muon takes orthogonal steps for a weight."""
     if not variable.name.endswith("kernel") or len(variable.shape) not in (2, 3):
         return False
