@@ -3,6 +3,7 @@
 Shapes: N tokens, D model_dim, V vocabulary, R rows of a block.
 """
 
+import functools
 from typing import NamedTuple
 
 import keras
@@ -147,81 +148,81 @@ def projected_crossentropy(
     crossentropy adds nothing to the gradients.
     """
     if pairs is None:
-        rows = hidden, labels, weights
-        return sum_of_rows(
-            lambda hidden, labels, weights, kernel: _blockwise(
-                hidden, kernel, labels, weights, label_smoothing
-            ),
-            rows,
-            kernel,
-        )
+        of_rows = functools.partial(_blockwise, label_smoothing=label_smoothing)
+        return sum_of_rows(of_rows, (hidden, labels, weights), kernel)
     # The tokens of a pair may be on two devices, so each device cannot sum its own.
     return _blockwise(
-        hidden, kernel, labels, weights, label_smoothing, pairs, consistency
+        hidden, labels, weights, kernel, label_smoothing, pairs, consistency
     )
 
 
 def _blockwise(
-    hidden, kernel, labels, weights, label_smoothing, pairs=None, consistency=0.0
+    hidden, labels, weights, kernel, label_smoothing, pairs=None, consistency=0.0
 ):
     """Computes what `projected_crossentropy` returns, for the rows of one device."""
     blocks = _TokenBlocks(
         labels, weights, kernel.shape[-1], label_smoothing, pairs, consistency
     )
-    hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
 
     @autodiff.custom_gradient
     def crossentropy(hidden, kernel):
-        transposed = ops.transpose(kernel)  # (V, D)
-        # A vector times this is the mean of its logits, which smoothing needs: (D, 1).
-        kernel_mean = ops.mean(ops.cast(kernel, "float32"), axis=-1, keepdims=True)
-        separate_target = blocks.separates_target(kernel)
-
-        def add_block(number, loss, crossentropies, d_hidden, d_kernel):
-            start = number * blocks.rows
-            block = blocks.compute(start, hidden, kernel, kernel_mean, separate_target)
-            crossentropies = ops.slice_update(
-                crossentropies, (start,), block.crossentropies
-            )
-            d_logits = ops.cast(block.d_logits, kernel.dtype)  # (R, V)
-            d_vectors = ops.matmul(d_logits, transposed) * block.scale
-            d_hidden = ops.slice_update(d_hidden, (start, 0), d_vectors)
-            scaled = ops.transpose(block.vectors * block.scale)  # (D, R)
-            d_kernel = d_kernel + ops.cast(ops.matmul(scaled, d_logits), "float32")
-            loss = loss + block.loss
-            return number + 1, loss, crossentropies, d_hidden, d_kernel
-
-        _, loss, crossentropies, d_hidden, d_kernel = ops.while_loop(
-            blocks.has_more,
-            add_block,
-            (
-                ops.zeros((), "int32"),
-                ops.zeros((), "float32"),
-                ops.zeros((blocks.size,), "float32"),
-                ops.zeros((blocks.size, hidden.shape[-1]), hidden.dtype),
-                ops.zeros(kernel.shape, "float32"),
-            ),
-        )
-        # From the order of the blocks back to that of the tokens.
-        crossentropies = ops.take(crossentropies, blocks.place, axis=0)
-        d_hidden = ops.take(d_hidden, blocks.place, axis=0)
-        if separate_target:
-            hidden_part, kernel_part = blocks.target_gradients(
-                hidden, transposed, kernel_mean
-            )
-            d_hidden, d_kernel = d_hidden - hidden_part, d_kernel - kernel_part
+        loss, crossentropies, *gradients = _sum_blocks(blocks, hidden, kernel)
 
         def gradient(upstream):
             return tuple(
                 ops.cast(ops.cast(x, "float32") * upstream[0], kernel.dtype)
-                for x in (d_hidden, d_kernel)
+                for x in gradients
             )
 
         # One tensor, since a function with a custom gradient on torch returns one.
         return ops.concatenate([loss[None], crossentropies]), gradient
 
+    hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
     loss_and_crossentropies = crossentropy(hidden, kernel)
     return loss_and_crossentropies[0], ops.stop_gradient(loss_and_crossentropies[1:])
+
+
+def _sum_blocks(blocks, hidden, kernel):
+    """Computes the loss, crossentropies `(N,)`, and the gradient for both factors."""
+    transposed = ops.transpose(kernel)  # (V, D)
+    # A vector times this is the mean of its logits, which smoothing needs: (D, 1).
+    kernel_mean = ops.mean(ops.cast(kernel, "float32"), axis=-1, keepdims=True)
+    separate_target = blocks.separates_target(kernel)
+
+    def add_block(number, loss, crossentropies, d_hidden, d_kernel):
+        start = number * blocks.rows
+        block = blocks.compute(start, hidden, kernel, kernel_mean, separate_target)
+        crossentropies = ops.slice_update(
+            crossentropies, (start,), block.crossentropies
+        )
+        d_logits = ops.cast(block.d_logits, kernel.dtype)  # (R, V)
+        d_vectors = ops.matmul(d_logits, transposed) * block.scale
+        d_hidden = ops.slice_update(d_hidden, (start, 0), d_vectors)
+        scaled = ops.transpose(block.vectors * block.scale)  # (D, R)
+        d_kernel = d_kernel + ops.cast(ops.matmul(scaled, d_logits), "float32")
+        loss = loss + block.loss
+        return number + 1, loss, crossentropies, d_hidden, d_kernel
+
+    _, loss, crossentropies, d_hidden, d_kernel = ops.while_loop(
+        blocks.has_more,
+        add_block,
+        (
+            ops.zeros((), "int32"),
+            ops.zeros((), "float32"),
+            ops.zeros((blocks.size,), "float32"),
+            ops.zeros((blocks.size, hidden.shape[-1]), hidden.dtype),
+            ops.zeros(kernel.shape, "float32"),
+        ),
+    )
+    # From the order of the blocks back to that of the tokens.
+    crossentropies = ops.take(crossentropies, blocks.place, axis=0)
+    d_hidden = ops.take(d_hidden, blocks.place, axis=0)
+    if separate_target:
+        hidden_part, kernel_part = blocks.target_gradients(
+            hidden, transposed, kernel_mean
+        )
+        d_hidden, d_kernel = d_hidden - hidden_part, d_kernel - kernel_part
+    return loss, crossentropies, d_hidden, d_kernel
 
 
 class _Block(NamedTuple):
