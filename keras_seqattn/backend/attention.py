@@ -24,9 +24,9 @@ def fused_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    is_causal: bool = False,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    is_causal: bool,
 ) -> Tensor:
     """Computes attention `(B, T, H, V)` with the kernel of the program's device.
 
@@ -66,7 +66,7 @@ def finds_cudnn() -> bool:
     return keras.backend.backend() == "jax" and device_kind() == "gpu"
 
 
-def fused_attention_is_linear(dtype: Any, device: str | None = None) -> bool:
+def fused_attention_is_linear(dtype: Any, device: str | None) -> bool:
     """Returns whether the kernel takes O(T + S) memory, never holding all scores.
 
     On JAX only cuDNN's does. `device` is "cpu", "gpu" or "tpu"; None looks it up.

@@ -146,9 +146,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
         return cls(**{**config, "sublayer": sublayer})
 
 
-def make_norm(
-    norm: Norm, epsilon: float = EPSILON, **kwargs: Any
-) -> keras.layers.Layer:
+def make_norm(norm: Norm, epsilon: float, **kwargs: Any) -> keras.layers.Layer:
     """Makes the normalization that a name stands for."""
     if arguments.choice("norm", norm, NORMS) == "layer":
         return keras.layers.LayerNormalization(epsilon=epsilon, **kwargs)
