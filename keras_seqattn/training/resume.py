@@ -182,22 +182,15 @@ class Resume(keras.callbacks.Callback):
     def set_params(self, params: dict[str, Any]) -> None:
         """Locks the directory and cuts files, before a callback opens them."""
         super().set_params(params)
-        parts = split(standing_before(self), self.callbacks)
-        loggers = [
-            callback
-            for callback in (*parts[0], *parts[1])
-            if isinstance(callback, keras.callbacks.CSVLogger)
-        ]
+        before = standing_before(self)
+        loggers = [x for x in before if isinstance(x, keras.callbacks.CSVLogger)]
         # A logger's state is its file.
         self._kept_and_others = [
-            [x for x in part if x not in loggers] for part in parts
+            [x for x in part if x not in loggers]
+            for part in split(before, self.callbacks)
         ]
         files = [*(x.filename for x in loggers), *self.files]
         self._appended = [pathlib.Path(file).absolute() for file in files]
-        self._open()
-
-    def _open(self):
-        """Locks the directory for this run, and reads what was saved there."""
         if not self.model.built:
             raise ValueError(
                 "`model` must be built before `fit` to be resumed: call it on a batch. "
