@@ -269,19 +269,20 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
             block, None without a memory.
         """
         self._check_steps("step")
-        # Depths that share a block share its projection of the memory.
-        numbers = {id(block): i for i, block in enumerate(self._distinct())}
         _check_length("caches", caches, len(self.blocks))
+        projected = {}
         if memory is not None:
-            _check_length("memory", memory, len(numbers))
+            distinct = self._distinct()
+            _check_length("memory", memory, len(distinct))
+            # Depths that share a block share its projection of the memory.
+            projected = dict(zip(map(id, distinct), memory, strict=True))
+        options = {"mask": mask, "ancestry": ancestry}
+        if return_attention_scores:
+            options["return_attention_scores"] = True
         kept, scores = [], []
         for block, cache in zip(self.blocks, caches, strict=True):
-            projected = None if memory is None else memory[numbers[id(block)]]
-            options = {"mask": mask, "ancestry": ancestry}
-            if return_attention_scores:
-                options["return_attention_scores"] = True
             x, cache, *weights = block.step(
-                x, cache, index, projected, memory_mask, **options
+                x, cache, index, projected.get(id(block)), memory_mask, **options
             )
             kept.append(cache)
             scores += weights
