@@ -19,7 +19,6 @@ def next_memory(memory: Tensor, segment: Tensor) -> Tensor:
 
     No gradient passes. Reference: Dai et al. 2019, section 3.2. Differs: none.
     """
-    memory = ops.convert_to_tensor(memory)
     segment = ops.cast(segment, memory.dtype)
     joined = ops.concatenate([memory, segment], axis=1)  # (B, M + T, ...)
     return ops.stop_gradient(joined[:, -memory.shape[1] :])
