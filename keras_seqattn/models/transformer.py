@@ -263,8 +263,7 @@ class _Stacks(TranslationStacks):
             length = beam["ancestry"].shape[2]  # L
             own_places = held_positions(length, index) >= start[:, None]  # (B, L)
         beam["ancestry"] = mark_ancestry(beam["ancestry"], index)
-        has_coverage = "coverage" in beam
-        outputs = self.decoder.step(
+        x, caches, *scores = self.decoder.step(
             self.target_embedding.step(token_ids, position),
             sentence["caches"],
             index,
@@ -272,12 +271,10 @@ class _Stacks(TranslationStacks):
             sentence["mask"],
             mask=own_places,
             ancestry=beam["ancestry"],
-            return_attention_scores=has_coverage,
+            return_attention_scores="coverage" in beam,
         )
-        x, caches = outputs[:2]
-        if has_coverage:
-            beam["coverage"] = beam["coverage"] + attention_given(outputs[2])
-        logits = self.logits(x, state["shared"])
+        if scores:
+            beam["coverage"] = beam["coverage"] + attention_given(*scores)
+        logits = ops.cast(self.logits(x, state["shared"]), "float32")
         sentence = {**sentence, "caches": caches}
-        state = {**state, "beam": beam, "sentence": sentence}
-        return ops.cast(logits, "float32"), state
+        return logits, {**state, "beam": beam, "sentence": sentence}
