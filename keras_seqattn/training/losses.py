@@ -153,7 +153,9 @@ class MaskedCrossentropy(keras.losses.Loss):
             # A scalar also where there are no tokens, for which Keras returns none.
             loss = ops.sum(super().__call__(labels, logits, weights))
             if pairs is not None:
-                loss = loss + self._divergence(logits, weights, pairs)
+                rows = block_rows(logits.shape[-1])
+                apart = self.consistency * paired_divergence(logits, pairs, rows)
+                loss = loss + self._reduced(apart, weights)
         # A sum shrinks with the weights that `_scaled` divided; a mean does not.
         if self.normalize_by is not None:
             return loss * largest / self.normalize_by
@@ -181,11 +183,6 @@ class MaskedCrossentropy(keras.losses.Loss):
         )
         total = total + _nan_if_wrong(labels, factors.kernel.shape[-1], self.pad_id)
         return self._reduced(total, weights), crossentropies
-
-    def _divergence(self, logits, weights, pairs):
-        """Returns the part of the loss that the pairs add, from the logits."""
-        total = paired_divergence(logits, pairs, block_rows(logits.shape[-1]))
-        return self._reduced(self.consistency * total, weights)
 
     def _reduced(self, total, weights):
         """Turns a weighted sum into the loss, as Keras's reduction would."""
