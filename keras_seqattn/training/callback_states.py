@@ -47,17 +47,18 @@ class CallbackStates:
         """Puts what `changed` returned into kept callbacks, by class and in order."""
         waiting = list(self.kept)
         for name, state in saved:
+            of_class = (x for x in waiting if type(x).__name__ == name)
+            callback = next(of_class, None)
             # The state of a missing callback is dropped; a new callback keeps its own.
-            for callback in waiting:
-                if type(callback).__name__ == name:
-                    if getattr(callback, "monitor_op", callback) is None:
-                        # Keras sets `monitor_op` in a callback's first epoch, and then
-                        # negates `min_delta` for "min". Until then the constructor's
-                        # must stay, or its sign would change twice.
-                        state = {k: v for k, v in state.items() if k != "min_delta"}
-                    vars(callback).update(state)
-                    waiting.remove(callback)
-                    break
+            if callback is None:
+                continue
+            waiting.remove(callback)
+            if getattr(callback, "monitor_op", callback) is None:
+                # Keras sets `monitor_op` in a callback's first epoch, and then negates
+                # `min_delta` for "min". Until then the constructor's must stay, or its
+                # sign would change twice.
+                state = {k: v for k, v in state.items() if k != "min_delta"}
+            vars(callback).update(state)
 
     def copies(self) -> list[dict[str, Any]]:
         """Returns copies of the current states, for `put_back`."""
