@@ -28,7 +28,12 @@ from keras_seqattn.training.callback_states import (
     split,
     standing_before,
 )
-from keras_seqattn.training.snapshot import array_of, read_snapshot, write_snapshot
+from keras_seqattn.training.snapshot import (
+    REMEDY,
+    array_of,
+    read_snapshot,
+    write_snapshot,
+)
 
 # The files: the last save, the one before, and the sizes of `files` before any save.
 _LAST, _BEFORE, _BEGIN = "state.npz", "before.npz", "begin.npz"
@@ -36,11 +41,6 @@ _LAST, _BEFORE, _BEGIN = "state.npz", "before.npz", "begin.npz"
 _SAVED = (
     *("training", "seed", "epoch", "batch"),
     *("stopped", "records", "values", "callbacks"),
-)
-# The arguments `written` and `remedy` of `files.reading`.
-_OF_THIS_TRAINING = (
-    "that `Resume` saved for this run",
-    "restore a copy of it, or delete it to begin anew",
 )
 
 
@@ -302,7 +302,7 @@ class Resume(keras.callbacks.Callback):
     def _restore(self, model, saved):
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        with reading(self.path, *_OF_THIS_TRAINING):
+        with reading(self.path, "that `Resume` saved for this run", REMEDY):
             self._assign(model, saved)
         epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
         _begin_at(model, epoch)

@@ -10,6 +10,7 @@ from keras_seqattn.annotations import Path
 from keras_seqattn.backend.processes import whole_array
 from keras_seqattn.files import mapping, reading, replacing
 
+REMEDY = "restore a copy of it, or delete it to begin anew"  # of a damaged file
 _TEXT = "values"
 
 
@@ -31,8 +32,7 @@ def read_snapshot(path: Path, keys: Iterable[str] | None = None) -> Any:
     Raises a `ValueError` if the file does not exist, holds something else, or is
     damaged.
     """
-    remedy = "restore a copy of it, or delete it to begin anew"
-    with reading(path, "of saved values", remedy):
+    with reading(path, "of saved values", REMEDY):
         with np.load(path, allow_pickle=False) as arrays:
             values = _decode(json.loads(arrays[_TEXT].tobytes()), arrays)
         return values if keys is None else mapping(values, keys)
