@@ -147,20 +147,25 @@ def translation_batches(
     """
     arguments.number("temperature", temperature, least=1.0)
     corpora = corpora_of(sources, targets)
-    if bidirectional_epochs and isinstance(sources, Mapping):
-        value = bidirectional_epochs
-        arguments.refuse("bidirectional_epochs", value, "0 with several corpora")
+    copies = Copies(repeat_batch, sampling, views, cutoff)
+    given = {"source_tokenizer": source_tokenizer, "target_tokenizer": target_tokenizer}
+    check_tokenizers(given, cutoff)
+    tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
+    both_ways = arguments.integer("bidirectional_epochs", bidirectional_epochs, 0)
+    if both_ways and isinstance(sources, Mapping):
+        arguments.refuse("bidirectional_epochs", both_ways, "0 with several corpora")
+    if both_ways and tokenizers[0] is not tokenizers[1]:
+        arguments.refuse("bidirectional_epochs", both_ways, "0 with two tokenizers")
     epochs, skipped = plan_epochs(
         corpora,
-        source_tokenizer,
-        target_tokenizer,
-        Copies(repeat_batch, sampling, views, cutoff),
+        tokenizers,
+        copies,
         batch_tokens=batch_tokens,
         bucket_lengths=bucket_lengths,
         shuffle=shuffle,
         seed=seed,
         rows_multiple=rows_multiple,
-        bidirectional_epochs=bidirectional_epochs,
+        bidirectional_epochs=both_ways,
         temperature=temperature,
         cache=cache,
     )
@@ -169,8 +174,7 @@ def translation_batches(
 
 def plan_epochs(
     corpora: Sequence[Corpus],
-    source_tokenizer: TokenizerLike,
-    target_tokenizer: TokenizerLike | None,
+    tokenizers: Sequence[TokenizerLike],
     copies: Copies,
     *,
     batch_tokens: int,
@@ -184,24 +188,16 @@ def plan_epochs(
 ) -> tuple[Epochs, int]:
     """Returns the epochs of tokenized corpora, and the number of pairs left out.
 
-    Checks its arguments, which are those of `translation_batches`.
+    Checks the arguments that `translation_batches` and `language_batches` share.
     """
-    tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
     arguments.path("cache", cache, optional=True)
     if copies.sampling and cache is not None:
         arguments.refuse("sampling", copies.sampling, "0 with a `cache`")
-    given = {"source_tokenizer": source_tokenizer, "target_tokenizer": target_tokenizer}
-    check_tokenizers(given, copies.cutoff)
     arguments.positive_integer("batch_tokens", batch_tokens)
     arguments.increasing("bucket_lengths", bucket_lengths)
     arguments.boolean("shuffle", shuffle)
     arguments.integer("seed", seed, 0)
     arguments.positive_integer("rows_multiple", rows_multiple)
-    arguments.integer("bidirectional_epochs", bidirectional_epochs, 0)
-    if bidirectional_epochs and tokenizers[0] is not tokenizers[1]:
-        arguments.refuse(
-            "bidirectional_epochs", bidirectional_epochs, "0 with two tokenizers"
-        )
     group = copies.number * rows_multiple  # the rows of a batch are a multiple of it
     _check_budget(batch_tokens, bucket_lengths[-1], group)
     if cache is None:

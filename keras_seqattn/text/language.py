@@ -64,8 +64,7 @@ def language_batches(
     # Each line is a pair with itself; `_shifted` drops the source.
     epochs, skipped = plan_epochs(
         [Corpus(lines, lines, names=("lines", "lines"))],
-        tokenizer,
-        None,
+        (tokenizer, tokenizer),
         Copies(sampling=sampling),
         batch_tokens=batch_tokens,
         bucket_lengths=bucket_lengths,

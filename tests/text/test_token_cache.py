@@ -286,8 +286,7 @@ def test_batches_without_tensorflow_are_passed_over_too():
 
     epochs, _ = plan_epochs(
         [Corpus(SOURCES, TARGETS)],
-        ByteTokenizer(),
-        None,
+        [ByteTokenizer()] * 2,
         Copies(),
         **OPTIONS,
         shuffle=True,
