@@ -74,9 +74,23 @@ class Epochs:
         ]
 
     def _plan(self, sides, rng=None, steps=0):
-        """Lists an epoch's batches as (shape, pairs)."""
+        """Lists an epoch's batches as (shape, pairs), halving some to reach `steps`."""
         lengths = np.max([lengths_of(both) for both in sides], axis=0)
-        return _plan_batches(lengths, self.buckets, self.copies.number, rng, steps)
+        places = np.searchsorted([length for _, length in self.buckets], lengths)
+        batches = []
+        for place, shape in enumerate(self.buckets):
+            pairs = np.flatnonzero(places == place)
+            pairs = rng.permutation(pairs) if rng else pairs
+            size = shape[0] // self.copies.number
+            parts = (pairs[i : i + size] for i in range(0, len(pairs), size))
+            batches += [(shape, part) for part in parts]
+        while len(batches) < steps:
+            fullest = max(range(len(batches)), key=lambda i: len(batches[i][1]))
+            shape, pairs = batches[fullest]
+            batches[fullest] = (shape, pairs[::2])
+            batches.append((shape, pairs[1::2]))
+        order = rng.permutation(len(batches)) if rng else range(len(batches))
+        return [batches[i] for i in order]
 
     def _draws(self, number) -> Iterator[list]:
         """Yields drawn segmentations, and finally plain ones, which are shorter.
@@ -160,24 +174,6 @@ def tokenize_sides(
 def lengths_of(sides: Sequence[Side]) -> np.ndarray:
     """Returns how many positions each pair needs, `(P,)`: those of its longer side."""
     return np.maximum(sides[0].lengths, sides[1].lengths)
-
-
-def _plan_batches(lengths, shapes, repeat_batch, rng=None, steps=0):
-    """Lists an epoch's batches as (shape, pairs), halving some to reach `steps`."""
-    places = np.searchsorted([length for _, length in shapes], lengths)
-    batches = []
-    for place, shape in enumerate(shapes):
-        pairs = np.flatnonzero(places == place)
-        pairs = rng.permutation(pairs) if rng else pairs
-        size = shape[0] // repeat_batch
-        batches += [(shape, pairs[i : i + size]) for i in range(0, len(pairs), size)]
-    while len(batches) < steps:
-        fullest = max(range(len(batches)), key=lambda i: len(batches[i][1]))
-        shape, pairs = batches[fullest]
-        batches[fullest] = (shape, pairs[::2])
-        batches.append((shape, pairs[1::2]))
-    order = rng.permutation(len(batches)) if rng else range(len(batches))
-    return [batches[i] for i in order]
 
 
 def _spread(pairs, size, parts):
