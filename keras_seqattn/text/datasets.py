@@ -76,7 +76,7 @@ class EpochDataset(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> Any:
         """Returns a batch of the current epoch by its number."""
         if self._batch is None:
-            self._batch = self._batches_of(self._epochs.epoch(self._number))
+            self._batch = self._next_epoch()
         number = range(len(self))[index]
         self._asked.add(number)
         return self._batch(number)
@@ -88,7 +88,7 @@ class EpochDataset(keras.utils.PyDataset):
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the batches of the next epoch."""
-        batch = self._batches_of(self._epochs.epoch(self._number))
+        batch = self._next_epoch()
         token = self._token
         for index in range(len(self)):
             # Not if another iterator has ended since, or `pass_over` was called.
@@ -96,12 +96,12 @@ class EpochDataset(keras.utils.PyDataset):
                 self.pass_over(1)
             yield batch(index)
 
-    def _batches_of(self, epoch):
-        """Returns the function from a number to a batch of an epoch.
+    def _next_epoch(self):
+        """Returns the function from a number to a batch of the next epoch.
 
         Skipped batches are not made: the first one after them stands for each.
         """
-        first = self._first
+        epoch, first = self._epochs.epoch(self._number), self._first
 
         @functools.cache
         def first_batch():
