@@ -123,11 +123,11 @@ def synthesize(
         arguments.refuse("translator", translator, "a translator")
     job = _Job(translator, search, num_hypotheses, reverse, scored)
     filters = _Filters(max_length_ratio, skip_copies, min_score)
-    with contextlib.ExitStack() as stack:
-        journal = None
-        if path is not None:
-            job.translate([], 1)  # A search is refused before the file is made.
-            journal = stack.enter_context(Journal(path, job.describe()))
+    opened = contextlib.nullcontext()
+    if path is not None:
+        job.translate([], 1)  # A search is refused before the file is made.
+        opened = Journal(path, job.describe())
+    with opened as journal:
         count = len(lines) if hasattr(lines, "__len__") else None
         bar = keras.utils.Progbar(count, verbose=verbose, unit_name="line")
         for row in _rows(job, lines, journal, bar):
