@@ -186,6 +186,13 @@ class SentencePieces(Tokenizer):
             lines, enable_sampling=True, alpha=sampling, nbest_size=-1
         )  # -1: from all segmentations.
 
+    @functools.cached_property
+    def _encode_in_graph(self):
+        return graph.sentencepiece_function(self._model)
+
+    def _encode_tensor(self, strings, sampling):
+        return self._encode_in_graph(strings, sampling)
+
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, the model's bytes as base64."""
         return {**super().get_config(), "model": base64.b64encode(self._model).decode()}
@@ -310,10 +317,6 @@ class SentencePieceTokenizer(SentencePieces):
                     raise _nothing_to_train_on(lines) from error
                 raise _training_error(str(error), vocabulary_size) from error
         return cls(_without_paths(model.getvalue()))
-
-    @functools.cached_property
-    def _encode_tensor(self):
-        return graph.sentencepiece_function(self._model)
 
     @property
     def pieces(self) -> list[str]:

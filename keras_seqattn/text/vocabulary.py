@@ -1,6 +1,5 @@
 """A SentencePiece model whose pieces have the ids of a separate vocabulary."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +7,6 @@ import keras
 import sentencepiece
 
 from keras_seqattn import arguments
-from keras_seqattn.text import graph
 from keras_seqattn.text.subwords import SPACE
 from keras_seqattn.text.tokenizers import SentencePieces
 
@@ -139,15 +137,11 @@ class MappedSentencePieceTokenizer(SentencePieces):
             for row in super()._encode(lines, sampling, seed)
         ]
 
-    @functools.cached_property
-    def _to_numbers(self):
-        return graph.sentencepiece_function(self._model)
-
     def _encode_tensor(self, strings, sampling):
         import tensorflow as tf
 
         strings = tf.strings.join([self.text_prefix, strings])
-        found = self._to_numbers(strings, sampling)
+        found = super()._encode_tensor(strings, sampling)
         table = tf.constant(self._ids, tf.int32)
         ids = found.with_flat_values(tf.gather(table, found.flat_values))
         prefix = tf.constant([self.prefix_ids], tf.int32)
