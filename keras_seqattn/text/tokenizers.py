@@ -292,8 +292,6 @@ class SentencePieceTokenizer(SentencePieces):
         arguments.boolean("strict", strict)
         vocabulary_size = arguments.positive_integer("vocabulary_size", vocabulary_size)
         lines = list(check_lines(lines))
-        if not any(lines):
-            raise _nothing_to_train_on(lines)
         model = io.BytesIO()
         with tempfile.TemporaryDirectory() as folder:
             rules, inverse = (pathlib.Path(folder, name) for name in ("to", "from"))
@@ -313,9 +311,7 @@ class SentencePieceTokenizer(SentencePieces):
                 largest = _largest_vocabulary(str(error))
                 if largest is not None and not strict:
                     return cls.train(lines, largest, model_type)
-                if "sentences_.empty()" in str(error) or "all_chars" in str(error):
-                    raise _nothing_to_train_on(lines) from error
-                raise _training_error(str(error), vocabulary_size) from error
+                raise _training_error(str(error), lines, vocabulary_size) from error
         return cls(_without_paths(model.getvalue()))
 
     @property
@@ -406,14 +402,12 @@ def _largest_vocabulary(message):
     return largest and int(largest[1])
 
 
-def _nothing_to_train_on(lines):
-    return ValueError(
-        f"`lines` must hold text to train on. Received: {len(lines)} lines, without "
-        "text."
-    )
-
-
-def _training_error(message, vocabulary_size):
+    if "sentences_.empty()" in message or "all_chars" in message:
+        return ValueError(
+            f"`lines` must hold text to train on. Received: {len(lines)} lines, "
+            "without text."
+        )
+def _training_error(message, lines, vocabulary_size):
     """Turns an error of SentencePiece's trainer into one that says what to change."""
     received = f"Received: vocabulary_size={vocabulary_size!r}."
     if largest := _largest_vocabulary(message):
