@@ -145,10 +145,7 @@ def learning_curves(
     arguments.text("title", title, optional=True)
     columns = _columns(history)
     if x not in columns:
-        raise ValueError(
-            f"`x` must be a column of the history, one of {sorted(columns)}. "
-            f"Received: x={x!r}."
-        )
+        arguments.refuse("x", x, f"a column of the history, one of {sorted(columns)}")
     names = (name for name in columns if name not in (x, "epoch", "minutes"))
     metrics = dict.fromkeys(name.removeprefix("val_") for name in names)
     metrics = sorted(metrics, key=lambda name: name != "loss")

@@ -272,7 +272,5 @@ def check_tokenizers(given: Mapping[str, Any], cutoff: float = 0.0) -> None:
 def _check_budget(batch_tokens, longest, group):
     if batch_tokens < longest * group:
         rows = "a pair" if group == 1 else f"{group} rows"
-        raise ValueError(
-            f"`batch_tokens` must be at least {longest * group}, to hold {rows} of "
-            f"the longest bucket. Received: batch_tokens={batch_tokens!r}."
-        )
+        wanted = f"at least {longest * group}, to hold {rows} of the longest bucket"
+        arguments.refuse("batch_tokens", batch_tokens, wanted)

@@ -126,10 +126,7 @@ def load_parallel(
     asked = (("source", source, languages), ("target", target, languages))
     for argument, value, options in (*asked, ("split", split, splits)):
         if value not in options:
-            raise ValueError(
-                f"`{argument}` must be one of {options} for {name}. "
-                f"Received: {argument}={value!r}."
-            )
+            arguments.refuse(argument, value, f"one of {options} for {name}")
     if source == target:
         raise ValueError(
             f"`target` must differ from `source`. Received: target={target!r}."

@@ -374,9 +374,7 @@ def in_threads_if_many(function: Callable[[Any], Any], items: list[Any]) -> list
 def refuse_sampling(sampling: float, kind: str) -> None:
     """Raises an error if there is sampling; `kind` says what allows none, and why."""
     if sampling:
-        raise ValueError(
-            f"`sampling` must be 0 for {kind}. Received: sampling={sampling!r}."
-        )
+        arguments.refuse("sampling", sampling, f"0 for {kind}")
 
 
 def _without_paths(model):
@@ -402,13 +400,13 @@ def _largest_vocabulary(message):
     return largest and int(largest[1])
 
 
+def _training_error(message, lines, vocabulary_size):
+    """Turns an error of SentencePiece's trainer into one that says what to change."""
     if "sentences_.empty()" in message or "all_chars" in message:
         return ValueError(
             f"`lines` must hold text to train on. Received: {len(lines)} lines, "
             "without text."
         )
-def _training_error(message, lines, vocabulary_size):
-    """Turns an error of SentencePiece's trainer into one that says what to change."""
     received = f"Received: vocabulary_size={vocabulary_size!r}."
     if largest := _largest_vocabulary(message):
         return ValueError(
