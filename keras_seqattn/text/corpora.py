@@ -119,12 +119,14 @@ def load_parallel(
         ]
         return sides[0], sides[1]
     arguments.choice("name", name, tuple(CHOICES))
-    for argument, value in (("source", source), ("target", target), ("split", split)):
-        arguments.text(argument, value)
     arguments.path("data_dir", data_dir, optional=True)
     languages, splits = CHOICES[name]
-    asked = (("source", source, languages), ("target", target, languages))
-    for argument, value, options in (*asked, ("split", split, splits)):
+    for argument, value, options in (
+        ("source", source, languages),
+        ("target", target, languages),
+        ("split", split, splits),
+    ):
+        arguments.text(argument, value)
         if value not in options:
             arguments.refuse(argument, value, f"one of {options} for {name}")
     if source == target:
