@@ -90,15 +90,12 @@ class TextLines:
 
 def lines_of(path: pathlib.Path) -> Iterator[bytes]:
     """Yields a file's lines as bytes, without line ends or a byte-order mark."""
-    with reading_gzip(path), _opened(path) as file:
+    open_file = gzip.open if path.suffix == ".gz" else open
+    with reading_gzip(path), open_file(path, "rb") as file:
         for number, line in enumerate(file):
             line = line if number else line.removeprefix(codecs.BOM_UTF8)
             if line:  # A file that holds only the mark has no line.
                 yield line.removesuffix(b"\r\n").removesuffix(b"\n")
-
-
-def _opened(path):
-    return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
 
 
 @contextlib.contextmanager
