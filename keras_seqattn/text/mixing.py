@@ -9,8 +9,6 @@ import numpy as np
 from keras_seqattn import arguments
 from keras_seqattn.text.tokenizers import check_lines
 
-_MISSING = object()
-
 
 class Corpus(NamedTuple):
     """Sentence pairs, which are checked as they are read.
@@ -35,22 +33,21 @@ class Corpus(NamedTuple):
         """Yields the pairs; raises an error if there are none or the lengths differ."""
         number, lines = 0, self._checked()
         for number, (source, target) in enumerate(lines, start=1):
-            if source is _MISSING or target is _MISSING:
-                self._refuse(number, source is _MISSING, lines)
+            if source is None or target is None:
+                self._refuse(number, source is None, lines)
             yield source if self.tag is None else f"{self.tag} {source}", target
         if not number:
             name, _ = self.names
             raise ValueError(f"`{name}` must hold lines. Received: {name}=[].")
 
     def _checked(self):
-        """Yields the lines of both sides, with `_MISSING` once one side has ended."""
+        """Yields the lines of both sides, with None once one side has ended."""
         sources, targets = self.names
         if self.targets is self.sources:
             return ((line, line) for line in check_lines(self.sources, sources))
         return itertools.zip_longest(
             check_lines(self.sources, sources),
             check_lines(self.targets, targets),
-            fillvalue=_MISSING,
         )
 
     def _refuse(self, number, ended_with_sources, left):
