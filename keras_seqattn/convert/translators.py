@@ -70,7 +70,7 @@ def translator_from_huggingface(
     """
     arguments.path("folder", folder)
     for name, value in (("source", source), ("target", target)):
-        arguments.instance(name, value, str, "a string", optional=True)
+        arguments.text(name, value, optional=True)
     with naming("folder"):
         path = model_folder(folder)
         kind = read_json(path / "config.json").get("model_type")

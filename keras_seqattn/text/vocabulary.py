@@ -87,9 +87,7 @@ class MappedSentencePieceTokenizer(SentencePieces):
         self.unknown_id = arguments.integer("unknown_id", unknown_id, 0, last)
         self.special_ids = self._checked_ids("special_ids", special_ids)
         self.prefix_ids = self._checked_ids("prefix_ids", prefix_ids)
-        self.text_prefix = arguments.instance(
-            "text_prefix", text_prefix, str, "a string"
-        )
+        self.text_prefix = arguments.text("text_prefix", text_prefix)
         wanted = "the bytes of a SentencePiece model"
         self._model = arguments.instance("model", model, bytes, wanted)
         self._processor = sentencepiece.SentencePieceProcessor()
