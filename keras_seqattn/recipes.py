@@ -143,8 +143,8 @@ class Configuration(Config):
             290
         """
         arguments.positive_integer("vocabulary_size", vocabulary_size)
-        size = {"source_vocabulary_size": vocabulary_size}
-        return dataclasses.replace(self, model=dataclasses.replace(self.model, **size))
+        model = dataclasses.replace(self.model, source_vocabulary_size=vocabulary_size)
+        return dataclasses.replace(self, model=model)
 
     def make_model(
         self,
