@@ -141,8 +141,6 @@ def _m2m(folder, model, source, target):
 
 def _fairseq(folder, model, source, target):
     """Returns the tokenizers of NLLB or mBART-50: ids of pieces, then of languages."""
-    if read_json(folder / "config.json").get("model_type") == "mbart":
-        _check_mbart(folder)
     if _read_if_there(folder / TOKENIZER_CONFIG).get("legacy_behaviour"):
         refuse(
             "have the source's language before the text, not behind its end, where a "
@@ -173,7 +171,8 @@ def _read_if_there(path):
     return read_json(path) if path.is_file() else {}
 
 
-def _check_mbart(folder):
+def _mbart(folder, model, source, target):
+    """Returns the tokenizers of mBART-50."""
     name = _read_if_there(folder / TOKENIZER_CONFIG).get("tokenizer_class") or ""
     if not name.startswith("MBart50"):
         refuse(
@@ -182,6 +181,7 @@ def _check_mbart(folder):
             "(`model_from_huggingface` reads the model)",
             f"tokenizer_class={name!r}",
         )
+    return _fairseq(folder, model, source, target)
 
 
 def _t5(folder, model, source, target):
@@ -310,6 +310,6 @@ def _sentencepiece(path):
 MAKERS: dict[str, Callable[..., Any]] = {
     "marian": _marian,
     "m2m_100": _m2m,
-    "mbart": _fairseq,
+    "mbart": _mbart,
     "t5": _t5,
 }
