@@ -9,7 +9,6 @@ import numpy as np
 
 from keras_seqattn.arguments.errors import refuse
 
-INFINITY = float("inf")
 LARGEST = 2**63
 
 
@@ -23,8 +22,8 @@ def integer(
     """Returns `value` as an `int` if it is a 64-bit integer in [least, most]."""
     if value is None and optional:
         return None
-    low = -INFINITY if least is None else least
-    high = INFINITY if most is None else most
+    low = -math.inf if least is None else least
+    high = math.inf if most is None else most
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if whole and abs(value) >= LARGEST:
         refuse(name, value, "an integer of 64 bits", optional)
@@ -79,8 +78,8 @@ def _is_number(value):
 def _wanted_number(least, above, most, below):
     if {least, above, most, below} == {None}:
         return "a finite number"
-    low = (-INFINITY if least is None else least) if above is None else above
-    high = (INFINITY if most is None else most) if below is None else below
+    low = (-math.inf if least is None else least) if above is None else above
+    high = (math.inf if most is None else most) if below is None else below
     opening = "(" if least is None else "["
     closing = ")" if most is None else "]"
     return f"a number in {opening}{low:g}, {high:g}{closing}"
