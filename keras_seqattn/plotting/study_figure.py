@@ -166,24 +166,8 @@ def _draw_lines(panel, scored, study, shares):
             marker="o" if len(axes) == 1 else "",
         )
     for place, (_, ticks) in enumerate(axes):
-        panel.axvline(place, color=FAINT, zorder=0)
-        for height, value in ticks:
-            panel.text(
-                place + 0.03,
-                height,
-                _text(value),
-                fontsize=7,
-                va="center",
-                parse_math=False,
-                bbox={
-                    "facecolor": "white",
-                    "edgecolor": "none",
-                    "alpha": 0.8,
-                    "pad": 1,
-                },
-            )
-    labels = [name.replace("_", "\n") for name in names]
-    labels.append(study.objective)
+        _draw_axis(panel, place, ticks)
+    labels = [*(name.replace("_", "\n") for name in names), study.objective]
     panel.set_xticks(range(len(axes)), labels, fontsize=8, parse_math=False)
     panel.set_yticks([])
     panel.spines[:].set_visible(False)
@@ -194,6 +178,22 @@ def _draw_lines(panel, scored, study, shares):
         "each line a trial: the stronger its colour the better, the best in orange",
         fontsize=9,
     )
+
+
+def _draw_axis(panel, place, ticks):
+    """Draws an axis of the parallel coordinates, with (height, value) pairs on it."""
+    panel.axvline(place, color=FAINT, zorder=0)
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+    for height, value in ticks:
+        panel.text(
+            place + 0.03,
+            height,
+            _text(value),
+            fontsize=7,
+            va="center",
+            parse_math=False,
+            bbox=box,
+        )
 
 
 def _coordinates(column):
