@@ -103,10 +103,10 @@ def check_padding_invariance(
     passes = Passes(model, inputs, select, tolerance)
     probe = _Probe(passes, which, masks or {}, padding_id(model, pad_id), extra)
     for mode in modes(training):
-        probe.outputs[mode] = passes.repeatable(mode)
+        outputs = passes.repeatable(mode)
         for name in probe.names:
             rng = np.random.default_rng(seed)
-            leak = probe.check_amount(name, mode) or probe.check_content(
+            leak = probe.check_amount(name, mode, outputs) or probe.check_content(
                 name, mode, num_draws, rng, vocabulary_size
             )
             if leak is not None:
@@ -132,20 +132,17 @@ class _Probe:
         self.real = {name: self._mark_real(name, passes.arrays) for name in self.names}
         self.compared = []
         self._check_inputs()
-        self.outputs = {}  # By mode, set by the caller.
         self.aligned = self._align_outputs()
 
-    def check_amount(self, name, training):
-        """Returns the report of a leak if more padding changes a real output, or None.
+    def check_amount(self, name, training, outputs):
+        """Returns the report of a leak if more padding changes `outputs`, or None.
 
         Not checked where the model draws random numbers, whose shape would change.
         """
         if not self.extra or (training and self.passes.is_random(training)):
             return None
         longer = self.passes(self._lengthen(name), training)
-        return self._compare(
-            "amount", name, training, self.outputs[training], longer, OTHER_LENGTH
-        )
+        return self._compare("amount", name, training, outputs, longer, OTHER_LENGTH)
 
     def check_content(self, name, training, num_draws, rng, vocabulary_size):
         """Returns the report of a leak if other padding changes a real output, or None.
