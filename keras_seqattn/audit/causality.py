@@ -15,6 +15,7 @@ from keras_seqattn.audit.passes import (
     MODES,
     AuditReport,
     Passes,
+    by_position,
     differs,
     is_float,
     modes,
@@ -245,5 +246,4 @@ class _Probe:
 
         gradient = autodiff.gradients(total, self.array)
         different = differs(gradient, np.zeros_like(gradient), self.passes.tolerance)
-        axes = tuple(axis for axis in range(gradient.ndim) if axis != 1)
-        return different.any(axis=axes)[cut:]
+        return by_position(different)[cut:]

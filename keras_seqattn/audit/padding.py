@@ -18,8 +18,8 @@ from keras_seqattn.audit.passes import (
     OTHER_LENGTH,
     AuditReport,
     Passes,
+    by_position,
     differs,
-    first_position,
     modes,
     padding_id,
 )
@@ -276,7 +276,7 @@ class _Probe:
                 changed = differs(left[:, :length], right[:, :length], tolerance)
                 changed &= real.reshape(real.shape + (1,) * (changed.ndim - 2))
             if changed.any():
-                position = first_position(changed) if names else None
+                position = int(by_position(changed).argmax()) if names else None
                 output = f"Output position {position}" if names else "The output"
                 message = f"{output} depends on {self.compared[-1]}."
                 return AuditReport(False, position, name, message)

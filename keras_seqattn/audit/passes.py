@@ -231,10 +231,9 @@ def differs(left: np.ndarray, right: np.ndarray, tolerance: float) -> np.ndarray
     return ~(equal | close)
 
 
-def first_position(changed: np.ndarray) -> int | None:
-    """Returns the first index along axis 1 that holds a True, or None."""
-    found = changed.any(axis=tuple(axis for axis in range(changed.ndim) if axis != 1))
-    return int(found.argmax()) if found.any() else None
+def by_position(changed: np.ndarray) -> np.ndarray:
+    """Returns for each index along axis 1 whether it holds a True."""
+    return changed.any(axis=tuple(axis for axis in range(changed.ndim) if axis != 1))
 
 
 def _default_tolerance(model):
