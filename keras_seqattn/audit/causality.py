@@ -139,7 +139,7 @@ def random_content(
 class _Probe:
     """Looks in one mode for what crosses a cut, from later input to earlier output."""
 
-    def __init__(self, passes, name, others, training, rng, pad=None):
+    def __init__(self, passes, name, others, training, rng, pad):
         self.passes, self.name, self.others = passes, name, others
         self.training, self.pad = training, pad
         self.array = passes.arrays[name]

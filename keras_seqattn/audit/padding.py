@@ -139,7 +139,7 @@ class _Probe:
 
         Not checked where the model draws random numbers, whose shape would change.
         """
-        if not self.extra or (training and self.passes.is_random(training)):
+        if not self.extra or (training and self.passes.is_random()):
             return None
         longer = self.passes(self._lengthen(name), training)
         return self._compare("amount", name, training, outputs, longer, OTHER_LENGTH)

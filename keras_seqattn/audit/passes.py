@@ -66,14 +66,11 @@ class Passes:
         self,
         model: keras.layers.Layer,
         inputs: Any,
-        select: Callable[[Any], Any] | None = None,
-        tolerance: float | None = None,
+        select: Callable[[Any], Any] | None,
+        tolerance: float | None,
     ) -> None:
-        if not isinstance(model, keras.layers.Layer):
-            raise ValueError(
-                f"`model` must be a Keras model or layer. Received: model={model!r}."
-            )
-        self.model = model
+        wanted = "a Keras model or layer"
+        self.model = arguments.instance("model", model, keras.layers.Layer, wanted)
         self._select = select
         self._structure = inputs
         self.arrays = _named_arrays(model, inputs)
@@ -103,13 +100,13 @@ class Passes:
             )
         return first
 
-    def is_random(self, training: bool) -> bool:
-        """Returns whether passes depend on random draws."""
+    def is_random(self) -> bool:
+        """Returns whether passes in training depend on random draws."""
         inputs = self._pack(self.arrays)
         # Within one scope, the second pass draws different numbers.
         with _same_draws(self.model):
             first, second = (
-                [_numpy(x) for x in tree.flatten(self.model(inputs, training=training))]
+                [_numpy(x) for x in tree.flatten(self.model(inputs, training=True))]
                 for _ in range(2)
             )
         return self._differ(first, second)
@@ -138,7 +135,7 @@ class Passes:
                 f"Received: {argument}={name!r}."
             )
 
-    def vocabulary_size(self, name: str, given: int | None = None) -> int | None:
+    def vocabulary_size(self, name: str, given: int | None) -> int | None:
         """Returns how many ids an input may hold, None for one of floats."""
         array = self.arrays[name]
         if is_float(array):
