@@ -5,7 +5,6 @@ import importlib
 import os
 import pathlib
 import tempfile
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from keras_seqattn import arguments
@@ -112,8 +111,3 @@ def _replaced(path):
 def _bytes_of(path):
     files = [path] if path.is_file() else path.rglob("*")
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def needed_package(name: str, format: str) -> ModuleType:
-    """Imports a package that a format needs, or says in an error how to install it."""
-    return arguments.package(name, "export", f'`format="{format}"`')

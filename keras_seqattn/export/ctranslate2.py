@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from keras_seqattn import arguments
 from keras_seqattn.decoding.protocol import default_max_length, length_limit
-from keras_seqattn.export.artifact import needed_package
 from keras_seqattn.export.transformer_spec import refuse, transformer_spec
 from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.scheduling.generation import source_limit
@@ -61,7 +60,7 @@ def prepare(
     `Translator.export` says what the options mean.
     """
     arguments.choice("quantization", quantization, QUANTIZATIONS)
-    needed_package("ctranslate2", "ctranslate2")
+    arguments.package("ctranslate2", "export", '`format="ctranslate2"`')
     model = translator.model
     if type(model) is not TranslationTransformer:
         refuse("be a `TranslationTransformer`", f"a {type(model).__name__}")

@@ -9,7 +9,6 @@ import keras
 
 from keras_seqattn import arguments
 from keras_seqattn.backend.parts import layers_of
-from keras_seqattn.export.artifact import needed_package
 
 if TYPE_CHECKING:
     from keras_seqattn.translator import Translator
@@ -65,7 +64,7 @@ def prepare(
             f"writes one file. Received: weights of {size / 1e9:.1f} GB."
         )
     for package in ("onnx", "tf2onnx"):
-        needed_package(package, "onnx")
+        arguments.package(package, "export", '`format="onnx"`')
 
     def write(file):
         signature = {
