@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -33,19 +33,18 @@ def shown(value: Any) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN].rstrip(', ')} ..."
 
 
-def known(given: Iterable[str], names: Iterable[str], owner: str) -> None:
-    """Raises an error that suggests a name if `owner` does not know a keyword argument.
+def known(given: Mapping[str, Any], names: Sequence[str], owner: str) -> None:
+    """Raises an error, with the nearest name, if `owner` does not know an argument.
 
-    `given` is a dict of the keyword arguments, so that the error can show the value, or
-    only their names.
+    `given` is a dict of keyword arguments.
     """
-    for name in given:
+    for name, value in given.items():
         if name not in names:
             nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
             hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
-            value = f"{name}={shown(given[name])}" if isinstance(given, dict) else name
             raise ValueError(
-                f"`{name}` must be an argument of `{owner}`. Received: {value}.{hint}"
+                f"`{name}` must be an argument of `{owner}`. "
+                f"Received: {name}={shown(value)}.{hint}"
             )
 
 
