@@ -152,9 +152,8 @@ def additive_scores(
             f"vector.shape={tuple(vector.shape)}, query.shape={tuple(query.shape)}."
         )
     mask, bias = hide_by_bias(query, key, mask, bias)
-    shapes = ops.shape(query), ops.shape(key)
-    mask = masks.pair_mask(*shapes, mask, causal, window, offset)
-    sizes = *shapes[0][1:], shapes[1][1]
+    mask = masks.pair_mask(query, key, mask, causal, window, offset)
+    sizes = *ops.shape(query)[1:], ops.shape(key)[1]
     # An unknown length counts as short, as in `choose_implementation`.
     is_long = all(isinstance(x, int) for x in sizes) and math.prod(sizes) > AT_ONCE
     compute = _scores_in_blocks if is_long else _scores_at_once

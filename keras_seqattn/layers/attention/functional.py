@@ -133,7 +133,7 @@ def dot_product_attention(
 def _attend(query, key, value, bias, scale, dropout, seed, implementation, **options):
     """Computes `dot_product_attention` with one of the kernels."""
     if implementation == "explicit":
-        mask = _pair_mask(query, key, **options)
+        mask = masks.pair_mask(query, key, **options)
         scores = dot_scores(query, key, scale)
         weights = explicit.softmax(scores, mask, bias, query.dtype)
         return explicit.weighted_sum(weights, value, mask, dropout, seed)
@@ -141,7 +141,7 @@ def _attend(query, key, value, bias, scale, dropout, seed, implementation, **opt
     if implementation == "fused":
         bias = distances.of_pairs(bias)
         return fused.fused_attention(scaled, key, value, bias, dropout, **options)
-    options["mask"] = _pair_mask(query, key, options["mask"])
+    options["mask"] = masks.pair_mask(query, key, options["mask"])
     return chunked_attention(
         scaled, key, value, bias=bias, dropout=dropout, seed=seed, **options
     )
@@ -190,7 +190,7 @@ def attention_scores(
     check_options(query, key, mask, bias, scale)
     masks.check_band(causal, window, offset)
     mask, bias = hide_by_bias(query, key, mask, bias)
-    mask = _pair_mask(query, key, mask, causal, window, offset)
+    mask = masks.pair_mask(query, key, mask, causal, window, offset)
     weights = explicit.softmax(dot_scores(query, key, scale), mask, bias, query.dtype)
     return explicit.zero_empty_rows(weights, mask, heads_last=False)
 
@@ -375,17 +375,12 @@ def hide_by_bias(
     seen = ops.logical_not(hidden)  # not `>`, which would hide a NaN
     bias = ops.where(seen, bias, ops.cast(0.0, bias.dtype))
     seen = ops.reshape(seen, (*[1] * (4 - len(seen.shape)), *ops.shape(seen)))
-    return masks.combine_masks(_pair_mask(query, key, mask), seen), bias
+    return masks.combine_masks(masks.pair_mask(query, key, mask), seen), bias
 
 
 def _scale_query(query, scale):
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return query * ops.cast(scale, query.dtype)
-
-
-def _pair_mask(query, key, mask, causal=False, window=None, offset=0):
-    shapes = ops.shape(query), ops.shape(key)
-    return masks.pair_mask(*shapes, mask, causal, window, offset)
 
 
 def dot_scores(query: Tensor, key: Tensor, scale: float | None = 1.0) -> Tensor:

@@ -11,7 +11,6 @@ Shapes: B batch, L length, T target length, S source length.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -209,20 +208,20 @@ def check_band(causal: bool, window: int | None, offset: int | Tensor) -> None:
 
 
 def pair_mask(
-    query_shape: Sequence[int | Tensor | None],
-    key_shape: Sequence[int | Tensor | None],
+    query: Tensor,
+    key: Tensor,
     mask: Tensor | None,
-    causal: bool,
-    window: int | None,
-    offset: int | Tensor,
+    causal: bool = False,
+    window: int | None = None,
+    offset: int | Tensor = 0,
 ) -> Tensor | None:
     """Combines all that hides pairs of a query `(B, T, H, K)` and key `(B, S, G, K)`.
 
-    A length in the shapes may be a scalar tensor. The mask is `(B, T, S)`, or
-    broadcasts to `(B, H, T, S)`. So does the result, which has rank 4; None allows
-    every pair.
+    The mask is `(B, T, S)`, or broadcasts to `(B, H, T, S)`. So does the result, which
+    has rank 4; None allows every pair.
     """
-    target, source = query_shape[1], key_shape[1]
+    batch, target, heads, _ = ops.shape(query)
+    source = ops.shape(key)[1]
     band = combine_masks(
         causal_mask(target, source, offset) if causal else None,
         None if window is None else window_mask(target, source, window, offset),
@@ -231,8 +230,8 @@ def pair_mask(
         band = band[None, None]
     if mask is None:
         return band
-    full = (query_shape[0], query_shape[2], target, source)
-    return combine_masks(_rank_4_mask(ops.convert_to_tensor(mask), full), band)
+    mask = _rank_4_mask(ops.convert_to_tensor(mask), (batch, heads, target, source))
+    return combine_masks(mask, band)
 
 
 def _rank_4_mask(mask, full):

@@ -40,8 +40,7 @@ def fused_attention(
     if repeats > 1:
         key, value = (_repeat_heads(x, repeats) for x in (key, value))
     is_causal = is_plain_causal(bias=bias, **options)
-    shapes = ops.shape(query), ops.shape(key)
-    pairs = None if is_causal else masks.pair_mask(*shapes, **options)
+    pairs = None if is_causal else masks.pair_mask(query, key, **options)
     mask = _open_empty_rows(pairs)
     dtype = keras.backend.standardize_dtype(query.dtype)
     if dtype == "float16" and bias is None and mask is not None:
