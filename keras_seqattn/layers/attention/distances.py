@@ -57,15 +57,16 @@ class DistanceBias:
         return relative_shift(self.values, self.target_length)[None]
 
 
-def checked_bias(
+def check_bias(
     bias: DistanceBias | Tensor | None,
     sizes: tuple[int | None, ...] = (None, None, None, None),
-) -> DistanceBias | Tensor | None:
-    """Returns a bias if it fits scores of `sizes` (B, H, T, S), None = unknown."""
+) -> None:
+    """Checks that a bias fits scores of `sizes` (B, H, T, S), None = unknown."""
     if bias is None:
-        return bias
+        return
     if isinstance(bias, DistanceBias):
-        return _checked_distances(bias, *sizes[1:])
+        _check_distances(bias, *sizes[1:])
+        return
     shape = tuple(np.shape(arguments.tensor("bias", bias)))
     fits = 0 < len(shape) <= 4 and all(
         arguments.may_be(have, 1, want)
@@ -76,11 +77,10 @@ def checked_bias(
             "`bias` must be a `DistanceBias`, or broadcast to (batch, heads, target, "
             f"source) = {sizes}. Received: bias.shape={shape}."
         )
-    return bias
 
 
-def _checked_distances(bias, heads, target, source):
-    """Returns a `DistanceBias` if it fits these sizes, None = unknown."""
+def _check_distances(bias, heads, target, source):
+    """Checks that a `DistanceBias` fits these sizes, None = unknown."""
     shape = tuple(np.shape(bias.values))
     sizes = heads, target, source
     are_known = isinstance(target, int) and isinstance(source, int)
@@ -98,7 +98,6 @@ def _checked_distances(bias, heads, target, source):
             f"{sizes}. Received: bias.values.shape={shape}, "
             f"bias.target_length={bias.target_length!r}."
         )
-    return bias
 
 
 def of_pairs(bias: DistanceBias | Tensor | None) -> Tensor | None:

@@ -277,7 +277,7 @@ def choose_implementation(
     _check_shapes(query_shape, key_shape, value_shape)
     masks.check_band(causal, window, offset)
     arguments.tensor("mask", mask, optional=True)
-    distances.checked_bias(bias)
+    distances.check_bias(bias)
     arguments.fraction("dropout", dropout)
     arguments.choice("device", device, ("cpu", "gpu", "tpu"), optional=True)
     dtype = arguments.interpreted(
@@ -319,7 +319,7 @@ def check_options(
     arguments.tensor("mask", mask, optional=True)
     arguments.scalar("scale", scale, optional=True)
     sizes = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
-    distances.checked_bias(bias, sizes)
+    distances.check_bias(bias, sizes)
 
 
 def checked_inputs(
