@@ -20,6 +20,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import tracing
+from keras_seqattn.layers.attention.distances import check_lengths
 from keras_seqattn.layers.shapes import check_tensor
 
 
@@ -262,10 +263,8 @@ def _rank_4_mask(mask, full):
 
 def _distance(target_length, source_length, offset):
     """Returns how far each query stands behind each key: i + offset - j."""
-    arguments.index("target_length", target_length, 0)
     source_length = target_length if source_length is None else source_length
-    arguments.index("source_length", source_length, 0)
-    arguments.index("offset", offset)
+    check_lengths(target_length, source_length, offset)
     rows = ops.arange(target_length, dtype="int32") + offset
     columns = ops.arange(source_length, dtype="int32")
     return rows[:, None] - columns[None, :]  # (T, S)
