@@ -11,7 +11,6 @@ their keys first and their heads on two axes: `(B, G, S, R, T)`, and a block of 
 import keras
 from keras import ops
 
-from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend.random import computed_uniform
 from keras_seqattn.layers.attention import masks
@@ -55,10 +54,8 @@ class BlockPairs:
         block_length: int | None = None,
     ) -> None:
         q_longest, kv_longest = block_length or Q_BLOCK, block_length or KV_BLOCK
-        if window is not None:
-            arguments.positive_integer("window", window)
-            if block_length is None:
-                q_longest = kv_longest = min(KV_BLOCK, max(SHORTEST_BLOCK, window))
+        if window is not None and block_length is None:
+            q_longest = kv_longest = min(KV_BLOCK, max(SHORTEST_BLOCK, window))
         self.q: Blocks = Blocks.of(ops.shape(query)[1], q_longest)
         self.kv: Blocks = Blocks.of(ops.shape(key)[1], kv_longest)
         self.groups: int = key.shape[2]
