@@ -383,7 +383,7 @@ def _scale_query(query, scale):
     return query * ops.cast(scale, query.dtype)
 
 
-def dot_scores(query: Tensor, key: Tensor, scale: float | None = 1.0) -> Tensor:
+def dot_scores(query: Tensor, key: Tensor, scale: float | None) -> Tensor:
     """Computes scale * query . key^T `(B, H, T, S)`; a scale of None is 1 / sqrt(K)."""
     # Both, and their gradients, are transposed once; an einsum would do so per product.
     query, key = (explicit.widen(x) for x in (query, key))

@@ -63,7 +63,7 @@ class KVCache(NamedTuple):
         value = ops.slice_update(self.value, (0, 0, slot, 0), entries.value)
         return KVCache(key, value)
 
-    def grow(self, length: int, num_steps: int | Tensor, width: int = 1) -> "KVCache":
+    def grow(self, length: int, num_steps: int | Tensor, width: int) -> "KVCache":
         """Grows the ring to `length` places, as `grow_axis` does."""
         return KVCache(
             grow_axis(self.key, 3, length, num_steps, width),

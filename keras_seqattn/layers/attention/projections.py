@@ -26,8 +26,8 @@ class Projection(KeepsLora, QuantizedAsParent, keras.layers.EinsumDense):
         cls,
         input_shape: Shape,
         widths: Sequence[int],
+        use_bias: bool,
         bound: int = 1,
-        use_bias: bool = True,
         **options: Any,
     ) -> Self:
         """Makes and builds a projection of the last `bound` axes to axes `widths`."""

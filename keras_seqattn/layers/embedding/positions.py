@@ -11,7 +11,7 @@ from keras_seqattn.layers.shapes import check_batch
 
 
 def positions_of(
-    x: Tensor, start: int | Tensor = 0, positions: Tensor | None = None, axis: int = 1
+    x: Tensor, start: int | Tensor, positions: Tensor | None = None, axis: int = 1
 ) -> Tensor:
     """Returns the positions of the vectors of a sequence, int32 `(L,)` or `(B, L)`.
 

@@ -20,7 +20,6 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import (
-    Dtype,
     Initializer,
     PositionsInAttention,
     Shape,
@@ -283,7 +282,7 @@ _LAYERS = {"rotary": RotaryPositions, "alibi": AlibiBias, "relative": RelativeBi
 
 
 def positions_in_attention(
-    positions: PositionsInAttention | None, dtype: Dtype = None
+    positions: PositionsInAttention | None, policy: keras.DTypePolicy
 ) -> keras.layers.Layer | None:
     """Returns the layer that a name or a config stands for, or a given layer."""
     if isinstance(positions, dict):
@@ -291,8 +290,7 @@ def positions_in_attention(
         wanted = "the configuration of a layer"
         positions = arguments.interpreted("positions", positions, deserialize, wanted)
     if isinstance(positions, str) and positions in _LAYERS:
-        policy = unquantized(keras.dtype_policies.get(dtype))
-        return _LAYERS[positions](name="positions", dtype=policy)
+        return _LAYERS[positions](name="positions", dtype=unquantized(policy))
     # The class of such a layer has the methods too, but is no layer.
     has_methods = hasattr(positions, "rotate") and hasattr(positions, "bias")
     if positions is None or (has_methods and not isinstance(positions, type)):

@@ -22,8 +22,8 @@ def fused_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
+    bias: Tensor | None,
+    dropout: float,
     **options: Any,
 ) -> Tensor:
     """Computes `dot_product_attention` of a scaled query with the backend's kernel.
@@ -73,11 +73,11 @@ def _open_empty_rows(mask):
 
 
 def is_plain_causal(
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    causal: bool = False,
-    window: int | None = None,
-    offset: int | Tensor = 0,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    window: int | None,
+    offset: int | Tensor,
 ) -> bool:
     """Returns whether a kernel's causal flag by itself says what is hidden."""
     is_aligned = isinstance(offset, int) and offset == 0
