@@ -351,14 +351,20 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         """Attends from each vector of `query` to those of `value`."""
         checks.check_scores_wanted(self.flash_attention, return_attention_scores)
         checks.check_inputs(query, value, key)
+        fold, to_bool = self._folding, masks.bool_mask
+        mask = masks.input_masks(
+            fold.sequence_mask(to_bool("query_mask", query_mask), query),
+            fold.sequence_mask(to_bool("value_mask", value_mask), value),
+            fold.sequence_mask(to_bool("key_mask", key_mask), value),
+            fold.pair_mask(to_bool("attention_mask", attention_mask), query, value),
+        )
         output, scores = self._attend_by(
-            (self._folding, self._folding),
+            fold,
+            fold,
             query,
             value,
             key,
-            mask=self._mask(
-                query, value, query_mask, value_mask, key_mask, attention_mask
-            ),
+            mask=mask,
             causal=masks.is_causal(use_causal_mask),
             offset=offset,
             dropout=self.dropout if training else 0.0,
@@ -390,7 +396,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             Float tensor `(1, M, output_shape)`.
         """
         output, _ = self._attend_by(
-            (unpadding, value_unpadding or self._folding),
+            unpadding,
+            value_unpadding or self._folding,
             query,
             value,
             mask=mask,
@@ -401,22 +408,23 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
     def _attend_by(
         self,
-        foldings,
+        fold,
+        value_fold,
         query,
         value,
         key=None,
-        mask=None,
-        causal=False,
+        *,
+        mask,
+        causal,
+        dropout,
         offset=0,
-        dropout=0.0,
         return_scores=False,
     ):
         """Projects, attends and projects back; returns the output and weights or None.
 
-        `foldings` are two, of `query` and of `value`, each a `Folding` or `Unpadding`:
-        they bring the projections to `(B, L, H, K)`.
+        `fold` of the query and `value_fold` of key and value, each a `Folding` or
+        `Unpadding`, bring the projections to `(B, L, H, K)`.
         """
-        fold, value_fold = foldings
         queries = self.project_query(query)  # (B, T, H, K)
         keys = self.project_key(value if key is None else key)  # (B, S, G, K)
         values = self.project_value(value)  # (B, S, G, V)
@@ -437,16 +445,6 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         output = self.project_output(query, fold.output(output, queries))
         return output, fold.scores(scores, queries, keys) if return_scores else None
 
-    def _mask(self, query, value, query_mask, value_mask, key_mask, attention_mask):
-        """Combines the masks of a call, folded as its inputs are."""
-        fold, to_bool = self._folding, masks.bool_mask
-        return masks.input_masks(
-            fold.sequence_mask(to_bool("query_mask", query_mask), query),
-            fold.sequence_mask(to_bool("value_mask", value_mask), value),
-            fold.sequence_mask(to_bool("key_mask", key_mask), value),
-            fold.pair_mask(to_bool("attention_mask", attention_mask), query, value),
-        )
-
     def _rotate(self, heads, first):
         """Rotates heads `(B, L, H, K)` at positions `first`, `first + 1`, ..."""
         return heads if self.positions is None else self.positions.rotate(heads, first)
@@ -465,7 +463,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         return bias
 
     def _attend(
-        self, query, key, value, *, return_scores=False, implementation=None, **options
+        self, query, key, value, *, return_scores, implementation=None, **options
     ):
         """Attends with the layer's score; returns the output, and weights if wanted."""
         if self.score == "additive":
@@ -719,7 +717,6 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             *kept.read(),  # (B, slots, G, K), (B, slots, G, V)
             mask=mask,
             bias=of_pairs(bias),  # of one query, for all beams
-            window=None,
             implementation="explicit",
             return_scores=return_scores,
         )
