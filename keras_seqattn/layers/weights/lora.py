@@ -169,10 +169,9 @@ def enable_lora(
 
 
 def _patterns(targets):
+    arguments.instance("targets", targets, list | tuple, "a list of strings", True)
     if targets is None:
         return [""]  # which is found in every path
-    if not isinstance(targets, list | tuple):
-        arguments.refuse("targets", targets, "a list of strings", optional=True)
     patterns = list(arguments.strings("targets", targets))
     for pattern in patterns:
         try:
