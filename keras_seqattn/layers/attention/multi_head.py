@@ -596,7 +596,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         width = query.shape[1]
         if ancestry is not None:
             check_tensor("ancestry", ancestry, "(batch, beams, length)", integers=True)
-        if ancestry is None and width != 1:
+        elif width != 1:
             raise ValueError(
                 "`ancestry` must be given for several beams, which a search reorders: "
                 "keep `layers.initial_ancestry(...)` in the state under 'beam' and "
