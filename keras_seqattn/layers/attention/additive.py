@@ -180,7 +180,7 @@ def attend(
     arguments.fraction("dropout", dropout)
     arguments.seed("seed", seed)
     scores = additive_scores(query, key, vector, **options)
-    return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed), scores
+    return explicit.weighted_sum(scores, value, dropout, seed), scores
 
 
 def _scores_at_once(query, key, vector):

@@ -136,7 +136,8 @@ def _attend(query, key, value, bias, scale, dropout, seed, implementation, **opt
         mask = masks.pair_mask(query, key, **options)
         scores = dot_scores(query, key, scale)
         weights = explicit.softmax(scores, mask, bias, query.dtype)
-        return explicit.weighted_sum(weights, value, mask, dropout, seed)
+        output = explicit.weighted_sum(weights, value, dropout, seed)
+        return explicit.zero_empty_rows(output, mask, heads_last=True)
     scaled = _scale_query(query, scale)
     if implementation == "fused":
         bias = distances.of_pairs(bias)
@@ -218,7 +219,7 @@ def attend(
     query, key, value = checked_inputs(query, key, value)
     dropout, seed = options.pop("dropout", 0.0), options.pop("seed", None)
     scores = attention_scores(query, key, **options)
-    return explicit.weighted_sum(scores, value, dropout=dropout, seed=seed), scores
+    return explicit.weighted_sum(scores, value, dropout, seed), scores
 
 
 def choose_implementation(

@@ -47,8 +47,8 @@ def softmax(
 def zero_empty_rows(x: Tensor, mask: Tensor | None, heads_last: bool) -> Tensor:
     """Sets the rows of queries that may attend to nothing to zero.
 
-    `x` is weights `(B, H, T, S)` or outputs `(B, H, T, V)`; with `heads_last`, outputs
-    `(B, T, H, V)`. The mask broadcasts to `(B, H, T, S)`.
+    `x` is weights `(B, H, T, S)`; with `heads_last`, outputs `(B, T, H, V)`. The mask
+    broadcasts to `(B, H, T, S)`.
     """
     if mask is None:
         return x
@@ -61,15 +61,10 @@ def zero_empty_rows(x: Tensor, mask: Tensor | None, heads_last: bool) -> Tensor:
 def weighted_sum(
     weights: Tensor,
     value: Tensor,
-    mask: Tensor | None = None,
-    dropout: float = 0.0,
-    seed: int | keras.random.SeedGenerator | None = None,
+    dropout: float,
+    seed: int | keras.random.SeedGenerator | None,
 ) -> Tensor:
-    """Computes the sums `(B, T, H, V)` of each head's values with given weights.
-
-    With a mask, a query that may attend to nothing gets zero; without one, its weights
-    must be zero already.
-    """
+    """Computes the sums `(B, T, H, V)` of each head's values with given weights."""
     if dropout > 0.0:
         weights = drop(weights, dropout, seed)
     groups, value_dim = value.shape[2:]
@@ -78,5 +73,4 @@ def weighted_sum(
     weights = ops.reshape(weights, (batch, groups, heads // groups * target, source))
     output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, G, R T, V)
     output = ops.reshape(output, (batch, heads, target, value_dim))
-    output = zero_empty_rows(output, mask, heads_last=False)
     return ops.transpose(output, (0, 2, 1, 3))
