@@ -20,9 +20,8 @@ from keras_seqattn.backend import autodiff
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.functional import (
-    check_options,
     checked_inputs,
-    hide_by_bias,
+    checked_mask_and_bias,
 )
 from keras_seqattn.layers.attention.kernels import explicit
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks, map_blocks
@@ -142,7 +141,7 @@ def additive_scores(
         [[1.0, 0.0], [0.5, 0.5]]
     """
     query, key, _ = checked_inputs(query, key, key)
-    check_options(query, key, mask, bias)
+    mask, bias = checked_mask_and_bias(query, key, mask, bias)
     masks.check_band(causal, window, offset)
     arguments.tensor("vector", vector)
     vector = ops.convert_to_tensor(vector)
@@ -151,7 +150,6 @@ def additive_scores(
             "`vector` must have the heads and the width of `query`. Received: "
             f"vector.shape={tuple(vector.shape)}, query.shape={tuple(query.shape)}."
         )
-    mask, bias = hide_by_bias(query, key, mask, bias)
     mask = masks.pair_mask(query, key, mask, causal, window, offset)
     sizes = *ops.shape(query)[1:], ops.shape(key)[1]
     # An unknown length counts as short, as in `choose_implementation`.

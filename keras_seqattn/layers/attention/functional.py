@@ -97,11 +97,11 @@ def dot_product_attention(
         Vaswani et al. 2017, section 3.2.1. Differs: empty rows are zero.
     """
     query, key, value = checked_inputs(query, key, value)
-    check_options(query, key, mask, bias, scale)
+    mask, bias = checked_mask_and_bias(query, key, mask, bias)
+    arguments.scalar("scale", scale, optional=True)
     masks.check_band(causal, window, offset)
     arguments.fraction("dropout", dropout)
     arguments.seed("seed", seed)
-    mask, bias = hide_by_bias(query, key, mask, bias)
     options = {"mask": mask, "causal": causal, "window": window, "offset": offset}
     arguments.choice("implementation", implementation, IMPLEMENTATIONS)
     attend = functools.partial(
@@ -188,9 +188,9 @@ def attention_scores(
         [[1.0, 0.0], [0.5, 0.5]]
     """
     query, key, _ = checked_inputs(query, key, key)
-    check_options(query, key, mask, bias, scale)
+    mask, bias = checked_mask_and_bias(query, key, mask, bias)
+    arguments.scalar("scale", scale, optional=True)
     masks.check_band(causal, window, offset)
-    mask, bias = hide_by_bias(query, key, mask, bias)
     mask = masks.pair_mask(query, key, mask, causal, window, offset)
     weights = explicit.softmax(dot_scores(query, key, scale), mask, bias, query.dtype)
     return explicit.zero_empty_rows(weights, mask, heads_last=False)
@@ -309,20 +309,6 @@ def _check_shapes(query_shape, key_shape, value_shape):
             arguments.refuse(name, shape, "a shape (batch, length, heads, width)")
 
 
-def check_options(
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    bias: DistanceBias | Tensor | None,
-    scale: float | None = None,
-) -> None:
-    """Checks those options of `dot_product_attention` that change the scores."""
-    arguments.tensor("mask", mask, optional=True)
-    arguments.scalar("scale", scale, optional=True)
-    sizes = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
-    distances.check_bias(bias, sizes)
-
-
 def checked_inputs(
     query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -361,7 +347,7 @@ def checked_inputs(
     return query, ops.cast(key, query.dtype), ops.cast(value, query.dtype)
 
 
-def hide_by_bias(
+def checked_mask_and_bias(
     query: Tensor, key: Tensor, mask: Tensor | None, bias: DistanceBias | Tensor | None
 ) -> tuple[Tensor | None, DistanceBias | Tensor | None]:
     """Returns a mask that also hides what the bias hides, and a bias that is finite.
@@ -369,6 +355,9 @@ def hide_by_bias(
     Other libraries hide a pair by a bias of -inf, or of the lowest number of a dtype.
     Added to scores, a row of -inf gives NaN, and the lowest number may outweigh a mask.
     """
+    arguments.tensor("mask", mask, optional=True)
+    sizes = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
+    distances.check_bias(bias, sizes)
     if bias is None or isinstance(bias, DistanceBias):
         return mask, bias
     bias = ops.convert_to_tensor(bias)
