@@ -55,5 +55,4 @@ class Projection(KeepsLora, QuantizedAsParent, keras.layers.EinsumDense):
         if self.bias is not None:
             rows = ops.add(rows, ops.reshape(self.bias, (-1,)))
         leading, widths = sizes(inputs)[:-bound], kernel.shape[bound:]
-        outputs = ops.reshape(rows, (*leading, *widths))
-        return outputs if self.activation is None else self.activation(outputs)
+        return self.activation(ops.reshape(rows, (*leading, *widths)))
