@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_seqattn.annotations import Tensor
+from keras_seqattn.annotations import Seed, Tensor
 from keras_seqattn.layers.attention.distances import DistanceBias, of_pairs
 from keras_seqattn.layers.dropout import drop
 
@@ -62,7 +62,7 @@ def weighted_sum(
     weights: Tensor,
     value: Tensor,
     dropout: float,
-    seed: int | keras.random.SeedGenerator | None,
+    seed: Seed,
 ) -> Tensor:
     """Computes the sums `(B, T, H, V)` of each head's values with given weights."""
     if dropout > 0.0:

@@ -52,7 +52,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_seqattn.annotations import Tensor
+from keras_seqattn.annotations import Seed, Tensor
 from keras_seqattn.backend import autodiff
 from keras_seqattn.backend.ops import largest
 from keras_seqattn.layers.attention.distances import DistanceBias
@@ -82,7 +82,7 @@ def chunked_attention(
     window: int | None = None,
     offset: int | Tensor = 0,
     dropout: float = 0.0,
-    seed: int | keras.random.SeedGenerator | None = None,
+    seed: Seed = None,
     block_length: int | None = None,
 ) -> Tensor:
     """Computes `dot_product_attention` of a scaled query, block by block.

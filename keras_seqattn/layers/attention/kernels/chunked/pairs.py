@@ -11,7 +11,7 @@ their keys first and their heads on two axes: `(B, G, S, R, T)`, and a block of 
 import keras
 from keras import ops
 
-from keras_seqattn.annotations import Tensor
+from keras_seqattn.annotations import Seed, Tensor
 from keras_seqattn.backend.random import computed_uniform
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks
@@ -50,7 +50,7 @@ class BlockPairs:
         window: int | None = None,
         offset: int | Tensor = 0,
         dropout: float = 0.0,
-        seed: int | keras.random.SeedGenerator | None = None,
+        seed: Seed = None,
         block_length: int | None = None,
     ) -> None:
         q_longest, kv_longest = block_length or Q_BLOCK, block_length or KV_BLOCK
