@@ -62,14 +62,9 @@ def take_step(
 ) -> LoopState:
     """Takes one step; the sentences began at the steps `start` `(B,)`, or at 0."""
     num_steps, model_state, search_state = state
-    if start is None:
-        position = num_steps
-        logits, model_state = step(search_state.token, model_state, num_steps)
-    else:
-        position = num_steps - start  # (B,)
-        logits, model_state = step(
-            search_state.token, model_state, num_steps, start=start
-        )
+    began = {} if start is None else {"start": start}
+    logits, model_state = step(search_state.token, model_state, num_steps, **began)
+    position = num_steps if start is None else num_steps - start  # (B,)
     if method.needs_log_probs:
         log_probs = log_softmax(logits)  # (B, W, V)
     else:
