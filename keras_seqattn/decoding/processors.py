@@ -135,22 +135,18 @@ def forbid_repeated_ngrams(
 
 def _mark_where(is_marked: Tensor, token_ids: Tensor, vocabulary_size: int) -> Tensor:
     """Marks the ids `(B, W, L)` where `is_marked`, as bools `(B, W, V)`."""
+    batch_size, width, length = ops.shape(token_ids)
     # The other ids are replaced by one outside the vocabulary.
     token_ids = ops.where(is_marked, token_ids, vocabulary_size)
-    return _mark_tokens(token_ids, vocabulary_size + 1)[..., :-1]
-
-
-def _mark_tokens(token_ids: Tensor, vocabulary_size: int) -> Tensor:
-    """Marks the ids of each beam, `(B, W, L)` to bool `(B, W, V)`."""
-    batch_size, width, length = ops.shape(token_ids)
+    size = vocabulary_size + 1
     beams = ops.arange(batch_size * width, dtype="int32")
-    places = ops.reshape(token_ids, (-1, length)) + beams[:, None] * vocabulary_size
+    places = ops.reshape(token_ids, (-1, length)) + beams[:, None] * size
     marks = ops.scatter_update(
-        ops.zeros((batch_size * width * vocabulary_size,), "int32"),
+        ops.zeros((batch_size * width * size,), "int32"),
         ops.reshape(places, (-1, 1)),
         ops.ones((batch_size * width * length,), "int32"),
     )
-    return ops.reshape(marks, (batch_size, width, vocabulary_size)) > 0
+    return ops.reshape(marks, (batch_size, width, size))[..., :-1] > 0
 
 
 def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
