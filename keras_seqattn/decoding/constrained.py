@@ -25,7 +25,7 @@ from keras_seqattn.decoding.hypotheses import SpecialTokens
 from keras_seqattn.decoding.methods import Search
 from keras_seqattn.decoding.processors import (
     NO_CANDIDATE,
-    best_of_all,
+    best_of_each,
     count_forced,
     gather,
     is_allowed,
@@ -119,10 +119,7 @@ class ConstrainedBeamSearch(BeamSearch):
         """
         batch_size, width, size = choice_log_probs.shape
         count = min(width + 1 + len(self.stop_ids), size)
-        rows = ops.reshape(choice_log_probs, (batch_size * width, 1, size))
-        value, token = (
-            ops.reshape(x, (batch_size, width, count)) for x in best_of_all(rows, count)
-        )
+        value, token = best_of_each(choice_log_probs, count)
         end = ops.full((batch_size, 1), tokens.end_id, "int32")
         own = ops.concatenate([state.constraints.tokens, end], axis=1)[:, None]
         is_end = ops.arange(own.shape[2], dtype="int32") == own.shape[2] - 1

@@ -295,11 +295,8 @@ class Greedy(Search):
         self, log_probs: Tensor, state: GreedyState, index: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Chooses each beam's token; returns values and int32 tokens, both `(B, W)`."""
-        batch_size, width, vocabulary_size = ops.shape(log_probs)
-        rows = ops.reshape(log_probs, (batch_size * width, 1, vocabulary_size))
-        best, token = processors.best_of_all(rows, 1)
-        shape = (batch_size, width)
-        return ops.reshape(best, shape), ops.reshape(token, shape)
+        best, token = processors.best_of_each(log_probs, 1)
+        return best[..., 0], token[..., 0]
 
     def results(self, state: GreedyState) -> tuple[Any, Any]:
         """Returns the hypotheses, best first.

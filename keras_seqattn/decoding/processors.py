@@ -252,6 +252,15 @@ def best_of_all(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return best, beam * size + token
 
 
+def best_of_each(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Returns the C largest of each beam's V values, and their tokens: `(B, W, C)`."""
+    batch_size, width, size = ops.shape(values)
+    rows = ops.reshape(values, (batch_size * width, 1, size))
+    best, token = best_of_all(rows, count)
+    shape = (batch_size, width, count)
+    return ops.reshape(best, shape), ops.reshape(token, shape)
+
+
 def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Returns the `count` largest of each row, and their indices: two `(B, C)`.
 
