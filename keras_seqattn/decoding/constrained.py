@@ -132,9 +132,9 @@ class ConstrainedBeamSearch(BeamSearch):
         useful = ops.where(is_end, before == 0, fewer)
         # A phrase may contain a token that the search's options forbid: it is then
         # chosen by the model's own log-probability. The end token stays forbidden.
-        next_value = _gather_tokens(choice_log_probs, next_token)
+        next_value = ops.take_along_axis(choice_log_probs, next_token, axis=-1)
         as_told = ops.logical_or(is_allowed(next_value), is_end)
-        unasked = _gather_tokens(log_probs, next_token)
+        unasked = ops.take_along_axis(log_probs, next_token, axis=-1)
         next_value = ops.where(as_told, next_value, unasked)
         next_value = ops.where(useful, next_value, NO_CANDIDATE)
         same = token[..., None] == next_token[:, :, None]  # (B, W, count, U + 1)
@@ -221,11 +221,6 @@ def _allocate(ranking: Tensor, missing: Tensor, count: int) -> Tensor:
     order = -ops.cast(rank * 1024 + ops.minimum(missing, 1023), "float32")
     order = ops.where(is_allowed(ranking), order, NO_CANDIDATE)
     return largest(order, count)[1]
-
-
-def _gather_tokens(log_probs: Tensor, token: Tensor) -> Tensor:
-    """Gathers the log-probabilities `(B, W, V)` of tokens `(B, W, C)`."""
-    return ops.take_along_axis(log_probs, token, axis=-1)
 
 
 def with_constraints(search: Search, continuing_ids: bytes = b"") -> Search:
