@@ -161,24 +161,24 @@ def checked_constraints(
             f"`constraints` must have {batch_size} rows, one a sentence. "
             f"Received: constraints of {len(rows)} rows."
         )
-    never = {*tokens, *banned}
+    never, beyond = {*tokens, *banned}, vocabulary_size or math.inf
+    wanted = "a list of token ids, or a tuple of such"
 
     def phrase(name, ids):
-        ids = tuple(_integers(name, ids))
-        beyond = vocabulary_size or math.inf
-        bad = [i for i in ids if i in never or not 0 <= i < beyond]
-        if bad or not ids:
+        arguments.instance(name, ids, list | np.ndarray, wanted)
+        ids = arguments.sequence(name, ids, wanted, arguments.integer)
+        if not ids or any(i in never or not 0 <= i < beyond for i in ids):
             raise ValueError(
                 f"`{name}` must be token ids that the search may generate, at least "
-                f"one. Received: {name}={list(ids)!r}."
+                f"one. Received: {name}={ids!r}."
             )
-        return Phrase(ids)
+        return Phrase(tuple(ids))
 
     def constraint(name, choices):
         if not isinstance(choices, tuple):
             return (phrase(name, choices),)
         if not choices:
-            arguments.refuse(name, choices, "a list of token ids, or a tuple of such")
+            arguments.refuse(name, choices, wanted)
         return tuple(phrase(f"{name}[{k}]", ids) for k, ids in enumerate(choices))
 
     return [
@@ -190,12 +190,6 @@ def checked_constraints(
         ]
         for b, row in enumerate(rows)
     ]
-
-
-def _integers(name: str, ids: Any) -> list[int]:
-    wanted = "a list of token ids, or a tuple of such"
-    arguments.instance(name, ids, list | np.ndarray, wanted)
-    return arguments.sequence(name, ids, wanted, arguments.integer)
 
 
 def check_lengths(
