@@ -16,9 +16,9 @@ from keras_seqattn.decoding.processors import log_softmax
 from keras_seqattn.decoding.protocol import (
     abilities,
     check_parts,
+    initial_state,
     length_limit,
     max_new_tokens,
-    state_options,
 )
 
 # Attributes that must be equal in all models that have them.
@@ -139,9 +139,8 @@ class Ensemble(keras.Model):
             A dict with the parts of the models' states, "beam", "sentence" and
             "shared": each is a dict from a model's number to that model's part.
         """
-        options = state_options(coverage)
         states = [
-            model.initial_state(memory[str(i)], max_length, width=width, **options)
+            initial_state(model, memory[str(i)], max_length, width, coverage)
             for i, model in enumerate(self.models)
         ]
         state = _join_states(states)

@@ -40,7 +40,7 @@ class ByModel:
         return self._values[id(model)]
 
 
-# The widths and options of `initial_state` that were checked already.
+# The widths that were checked already, each with or without coverage.
 _CHECKED = ByModel()
 _CHECKING = threading.Lock()
 
@@ -94,13 +94,16 @@ def default_max_length(source_length: int) -> int:
     return 2 * source_length + 10
 
 
-def state_options(coverage: bool) -> dict[str, bool]:
-    """Returns further arguments of `initial_state`.
+def initial_state(
+    model: DecodingModel, memory: State, max_length: int, width: int, coverage: bool
+) -> State:
+    """Returns a model's state before the first step.
 
-    Only a search with a coverage penalty passes `coverage`; other searches also work
+    Only a search with a coverage penalty passes `coverage` on; other searches also work
     with models that do not take it.
     """
-    return {"coverage": True} if coverage else {}
+    options = {"coverage": True} if coverage else {}
+    return model.initial_state(memory, max_length, width=width, **options)
 
 
 def check_model(
@@ -108,37 +111,34 @@ def check_model(
     source_shape: Shape,
     max_length: int,
     width: int,
-    **options: Any,
+    coverage: bool = False,
 ) -> None:
-    """Checks what a model's methods return without computing it, once per width.
+    """Checks what a model's methods return without computing it.
 
-    A width with different `options` is checked again.
-
-    The logits and the state must have the protocol's shapes, and `step` must keep the
-    state's structure, shapes and dtypes. `max_length` is the number of generated tokens
-    that the state has memory for; `options` are further arguments of `initial_state`.
+    Each width is checked once, and once more with `coverage`. The logits and the state
+    must have the protocol's shapes, and `step` must keep the state's structure, shapes
+    and dtypes. `max_length` is the number of generated tokens that the state has memory
+    for.
     """
     shape, seen = (source_shape[0], width), {}
 
     def first_step(source_ids, token_ids, index):
         memory = model.encode(source_ids)
-        state = model.initial_state(memory, max_length, width=width, **options)
+        state = initial_state(model, memory, max_length, width, coverage)
         seen["given"] = _describe(state)
         seen["returned"] = _describe(model.step(token_ids, state, index))
         return token_ids
 
     with _CHECKING:
         checked = _CHECKED.setdefault(model, set())
-        key = (width, *sorted(options.items()))
-        if key not in checked:
+        if (width, coverage) not in checked:
             _trace(first_step, keras.KerasTensor(source_shape, "int32"), shape)
             if "given" in seen:
-                coverage = options.get("coverage", False)
                 must = "`model.initial_state` must return"
                 _check_state(must, seen["given"], shape, coverage)
             if "returned" in seen:
                 _check_returned("model.step", **seen, shape=shape)
-            checked.add(key)
+            checked.add((width, coverage))
 
 
 def check_step(

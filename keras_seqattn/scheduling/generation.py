@@ -50,7 +50,6 @@ from keras_seqattn.decoding.protocol import (
     default_max_length,
     length_limit,
     max_new_tokens,
-    state_options,
 )
 from keras_seqattn.scheduling import continuous, static
 from keras_seqattn.scheduling.static import (
@@ -399,8 +398,7 @@ def _program_options(
     stops_early = size in static.TAILS  # The tail goes on with the whole capacity.
     if can_grow and stops_early:
         first = min(capacity, length + EXTRA_CAPACITY)
-    asked = state_options(method.needs_coverage)
-    check_model(model, (size, length), first, method.width, **asked)
+    check_model(model, (size, length), first, method.width, method.needs_coverage)
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
     return ProgramOptions(without_seed(method), tokens, size, first, capacity)
 

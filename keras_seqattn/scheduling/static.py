@@ -28,7 +28,7 @@ from keras_seqattn.decoding.beam_state import BeamState
 from keras_seqattn.decoding.constraints import Constraints
 from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens
 from keras_seqattn.decoding.methods import GreedyState, Search
-from keras_seqattn.decoding.protocol import length_limit, state_options
+from keras_seqattn.decoding.protocol import initial_state, length_limit
 from keras_seqattn.scheduling.programs import compiled
 from keras_seqattn.scheduling.threads import in_threads
 
@@ -156,9 +156,9 @@ def first_model_state(
     model: Any, method: Search, source_ids: Tensor, capacity: int
 ) -> dict[str, Any]:
     """Encodes sources; returns the model's state before the first step."""
-    options = state_options(method.needs_coverage)
     memory = model.encode(source_ids)
-    return model.initial_state(memory, capacity, width=method.width, **options)
+    coverage = method.needs_coverage
+    return initial_state(model, memory, capacity, method.width, coverage)
 
 
 def _search_until_few(

@@ -261,7 +261,7 @@ def test_our_models_have_the_protocol(width):
     ):
         protocol.check_model(model, (2, 8), max_length=8, width=width)
         before = [keras.ops.convert_to_numpy(v) for v in model.variables]
-        options = protocol.state_options(coverage)
-        protocol.check_model(model, (4, 8), max_length=8, width=width + 1, **options)
+        sizes = {"max_length": 8, "width": width + 1, "coverage": coverage}
+        protocol.check_model(model, (4, 8), **sizes)
         for x, v in zip(before, model.variables, strict=True):
             np.testing.assert_array_equal(x, v)
