@@ -229,12 +229,13 @@ class BeamSearch(Search):
             new, parents = self.advance_beams(*given)
         else:
             new, parents = advance_groups(self, *given)
-        kept = keras.tree.map_structure(
-            lambda before, after: _where_sentences(state.finished, before, after),
-            state,
-            new,
-        )
-        return kept, parents
+
+        def kept_if_finished(before: Tensor, after: Tensor) -> Tensor:
+            ones = [1] * (len(before.shape) - 1)
+            finished = ops.reshape(state.finished, (-1, *ones))
+            return ops.where(finished, before, after)
+
+        return keras.tree.map_structure(kept_if_finished, state, new), parents
 
     def advance_beams(
         self,
@@ -435,11 +436,6 @@ class BeamSearch(Search):
             state.ended_scores,
             self.num_hypotheses,
         )
-
-
-def _where_sentences(chosen: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Chooses between whole sentences of two tensors `(B, ...)`."""
-    return ops.where(ops.reshape(chosen, (-1, *[1] * (len(x.shape) - 1))), x, y)
 
 
 def with_beams(search: Search) -> Search:
