@@ -6,7 +6,7 @@
         take one step of the search in all rows
         a row whose capacity is used up is free too: its sentence overflows
     the last few go on in a smaller program              # `static.finish`
-    search what overflowed again, from its beginning     # `_search_with_all_capacity`
+    search what overflowed again, from its beginning     # `search_continuously`
 
 So the rows of a program stay full, where a static batch would take as long as its
 longest sentence. All rows are at the same step, each in a sentence that began at a step
@@ -80,7 +80,7 @@ class ContinuousState(NamedTuple):
 
 
 def most_sentences(length: int) -> int:
-    """Returns how many sources of a padded length one program takes."""
+    """Returns Q, the number of sources of a padded length that one program takes."""
     return MOST_BLOCKS * BLOCK_TOKENS // length
 
 
@@ -88,56 +88,42 @@ def search_continuously(
     model: Any,
     options: ProgramOptions,
     sentences: Sentences,
-    num_sentences: int,
     to_the_end: bool = True,
 ) -> GreedyState | BeamState:
-    """Searches sentences in the rows of one program, which takes Q = `num_sentences`.
+    """Searches at most Q sentences in the rows of one program.
 
     Unless `to_the_end`, sentences that the program leaves unfinished stay so. Returns
     the method's state, of NumPy arrays `(B, ...)`.
     """
     stop_at = options.tail if to_the_end else int(HANDOFF_SHARE * options.size)
-    state = _run_rows(model, options, sentences, num_sentences, stop_at)
+    state = _run_rows(model, options, sentences, stop_at)
     overflow, number = map(ops.convert_to_numpy, (state.overflow, state.number))
     results = to_arrays(state.results)
-    found = to_arrays(state.running.search_state)
     if to_the_end:
         found = finish(model, options, state.running, state.start)
+    else:
+        found = to_arrays(state.running.search_state)
     found.finished[overflow] = False  # `_mark_overflow` set it only to free their rows
     put_rows(results, number, found)
     results = keras.tree.map_structure(lambda x: x[: len(sentences.limits)], results)
     if to_the_end and options.tail:  # without a tail nothing overflows
         for left in in_batches(np.flatnonzero(~results.finished), options.tail):
-            some = sentences.take(left)
-            found = _search_with_all_capacity(model, options, some, num_sentences)
+            # Both programs are compiled already. The first begins the sentences and
+            # takes no step, since so few are left; the second has the whole capacity.
+            state = _run_rows(model, options, sentences.take(left), options.tail)
+            found = finish(model, options, state.running, state.start)
             put_rows(results, left, found)
     return results
 
 
 def _run_rows(
-    model: Any,
-    options: ProgramOptions,
-    sentences: Sentences,
-    num_sentences: int,
-    stop_at: int,
+    model: Any, options: ProgramOptions, sentences: Sentences, stop_at: int
 ) -> ContinuousState:
-    """Calls the compiled `_search_in_rows` on sentences filled to `num_sentences`."""
-    filled, count = sentences.fill(num_sentences), len(sentences.limits)
+    """Calls the compiled `_search_in_rows` on sentences filled to Q."""
+    filled = sentences.fill(most_sentences(sentences.source_ids.shape[1]))
     run = compiled(model, _search_in_rows, options)
     # Arrays, not options, so that one program serves all numbers of sentences.
-    return run(filled, np.int32(count), np.int32(stop_at))
-
-
-def _search_with_all_capacity(
-    model: Any, options: ProgramOptions, sentences: Sentences, num_sentences: int
-) -> GreedyState | BeamState:
-    """Searches at most `options.tail` sentences with the whole capacity at each step.
-
-    Both programs are compiled already. The first begins the sentences and takes no
-    step, since so few are left.
-    """
-    state = _run_rows(model, options, sentences, num_sentences, options.tail)
-    return finish(model, options, state.running, state.start)
+    return run(filled, np.int32(len(sentences.limits)), np.int32(stop_at))
 
 
 def _search_in_rows(

@@ -4,7 +4,7 @@ There are two policies. In static batches (`static`) sentences begin together. I
 continuous batching (`continuous`) a sentence begins when another has ended. `make_plan`
 chooses continuous batching if the model can begin a sentence late, several threads
 search, and there are more sentences than rows in their programs. It also says how many
-sentences a program searches at once. `_num_sentences` corrects the choice for a single
+sentences a program searches at once. `_search` corrects the choice for a single
 program, which is a static batch if it takes no more sentences than it has rows.
 Shapes: B sentences, S source length, L capacity in generated tokens, P prefix length, N
 hypotheses.
@@ -316,23 +316,12 @@ def _search(
     Unless `to_the_end`, sentences that the program leaves unfinished stay so. Returns
     token ids `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
     """
-    num_sentences = _num_sentences(plan, options, sentences)
-    if num_sentences:
-        state = continuous.search_continuously(
-            model, options, sentences, num_sentences, to_the_end
-        )
-    else:
-        state = static.search_batch(model, options, sentences, to_the_end)
-    return *options.method.results(state), state.finished
-
-
-def _num_sentences(plan: Plan, options: ProgramOptions, sentences: Sentences) -> int:
-    """Returns how many sentences a continuous program takes, or 0 for a static batch.
-
-    Even under a continuous plan it is a static batch if its rows can take them all.
-    """
     most = continuous.most_sentences(sentences.source_ids.shape[1])
-    return most if plan.continuous and most > options.size else 0
+    # Even under a continuous plan it is a static batch if its rows can take them all.
+    some_may_wait = plan.continuous and most > options.size
+    search = continuous.search_continuously if some_may_wait else static.search_batch
+    state = search(model, options, sentences, to_the_end)
+    return *options.method.results(state), state.finished
 
 
 def _cut(items: np.ndarray, size: int, length: int) -> list[np.ndarray]:
