@@ -82,17 +82,16 @@ class Plan(NamedTuple):
     continuous: bool  # whether more sentences wait in the program for a free row
     width: int = 1  # number of beams per sentence
 
-    def size_of(self, length: int, generated: int | None = None) -> int:
-        """Returns the number of rows for sources of a padded length.
+    def size_of(self, length: int, generated: int) -> int:
+        """Returns the number of rows for padded lengths of source and translation.
 
         It is `size` if that many rows fit in `MOST_POSITIONS`, else the largest of
         `BATCH_SIZES` that fits, and at least 1.
 
         Example:
-            >>> [Plan(64, False, width=4).size_of(2**k) for k in (7, 8, 11, 17)]
-            [64, 32, 4, 1]
+            >>> [Plan(64, False, width=4).size_of(n, n) for n in (256, 512, 99999)]
+            [64, 32, 1]
         """
-        generated = default_max_length(length) if generated is None else generated
         most_rows = MOST_POSITIONS // (self.width * (length + generated))
         if most_rows >= self.size:
             return self.size
