@@ -10,7 +10,7 @@ Shapes: B sentences, S source length, L capacity in generated tokens, P prefix l
 hypotheses.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +60,6 @@ from keras_seqattn.scheduling.static import (
     pad_to_length,
     padded_length,
 )
-from keras_seqattn.scheduling.threads import in_threads
 
 # When several programs run at once: the fewest sentences for which another one is
 # begun, and the most that one searches at once.
@@ -210,33 +209,23 @@ def decode(
     max_length: int | None = None,
     prefix: np.ndarray | None = None,
     constraints: Sequence[Row] | None = None,
-    plan: Plan | None = None,
 ) -> Hypotheses:
     """Does what `generate` does, on arrays already checked.
 
-    `constraints` are for a `ConstrainedBeamSearch`; the default `plan` is the fastest.
+    `constraints` are for a `ConstrainedBeamSearch`.
     """
-    method = checked_search("search", search)
-    count, length = source_ids.shape
-    plan = plan or make_plan(count, method.width, _supports_late_start(model))
-    length = padded_length(model, length, plan.continuous)
-    size = plan.size_of(length, _capacity(model, length, max_length))
-    seeds = sequence_seeds(np.arange(count), method)
-    tables = () if constraints is None else make_constraints(constraints, model.pad_id)
-    sentences = _sentences(model, source_ids, length, seeds, max_length, prefix, tables)
-    options = _program_options(model, method, size, sentences, max_length)
-    cut = continuous.split_evenly if plan.continuous else _cut
-    parts = cut(np.arange(count), size, length)
-
-    def search_part(part: np.ndarray) -> tuple[np.ndarray, ...]:
-        return _search(model, options, plan, sentences.take(part))
-
-    threads = min(compile.num_threads(), len(parts))
-    found = zip(*in_threads(search_part, parts, threads), strict=True)
-    token_ids, scores, _ = map(np.concatenate, found)
-    # The parts are in another order: back to that of `source_ids`.
-    order = np.argsort(np.concatenate(parts))
-    return _hypotheses(sentences, options, token_ids[order], scores[order])
+    if prefix is not None:
+        prefix = [row[row != model.pad_id].tolist() for row in prefix]
+    lists = source_ids.tolist()  # all of one length: their padding is left in
+    given = {"prefixes": prefix, "max_length": max_length, "constraints": constraints}
+    numbers, parts = zip(*decode_lists(model, lists, search, **given), strict=True)
+    length = max(part.token_ids.shape[-1] for part in parts)
+    parts = [
+        part._replace(token_ids=pad_to_length(part.token_ids, length, 0))
+        for part in parts
+    ]
+    order = np.argsort(np.concatenate(numbers))
+    return Hypotheses(*(np.concatenate(x)[order] for x in zip(*parts, strict=True)))
 
 
 def decode_lists(
@@ -261,8 +250,7 @@ def decode_lists(
     chosen = range(len(lists)) if chosen is None else chosen
     seeds = sequence_seeds(first + np.arange(len(lists)), method)
     plan = make_plan(len(chosen), method.width, _supports_late_start(model))
-    counts = [len(ids) - list(ids).count(model.pad_id) for ids in lists]
-    limits = [_token_limit(model, count, max_length) for count in counts]
+    limits = _limits(model, lists, max_length)
     if prefixes is not None:
         given = ([x[i] for i in chosen] for x in (prefixes, limits))
         check_prefix_lengths(*given, [first + i for i in chosen])
@@ -295,7 +283,9 @@ def decode_lists(
             model, method, size_of(length), sentences, max_length
         )
         token_ids, scores, ended = _search(model, options, plan, sentences, to_the_end)
-        found = _hypotheses(sentences, options, token_ids[ended], scores[ended])
+        longest = sentences.limits.max()
+        token_ids = token_ids[ended, :, :longest]
+        found = hypotheses(token_ids, scores[ended], options.tokens)
         batch = np.asarray(batch)
         return batch[ended].tolist(), found, batch[~ended].tolist()
 
@@ -321,11 +311,6 @@ def _search(
     search = continuous.search_continuously if some_may_wait else static.search_batch
     state = search(model, options, sentences, to_the_end)
     return *options.method.results(state), state.finished
-
-
-def _cut(items: np.ndarray, size: int, length: int) -> list[np.ndarray]:
-    """Cuts sentences into static batches; takes the arguments of `split_evenly`."""
-    return list(static.in_batches(items, size))
 
 
 def prepare_one(
@@ -400,19 +385,11 @@ def _capacity(model: Any, length: int, max_length: int | None = None) -> int:
     return -(-most // SHORTEST) * SHORTEST
 
 
-def _hypotheses(
-    sentences: Sentences,
-    options: ProgramOptions,
-    token_ids: np.ndarray,
-    scores: np.ndarray,
-) -> Hypotheses:
-    length = sentences.limits.max()
-    return hypotheses(token_ids[:, :, :length], scores, options.tokens)
-
-
-def _limits(model: Any, source_ids: np.ndarray, max_length: int | None) -> np.ndarray:
+def _limits(
+    model: Any, sources: Iterable[Sequence[int]], max_length: int | None
+) -> np.ndarray:
     """Returns the largest number of generated tokens of each sentence, int32 `(B,)`."""
-    lengths = (source_ids != model.pad_id).sum(axis=1).tolist()
+    lengths = [len(ids) - list(ids).count(model.pad_id) for ids in sources]
     return np.array([_token_limit(model, n, max_length) for n in lengths], "int32")
 
 

@@ -275,8 +275,8 @@ def padded_length(model: Any, length: int, continuous: bool = False) -> int:
 
 
 def pad_to_length(token_ids: np.ndarray, length: int, pad_id: int) -> np.ndarray:
-    """Pads sentences at their end, `(B, S)` to `(B, length)`."""
-    padding = ((0, 0), (0, length - token_ids.shape[1]))
+    """Pads sentences at their end, `(B, ..., S)` to `(B, ..., length)`."""
+    padding = [(0, 0)] * (token_ids.ndim - 1) + [(0, length - token_ids.shape[-1])]
     return np.pad(token_ids, padding, constant_values=pad_id)
 
 
