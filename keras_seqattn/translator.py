@@ -278,7 +278,9 @@ class Translator(TextModel):
                 "segmentations, whose attention is to different tokens. "
                 f"Received: search={search!r}, segmentations={segmentations!r}."
             )
-        rows = self._rows(lines, search, prefix, constraints, glossary)
+        rows = None
+        if constraints is not None or glossary is not None:
+            rows = self._terms(search, glossary).rows(lines, constraints, prefix)
         model, sources = self.model, self._tokenize_with_end("lines", lines)
         if segmentations > 1:
             model = self._segmentation_ensemble(segmentations)
@@ -292,12 +294,6 @@ class Translator(TextModel):
             found = [list(distinct_texts(pairs).items()) for pairs in found]
             found = [pairs[:wanted] for pairs in found]
         return found
-
-    def _rows(self, lines, search, prefix, constraints, glossary):
-        """Returns the constraints of each line, or None without any."""
-        if constraints is None and glossary is None:
-            return None
-        return self._terms(search, glossary).rows(lines, constraints, prefix)
 
     def _terms(self, search, glossary):
         """Returns what finds the constraints of lines for a search."""
@@ -339,12 +335,20 @@ class Translator(TextModel):
         `sources` has the token ids of each line, and `rows` its constraints, or None.
         `first` is the number of the first line among all that the caller passed.
         """
-        forced = self._prefix_ids(lines, prefix)
+        if prefix is None:
+            forced = forced_prefixes(self.target_tokenizer, len(lines))
+        else:
+            forced = self.target_tokenizer.tokenize(prefix)
+        if rows is None:
+            rows = [[]] * len(lines)
+        else:
+            # Lines without constraints get beams too: a call searches all lines alike.
+            search = with_beams(search)
         filled = [index for index, line in enumerate(lines) if line.strip()]
         options = {"prefixes": forced, "first": first}
         decoded = self._decode(model, sources, search, filled, rows, options)
         texts = ranked_texts(decoded, self.target_tokenizer, len(filled), verbose)
-        unmet = [i for i in filled if rows and rows[i] and texts[i][0][1] == -math.inf]
+        unmet = [i for i in filled if rows[i] and texts[i][0][1] == -math.inf]
         if unmet:
             warnings.warn(
                 f"{len(unmet)} of {len(lines)} lines have no translation, since none "
@@ -356,11 +360,6 @@ class Translator(TextModel):
 
     def _decode(self, model, sources, search, filled, rows, options):
         """Decodes the lines without constraints, then those that have some."""
-        if rows is None:
-            yield from decode_lists(model, sources, search, filled, **options)
-            return
-        # Lines without constraints get beams too: a call searches all lines alike.
-        search = with_beams(search)
         free = [index for index in filled if not rows[index]]
         bound = [index for index in filled if rows[index]]
         if free:
@@ -588,7 +587,7 @@ class Translator(TextModel):
         if target is None and not source.strip():
             target_ids = []  # An empty line is not searched.
         elif target is None:
-            forced = self._prefix_ids([source], None)
+            forced = forced_prefixes(self.target_tokenizer, 1)
             found = decoding.generate(
                 self.model, inputs, without_scores(self.search), prefix=forced
             )
@@ -658,12 +657,6 @@ class Translator(TextModel):
         from keras_seqattn.export import export_translator
 
         export_translator(self, path, format, **options)
-
-    def _prefix_ids(self, lines, prefix):
-        """Returns the ids that each translation is to begin with, or None."""
-        if prefix is not None:
-            return self.target_tokenizer.tokenize(prefix)
-        return forced_prefixes(self.target_tokenizer, len(lines))
 
     def _tokenize_with_end(self, name, lines, first=0, **drawing):
         """Tokenizes lines as in training, with the end token after each."""
