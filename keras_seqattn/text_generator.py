@@ -18,6 +18,7 @@ from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.scheduling.streaming import stream_tokens
 from keras_seqattn.text_model import (
     TextModel,
+    check_tokenizer,
     checked_lines,
     continuations,
     ranked_texts,
@@ -76,15 +77,8 @@ class TextGenerator(TextModel):
     ) -> None:
         protocol = ("encode", "step", "most_generated", "vocabulary_size")
         arguments.offers("model", model, protocol, "a language model")
-        offered = ("tokenize", "detokenize", "vocabulary_size")
-        arguments.offers("tokenizer", tokenizer, offered, "a tokenizer")
+        check_tokenizer("tokenizer", tokenizer, model.vocabulary_size)
         checked_search("search", search)
-        if tokenizer.vocabulary_size != model.vocabulary_size:
-            raise ValueError(
-                "`tokenizer` must be the one the model was trained with, of "
-                f"{model.vocabulary_size} entries. Received: "
-                f"tokenizer.vocabulary_size={tokenizer.vocabulary_size}."
-            )
         self.model, self.tokenizer, self.search = model, tokenizer, search
 
     def __call__(

@@ -57,6 +57,19 @@ class TextModel:
         return checked_search("search", self.search if search is None else search)
 
 
+def check_tokenizer(
+    name: str, tokenizer: Any, size: int, optional: bool = False
+) -> None:
+    """Raises an error if a model of a vocabulary of `size` cannot have a tokenizer."""
+    offered = ("tokenize", "detokenize", "vocabulary_size")
+    arguments.offers(name, tokenizer, offered, "a tokenizer", optional)
+    if tokenizer.vocabulary_size != size:
+        raise ValueError(
+            f"`{name}` must be the one the model was trained with, of {size} entries. "
+            f"Received: {name}.vocabulary_size={tokenizer.vocabulary_size}."
+        )
+
+
 def checked_lines(name: str, given: Any, first: int = 0) -> list[str]:
     """Returns a list of strings, of which the first is line number `first`."""
     lines = arguments.sequence(name, given, "a list of strings; pass one as [line]")

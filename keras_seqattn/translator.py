@@ -39,7 +39,12 @@ from keras_seqattn.scheduling.generation import (
 )
 from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.terminology import Terms, continuing_ids
-from keras_seqattn.text_model import TextModel, checked_lines, ranked_texts
+from keras_seqattn.text_model import (
+    TextModel,
+    check_tokenizer,
+    checked_lines,
+    ranked_texts,
+)
 
 # Arguments of methods that hold sources; other lines are translations.
 SOURCES = ("lines", "sources", "source")
@@ -141,14 +146,15 @@ class Translator(TextModel):
         sizes = ("source_vocabulary_size", "target_vocabulary_size")
         protocol = ("encode", "step", "start_id", "end_id", "pad_id", *sizes)
         arguments.offers("model", model, protocol, "a translation model")
-        methods = ("tokenize", "detokenize", "vocabulary_size")
-        arguments.offers("source_tokenizer", source_tokenizer, methods, "a tokenizer")
-        arguments.offers(
-            "target_tokenizer", target_tokenizer, methods, "a tokenizer", True
-        )
+        size = model.source_vocabulary_size
+        check_tokenizer("source_tokenizer", source_tokenizer, size)
+        if target_tokenizer is None:
+            target_tokenizer = source_tokenizer
+        size = model.target_vocabulary_size
+        check_tokenizer("target_tokenizer", target_tokenizer, size, optional=True)
         self.model = model
         self.source_tokenizer = source_tokenizer
-        self.target_tokenizer: TokenizerLike = target_tokenizer or source_tokenizer
+        self.target_tokenizer = target_tokenizer
         checked_search("search", search)
         self.search = search
         self._ensembles: dict[int, SegmentationEnsemble] = {}
@@ -159,15 +165,6 @@ class Translator(TextModel):
             length_limit(model),
             optional=True,
         ) or source_limit(model)
-        for side in ("source", "target"):
-            tokenizer = getattr(self, f"{side}_tokenizer")
-            size = getattr(model, f"{side}_vocabulary_size")
-            if tokenizer.vocabulary_size != size:
-                raise ValueError(
-                    f"`{side}_tokenizer` must be the one the model was trained with, "
-                    f"of {size} entries. Received: {side}_tokenizer.vocabulary_size="
-                    f"{tokenizer.vocabulary_size}."
-                )
 
     @property
     def max_target_length(self) -> int:
@@ -291,8 +288,7 @@ class Translator(TextModel):
             model, sources, lines, search, prefix, verbose, rows=rows
         )
         if distinct:
-            found = [list(distinct_texts(pairs).items()) for pairs in found]
-            found = [pairs[:wanted] for pairs in found]
+            found = [[*distinct_texts(pairs).items()][:wanted] for pairs in found]
         return found
 
     def _terms(self, search, glossary):
