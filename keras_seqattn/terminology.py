@@ -66,7 +66,7 @@ def _lead(tokenizer: TokenizerLike) -> str:
     It is "a" or, if the vocabulary has no such letter, the first word that it has.
     """
     unknown = getattr(tokenizer, "unknown_id", None)
-    size = getattr(tokenizer, "vocabulary_size", 0)
+    size = tokenizer.vocabulary_size
     own = (tokenizer.detokenize([[token]])[0] for token in range(size))
     for word in itertools.chain("a", filter(_WORD.fullmatch, own)):
         (ids,) = tokenizer.tokenize([word])

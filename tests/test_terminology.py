@@ -425,7 +425,7 @@ def test_no_way_to_say_a_phrase_is_an_unknown_token():
     class Spaced:
         """Knows a character after a space alone."""
 
-        unknown_id = 3
+        unknown_id, vocabulary_size = 3, 6
 
         def tokenize(self, lines):
             known = {"a": 4, " 狗": 5}
