@@ -197,8 +197,6 @@ def generate(
             SpecialTokens(model.start_id, model.end_id, model.pad_id),
             (*search.banned_ids, *search.stop_ids),
         )
-        forced = None if prefix is None else (prefix != model.pad_id).sum(axis=1)
-        check_lengths(rows, limits, forced)
     return decode(model, source_ids, search, max_length, prefix, rows)
 
 
