@@ -247,7 +247,8 @@ def decode_lists(
     method = checked_search("search", search)
     chosen = range(len(lists)) if chosen is None else chosen
     seeds = sequence_seeds(first + np.arange(len(lists)), method)
-    plan = make_plan(len(chosen), method.width, _supports_late_start(model))
+    can_start_late = {"start", "grow"} <= abilities(model)
+    plan = make_plan(len(chosen), method.width, can_start_late)
     limits = _limits(model, lists, max_length)
     if prefixes is not None:
         given = ([x[i] for i in chosen] for x in (prefixes, limits))
@@ -410,11 +411,6 @@ def forced_prefixes(tokenizer: Any, count: int) -> list[list[int]] | None:
     """
     first = getattr(tokenizer, "prefix_ids", ())
     return [list(first)] * count if first else None
-
-
-def _supports_late_start(model: Any) -> bool:
-    """Returns whether a model can begin a sentence while others go on."""
-    return {"start", "grow"} <= abilities(model)
 
 
 def _check_coverage(model: Any, search: Search) -> None:
