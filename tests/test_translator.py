@@ -215,7 +215,8 @@ def test_prefixes_make_few_programs(unlimited):
             unlimited.model,
             np.ones((1, 4), "int32"),
             16,
-            np.zeros(1, "int32"),
+            limits=np.full(1, 18, "int32"),
+            seeds=np.zeros(1, "int32"),
             prefix=np.ones((1, length), "int32"),
         ).prefix.shape[1]
         for length in range(1, 300, 7)

@@ -275,9 +275,8 @@ def decode_lists(
             rows = [constraints[index] for index in batch]
             tables = make_constraints(rows, model.pad_id, table)
         source_ids = pad_lists([lists[index] for index in batch], model.pad_id)
-        sentences = _sentences(
-            model, source_ids, length, seeds[batch], max_length, prefix, tables
-        )
+        own = (limits[batch], seeds[batch], prefix, tables)
+        sentences = _sentences(model, source_ids, length, *own)
         options = _program_options(
             model, method, size_of(length), sentences, max_length
         )
@@ -320,8 +319,9 @@ def prepare_one(
     `source_ids` is `(1, S)`; the `Sentences` are filled to the program's size.
     """
     length = padded_length(model, source_ids.shape[1])
+    limits = _limits(model, source_ids, max_length)
     seeds = sequence_seeds(np.arange(1), search)
-    sentences = _sentences(model, source_ids, length, seeds, max_length)
+    sentences = _sentences(model, source_ids, length, limits, seeds)
     options = _program_options(model, search, make_plan(1).size, sentences, max_length)
     return sentences.fill(options.size), options
 
@@ -330,8 +330,8 @@ def _sentences(
     model: Any,
     source_ids: np.ndarray,
     length: int,
+    limits: np.ndarray,
     seeds: np.ndarray,
-    max_length: int | None = None,
     prefix: np.ndarray | None = None,
     constraints: Constraints | tuple[()] = (),
 ) -> Sentences:
@@ -343,7 +343,7 @@ def _sentences(
         prefix = pad_to_length(prefix, width, model.pad_id)
     return Sentences(
         source_ids=pad_to_length(source_ids, length, model.pad_id),
-        limits=_limits(model, source_ids, max_length),
+        limits=limits,
         seeds=seeds,
         prefix=prefix,
         constraints=constraints,
