@@ -89,20 +89,18 @@ def _tokens(row: Row) -> list[int]:
     )
 
 
-def make_constraints(
-    rows: Sequence[Row], pad_id: int, size: Size | None = None
-) -> Constraints:
-    """Makes the NumPy tables of sentences' constraints, by default of the least size.
+def make_constraints(rows: Sequence[Row], pad_id: int, size: Size) -> Constraints:
+    """Makes the NumPy tables of sentences' constraints.
 
     Example:
-        >>> made = make_constraints([[(Phrase((5, 5, 7)),)]], pad_id=0)
+        >>> rows = [[(Phrase((5, 5, 7)),)]]
+        >>> made = make_constraints(rows, 0, table_size(rows))
         >>> made.tokens[0, :2].tolist(), made.next[0, 0, 0, :, :2].tolist()
         ([5, 7], [[1, 0], [2, 0], [2, 3], [1, 0], [0, 0]])
 
     Reference:
         Knuth, Morris and Pratt 1977, "Fast Pattern Matching in Strings".
     """
-    size = size or table_size(rows)
     shape = (len(rows), size.constraints, size.alternatives)
     tokens = np.full((len(rows), size.tokens), pad_id, "int32")
     lengths, reserved = np.zeros(shape, "int32"), np.zeros(shape, "int32")

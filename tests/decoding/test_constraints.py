@@ -14,6 +14,7 @@ from keras_seqattn.decoding.constraints import (
     Phrase,
     checked_constraints,
     make_constraints,
+    table_size,
 )
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
 from keras_seqattn.models import LanguageModel, TranslationTransformer
@@ -39,7 +40,8 @@ def search_with(table, search, rows, limits, prefix=None):
         return loop.run(search, step, begun, tokens).search_state
 
     limits = np.asarray(limits, "int32")
-    found = evaluated(searched)(state, limits, prefix, make_constraints(rows, PAD))
+    constraints = make_constraints(rows, PAD, table_size(rows))
+    found = evaluated(searched)(state, limits, prefix, constraints)
     return hypotheses(*search.results(found), tokens)
 
 
