@@ -43,18 +43,16 @@ class GreedyState(NamedTuple):
     seeds: Tensor  # int32 (B, W): per-sequence seeds of random numbers
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Search:
     """The options that all searches share, by keyword; `Greedy` describes them."""
 
-    min_length: int = dataclasses.field(default=0, kw_only=True)
-    repetition_penalty: float = dataclasses.field(default=1.0, kw_only=True)
-    no_repeat_ngram: int = dataclasses.field(default=0, kw_only=True)
-    banned_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
-    biased_ids: dict[int, float] | tuple[tuple[int, float], ...] = dataclasses.field(
-        default=(), kw_only=True
-    )
-    stop_ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
+    min_length: int = 0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram: int = 0
+    banned_ids: tuple[int, ...] = ()
+    biased_ids: dict[int, float] | tuple[tuple[int, float], ...] = ()
+    stop_ids: tuple[int, ...] = ()
 
     # Subclasses may override these with fields or properties.
     num_hypotheses = 1
@@ -177,7 +175,7 @@ class Search:
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Greedy(Search):
     """Takes the most probable token at each step.
 
@@ -203,7 +201,7 @@ class Greedy(Search):
         3
     """
 
-    scored: bool = dataclasses.field(default=True, kw_only=True)
+    scored: bool = True
 
     def __post_init__(self) -> None:
         """Checks the arguments."""
