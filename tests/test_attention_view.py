@@ -97,11 +97,12 @@ def test_twelve_layers_of_sixteen_heads_fit_a_small_file(rng):
     assert len(page) < 1.1 * 2**20
 
 
+@pytest.mark.parametrize("draw", [plotting.attention_html, plotting.attention_map])
 @pytest.mark.parametrize("shape", [(5, 3), (3,), (1, 1, 1, 3, 7), (2, 3, 4)])
-def test_weights_of_another_shape_are_an_error(shape):
+def test_weights_of_another_shape_are_an_error(draw, shape):
     message = rf"`weights` must have .*\(3, 7\).*Received: weights.shape=\({shape[0]}"
     with pytest.raises(ValueError, match=message):
-        plotting.attention_html(np.zeros(shape), SOURCE, TARGET)
+        draw(np.zeros(shape), SOURCE, TARGET)
 
 
 @pytest.mark.parametrize("draw", [plotting.attention_html, plotting.attention_map])

@@ -80,13 +80,6 @@ def test_a_grid_of_layers_by_heads(rng, shape, titles):
         np.testing.assert_allclose(panel.images[0].get_array(), one, rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(5, 3), (3,), (1, 1, 1, 3, 5), (2, 3, 4)])
-def test_weights_of_another_shape_are_an_error(shape):
-    message = rf"`weights` must have .*\(3, 5\).*Received: weights.shape=\({shape[0]}"
-    with pytest.raises(ValueError, match=message):
-        plotting.attention_map(np.zeros(shape), SOURCE, TARGET)
-
-
 def test_weights_of_no_tokens_are_an_error():
     with pytest.raises(ValueError, match=r"Received: weights.shape=\(0, 5\)"):
         plotting.attention_map(np.zeros((0, 5)), SOURCE, [])

@@ -323,15 +323,6 @@ def test_the_file_of_ensembles_holds_no_optimizers(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_a_model_that_comes_twice_is_saved_once(tmp_path):
-    model, other = transformer(3), transformer(4)
-    decoding.Ensemble([model, other, model]).save(tmp_path / "e.keras")
-    first, second, third = keras.saving.load_model(tmp_path / "e.keras").models
-    assert first is third and first is not second
-    np.testing.assert_array_equal(first.get_weights()[0], model.get_weights()[0])
-
-
-@pytest.mark.backends("torch")
 def test_a_model_that_is_in_several_ensembles_is_saved_once(tmp_path):
     model, other = transformer(3), transformer(4)
     inner = decoding.Ensemble([model, other])

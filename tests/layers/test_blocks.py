@@ -420,15 +420,9 @@ def test_says_what_is_wrong(cls, arguments, message):
         cls(**{"num_heads": 2, "intermediate_dim": F, **arguments}).build((B, T, D))
 
 
-def test_mask_and_target_mask_are_one(rng):
+@pytest.mark.parametrize("mask", [TARGET_MASK, TARGET_MASK.tolist()])
+def test_mask_and_target_mask_are_one(rng, mask):
     (x,) = draw(rng, T)
-    with pytest.raises(ValueError, match=r"`mask` must be None.*\(2, 4\)"):
-        layers.DecoderBlock(2, F)(x, mask=TARGET_MASK, target_mask=TARGET_MASK)
-
-
-def test_a_mask_may_be_a_list_where_it_is_refused(rng):
-    (x,) = draw(rng, T)
-    mask = TARGET_MASK.tolist()
     with pytest.raises(ValueError, match=r"`mask` must be None.*\(2, 4\)"):
         layers.DecoderBlock(2, F)(x, mask=mask, target_mask=mask)
 

@@ -55,10 +55,10 @@ def test_gradient_is_that_of_finite_differences():
         )
 
 
-@pytest.mark.parametrize("weights", [None, np.array([2.0, 0.5, 1.0], "float32")])
-def test_a_row_weight_weighs_each_of_its_tokens(weights):
+def test_a_row_weight_weighs_each_of_its_tokens():
     loss, logits = MaskedCrossentropy(0.1), random_logits(LABELS)
-    each = None if weights is None else np.repeat(weights[:, None], 6, axis=1)
+    weights = np.array([2.0, 0.5, 1.0], "float32")
+    each = np.repeat(weights[:, None], 6, axis=1)
     assert float(loss(LABELS, logits, weights)) == float(loss(LABELS, logits, each))
     total, count, _ = reference(LABELS, logits, each, 0.1)
     np.testing.assert_allclose(
