@@ -12,6 +12,9 @@ from keras import ops, tree
 
 from keras_seqattn.backend.compile import CompiledFunction
 
+# How training runs where a test is about something else: as fast as it can.
+JIT = keras.backend.backend() == "jax"
+
 
 def numpy(tensor):
     """Returns a tensor as a NumPy array of float32."""
@@ -32,7 +35,7 @@ def evaluated(function, *layers, compiles=True):
         A function of (nested) NumPy arrays that gives (nested) NumPy arrays of the
         tensors' dtypes. It compiles once for the shapes that it is called with.
     """
-    if compiles and keras.backend.backend() == "jax":
+    if compiles and JIT:
         variables = [variable for layer in layers for variable in layer.variables]
         function = CompiledFunction(function, variables)
 
@@ -67,6 +70,6 @@ def examples(count):
     Args:
         count: Number of examples; a third of it on JAX, which compiles each.
     """
-    if keras.backend.backend() == "jax":
+    if JIT:
         count = -(-count // 3)
     return hypothesis.settings(deadline=None, max_examples=count)

@@ -16,7 +16,7 @@ from keras_seqattn.backend import attention
 from keras_seqattn.layers.attention.kernels import explicit
 from tests import oracle
 from tests.differentiate import upstream_gradient, values_and_gradients
-from tests.evaluate import evaluated, examples, numpy
+from tests.evaluate import JIT, evaluated, examples, numpy
 from tests.pairs import each_case, each_variant, every_pair, named
 
 B, T, S, H, K, V = 2, 4, 5, 4, 6, 3
@@ -247,8 +247,7 @@ def test_an_empty_row_leaves_the_gradients_finite(rng, kernel, dtype):
 
     inputs = keras.Input(query.shape[1:], batch_size=B)
     model = keras.Sequential([inputs, Biased(dtype=dtype)])
-    jit_compile = keras.backend.backend() == "jax"
-    model.compile(keras.optimizers.SGD(), "mse", jit_compile=jit_compile)
+    model.compile(keras.optimizers.SGD(), "mse", jit_compile=JIT)
     model.optimizer.build(model.trainable_variables)
     (before,) = model.get_weights()
     model.train_on_batch(query, query)

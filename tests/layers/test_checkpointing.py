@@ -7,9 +7,8 @@ from keras import ops
 
 from keras_seqattn import layers
 from keras_seqattn.layers.transformer.checkpointing import checkpointed
+from tests.evaluate import JIT
 
-BACKEND = keras.backend.backend()
-JIT = BACKEND == "jax"
 VOCABULARY, WIDTH = 20, 8
 IDS = np.array([[3, 4, 5, 6, 0], [7, 8, 9, 0, 0], [4, 3, 9, 8, 7]])
 OTHER_IDS = np.array([[9, 8, 7], [6, 5, 0], [4, 3, 2]])
@@ -120,7 +119,7 @@ def bytes_kept(function, shape):
     return sum(sizes)
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="sees what torch keeps")
+@pytest.mark.backends("torch")  # It sees what torch keeps.
 def test_little_is_kept_for_the_backward_pass():
     again, plain = (
         bytes_kept(loss_of_blocks(x), (4, 64, WIDTH)) for x in (True, False)
@@ -128,7 +127,7 @@ def test_little_is_kept_for_the_backward_pass():
     assert again < 0.1 * plain
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="reads the program that JAX compiles")
+@pytest.mark.backends("jax")  # It reads the program that JAX compiles.
 def test_the_compiled_program_computes_again():
     import jax
 
@@ -189,7 +188,7 @@ def test_a_decoder_alone_in_a_stack_gives_the_same():
     np.testing.assert_allclose(again, plain, atol=1e-5)
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="sees what torch keeps")
+@pytest.mark.backends("torch")  # It sees what torch keeps.
 def test_a_decoder_alone_in_a_stack_keeps_little():
     def kept_bytes(gradient_checkpointing):
         block = layers.DecoderBlock(

@@ -6,15 +6,11 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers
-from tests.evaluate import outputs
+from tests.evaluate import JIT, outputs
 from tests.pairs import each_variant, named
 
 L, V, D = 4, 11, 8
 IDS = np.array([[5, 3, 9, 0], [4, 2, 0, 0]], "int32")
-
-
-# How training runs where the test is about something else.
-JIT = keras.backend.backend() == "jax"
 
 
 def every_layer_model(dropout=0.1):

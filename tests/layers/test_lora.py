@@ -10,10 +10,10 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.backend.parts import layers_of
+from tests.evaluate import JIT
 from tests.layers.weights import randomize
 
 IDS = np.array([[5, 3, 2, 0], [4, 6, 2, 0]], "int32")
-JIT = keras.backend.backend() == "jax"
 PROGRAM = """
 import json, sys, keras, numpy as np, keras_seqattn
 model = keras.models.load_model(sys.argv[1])

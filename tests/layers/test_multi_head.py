@@ -11,7 +11,7 @@ from keras import ops
 from keras_seqattn import layers
 from keras_seqattn.layers.attention import functional
 from tests import oracle
-from tests.evaluate import evaluated, numpy
+from tests.evaluate import JIT, evaluated, numpy
 from tests.layers.weights import attention_weights, randomize
 from tests.pairs import each_case, every_pair
 
@@ -443,8 +443,7 @@ def test_training_with_an_empty_row_stays_finite(rng, implementation):
     layer = built(rng, (B, T, D), (B, T, D), implementation=implementation)
     inputs, masks = keras.Input((T, D)), keras.Input((T,), dtype="bool")
     model = keras.Model([inputs, masks], layer(inputs, inputs, value_mask=masks))
-    jit_compile = keras.backend.backend() == "jax"
-    model.compile("sgd", "mse", jit_compile=jit_compile)
+    model.compile("sgd", "mse", jit_compile=JIT)
     model.optimizer.build(model.trainable_variables)
     (x,) = draw(rng, T)
     real = np.array([[True] * T, [False] * T])

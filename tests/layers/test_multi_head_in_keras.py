@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 
 from keras_seqattn import layers
-from tests.evaluate import evaluated, numpy
+from tests.evaluate import JIT, evaluated, numpy
 from tests.pairs import each_variant, named
 from tests.small import translation_model
 
 L, V, D = 4, 11, 8
 IDS = np.array([[5, 3, 9, 0], [4, 2, 0, 0]], "int32")
-JIT = keras.backend.backend() == "jax"
 
 OPTIONS = [
     {"positions": "rotary", "qk_norm": True, "num_key_value_heads": 1},

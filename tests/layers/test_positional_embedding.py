@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_seqattn import layers
 from tests import oracle
-from tests.evaluate import evaluated
+from tests.evaluate import JIT, evaluated
 
 
 def numpy_mask(tensor):
@@ -147,8 +147,7 @@ def test_nothing_trains_the_row_of_a_zero_token_but_its_logits():
     layer = layers.PositionalEmbedding(7, 4, positions=None, zero_id=3)
     inputs = keras.Input((3,), dtype="int32")
     model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
-    jit_compile = keras.backend.backend() == "jax"
-    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=jit_compile)
+    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=JIT)
     before = ops.convert_to_numpy(layer.embeddings).copy()
     model.train_on_batch(np.array([[3, 2, 5]]), np.ones((1, 3, 1)))
     changed = np.any(ops.convert_to_numpy(layer.embeddings) != before, axis=1)
@@ -162,7 +161,7 @@ def test_gradient_reaches_the_table_from_both_ends():
     model.compile(
         optimizer=keras.optimizers.SGD(1.0),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=keras.backend.backend() == "jax",
+        jit_compile=JIT,
     )
     ids, labels = np.array([1, 2, 3]), np.array([2, 3, 1])
     before = ops.convert_to_numpy(layer.weights[0].value).copy()

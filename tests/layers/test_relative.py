@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
-from tests.evaluate import evaluated, examples, numpy
+from tests.evaluate import JIT, evaluated, examples, numpy
 from tests.layers.multi_head_oracle import alibi_slopes, rotated, t5_bucket
 
 
@@ -215,7 +215,7 @@ def test_a_head_learns_its_own_bias(rng):
     query = keras.Input((3, 2, 4))
     bias = layers.RelativeBias(8, 4, initializer="zeros")
     model = keras.Model(query, bias(query) + ops.sum(query) * 0.0)
-    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+    model.compile("sgd", "mse", jit_compile=JIT)
     x = heads(rng, length=3, num_heads=2, key_dim=4)[:1]
     model.train_on_batch(x, np.ones((1, 2, 3, 3)))
     used = {t5_bucket(j - i, 8, 4, True) for i in range(3) for j in range(3)}

@@ -4,15 +4,13 @@ import pytest
 
 from keras_seqattn import models, training
 from tests import oracle
-from tests.evaluate import numpy, outputs
+from tests.evaluate import JIT, numpy, outputs
 from tests.layers.weights import block_weights, dense_weights, norm_weights, randomize
 from tests.pairs import each_variant, named
 
 V, D, C = 11, 8, 3
 IDS = np.array([[5, 9, 3, 2, 0], [4, 7, 8, 6, 2], [3, 0, 0, 0, 0]])
 REAL = IDS != 0
-# How training runs where the test is about something else.
-JIT = keras.backend.backend() == "jax"
 SMALL = {
     "vocabulary_size": V,
     "model_dim": D,

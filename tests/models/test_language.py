@@ -8,15 +8,13 @@ from keras import ops
 from keras_seqattn import decoding, layers, models, training
 from tests import oracle
 from tests.differentiate import value_and_gradient
-from tests.evaluate import evaluated, numpy, outputs
+from tests.evaluate import JIT, evaluated, numpy, outputs
 from tests.layers.weights import block_weights, norm_weights, randomize
 from tests.pairs import each_variant, named
 
 V, D = 11, 8
 START, END = 1, 2
 IDS = np.array([[1, 6, 4, 8, 5], [1, 7, 9, 0, 0]])
-# How training runs where the test is about something else.
-JIT = keras.backend.backend() == "jax"
 SMALL = {
     "vocabulary_size": V,
     "model_dim": D,
