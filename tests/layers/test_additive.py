@@ -155,7 +155,10 @@ def test_layer_equals_the_oracle(rng, rank, use_bias):
     output, scores = evaluated(attend, layer)(query, value, key)
     if rank == 3:
         query, key, value = (x[:, :, None] for x in (query, key, value))
-    dense = {name: numpy(weight.value) for name, weight in _named(layer).items()}
+    dense = {
+        weight.path.partition("/")[2]: numpy(weight.value)
+        for weight in layer.trainable_weights
+    }
     expected_scores = oracle.additive_scores(
         query @ dense["query/kernel"] + dense.get("query/bias", 0.0),
         key @ dense["key/kernel"],
@@ -168,10 +171,6 @@ def test_layer_equals_the_oracle(rng, rank, use_bias):
         expected, expected_scores = expected[:, :, 0], expected_scores[:, 0]
     np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
     np.testing.assert_allclose(output, expected, atol=1e-5)
-
-
-def _named(layer):
-    return {x.path.partition("/")[2]: x for x in layer.trainable_weights}
 
 
 @pytest.mark.slow_on("jax")

@@ -14,14 +14,11 @@ from keras_seqattn.layers.attention import functional
 from tests.differentiate import values_and_gradients
 from tests.evaluate import evaluated, examples, numpy
 from tests.layers.multi_head_oracle import multi_head_attention
+from tests.layers.test_multi_head import QUERY_MASK, VALUE_MASK, B, D, S, T, draw
 from tests.layers.weights import attention_weights, randomize
 from tests.pairs import case_id, each_case, each_variant, every_pair, named
 
-B, T, S, D = 2, 4, 5, 8
 BUCKETS = (8, 4, True)
-QUERY_MASK = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], bool)
-VALUE_MASK = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 1, 1]], bool)
-
 OPTIONS = {
     "score": ["scaled_dot", "dot", "additive"],
     "positions": [None, "rotary", "relative", "alibi"],
@@ -35,10 +32,6 @@ OPTIONS = {
 }
 PAIRS = every_pair(**OPTIONS)
 CALLED = ("mask", "return_attention_scores")
-
-
-def draw(rng, *lengths):
-    return [rng.normal(size=(B, length, D)).astype("float32") for length in lengths]
 
 
 def make(rng, case, **more):

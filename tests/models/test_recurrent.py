@@ -8,17 +8,14 @@ from keras import ops
 
 import keras_seqattn as ks
 from keras_seqattn import decoding, models, training
-from tests.evaluate import outputs
+from tests.evaluate import JIT
 from tests.layers import recurrent_oracle
 from tests.layers.weights import randomize
 from tests.mirrored import learn, share_right
 from tests.models.greedy import naive_greedy
+from tests.models.test_transformer import SOURCE, START, TARGET, D, V, inputs, logits
 from tests.pairs import each_variant, named
 
-V, D = 11, 8
-START = 1
-SOURCE = np.array([[5, 9, 3, 2, 0], [4, 7, 8, 6, 2]])
-TARGET = np.array([[1, 6, 4, 8], [1, 7, 0, 0]])
 VARIANTS = {
     "two layers": {"encoder_layers": 2, "decoder_layers": 2},
     "plain cell, narrow attention": {"cell": "simple", "attention_units": 3},
@@ -32,14 +29,6 @@ VARIANTS = {
 
 def small(**options):
     return models.TranslationRNN(V, **{"model_dim": D, **options})
-
-
-def inputs(source_ids=SOURCE, target_ids=TARGET):
-    return {"source_ids": source_ids, "target_ids": target_ids}
-
-
-def logits(model, source_ids=SOURCE, target_ids=TARGET):
-    return outputs(model, inputs(source_ids, target_ids))
 
 
 @pytest.fixture(scope="module")
@@ -227,8 +216,7 @@ def test_says_what_is_wrong(options, message):
 def test_one_step_changes_every_weight(rng):
     model = small(dropout=0.0)
     randomize(model, rng)
-    jit_compile = keras.backend.backend() == "jax"
-    model.compile("sgd", training.MaskedCrossentropy(), jit_compile=jit_compile)
+    model.compile("sgd", training.MaskedCrossentropy(), jit_compile=JIT)
     before = model.get_weights()
     assert np.isfinite(model.train_on_batch(inputs(), TARGET))
     assert all(np.any(a != b) for a, b in zip(model.get_weights(), before, strict=True))

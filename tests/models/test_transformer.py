@@ -11,7 +11,7 @@ from keras import ops
 from keras_seqattn import decoding, models, training
 from keras_seqattn.scheduling import generation
 from tests import oracle
-from tests.evaluate import evaluated, outputs
+from tests.evaluate import JIT, evaluated, numpy, outputs
 from tests.layers.weights import block_weights, norm_weights, randomize
 from tests.mirrored import learn, share_right
 from tests.models.greedy import naive_greedy
@@ -21,8 +21,6 @@ V, D = 11, 8
 START = 1
 SOURCE = np.array([[5, 9, 3, 2, 0], [4, 7, 8, 6, 2]])
 TARGET = np.array([[1, 6, 4, 8], [1, 7, 0, 0]])
-# How training runs where the test is about something else.
-JIT = keras.backend.backend() == "jax"
 SMALL = {
     "source_vocabulary_size": V,
     "model_dim": D,
@@ -68,10 +66,6 @@ def small(**arguments):
 
 def inputs(source_ids=SOURCE, target_ids=TARGET):
     return {"source_ids": source_ids, "target_ids": target_ids}
-
-
-def numpy(tensor):
-    return ops.convert_to_numpy(tensor)
 
 
 def logits(model, source_ids=SOURCE, target_ids=TARGET):
@@ -406,7 +400,7 @@ def test_config_is_the_constructor_s_arguments():
 
 
 def test_attention_scores_show_the_source(model):
-    scores = ops.convert_to_numpy(model.attention_scores(SOURCE, TARGET))
+    scores = numpy(model.attention_scores(SOURCE, TARGET))
     assert scores.shape == (2, 1, 2, 4, 5)
     real = np.moveaxis(scores, 3, 1)[TARGET != 0]
     np.testing.assert_allclose(real.sum(-1), 1.0, atol=1e-5)
