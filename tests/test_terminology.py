@@ -15,6 +15,8 @@ from tests.pairs import each_variant, named
 from tests.small import translation_model
 from tests.test_translator import make_model
 
+pytestmark = pytest.mark.backends("torch")
+
 TRAINING = ["two dogs run in a park", "a man in a blue shirt sings"] * 20
 LINES = ["one dog", "", "a man. A dog!", "hotdog"]
 GLOSSARY = {"dog": "blue dogs", "a man": ("two men", "a dog"), "dog eats": "park"}
@@ -44,7 +46,6 @@ def has(phrase, text):
     return re.search(before + re.escape(phrase) + after, text) is not None
 
 
-@pytest.mark.backends("torch")
 def test_phrases_are_tokenized_as_in_a_sentence(pieces):
     ((row,),) = Terms(pieces, None).rows(["x"], [["dogs"]])
     (within,), (alone,) = (pieces.tokenize([text]) for text in (" dogs", "dogs"))
@@ -79,7 +80,6 @@ def dummy_prefix():
     )
 
 
-@pytest.mark.backends("torch")
 def test_pieces_that_the_vocabulary_has_alone_are_text(dummy_prefix):
     """As a Marian model's target may hold the pieces of its source."""
     config = dummy_prefix.get_config()
@@ -92,7 +92,6 @@ def test_pieces_that_the_vocabulary_has_alone_are_text(dummy_prefix):
     assert found == ["Smartphone dogs", "dogs Smartphone", "Smartphone"]
 
 
-@pytest.mark.backends("torch")
 def test_without_spaces_a_phrase_follows_a_character(dummy_prefix):
     ((row, word),) = Terms(dummy_prefix, None).rows(["x"], [["狗", "dogs"]])
     spellings = [
@@ -104,7 +103,6 @@ def test_without_spaces_a_phrase_follows_a_character(dummy_prefix):
 
 
 @pytest.mark.slow
-@pytest.mark.backends("torch")
 def test_a_word_does_not_go_on_where_a_prefix_ends(pieces, translators):
     prefix = ["Der", "Der ", "", "(", "狗"]
     rows = Terms(pieces, None).rows(["x"] * 5, [["dogs"]] * 5, prefix)
@@ -117,7 +115,6 @@ def test_a_word_does_not_go_on_where_a_prefix_ends(pieces, translators):
         assert all(has("dogs", text) for ((text, _),) in found), found
 
 
-@pytest.mark.backends("torch")
 def test_tokens_that_continue_a_word(pieces):
     bits = np.unpackbits(np.frombuffer(continuing_ids(pieces), "uint8"))
     for token, text in enumerate(pieces.pieces):
@@ -126,7 +123,6 @@ def test_tokens_that_continue_a_word(pieces):
     assert not bits[:4].any()
 
 
-@pytest.mark.backends("torch")
 def test_words_are_told_apart_in_any_script():
     """Of a vocabulary without a Latin "a" too."""
     pieces = ["<pad>", "<s>", "</s>", "<unk>", "собака", "бежит", "##и", "."]
@@ -137,14 +133,12 @@ def test_words_are_told_apart_in_any_script():
     assert row == (Phrase((5,)),)
 
 
-@pytest.mark.backends("torch")
 def test_keys_of_a_glossary_that_differ_in_spaces_are_one():
     terms = Terms(ks.text.ByteTokenizer(), {"dog": "Hund", "dog ": "Dogge"})
     ((ways,),) = terms.rows(["a dog"])
     assert len({bytes(x - 4 for x in way.ids).strip() for way in ways}) == 2
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("prefix", "count"),
     [("", 1), ("Hund ", 0), ("Hund bellt", 0), ("ein Hund,", 0), ("ein Hund", 1)],
@@ -156,7 +150,6 @@ def test_what_a_prefix_says_need_not_be_said_again(prefix, count, phrase):
     assert len(row) == count
 
 
-@pytest.mark.backends("torch")
 def test_a_phrase_with_a_stop_token_is_an_error(translators):
     translator = translators["bytes"]
     (stop,) = translator.target_tokenizer.tokenize(["."])[0]
@@ -168,13 +161,11 @@ def test_a_phrase_with_a_stop_token_is_an_error(translators):
         translator.stream(["a dog"], search=search, glossary={"dog": "U.S."})
 
 
-@pytest.mark.backends("torch")
 def test_segmentations_need_a_tokenizer_that_draws(translators):
     with pytest.raises(ValueError, match="`segmentations` must be 1 where.*=2"):
         translators["bytes"].translate(["a dog"], segmentations=2)
 
 
-@pytest.mark.backends("torch")
 def test_a_glossary_applies_to_whole_words_the_longest_first():
     tokenizer = ks.text.ByteTokenizer()
 
@@ -212,7 +203,6 @@ def test_a_glossary_applies_to_whole_words_the_longest_first():
     assert found("می\u200cخواهم co\u00adop co\u2060op \u0915\u200dco", glossary) == []
 
 
-@pytest.mark.backends("torch")
 def test_a_token_that_begins_with_a_mark_continues_a_word():
     class Characters:
         texts = ["a", " ", "\u0301", "\u093e", ".", "犬", "\u0e34", "\ufe0f"]
@@ -228,6 +218,7 @@ def test_a_token_that_begins_with_a_mark_continues_a_word():
     assert bits.tolist() == [1, 0, 1, 1, 0, 0, 0, 0]
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @each_variant(
     "name",
     named("pieces", "bytes"),
@@ -262,7 +253,6 @@ def noise_translator(seed):
     return ks.Translator(model, tokenizer)
 
 
-@pytest.mark.backends("torch")
 def test_a_word_ends_before_bytes_that_might_continue_it():
     """A byte of a Chinese character alone does not tell that it is no letter's."""
     rows = [["中", "国", "人"], ["Hund", "中"], ["-", "中"], [("' '", "中"), "国"]]
@@ -274,7 +264,6 @@ def test_a_word_ends_before_bytes_that_might_continue_it():
             assert all(any(x in text for x in some) for some in alternatives)
 
 
-@pytest.mark.backends("torch")
 def test_the_limit_counts_a_token_that_ends_the_word_before():
     tokenizer = ks.text.ByteTokenizer()
     for bits, count in ((b"", 6), (continuing_ids(tokenizer), 8)):
@@ -282,7 +271,6 @@ def test_the_limit_counts_a_token_that_ends_the_word_before():
         assert count_tokens(row) == count
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("width", [1, 4])
 def test_phrases_are_said_whatever_the_least_length(width):
     """A hypothesis ends where nothing else is possible."""
@@ -294,7 +282,6 @@ def test_phrases_are_said_whatever_the_least_length(width):
     assert has("Hund", text) and np.isfinite(score)
 
 
-@pytest.mark.backends("torch")
 def test_a_line_without_a_translation_is_told(translators, monkeypatch):
     def found(*given):
         return {0: [("", -np.inf)], 1: [("a", -1.0)]}
@@ -305,6 +292,7 @@ def test_a_line_without_a_translation_is_told(translators, monkeypatch):
         translators["bytes"].translate(["a", "b"], constraints=[["x"], ["y"]])
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.slow
 def test_a_glossary_is_a_file_or_streams(translators, tmp_path):
     path = tmp_path / "glossary.tsv"
@@ -318,6 +306,7 @@ def test_a_glossary_is_a_file_or_streams(translators, tmp_path):
     assert streamed == [pairs[0][0] for pairs in expected]
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.slow
 def test_hypotheses_of_different_texts(translators):
     """Twice as many are found, and the best of each text are kept."""
@@ -334,7 +323,6 @@ def test_hypotheses_of_different_texts(translators):
         assert pairs == list(best.items())[:3]
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -383,7 +371,6 @@ def test_bad_constraints_and_glossaries(translators, options, message):
         translators["bytes"].translate(LINES, **options)
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -402,7 +389,6 @@ def test_a_glossary_has_a_pair_in_each_line(tmp_path, text, message):
         Terms(ks.text.ByteTokenizer(), path)
 
 
-@pytest.mark.backends("torch")
 def test_words_that_the_tokenizer_does_not_know():
     class Words:
         unknown_id, vocabulary_size = 3, 9
@@ -420,7 +406,6 @@ def test_words_that_the_tokenizer_does_not_know():
         Terms(Words(), {"x": "cat"})
 
 
-@pytest.mark.backends("torch")
 def test_no_way_to_say_a_phrase_is_an_unknown_token():
     class Spaced:
         """Knows a character after a space alone."""

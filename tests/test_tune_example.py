@@ -17,6 +17,8 @@ from keras_seqattn.tuning import records, trials
 from keras_seqattn.tuning import study as studies
 from tests.tuning import conftest
 
+pytestmark = pytest.mark.backends("jax")
+
 ROOT = pathlib.Path(__file__).parent.parent
 WRITTEN = {"scores.json", "study", "study.csv", "study.png", "translator.keras"}
 
@@ -66,14 +68,12 @@ def simulated(monkeypatch):
     return most
 
 
-@pytest.mark.backends("jax")
 def test_too_little_time_is_said_in_a_sentence(example, simulated, tmp_path):
     simulated[0] = -1
     with pytest.raises(SystemExit, match="Nothing was found yet; more --minutes may"):
         example.run("--output", tmp_path, "--epochs", 3)
 
 
-@pytest.mark.backends("jax")
 def test_another_example_s_folder_is_left_alone(example, simulated, tmp_path):
     (tmp_path / "translator.keras").write_bytes(b"of translation.py")
     with pytest.raises(SystemExit, match="must be a new.*keras but no study"):
@@ -81,7 +81,6 @@ def test_another_example_s_folder_is_left_alone(example, simulated, tmp_path):
     assert (tmp_path / "translator.keras").read_bytes() == b"of translation.py"
 
 
-@pytest.mark.backends("jax")
 def test_another_study_s_folder_is_refused_in_a_sentence(example, simulated, tmp_path):
     simulated[0] = 3
     example.run("--output", tmp_path, "--epochs", 3)
@@ -89,7 +88,6 @@ def test_another_study_s_folder_is_refused_in_a_sentence(example, simulated, tmp
         example.run("--output", tmp_path, "--epochs", 3, "--seed", 1)
 
 
-@pytest.mark.backends("jax")
 def test_it_tells_saves_and_goes_on(example, simulated, monkeypatch, tmp_path, capsys):
     example.run("--output", tmp_path, "--epochs", 3)
     printed = capsys.readouterr().out
@@ -117,7 +115,6 @@ def test_it_tells_saves_and_goes_on(example, simulated, monkeypatch, tmp_path, c
     assert [row["score"] for row in again] == [row["score"] for row in rows]
 
 
-@pytest.mark.backends("jax")
 def test_enough_trials_say_what_mattered(example, simulated, tmp_path, capsys):
     simulated[0] = 30
     options = ("--output", tmp_path, "--algorithm", "random", "--epochs")
@@ -128,7 +125,6 @@ def test_enough_trials_say_what_mattered(example, simulated, tmp_path, capsys):
     assert "Fewer than 15" not in printed
 
 
-@pytest.mark.backends("jax")
 def test_it_tunes_on_files_of_one_s_own(example, simulated, tmp_path, capsys):
     train, val = tmp_path / "mine.tsv", [tmp_path / "val.en", tmp_path / "val.de"]
     train.write_text("a b\tA B\n\na b\tA B\nc\tC\tnote\nd e\tD E\n")
@@ -155,7 +151,6 @@ def test_it_tunes_on_files_of_one_s_own(example, simulated, tmp_path, capsys):
     assert "`train` and `val` must come together" in capsys.readouterr().err
 
 
-@pytest.mark.backends("jax")
 def test_defaults_follow_the_corpus(example, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tune.py"])
     args = example.arguments()
@@ -169,7 +164,6 @@ def test_defaults_follow_the_corpus(example, monkeypatch):
     assert example.arguments().evaluate == "test"
 
 
-@pytest.mark.backends("jax")
 def test_only_presets_that_can_be_the_center_are_offered(example, capsys):
     with pytest.raises(SystemExit):
         example.run("--preset", "gru-default")
@@ -185,7 +179,6 @@ def test_only_presets_that_can_be_the_center_are_offered(example, capsys):
         }, name
 
 
-@pytest.mark.backends("jax")
 def test_three_columns_are_to_be_chosen_from(example, tmp_path):
     (tmp_path / "three.tsv").write_text("a\tA\tnote\nb\tB\tnote\n")
     files = ("--train", tmp_path / "three.tsv", "--val", tmp_path / "three.tsv")
@@ -193,7 +186,6 @@ def test_three_columns_are_to_be_chosen_from(example, tmp_path):
         example.run(*files, "--output", tmp_path / "out")
 
 
-@pytest.mark.backends("jax")
 def test_ctrl_c_ends_it_with_a_word(monkeypatch, tmp_path):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
@@ -222,7 +214,6 @@ def test_one_minute_of_it_for_real(tmp_path):
     assert len(ks.Translator.load(tmp_path / "translator.keras")(["1 May"])) == 1
 
 
-@pytest.mark.backends("jax")
 def test_the_distributed_example_says_which_variables_it_wants(
     load_example, monkeypatch, tmp_path
 ):

@@ -8,6 +8,8 @@ import pytest
 
 from keras_seqattn import layers
 
+pytestmark = pytest.mark.backends("torch")
+
 MULTI_HEAD = {"num_heads": 2, "key_dim": 4}
 BLOCK = {"num_heads": 2, "intermediate_dim": 12}
 # A layer, shapes that fit, and shapes that do not with the arguments that are named.
@@ -119,7 +121,6 @@ def message(shapes, names):
     return rf"`{first}` must have.*{re.escape(str(shape))}"
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("built", [False, True], ids=["first call", "built"])
 @pytest.mark.parametrize("symbolic", [False, True], ids=["arrays", "symbolic"])
 @pytest.mark.parametrize("name", CASES)
@@ -138,7 +139,6 @@ def test_says_which_shape_does_not_fit(name, symbolic, built):
             assert f"{argument}.shape=" in str(raised.value)
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "function",
     [
@@ -154,7 +154,6 @@ def test_functions_say_which_batch_does_not_fit(function):
         function(query, key, key)
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("wanted", [False, True])
 @pytest.mark.parametrize(
     ("value", "key"),
@@ -170,7 +169,6 @@ def test_keys_and_values_that_do_not_fit_are_refused(value, key, wanted):
         )
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("shape", [(4,), (2, 3, 4)])
 def test_an_embedding_with_positions_takes_ids_of_rank_two(shape):
     layer = layers.PositionalEmbedding(11, 8)

@@ -5,10 +5,11 @@ import pytest
 
 from keras_seqattn import text
 
+pytestmark = pytest.mark.backends("torch")
+
 TOKENIZER = text.ByteTokenizer()
 
 
-@pytest.mark.backends("torch")
 def test_every_line_is_there_once_with_the_token_that_comes_next():
     lines = ["x" * (1 + i % 20) + chr(97 + i) for i in range(20)]
     batches = text.language_batches(
@@ -30,7 +31,6 @@ def test_every_line_is_there_once_with_the_token_that_comes_next():
     assert batches.skipped == 0
 
 
-@pytest.mark.backends("torch")
 def test_sampling_draws_anew_by_the_seed():
     lines = [f"{number} and this" for number in range(40)]
     tokenizer = text.SentencePieceTokenizer.train(lines, 280)
@@ -55,7 +55,6 @@ def test_sampling_draws_anew_by_the_seed():
     assert rows(first[0]) != rows(other[0])
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -69,7 +68,6 @@ def test_what_is_no_list_of_lines_is_an_error(lines, message):
         text.language_batches(lines, TOKENIZER)
 
 
-@pytest.mark.backends("torch")
 def test_a_tokenizer_that_cannot_make_batches_has_the_name_of_its_argument():
     class Other:
         start_id, end_id, pad_id = 1, 2, 2

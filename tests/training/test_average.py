@@ -161,7 +161,6 @@ def test_schedule_free_wants_its_optimizer():
         fitted(optimizer, ScheduleFreeAverage())
 
 
-@pytest.mark.backends("torch")
 def test_schedule_free_wants_a_new_optimizer_once_weights_are_frozen():
     optimizer = keras.optimizers.ScheduleFreeAdamW(0.1)
     model, *_ = fitted(optimizer, ScheduleFreeAverage())
@@ -173,7 +172,6 @@ def test_schedule_free_wants_a_new_optimizer_once_weights_are_frozen():
         )
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("one", "other", "named"),
     [
@@ -195,14 +193,12 @@ def test_two_averages_are_an_error(one, other, named):
         model.fit(np.ones((4, 2)), np.ones(4), callbacks=callbacks, verbose=0)
 
 
-@pytest.mark.backends("torch")
 def test_the_average_of_an_optimizer_is_refused():
     optimizer = keras.optimizers.ScheduleFreeAdamW(0.1, use_ema=True)
     with pytest.raises(ValueError, match="`use_ema` must be False for `ScheduleFree"):
         fitted(optimizer, ScheduleFreeAverage())
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("callback", "option"),
     [

@@ -18,6 +18,8 @@ from tests.cases import CASES
 from tests.documents import ROOT
 from tests.small import translation_model
 
+pytestmark = pytest.mark.backends("torch")
+
 ROWS = (8, 3, 1)  # of batches; four replicas do not divide the last two
 
 
@@ -59,7 +61,6 @@ def as_arrays(dataset):
     return list(batches)
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("make", [tensors, Batches])
 @pytest.mark.parametrize("replicas, parts", [(4, 1), (4, 2), (4, 4), (1, 1)])
 def test_each_row_is_in_one_part(make, replicas, parts, monkeypatch):
@@ -84,7 +85,6 @@ def test_each_row_is_in_one_part(make, replicas, parts, monkeypatch):
         assert len({len(labels) for _, labels in pieces}) == 1
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("tensorflow", [True, False])
 def test_rows_that_are_added_are_padding(tensorflow, monkeypatch):
     monkeypatch.setattr(distribution, "parts_of_batches", lambda: (2, 1, 0))
@@ -97,14 +97,12 @@ def test_rows_that_are_added_are_padding(tensorflow, monkeypatch):
     assert np.asarray(batch).tolist() == [[5, 5]] * 3 + [[15, 15]]
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("take", [lambda x: x, lambda x: {"ids": x}, lambda x: (x, x)])
 def test_a_batch_keeps_its_structure(take):
     whole = tf.data.Dataset.from_tensor_slices(take([[1, 2], [3, 4]])).batch(2)
     assert distribute(whole).element_spec == whole.element_spec
 
 
-@pytest.mark.backends("torch")
 def test_the_whole_dataset_is_told_of_its_epochs():
     whole = Batches()
     distribute(whole).on_epoch_begin()
@@ -143,7 +141,6 @@ def test_each_device_computes_the_loss_of_its_own_rows():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.backends("torch")
 def test_what_is_no_dataset_is_refused():
     with pytest.raises(ValueError, match=r"`dataset` must be .*Received: dataset=\[1"):
         distribute([1])
@@ -171,13 +168,11 @@ SPLIT = {
 }
 
 
-@pytest.mark.backends("torch")
 def test_heads_feed_forward_and_vocabulary_are_split():
     layouts = layout_map(mesh())
     assert {path: layouts[path].axes.index("model") for path in SPLIT} == SPLIT
 
 
-@pytest.mark.backends("torch")
 def test_all_large_weights_of_a_translation_model_are_split():
     model = translation_model(20, tie_embeddings=False)
     layouts = layout_map(mesh())
@@ -192,7 +187,6 @@ def test_all_large_weights_of_a_translation_model_are_split():
     assert biases == {"attention_output", "output"}
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", [x for x in CASES if x.startswith("models.")])
 def test_layouts_fit_the_weights_of_every_model(name):
     layouts = layout_map(mesh())
@@ -203,7 +197,6 @@ def test_layouts_fit_the_weights_of_every_model(name):
             assert layout is None or len(layout.axes) == len(variable.shape)
 
 
-@pytest.mark.backends("torch")
 def test_a_mesh_without_models_is_refused():
     with pytest.raises(ValueError, match='`device_mesh` must be .* axis "model"'):
         layout_map(mesh(("batch", "other")))

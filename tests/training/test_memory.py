@@ -10,6 +10,8 @@ import pytest
 
 from keras_seqattn import training
 
+pytestmark = pytest.mark.backends("torch")
+
 KEPT = """
 import resource
 import numpy as np
@@ -31,7 +33,6 @@ print(megabytes_kept())
 
 
 @pytest.mark.slow
-@pytest.mark.backends("torch")
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
 def test_freed_memory_is_kept_where_it_is_asked_for():
     environment = {
@@ -50,7 +51,6 @@ def test_freed_memory_is_kept_where_it_is_asked_for():
     assert before < 50 and after > 200
 
 
-@pytest.mark.backends("torch")
 def test_nothing_is_promised_without_mallopt(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert training.keep_freed_memory() is False

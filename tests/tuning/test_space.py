@@ -15,6 +15,8 @@ from keras_seqattn.recipes import RECIPES
 from keras_seqattn.tuning import records, warm
 from keras_seqattn.tuning.space import declare
 
+pytestmark = pytest.mark.backends("torch")
+
 TINY = {
     "model_dim": 8,
     "num_heads": 2,
@@ -62,7 +64,6 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("options", OPTIONS)
 def test_weights_are_counted_without_building(options):
     options = {"source_vocabulary_size": 50, **TINY, **options}
@@ -70,13 +71,11 @@ def test_weights_are_counted_without_building(options):
     assert tuning.count_parameters(**options) == model.count_params()
 
 
-@pytest.mark.backends("torch")
 def test_weights_that_cannot_be_counted_are_an_error():
     with pytest.raises(ValueError, match="`attention` must be None .*'qk_norm'"):
         tuning.count_parameters(source_vocabulary_size=9, attention={"qk_norm": True})
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["attention", "decoder_attention"])
 def test_what_attention_has_is_left_to_the_model_to_count(name):
     space = tuning.TranslationSpace(options={name: {"qk_norm": True}})
@@ -84,7 +83,6 @@ def test_what_attention_has_is_left_to_the_model_to_count(name):
     assert chosen.count_parameters() is None
 
 
-@pytest.mark.backends("torch")
 def test_every_draw_can_be_built():
     space = tuning.TranslationSpace(
         model_dim=(4, 6),
@@ -103,7 +101,6 @@ def test_every_draw_can_be_built():
         assert chosen.warmup_steps in ((800, 1600) if post_norm else (200, 400, 800))
 
 
-@pytest.mark.backends("torch")
 def test_sizes_of_vocabularies_vary():
     space = tuning.TranslationSpace(vocabulary_size=(30, 60))
     assert {space.choose(hp).vocabulary_size for hp in draws(space, 8)} == {30, 60}
@@ -111,7 +108,6 @@ def test_sizes_of_vocabularies_vary():
         tuning.TranslationSpace().choose(keras_tuner.HyperParameters())
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "average",
     [{}, {"ema_momentum": None, "average_epochs": 2, "ema_warmup": False}],
@@ -131,7 +127,6 @@ def test_optimizers_vary(average):
     assert seen == {**others, "schedule_free": "ScheduleFreeAverage"}
 
 
-@pytest.mark.backends("torch")
 def test_the_optimizer_is_the_centers_unless_it_varies():
     center = dataclasses.replace(RECIPES["multi30k"], optimizer="muon")
     hp = keras_tuner.HyperParameters()
@@ -142,7 +137,6 @@ def test_the_optimizer_is_the_centers_unless_it_varies():
         tuning.TranslationSpace(optimizer=("adam", "sgd"))
 
 
-@pytest.mark.backends("torch")
 def test_base_dim_wants_adam():
     model = dataclasses.replace(RECIPES["smoke"].model, base_dim=32)
     center = dataclasses.replace(RECIPES["smoke"], model=model)
@@ -154,7 +148,6 @@ def test_base_dim_wants_adam():
         tuning.TranslationSpace(options=options, optimizer="muon")
 
 
-@pytest.mark.backends("torch")
 def test_one_choice_of_two_is_a_choice_too():
     space = tuning.TranslationSpace(normalize_first=(True,), tie_embeddings=(False,))
     model = space.choose(keras_tuner.HyperParameters(), 50).model
@@ -174,7 +167,6 @@ def test_choices_may_mix_integers_and_floats():
     assert {0.0, 0.1} <= set(dropout.values)
 
 
-@pytest.mark.backends("torch")
 def test_choices_are_exact_in_every_process():
     hp = keras_tuner.HyperParameters()
     assert declare(hp, "momentum", (0.9999999, 0.9)) == 0.9999999
@@ -182,7 +174,6 @@ def test_choices_are_exact_in_every_process():
     assert declare(sent, "momentum", (0.9999999, 0.9)) == 0.9999999
 
 
-@pytest.mark.backends("torch")
 def test_a_space_around_a_recipe_begins_with_all_of_its_values():
     center = dataclasses.replace(
         RECIPES["multi30k"], learning_rate=0.002, warmup_steps=4000, ema_momentum=0.99
@@ -199,7 +190,6 @@ def test_a_space_around_a_recipe_begins_with_all_of_its_values():
     assert tuning.TranslationSpace.around(center, ema_momentum=0.5).ema_momentum == 0.5
 
 
-@pytest.mark.backends("torch")
 def test_views_that_differ_are_compared_by_their_pieces():
     made = []
     for pieces in (None, lambda size: ["x"] * size):
@@ -212,7 +202,6 @@ def test_views_that_differ_are_compared_by_their_pieces():
     assert made[0] is None and len(made[1]) == 30
 
 
-@pytest.mark.backends("torch")
 def test_no_choice_holds_none():
     with pytest.raises(ValueError, match=r"`ema_momentum` must be .*\(None, 0.999\)"):
         tuning.TranslationSpace(ema_momentum=(None, 0.999))
@@ -221,7 +210,6 @@ def test_no_choice_holds_none():
     assert space.ema_momentum == (0.99, 0.999)
 
 
-@pytest.mark.backends("torch")
 def test_attention_choices_for_any_model():
     seen = set()
     for seed in range(20):
@@ -237,7 +225,6 @@ def test_attention_choices_for_any_model():
         tuning.attention_choices(hp, 12, num_heads=(5, 7), key_dim=None)
 
 
-@pytest.mark.backends("torch")
 def test_the_hypermodel_serves_any_tuner(tmp_path):
     """KerasTuner's own tuner explores the space, builds and trains."""
     space = tuning.TranslationSpace(
@@ -255,7 +242,6 @@ def test_the_hypermodel_serves_any_tuner(tmp_path):
     assert tuner.get_best_hyperparameters()[0]["key_dim"] == 2
 
 
-@pytest.mark.backends("jax")
 def test_a_range_is_kept_and_checked_as_its_field_is():
     space = tuning.TranslationSpace(ema_momentum=tuning.Range(0.99, 0.9999))
     hp = keras_tuner.HyperParameters()
@@ -270,7 +256,6 @@ def test_a_range_is_kept_and_checked_as_its_field_is():
             tuning.TranslationSpace(**{name: tuning.Range(low, high)})
 
 
-@pytest.mark.backends("jax")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -306,7 +291,6 @@ def choose(**options):
     return tuning.attention_choices(keras_tuner.HyperParameters(), 8, **options)
 
 
-@pytest.mark.backends("jax")
 def test_numbers_of_numpy_are_kept_as_plain_ones():
     space = tuning.TranslationSpace(
         model_dim=np.int64(8),
@@ -329,7 +313,6 @@ GROWTHS = [
 ]
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("growth", GROWTHS)
 def test_a_grown_model_computes_what_the_smaller_one_does(growth):
     options = {"source_vocabulary_size": 20, **TINY}
@@ -382,7 +365,6 @@ def test_what_cannot_grow():
     assert all(can_grow(base, base | one | other) for one, other in pairs)
 
 
-@pytest.mark.backends("torch")
 def test_a_warm_start_counts_all_that_its_source_builds_on(tmp_path, monkeypatch):
     made = SimpleNamespace(model=None, make_model=lambda weights: None)
     each = {"configuration": made, "path": tmp_path}
