@@ -303,9 +303,7 @@ def test_sampling_is_the_same_for_the_same_seed():
     epochs = [arrays(first) for _ in range(3)]
     assert first.cardinality() == again.cardinality()
     for batches in epochs:
-        for one, two in zip(batches, arrays(again), strict=True):
-            for left, right in zip(one, two, strict=True):
-                np.testing.assert_array_equal(left, right)
+        np.testing.assert_equal(batches, arrays(again))
     rows = [
         {tuple(row) for *_, x in y for row in x} for y in (epochs[0], arrays(other))
     ]
@@ -435,9 +433,7 @@ def test_views_segment_each_copy_by_itself(views):
                     assert first == [plain.get(text, []) for text in texts[0::2]]
     assert differ > 50
     again = arrays(sampled(repeat_batch=2, views=views)[2])
-    for batch, other in zip(epochs[0], again, strict=True):
-        for left, right in zip(batch, other, strict=True):
-            np.testing.assert_array_equal(left, right)
+    np.testing.assert_equal(epochs[0], again)
 
 
 def test_a_pair_goes_to_the_bucket_that_holds_all_its_views():
@@ -562,9 +558,7 @@ def test_a_resumed_epoch_is_the_same_with_all_options():
     epochs = [arrays(first) for _ in range(3)]
     next(iter(again))  # a look at a batch is no pass
     again.pass_over(2)
-    for batch, other in zip(epochs[2], arrays(again), strict=True):
-        for left, right in zip(batch, other, strict=True):
-            np.testing.assert_array_equal(left, right)
+    np.testing.assert_equal(epochs[2], arrays(again))
 
 
 def test_several_corpora_have_their_tags_and_shares():

@@ -62,8 +62,7 @@ def test_the_weights_left_are_those_that_the_epoch_began_with():
     spoil = Spoil(3, 1e30)
     with pytest.warns(UserWarning, match="diverged in epoch 4"):
         model, _ = fit(TerminateOnDivergence(), spoil, use_ema=False)
-    for mine, theirs in zip(model.get_weights(), spoil.seen[3], strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_equal(model.get_weights(), spoil.seen[3])
 
 
 @pytest.mark.parametrize("is_validated", [False, True])
@@ -74,8 +73,7 @@ def test_a_last_step_that_no_loss_has_shown_is_seen(is_validated):
         model, logs = fit(watch, spoil, epochs=3, batch_size=64, use_ema=False, **data)
     assert watch.diverged
     assert np.isfinite(logs.get("val_loss", 0)).all()
-    for mine, theirs in zip(model.get_weights(), spoil.seen[2], strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_equal(model.get_weights(), spoil.seen[2])
 
 
 def test_an_evaluation_after_it_is_of_the_model_as_it_is():
@@ -91,12 +89,10 @@ def test_an_error_leaves_the_weights_and_what_resume_saved(tmp_path):
     with pytest.raises(RuntimeError, match="diverged in epoch 3.*from before"):
         fit(spoil, watch, Resume(tmp_path), use_ema=False)
     assert watch.diverged
-    for mine, theirs in zip(watch.model.get_weights(), spoil.seen[2], strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_equal(watch.model.get_weights(), spoil.seen[2])
     watch.model.set_weights(spoil.seen[1])  # as after another training
     watch.model.evaluate(X, Y, callbacks=[watch], verbose=0)
-    for mine, theirs in zip(watch.model.get_weights(), spoil.seen[1], strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_equal(watch.model.get_weights(), spoil.seen[1])
     _, logs = fit(Resume(tmp_path), use_ema=False)  # The same, without what spoiled it.
     assert len(logs["loss"]) == 6
     assert np.isfinite(logs["loss"]).all()
@@ -156,5 +152,4 @@ def test_a_model_of_keras_s_own_may_diverge_in_its_first_epoch():
     weights = model.get_weights()
     with pytest.warns(UserWarning, match="diverged in epoch 1"):
         model.fit(X, Y, epochs=2, callbacks=[TerminateOnDivergence()], verbose=0)
-    for now, before in zip(model.get_weights(), weights, strict=True):
-        np.testing.assert_array_equal(now, before)
+    np.testing.assert_equal(model.get_weights(), weights)
