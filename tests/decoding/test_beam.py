@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -449,38 +448,34 @@ def test_bad_prefix(prefix, message):
         run(tables(0), decoding.Greedy(), max_length=6, prefix=prefix)
 
 
-def test_torch_runs_no_step_after_the_end():
-    """Where steps run one by one, those after every sentence has ended are not run."""
-    if keras.backend.backend() != "torch":
-        pytest.skip("compiled backends trace the step once")
+def steps_run(table, search):
+    """Gives how many steps a search of at most 8 runs, and what it finds."""
     calls = []
-    table = np.full((1, V, V), -9.0, "float32")
-    table[0, :, END] = 9.0
     step, state = chained(table, 2)
 
     def counting(token_ids, state, index):
-        calls.append(int(index))
+        calls.append(index)
         return step(token_ids, state, index)
 
-    search = decoding.BeamSearch(width=2)
-    decoding.search(counting, state, batch_size=1, max_length=8, method=search)
-    assert len(calls) < 4
+    found = decoding.search(counting, state, batch_size=1, max_length=8, method=search)
+    return len(calls), found
 
 
+@pytest.mark.backends("torch")  # Compiled backends trace the step once.
+def test_torch_runs_no_step_after_the_end():
+    """Where steps run one by one, those after every sentence has ended are not run."""
+    table = np.full((1, V, V), -9.0, "float32")
+    table[0, :, END] = 9.0
+    steps, _ = steps_run(table, decoding.BeamSearch(width=2))
+    assert steps < 4
+
+
+@pytest.mark.backends("torch")
 def test_torch_runs_no_step_where_no_beam_is_left():
     """All is forbidden: the best beam ends, and nothing goes on to the limit."""
-    if keras.backend.backend() != "torch":
-        pytest.skip("compiled backends trace the step once")
-    calls = []
-    step, state = chained(np.zeros((1, V, V), "float32"), 2)
-
-    def counting(token_ids, state, index):
-        calls.append(int(index))
-        return step(token_ids, state, index)
-
     search = decoding.BeamSearch(
         width=2, num_hypotheses=2, min_length=8, banned_ids=tuple(range(END + 1, V))
     )
-    found = decoding.search(counting, state, batch_size=1, max_length=8, method=search)
-    assert len(calls) < 4
+    steps, found = steps_run(np.zeros((1, V, V), "float32"), search)
+    assert steps < 4
     assert found.lengths.tolist() == [[0, 0]]
