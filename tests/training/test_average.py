@@ -9,6 +9,9 @@ from tests.pairs import each_variant, named
 
 pytestmark = pytest.mark.backends("torch")
 
+X = np.random.default_rng(0).normal(size=(8, 2)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
 
 @pytest.mark.parametrize(("last", "averaged"), [(2, 2), (9, 3)])
 def test_the_mean_of_the_last_epochs_is_in_the_model(last, averaged):
@@ -61,22 +64,20 @@ class Watch(keras.callbacks.Callback):
 
 def fitted(optimizer, average, epochs=4):
     keras.utils.set_random_seed(0)
-    x = np.random.default_rng(0).normal(size=(8, 2)).astype("float32")
-    y = x.sum(axis=1, keepdims=True)
     layers = [keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dense(1)]
     model, watch = keras.Sequential(layers), Watch()
     model.compile(optimizer, "mse")
     history = model.fit(
-        x,
-        y,
+        X,
+        Y,
         epochs=epochs,
         batch_size=4,
         shuffle=False,
-        validation_data=(x, y),
+        validation_data=(X, Y),
         callbacks=[average, watch],
         verbose=0,
     )
-    loss = model.evaluate(x, y, verbose=0)
+    loss = model.evaluate(X, Y, verbose=0)
     return model, watch, history.history["val_loss"], loss
 
 
@@ -223,12 +224,10 @@ def test_a_further_fit_begins_at_the_schedule_free_average():
     optimizer = keras.optimizers.ScheduleFreeAdamW(0.1)
     model, _, losses, _ = fitted(optimizer, ScheduleFreeAverage())
     weights = model.get_weights()
-    x = np.random.default_rng(0).normal(size=(8, 2)).astype("float32")
-    y = x.sum(axis=1, keepdims=True)
     average = ScheduleFreeAverage()
-    loss = model.evaluate(x, y, callbacks=[average], verbose=0)
+    loss = model.evaluate(X, Y, callbacks=[average], verbose=0)
     assert loss == pytest.approx(losses[-1], rel=1e-5)
     model.optimizer.learning_rate = 0.0
-    model.fit(x, y, callbacks=[average], verbose=0)
+    model.fit(X, Y, callbacks=[average], verbose=0)
     for now, before in zip(model.get_weights(), weights, strict=True):
         np.testing.assert_allclose(now, before, rtol=1e-5, atol=1e-6)

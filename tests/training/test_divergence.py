@@ -106,11 +106,17 @@ def test_a_training_that_learns_or_stands_still_goes_on(batch_size):
     assert not watch.diverged
 
 
-def test_a_small_loss_may_vary():
+def begun():
+    """Returns the callback at the beginning of a training."""
     watch = TerminateOnDivergence()
     watch.set_model(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]))
     watch.model.compile("sgd", "mse")
     watch.on_train_begin()
+    return watch
+
+
+def test_a_small_loss_may_vary():
+    watch = begun()
     for epoch, loss in enumerate((8.0, 0.001, 0.01, 2.4)):
         watch.on_epoch_begin(epoch)
         watch.on_train_batch_end(0, {"loss": loss})
@@ -124,10 +130,7 @@ def test_a_small_loss_may_vary():
 
 
 def test_batches_that_a_resumed_epoch_skips_do_not_count():
-    watch = TerminateOnDivergence()
-    watch.set_model(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]))
-    watch.model.compile("sgd", "mse")
-    watch.on_train_begin()
+    watch = begun()
     for epoch, skipped in ((0, 0), (1, 500)):
         watch.on_epoch_begin(epoch)
         for batch in range(skipped):
