@@ -95,8 +95,7 @@ def fits(system, length):
 def report(length, measures, left_out):
     """Formats one length: medians, and the ratios of speeds within a round."""
     rows, rates = [], {}
-    for system in dict.fromkeys(measure["system"] for measure in measures):
-        own = [measure for measure in measures if measure["system"] == system]
+    for system, own in rounds.grouped(measures).items():
         seconds = [measure["seconds"] for measure in own]
         rates[system] = [1.0 / x for x in seconds]
         first, memory = own[0]["first_s"], own[0]["growth_mb"]

@@ -83,8 +83,7 @@ def measure(backend):
 def report(measures):
     """Formats one row for each backend."""
     rows = []
-    for backend in dict.fromkeys(row["backend"] for row in measures):
-        own = [row for row in measures if row["backend"] == backend]
+    for backend, own in rounds.grouped(measures, "backend").items():
         keras = statistics.median(row["keras_s"] for row in own)
         added = statistics.median(row["added_s"] for row in own)
         ratio = statistics.median(1 + row["added_s"] / row["keras_s"] for row in own)

@@ -83,10 +83,8 @@ def report(measures, until):
 def draw(measures, until):
     """Draws BLEU over the minutes of training, a line for each system."""
     figure, panel = pictures.begin()
-    for system in dict.fromkeys(row["system"] for row in measures):
-        points = [
-            (m["seconds"] / 60, m["bleu"]) for m in measures if m["system"] == system
-        ]
+    for system, own in rounds.grouped(measures).items():
+        points = [(m["seconds"] / 60, m["bleu"]) for m in own]
         panel.plot(
             *zip((0.0, 0.0), *points, strict=True),
             marker="o",

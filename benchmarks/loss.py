@@ -55,11 +55,8 @@ def parse():
 def report(measures):
     """Formats the medians, and the ratios within each round."""
     rows = []
-    for system in dict.fromkeys(measure["system"] for measure in measures):
-        times = {
-            kind: [1e3 * m[kind] for m in measures if m["system"] == system]
-            for kind in KINDS
-        }
+    for system, own in rounds.grouped(measures).items():
+        times = {kind: [1e3 * m[kind] for m in own] for kind in KINDS}
         ratios = [
             [b / a for a, b in zip(times["factors"], times[kind], strict=True)]
             for kind in KINDS[1:]

@@ -81,21 +81,20 @@ def measure(arguments):
 
 def report(measures):
     """Formats the table of systems and the table of ratios."""
-    rates = {}
-    for row in measures:
-        rates.setdefault(row["system"], []).append(row["tokens_per_s"])
-    last = {row["system"]: row for row in measures}
-    rows = [
-        [
-            system,
-            f"{statistics.median(values):.0f}",
-            last[system]["steps"],
-            f"{100 * last[system]['target_tokens'] / last[system]['positions']:.0f}%",
-            f"{last[system]['first_steps_s']:.1f}",
-            f"{last[system]['peak_mb']:.0f}",
-        ]
-        for system, values in rates.items()
-    ]
+    rows, rates = [], {}
+    for system, own in rounds.grouped(measures).items():
+        rates[system] = [m["tokens_per_s"] for m in own]
+        last = own[-1]
+        rows.append(
+            [
+                system,
+                f"{statistics.median(rates[system]):.0f}",
+                last["steps"],
+                f"{100 * last['target_tokens'] / last['positions']:.0f}%",
+                f"{last['first_steps_s']:.1f}",
+                f"{last['peak_mb']:.0f}",
+            ]
+        )
     header = [
         "Multi30k en-de",
         "real target tokens/s",

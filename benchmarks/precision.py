@@ -72,7 +72,7 @@ def measure(arguments):
 def report(measures):
     """Formats the table of systems."""
     rows = []
-    for system, runs in by_system(measures).items():
+    for system, runs in rounds.grouped(measures).items():
         losses = [run["val_loss"] for run in runs]
         seconds = statistics.median(run["step_s"] for run in runs)
         rows.append(
@@ -90,7 +90,8 @@ def report(measures):
 def draw(measures):
     """Draws the loss of each system over the steps, a band from seed to seed."""
     figure, axes = pictures.begin()
-    for color, (system, runs) in zip(COLORS, by_system(measures).items(), strict=False):
+    systems = rounds.grouped(measures).items()
+    for color, (system, runs) in zip(COLORS, systems, strict=False):
         points = list(zip(*(run["losses"] for run in runs), strict=True))
         steps = [POINT * (i + 1) for i in range(len(points))]
         means = [statistics.mean(point) for point in points]
@@ -102,14 +103,6 @@ def draw(measures):
     axes.set_yscale("log")
     axes.legend(frameon=False)
     return figure
-
-
-def by_system(measures):
-    """Groups the runs by system."""
-    systems = {}
-    for run in measures:
-        systems.setdefault(run["system"], []).append(run)
-    return systems
 
 
 def work(arguments):

@@ -71,19 +71,18 @@ def measure(shape, arguments):
 
 def report(shape, measures):
     """Formats the table of systems and the table of ratios of one shape."""
-    rates = {}
-    for row in measures:
-        rates.setdefault(row["system"], []).append(row["positions_per_s"])
-    last = {row["system"]: row for row in measures}
-    rows = [
-        [
-            system,
-            f"{statistics.median(values):.0f}",
-            f"{last[system]['first_step_s']:.1f}",
-            f"{last[system]['loss']:.4f}",
-        ]
-        for system, values in rates.items()
-    ]
+    rows, rates = [], {}
+    for system, own in rounds.grouped(measures).items():
+        rates[system] = [m["positions_per_s"] for m in own]
+        rate, last = statistics.median(rates[system]), own[-1]
+        rows.append(
+            [
+                system,
+                f"{rate:.0f}",
+                f"{last['first_step_s']:.1f}",
+                f"{last['loss']:.4f}",
+            ]
+        )
     header = [shape.name, "target positions/s", "first step, s", "loss"]
     return "\n\n".join([rounds.table(header, rows), rounds.compare(rates, COMPARISONS)])
 

@@ -172,6 +172,19 @@ def alternate(workers, rounds, amount, together=False):
         worker.close()
 
 
+def grouped(measures, key="system"):
+    """Returns the measures of each system, in order, by its name.
+
+    Args:
+        measures: Dicts.
+        key: What of a measure to group by.
+    """
+    groups = {}
+    for measure in measures:
+        groups.setdefault(measure[key], []).append(measure)
+    return groups
+
+
 def compare(rates, pairs):
     """Formats the ratios of the systems of one kind to those of another.
 

@@ -99,25 +99,21 @@ def measure(shape, arguments):
 
 def report(shape, measures):
     """Formats the table of systems and the table of ratios of one shape."""
-    rates, shares = {}, {}
-    for row in measures:
-        rates.setdefault(row["system"], []).append(row["positions_per_s"])
-        reached = row["flops"] / row["step_s"] / 1e9
-        shares.setdefault(row["system"], []).append(reached / row["ceiling_gflops"])
-    last = {row["system"]: row for row in measures}
-    rows = []
-    for system, values in rates.items():
-        rate = statistics.median(values)
+    rows, rates = [], {}
+    for system, own in rounds.grouped(measures).items():
+        rates[system] = [m["positions_per_s"] for m in own]
+        shares = [m["flops"] / m["step_s"] / 1e9 / m["ceiling_gflops"] for m in own]
+        rate, last = statistics.median(rates[system]), own[-1]
         rows.append(
             [
                 system,
                 f"{rate:.0f}",
                 f"{1000 * shape.positions / rate:.0f}",
                 f"{rate / shape.positions * shape.flops / 1e9:.0f}",
-                f"{statistics.median(shares[system]):.0%}",
-                f"{last[system]['first_step_s']:.1f}",
-                f"{last[system]['peak_mb']:.0f}",
-                f"{last[system]['peak_mb'] - last[system]['import_mb']:.0f}",
+                f"{statistics.median(shares):.0%}",
+                f"{last['first_step_s']:.1f}",
+                f"{last['peak_mb']:.0f}",
+                f"{last['peak_mb'] - last['import_mb']:.0f}",
             ]
         )
     header = [

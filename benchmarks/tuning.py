@@ -124,10 +124,8 @@ def draw(measures):
     import numpy as np
 
     figure, panel = pictures.begin()
-    for system in dict.fromkeys(row["system"] for row in measures):
-        rows = [row for row in measures if row["system"] == system and row["curve"]]
-        if not rows:
-            continue
+    measures = [row for row in measures if row["curve"]]
+    for system, rows in rounds.grouped(measures).items():
         minutes = np.linspace(0, max(row["seconds"] for row in rows) / 60, 400)
         curves = [score_at(minutes, row["curve"]) for row in rows]
         bleu = np.median([row["bleu"] for row in rows])
