@@ -35,11 +35,9 @@ WORDS = (
 def main():
     args = parse()
     with contextlib.ExitStack() as stack:
-        if args.translator is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            args.translator = make_translator(f"{folder}/random.keras")
+        path = stack.enter_context(saved(args.translator))
         begun = time.monotonic()
-        _, port = stack.enter_context(served(args.translator))
+        _, port = stack.enter_context(served(path))
         rows = [("start, programs compiled", f"{time.monotonic() - begun:.0f} s")]
         alone = load(port, 1, min(20, args.seconds), args.beam)
         many = load(port, args.clients, args.seconds, args.beam)
@@ -69,17 +67,26 @@ def parse():
     return parser.parse_args()
 
 
-def make_translator(path):
-    """Saves a translator of the main recipe's size with random weights."""
+def make_translator(**options):
+    """Makes a translator with random weights, by default of the main recipe's size."""
     import keras
 
     import keras_seqattn as ks
 
     keras.utils.set_random_seed(0)
     tokenizer = ks.text.ByteTokenizer()
-    model = ks.models.TranslationTransformer(tokenizer.vocabulary_size)
-    ks.Translator(model, tokenizer).save(path)
-    return path
+    model = ks.models.TranslationTransformer(tokenizer.vocabulary_size, **options)
+    return ks.Translator(model, tokenizer)
+
+
+@contextlib.contextmanager
+def saved(path, **options):
+    """Yields the path of a translator, of one with random weights if it is None."""
+    with tempfile.TemporaryDirectory() as folder:
+        if path is None:
+            path = f"{folder}/random.keras"
+            make_translator(**options).save(path)
+        yield path
 
 
 @contextlib.contextmanager

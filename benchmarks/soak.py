@@ -21,16 +21,14 @@ shorter.
 
 import argparse
 import collections
-import contextlib
 import itertools
 import json
 import pathlib
 import statistics
-import tempfile
 import time
 import weakref
 
-from benchmarks import rounds
+from benchmarks import rounds, serving
 
 MODULE = "benchmarks.soak"
 AMOUNTS = {
@@ -269,23 +267,11 @@ def cleared(amount, arguments, report):
     models(amount, arguments, report, clear=True)
 
 
-def make_translator():
-    """Makes a translator with random weights, for at most 64 tokens."""
-    import keras
-
-    import keras_seqattn as ks
-
-    keras.utils.set_random_seed(0)
-    tokenizer = ks.text.ByteTokenizer()
-    model = ks.models.TranslationTransformer(tokenizer.vocabulary_size, **TINY)
-    return ks.Translator(model, tokenizer)
-
-
 def translate(amount, arguments, report):
     """Translates lines; for each sample, up to twenty of them one by one."""
     from keras_seqattn import text
 
-    translator = make_translator()
+    translator = serving.make_translator(**TINY)
     lines = text.load_parallel("phrases", "en", "de")[0]
     limit = translator.max_source_length
     lines = itertools.cycle(line for line in lines if len(line.encode()) < limit)
@@ -299,17 +285,12 @@ def translate(amount, arguments, report):
 
 def serve(amount, arguments, report):
     """Sends requests to a server from this process, and reads the server's memory."""
-    from benchmarks import serving
-
     seconds = 60 * amount
     count = min(SAMPLES, max(FEWEST, round(seconds / 5)))
-    with contextlib.ExitStack() as stack:
-        path = arguments.translator
-        if path is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            path = f"{folder}/random.keras"
-            make_translator().save(path)
-        process, port = stack.enter_context(serving.served(path))
+    with (
+        serving.saved(arguments.translator, **TINY) as path,
+        serving.served(path) as (process, port),
+    ):
         errors = 0
         for number in range(1, count + 1):
             met = serving.load(port, arguments.clients, seconds / count, beam=4)
