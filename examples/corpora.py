@@ -66,6 +66,13 @@ def preset_of(args):
     return args.preset or {"phrases": "default"}.get(corpus, corpus)
 
 
+def name_of(args):
+    """Returns the corpus's name, that of its languages or of the user's file."""
+    if has_own_files(args):
+        return pathlib.Path(args.train[0]).name.split(".")[0]
+    return f"{args.corpus}-{args.source}-{args.target}"
+
+
 def split_of(args):
     """Returns the part to score: the chosen one, else "test" if it may be used."""
     # Multi30k's test part is only for a final model: look at it once.
@@ -106,6 +113,27 @@ def read(paths, args, clean):
         first = " -> ".join(repr(side[0])[:60] for side in pairs)
         print(f"  The first pair is {first}; if it names the columns, add --header.")
     return pairs
+
+
+def make_tokenizer(args, recipe, lines):
+    """Trains the subwords; the same lines give the same ones, also when resumed.
+
+    The text may allow fewer than the preset's, but not than `--vocabulary-size`.
+    """
+    chosen = args.vocabulary_size
+    size = recipe.vocabulary_size if chosen is None else chosen
+    try:
+        tokenizer = ks.text.SentencePieceTokenizer.train(
+            lines, size, strict=chosen is not None
+        )
+    except ValueError as error:
+        sys.exit(f"{error} Choose another with --vocabulary-size.")
+    if tokenizer.vocabulary_size < size:
+        print(
+            f"A vocabulary of {tokenizer.vocabulary_size}, the most that this text "
+            f"allows, in place of the preset's {size}."
+        )
+    return tokenizer
 
 
 def show(sources, references, translations, count):

@@ -60,9 +60,8 @@ def arguments():
     args.preset, args.evaluate = corpora.preset_of(args), corpora.split_of(args)
     if args.minutes is None:
         args.minutes = 0.2 if args.preset == "smoke" else 3.0
-    args.output = args.output or pathlib.Path(
-        "runs", f"recurrence-{args.corpus}-{args.source}-{args.target}-{args.preset}"
-    )
+    name = f"recurrence-{corpora.name_of(args)}-{args.preset}"
+    args.output = args.output or pathlib.Path("runs", name)
     return args
 
 

@@ -73,9 +73,7 @@ def arguments():
     args.backward = False  # Not an option: `diversify` sets it for a teacher.
     corpora.check_files(parser, args)
     args.preset, args.evaluate = corpora.preset_of(args), corpora.split_of(args)
-    name = f"{args.corpus}-{args.source}-{args.target}-{args.preset}"
-    if args.train:
-        name = f"{pathlib.Path(args.train[0]).name.split('.')[0]}-{args.preset}"
+    name = f"{corpora.name_of(args)}-{args.preset}"
     args.output = args.output or pathlib.Path("runs", name)
     return args
 
@@ -129,27 +127,11 @@ def train(args, recipe):
         print(f"Already trained. To train anew, delete {args.output}.")
         return
     sources, targets = load(args, "train")
-    tokenizer = make_tokenizer(args, recipe, [*sources, *targets])
+    tokenizer = corpora.make_tokenizer(args, recipe, [*sources, *targets])
     if recipe.teacher_epochs:
         sources, targets = diversify(args, recipe, sources, targets)
     fit(args, recipe, sources, targets, tokenizer).save(saved)
     shutil.rmtree(args.output / "backup")
-
-
-def make_tokenizer(args, recipe, lines):
-    """Trains the subwords; the same lines give the same ones, also when resumed."""
-    try:
-        tokenizer = ks.text.SentencePieceTokenizer.train(
-            lines, recipe.vocabulary_size, strict=args.vocabulary_size is not None
-        )
-    except ValueError as error:
-        sys.exit(f"{error} Choose another with --vocabulary-size.")
-    if tokenizer.vocabulary_size < recipe.vocabulary_size:
-        print(
-            f"A vocabulary of {tokenizer.vocabulary_size}, the most that this text "
-            f"allows, in place of the preset's {recipe.vocabulary_size}."
-        )
-    return tokenizer
 
 
 def diversify(args, recipe, sources, targets):

@@ -39,7 +39,8 @@ def main():
     args = arguments()
     recipe = ks.recipes.RECIPES[args.preset]
     train = corpora.load(args, "train")
-    size = vocabulary_of(train, args.vocabulary_size, recipe)
+    tokenizer = corpora.make_tokenizer(args, recipe, [*train[0], *train[1]])
+    size = tokenizer.vocabulary_size
     try:
         study = ks.tuning.tune_translation(
             train,
@@ -97,31 +98,11 @@ def arguments():
     args = parser.parse_args()
     corpora.check_files(parser, args)
     args.preset, args.evaluate = corpora.preset_of(args), corpora.split_of(args)
-    name = f"tune-{args.corpus}-{args.source}-{args.target}"
-    if args.train:
-        name = f"tune-{pathlib.Path(args.train[0]).name.split('.')[0]}"
-    args.output = args.output or pathlib.Path("runs", name)
+    args.output = args.output or pathlib.Path("runs", f"tune-{corpora.name_of(args)}")
     for name in ("translator.keras", "scores.json", "study.png"):
         if (args.output / name).exists() and not (args.output / "study").exists():
             refuse(args.output, f"which holds {name} but no study")
     return args
-
-
-def vocabulary_of(pairs, chosen, recipe):
-    """Returns the vocabulary's size: the chosen one, else the recipe's or less."""
-    size = recipe.vocabulary_size if chosen is None else chosen
-    lines = [line for side in pairs for line in side]
-    train = ks.text.SentencePieceTokenizer.train
-    try:
-        allowed = train(lines, size, strict=chosen is not None).vocabulary_size
-    except ValueError as error:
-        sys.exit(f"{error} Choose another with --vocabulary-size.")
-    if allowed < size:
-        print(
-            f"A vocabulary of {allowed}, the most that this text allows, in place of "
-            f"the preset's {size}."
-        )
-    return allowed
 
 
 def space_of(recipe, vocabulary_size, everything=False):
