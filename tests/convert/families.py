@@ -40,9 +40,9 @@ LLAMA_SIZES = {
 }
 
 
-def sentences(number, seed=0):
+def sentences(number):
     """Draws lines of known words, and some of unknown characters and spaces."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     lines = [" ".join(rng.choices(WORDS, k=rng.randint(1, 8))) for _ in range(number)]
     odd = ["", "  two  dogs ", "日本 run", "e\u0301 ﬁne", "x" * 30, "\ttab", "naïve"]
     return [*lines[: max(0, number - len(odd))], *odd][:number]
@@ -75,9 +75,9 @@ def drawn(model_class, config):
         return model_class(config)
 
 
-def noise(model, scale=0.2, seed=0):
+def noise(model, scale=0.2):
     """Fills a model with noise, its bias of the logits too; returns it."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     values = [p for p in model.parameters() if p.requires_grad]
     values += [x for name, x in model.named_buffers() if name == "final_logits_bias"]
     with torch.no_grad():

@@ -26,12 +26,11 @@ from tests.pairs import each_variant
 LENGTH = 4
 
 
-def search_with(table, search, rows, limits, prefix=None):
+def search_with(table, search, rows, limits):
     """Searches sentences of a scripted model, each with constraints of its own."""
     step, state = chained(table, search.width)
     tokens = SpecialTokens(START, END, PAD)
-    if prefix is None:
-        prefix = np.zeros((len(rows), 0), "int32")
+    prefix = np.zeros((len(rows), 0), "int32")
 
     def searched(state, limits, prefix, constraints):
         first = search.begin(limits, ops.zeros_like(limits), prefix, LENGTH, tokens)

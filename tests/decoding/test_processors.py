@@ -18,7 +18,7 @@ from tests.evaluate import evaluated
 from tests.pairs import each_variant
 
 V = 9
-PAD, START, END = 0, 1, 2
+PAD, END = 0, 2
 
 
 def scripted(table, width=1):
@@ -75,7 +75,7 @@ METHODS = {
 
 
 @each_variant("make", METHODS, on_jax=["sample"], on_tensorflow=[])
-def test_a_search_obeys_what_it_is_told(make, rng):
+def test_a_search_obeys_what_it_is_told(make):
     """The table says 5 5 5 5 and an end; each option forbids a part of that."""
     table = np.zeros((1, 6, V), "float32")
     table[0, :, 5], table[0, :, 6], table[0, 1:, END] = 8.0, 4.0, 6.0

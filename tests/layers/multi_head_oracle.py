@@ -55,7 +55,7 @@ def alibi_slopes(num_heads):
     return np.array((slopes + doubled)[:num_heads])
 
 
-def position_bias(kind, shape, offset=0, table=None, buckets=None):
+def position_bias(kind, shape, offset, table, buckets):
     """Bias `(1, H, T, S)` of "alibi" or "relative" positions, zeros for others."""
     num_heads, target, source = shape
     bias = np.zeros((1, num_heads, target, source))
@@ -69,16 +69,7 @@ def position_bias(kind, shape, offset=0, table=None, buckets=None):
 
 
 def multi_head_attention(
-    query,
-    value,
-    weights,
-    key=None,
-    score="scaled_dot",
-    scale=None,
-    positions=None,
-    buckets=None,
-    offset=0,
-    **options,
+    query, value, weights, key, score, positions, buckets, offset, **options
 ):
     """Output and weights of all options.
 
@@ -87,16 +78,15 @@ def multi_head_attention(
         value: Array (B, S, D).
         weights: As of `tests.oracle.multi_head_attention`, and "query_norm",
             "key_norm", "vector" and "table" where the options want them.
-        key: Array (B, S, D), or None for `value`.
+        key: Array (B, S, D).
         score: "scaled_dot", "dot" or "additive".
-        scale: Factor of the scaled dot product.
         positions: None, "rotary", "alibi" or "relative".
         buckets: (num_buckets, max_distance, bidirectional) of relative positions.
         offset: Position of the first query.
         **options: `mask`, `causal`, `window`.
     """
     queries = oracle.dense(query, *weights["query"])
-    keys = oracle.dense(value if key is None else key, *weights["key"])
+    keys = oracle.dense(key, *weights["key"])
     values = oracle.dense(value, *weights["value"])
     if "query_norm" in weights:
         queries = oracle.rms_norm(queries, *weights["query_norm"], 1e-6)
@@ -111,7 +101,7 @@ def multi_head_attention(
         heads = oracle.weighted_sum(scores, values)
     else:
         heads, scores = oracle.attention(
-            queries, keys, values, scale=1.0 if score == "dot" else scale, **options
+            queries, keys, values, scale=1.0 if score == "dot" else None, **options
         )
     if "gate" in weights:
         heads = heads / (1.0 + np.exp(-oracle.dense(query, *weights["gate"])))

@@ -9,7 +9,7 @@ from tests.evaluate import JIT, evaluated, numpy
 from tests.pairs import each_variant, named
 from tests.small import translation_model
 
-L, V, D = 4, 11, 8
+V, D = 11, 8
 IDS = np.array([[5, 3, 9, 0], [4, 2, 0, 0]], "int32")
 
 OPTIONS = [

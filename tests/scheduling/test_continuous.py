@@ -146,9 +146,9 @@ def test_constraints_stay_with_their_sentences(rng):
         assert b % 3 == 0 or ids in [said[i : i + 2] for i in range(len(said) - 1)]
 
 
-def all_sentences(limit, words, end=2):
+def all_sentences(limit, words):
     """All that a model of few words can say, rows padded with 0."""
-    said = [(*s, end) for n in range(limit) for s in itertools.product(words, repeat=n)]
+    said = [(*s, 2) for n in range(limit) for s in itertools.product(words, repeat=n)]
     said += itertools.product(words, repeat=limit)
     return [[*s, *[0] * (limit - len(s))] for s in said]
 

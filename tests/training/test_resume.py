@@ -405,12 +405,12 @@ def test_state_goes_to_the_callback_of_its_class(tmp_path):
     fit(tmp_path / "run", epochs=2)  # Without them, too.
 
 
-def fit_chosen(directory, kept, others=(), late=(), **options):
+def fit_chosen(directory, kept, others, epochs):
     """Keeps the state of some callbacks alone."""
     model, data = make_model(), batches()
     resume = Resume(directory, data, kept)
-    callbacks = [*kept, *others, resume, *late]
-    model.fit(data, shuffle=False, callbacks=callbacks, verbose=0, **options)
+    callbacks = [*kept, *others, resume]
+    model.fit(data, epochs=epochs, shuffle=False, callbacks=callbacks, verbose=0)
 
 
 @pytest.mark.backends("torch")
