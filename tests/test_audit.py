@@ -10,7 +10,7 @@ from keras import ops
 from keras_seqattn import audit, layers
 from keras_seqattn.audit.causality import random_content
 from keras_seqattn.audit.passes import differs
-from keras_seqattn.models import TranslationTransformer
+from tests.small import translation_model
 
 V, D, L = 11, 8, 5
 IDS = np.array([[1, 5, 7, 3, 2], [1, 4, 2, 0, 0]], "int32")
@@ -77,9 +77,7 @@ def attentive(dropout=0.0, mask_zero=True, **call):
 
 
 def translator(**options):
-    sizes = {"model_dim": D, "num_heads": 2, "intermediate_dim": 12}
-    depth = {"encoder_layers": 1, "decoder_layers": 1}
-    return TranslationTransformer(V, **sizes, **depth, **options)
+    return translation_model(V, intermediate_dim=12, **options)
 
 
 def also(mask, query, key):

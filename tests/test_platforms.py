@@ -13,6 +13,7 @@ from keras_seqattn.backend import compile, tracing
 from keras_seqattn.layers import dropout
 from keras_seqattn.layers.attention import functional
 from tests.pairs import slow
+from tests.small import translation_model
 
 pytestmark = pytest.mark.backends("jax")
 jax = pytest.importorskip("jax")
@@ -77,15 +78,8 @@ def programs(monkeypatch):
 
 
 def make_model():
-    return ks.models.TranslationTransformer(
-        20,
-        model_dim=16,
-        num_heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        intermediate_dim=32,
-        dtype="mixed_bfloat16",
-    )
+    sizes = {"model_dim": 16, "intermediate_dim": 32}
+    return translation_model(20, **sizes, dtype="mixed_bfloat16")
 
 
 # JAX's attention takes the gradient of its float32 scores times bfloat16.

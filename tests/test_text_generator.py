@@ -8,6 +8,7 @@ import keras_seqattn as ks
 from keras_seqattn import text_generator, text_model
 from keras_seqattn.scheduling.streaming import stream_tokens
 from tests.pairs import each_variant
+from tests.small import translation_model
 
 torch = pytest.mark.backends("torch")
 PROMPTS = ["one", "", "a longer prompt é", "two\n"]
@@ -196,9 +197,8 @@ def test_a_prompt_that_is_too_long_is_an_error(generator):
 def test_what_does_not_fit_is_an_error(generator, tokenizers):
     with pytest.raises(ValueError, match="of 260 entries. Received: .*=300"):
         ks.TextGenerator(generator.model, tokenizers[1])
-    translates = ks.models.TranslationTransformer(260, model_dim=8, num_heads=2)
     with pytest.raises(ValueError, match="`model` must be a language model"):
-        ks.TextGenerator(translates, generator.tokenizer)
+        ks.TextGenerator(translation_model(260), generator.tokenizer)
     with pytest.raises(ValueError, match="`prompts` must be a list.*prompts='one'"):
         generator("one")
     with pytest.raises(ValueError, match="`prompt` must be a string.*prompt=.'one'."):

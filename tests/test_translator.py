@@ -17,17 +17,16 @@ import keras_seqattn as ks
 from keras_seqattn.scheduling import generation
 from tests.evaluate import outputs
 from tests.pairs import each_variant, named
+from tests.small import make_sentencepiece, translation_model
 
 LINES = ["one", "", "a longer line", "two"]
 
 
-def make_model(**options):
+def make_model(vocabulary_size=260, **options):
     """A model of noise: its weights are large enough that no two tokens tie."""
-    sizes = {"model_dim": 16, "num_heads": 2, "intermediate_dim": 16, "max_length": 24}
-    layers = {"encoder_layers": 1, "decoder_layers": 2}
-    vocabulary_size = options.pop("vocabulary_size", 260)
-    model = ks.models.TranslationTransformer(
-        vocabulary_size, **{**sizes, **layers, **options}
+    sizes = {"model_dim": 16, "intermediate_dim": 16, "max_length": 24}
+    model = translation_model(
+        vocabulary_size, **{**sizes, "decoder_layers": 2, **options}
     )
     rng = np.random.default_rng(1)
     model.set_weights([w + rng.normal(0, 0.3, w.shape) for w in model.get_weights()])
@@ -41,8 +40,7 @@ def translator():
 
 @pytest.fixture(scope="module")
 def sentencepiece():
-    lines = ["two dogs run in a park", "a man in a blue shirt sings"] * 20
-    return ks.text.SentencePieceTokenizer.train(lines, vocabulary_size=290)
+    return make_sentencepiece()
 
 
 @pytest.fixture

@@ -12,15 +12,13 @@ import sacrebleu
 import keras_seqattn as ks
 from tests.evaluate import outputs
 from tests.layers.weights import randomize
+from tests.small import make_sentencepiece, translation_model
 
 LINES = ["two dogs run in a park", "", "a man sings", "dogs in a blue shirt", "park"]
 
 
 def make_model(size, **options):
-    layers = {"encoder_layers": 1, "decoder_layers": 1}
-    model = ks.models.TranslationTransformer(
-        size, model_dim=16, num_heads=2, intermediate_dim=16, **layers, **options
-    )
+    model = translation_model(size, model_dim=16, intermediate_dim=16, **options)
     randomize(model, np.random.default_rng(2))
     table = model.get_layer("source_embedding").weights[0]
     table.assign(1.5 * keras.ops.convert_to_numpy(table))  # so that tokens differ
@@ -29,9 +27,7 @@ def make_model(size, **options):
 
 @pytest.fixture(scope="module")
 def translator():
-    lines = ["two dogs run in a park", "a man in a blue shirt sings"] * 20
-    tokenizer = ks.text.SentencePieceTokenizer.train(lines, vocabulary_size=290)
-    return ks.Translator(make_model(290, max_length=24), tokenizer)
+    return ks.Translator(make_model(290, max_length=24), make_sentencepiece())
 
 
 # Tuning.

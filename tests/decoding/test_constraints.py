@@ -17,11 +17,12 @@ from keras_seqattn.decoding.constraints import (
     table_size,
 )
 from keras_seqattn.decoding.hypotheses import SpecialTokens, hypotheses
-from keras_seqattn.models import LanguageModel, TranslationTransformer
+from keras_seqattn.models import LanguageModel
 from keras_seqattn.scheduling import generation
 from tests.decoding.test_beam import END, PAD, START, brute_force, chained, tables
 from tests.evaluate import evaluated
 from tests.pairs import each_variant
+from tests.small import translation_model
 
 LENGTH = 4
 
@@ -269,12 +270,11 @@ def test_constraints_need_beams_and_space_behind_a_prefix():
 @pytest.mark.slow_on("tensorflow", "jax")
 def test_models_say_what_they_are_told():
     """A language model in a continuation, a translation model in a translation."""
-    sizes = {"model_dim": 8, "num_heads": 2, "intermediate_dim": 8, "num_layers": 1}
-    language = LanguageModel(20, **sizes)
+    sizes = {"model_dim": 8, "num_heads": 2, "intermediate_dim": 8}
+    language = LanguageModel(20, num_layers=1, **sizes)
     found = language.generate([[1, 7], [1, 9, 5]], constraints=[[[11, 12]], [[13]]])
     texts = [found.sequence(row) for row in range(2)]
-    del sizes["num_layers"]
-    translation = TranslationTransformer(20, **sizes)
+    translation = translation_model(20)
     found = translation.generate([[7, 2], [9, 2]], constraints=[[[11, 12]], [[13]]])
     for first, second in (texts, [found.sequence(row) for row in range(2)]):
         assert (11, 12) in itertools.pairwise(first)

@@ -16,6 +16,7 @@ from tests.evaluate import outputs
 from tests.layers.weights import randomize
 from tests.pairs import each_variant
 from tests.scheduling.test_continuous import both_ways, check_equal
+from tests.small import translation_model
 
 V, LIMIT = 6, 3
 PAD, START, END = 0, 1, 2
@@ -23,10 +24,7 @@ SOURCES = np.array([[3, 5, 4, END], [5, END, PAD, PAD]], "int32")
 
 
 def transformer(seed, vocabulary_size=V, **options):
-    sizes = {"num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    model = models.TranslationTransformer(
-        vocabulary_size, model_dim=8, intermediate_dim=12, **sizes, **options
-    )
+    model = translation_model(vocabulary_size, intermediate_dim=12, **options)
     randomize(model, np.random.default_rng(seed))
     return model
 

@@ -11,7 +11,8 @@ from keras import ops
 
 from keras_seqattn import decoding
 from keras_seqattn.decoding import protocol
-from keras_seqattn.models import LanguageModel, TranslationRNN, TranslationTransformer
+from keras_seqattn.models import LanguageModel, TranslationRNN
+from tests.small import translation_model
 
 V = 9
 SOURCE = np.array([[4, 5, 2]], "int32")
@@ -253,9 +254,8 @@ def test_one_beam_needs_nothing_that_is_reordered():
 @pytest.mark.parametrize("width", [1, 4])
 def test_our_models_have_the_protocol(width):
     sizes = {"model_dim": 8, "intermediate_dim": 8, "num_heads": 2}
-    depths = {"encoder_layers": 1, "decoder_layers": 1}
     for model, coverage in (
-        (TranslationTransformer(V, **depths, **sizes), True),
+        (translation_model(V), True),
         (LanguageModel(V, num_layers=1, **sizes), False),
         (TranslationRNN(V, model_dim=8), True),
     ):

@@ -9,8 +9,9 @@ import pytest
 import keras_seqattn as ks
 from keras_seqattn.export import export_translator
 from keras_seqattn.export.ctranslate2 import _number_of_positions
-from tests.export.translators import make_sentencepiece, make_translator
+from tests.export.translators import make_translator
 from tests.pairs import case_id, every_pair
+from tests.small import make_sentencepiece
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -13,7 +13,8 @@ import pytest
 import keras_seqattn as ks
 from keras_seqattn.export import export_translator
 from keras_seqattn.scheduling import generation
-from tests.export.translators import LINES, make_sentencepiece, make_translator
+from tests.export.translators import LINES, make_translator
+from tests.small import make_sentencepiece
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 tensorflow_only = pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow's format")

@@ -3,6 +3,7 @@
 import numpy as np
 
 import keras_seqattn as ks
+from tests.small import translation_model
 
 LINES = ["Two dogs run.", "", "a man in a blue shirt sings", "é 🙂 \n", " \u00a0", "x"]
 
@@ -28,21 +29,12 @@ def make_translator(
         "model_dim": 16,
         "num_heads": 4,
         "intermediate_dim": 24,
-        "encoder_layers": 1,
         "decoder_layers": 2,
         "max_length": 24,
     }
     if target_tokenizer is not None:
         options["target_vocabulary_size"] = target_tokenizer.vocabulary_size
-    model = ks.models.TranslationTransformer(
-        tokenizer.vocabulary_size, **{**sizes, **options}
-    )
+    model = translation_model(tokenizer.vocabulary_size, **{**sizes, **options})
     rng = np.random.default_rng(seed)
     model.set_weights([w + rng.normal(0, scale, w.shape) for w in model.get_weights()])
     return ks.Translator(model, tokenizer, target_tokenizer, search)
-
-
-def make_sentencepiece(vocabulary_size=290):
-    """Trains a tokenizer on two lines."""
-    lines = ["two dogs run in a park", "a man in a blue shirt sings"] * 20
-    return ks.text.SentencePieceTokenizer.train(lines, vocabulary_size=vocabulary_size)

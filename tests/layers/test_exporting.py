@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_seqattn import layers, models
 from tests.pairs import slow
+from tests.small import translation_model
 
 SIZES = {"model_dim": 16, "num_heads": 2, "intermediate_dim": 32}
 IDS = np.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8]], "int32")
@@ -49,10 +50,7 @@ MODELS = {
     "block": block,
     "language": lambda: of_ids(models.LanguageModel(30, num_layers=1, **SIZES)),
     "encoder": lambda: of_ids(models.EncoderModel(30, num_layers=1, **SIZES)),
-    "translation": lambda: of_ids(
-        models.TranslationTransformer(30, encoder_layers=1, decoder_layers=1, **SIZES),
-        BOTH,
-    ),
+    "translation": lambda: of_ids(translation_model(30, **SIZES), BOTH),
     "recurrent": lambda: of_ids(models.TranslationRNN(30, model_dim=16), BOTH),
 }
 

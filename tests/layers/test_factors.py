@@ -16,8 +16,8 @@ from keras_seqattn.layers.embedding.logits import (
     keep_factors,
 )
 from keras_seqattn.layers.transformer.unpadding import Unpadding
-from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.training import MaskedCrossentropy, Perplexity
+from tests.small import translation_model
 
 keeps = pytest.mark.backends("tensorflow", "jax")
 LABELS = np.array([[1, 2]])
@@ -106,9 +106,7 @@ def test_a_model_that_has_trained_leaves_nothing_behind(monkeypatch):
     for cls in (Factors, Unpadding):
         noticed(cls)
     ids = np.array([[3, 4, 5, 0], [3, 2, 0, 0]])
-    model = TranslationTransformer(
-        11, model_dim=8, num_heads=2, encoder_layers=1, decoder_layers=1
-    )
+    model = translation_model(11)
     model.compile("sgd", MaskedCrossentropy(), metrics=[Perplexity()])
     model.fit({"source_ids": ids, "target_ids": ids}, ids, verbose=0)
     assert made

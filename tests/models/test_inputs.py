@@ -5,12 +5,13 @@ import pytest
 from keras import ops, tree
 
 from keras_seqattn import models
+from tests.small import translation_model
 
 SIZES = {"model_dim": 8, "num_heads": 2, "intermediate_dim": 8}
 MODELS = {
-    "transformer": lambda: models.TranslationTransformer(9, **SIZES),
+    "transformer": lambda: translation_model(9),
     "recurrent": lambda: models.TranslationRNN(9, model_dim=8),
-    "language": lambda: models.LanguageModel(9, **SIZES),
+    "language": lambda: models.LanguageModel(9, num_layers=1, **SIZES),
 }
 
 

@@ -8,23 +8,16 @@ from keras import ops
 from keras_seqattn.decoding import generate
 from keras_seqattn.layers import PositionalEmbedding
 from keras_seqattn.layers.weights.quantization import quantize_composites
-from keras_seqattn.models import (
-    EncoderModel,
-    LanguageModel,
-    TranslationRNN,
-    TranslationTransformer,
-)
+from keras_seqattn.models import EncoderModel, LanguageModel, TranslationRNN
+from tests.small import translation_model
+
+pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 
 IDS = np.array([[1, 5, 6, 7, 2], [1, 8, 9, 2, 0]], "int32")
 BOTH = {"source_ids": IDS, "target_ids": IDS}
 SIZES = {"model_dim": 16, "num_heads": 2, "intermediate_dim": 32}
 MODELS = {
-    "transformer": lambda **options: (
-        TranslationTransformer(
-            200, encoder_layers=1, decoder_layers=1, **SIZES, **options
-        ),
-        BOTH,
-    ),
+    "transformer": lambda: (translation_model(200, **SIZES), BOTH),
     "recurrent": lambda: (TranslationRNN(200, model_dim=16), BOTH),
     "language": lambda **options: (
         LanguageModel(200, num_layers=1, **SIZES, **options),
@@ -67,7 +60,6 @@ def modes(model):
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize("kind", MODELS)
 def test_all_tables_and_kernels_are_int8(kind, tmp_path):
     model, inputs = MODELS[kind]()
@@ -88,7 +80,6 @@ def test_all_tables_and_kernels_are_int8(kind, tmp_path):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize("filters", [None, "^output$"])
 def test_layers_of_one_name_are_told_apart(filters, tmp_path):
     """The logits' layer and those of the feed-forwards are all called "output"."""
@@ -108,7 +99,6 @@ def test_layers_of_one_name_are_told_apart(filters, tmp_path):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize("mode", ["int8", "int4"])
 def test_what_was_loaded_is_saved_again(mode, tmp_path):
     model, inputs = MODELS["language"](tie_embeddings=False)
@@ -121,7 +111,6 @@ def test_what_was_loaded_is_saved_again(mode, tmp_path):
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize("tie_embeddings", [True, False])
 def test_a_search_sees_the_quantized_table(tie_embeddings):
     """Its steps give what the model gives: the score is the whole pass's."""
@@ -139,7 +128,6 @@ def test_a_search_sees_the_quantized_table(tie_embeddings):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize(
     "filters", ["embedding", ["no", "embedding"], lambda layer: "emb" in layer.name]
 )
@@ -153,7 +141,6 @@ def test_filters_choose_the_embedding(filters):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 def test_a_model_of_ones_own_quantizes_its_embedding_by_a_call():
     """As `docs/questions.md` says: Keras's `Model.quantize` leaves it as it is."""
     token_ids = keras.Input((None,), dtype="int32")

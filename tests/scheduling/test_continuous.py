@@ -13,6 +13,7 @@ from keras_seqattn.decoding.constraints import Phrase
 from keras_seqattn.scheduling import continuous, generation, static
 from tests.layers.weights import randomize
 from tests.pairs import each_variant, slow
+from tests.small import translation_model
 
 V, D = 11, 8
 # Of as many sentences: more than a program has rows, and fewer than may wait.
@@ -20,10 +21,7 @@ COUNT = 45
 
 
 def transformer(vocabulary_size=V, **options):
-    sizes = {"num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    return models.TranslationTransformer(
-        vocabulary_size, model_dim=D, intermediate_dim=12, **sizes, **options
-    )
+    return translation_model(vocabulary_size, intermediate_dim=12, **options)
 
 
 def sources(rng, count=COUNT, most=16):

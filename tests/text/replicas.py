@@ -17,7 +17,8 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
 import keras  # noqa: E402
 
-from keras_seqattn import models, text, training  # noqa: E402
+from keras_seqattn import text, training  # noqa: E402
+from tests.small import translation_model  # noqa: E402
 
 LINES = (
     ["a", "bb", "ccc", "dddd", "e f g"] * 3,
@@ -65,15 +66,7 @@ def train(scope, rows_multiple, optimizer):
     keras.utils.set_random_seed(0)
     with scope:
         batches = training.distribute(batches)
-        model = models.TranslationTransformer(
-            TOKENIZER.vocabulary_size,
-            model_dim=8,
-            num_heads=2,
-            encoder_layers=1,
-            decoder_layers=1,
-            intermediate_dim=8,
-            dropout=0.0,
-        )
+        model = translation_model(TOKENIZER.vocabulary_size, dropout=0.0)
         # The tokens of an average batch, or those of each.
         tokens = 30 if rows_multiple > 1 else None
         loss = training.MaskedCrossentropy(normalize_by=tokens)

@@ -16,6 +16,9 @@ import tensorflow as tf
 import keras_seqattn as ks
 from keras_seqattn.text.datasets import EpochDataset
 from tests.cases import LINES as UNICODE
+from tests.small import translation_model
+
+pytestmark = pytest.mark.backends("torch")
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 LINES = [f"{i} red dogs{' and a cat' * (i % 5)}" for i in range(40)]
@@ -48,7 +51,6 @@ OPTIONS = {
 }
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_batches_are_those_of_tensorflow(name):
     first, second = both(**OPTIONS[name])
@@ -64,7 +66,6 @@ def test_batches_are_those_of_tensorflow(name):
                 np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.backends("torch")
 def test_lines_make_batches_too():
     first, second = both(ks.text.language_batches, (LINES,))
     for expected, batch in zip(first.as_numpy_iterator(), second, strict=True):
@@ -72,7 +73,6 @@ def test_lines_make_batches_too():
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.backends("torch")
 def test_a_batch_may_be_asked_for_again():
     _, batches = both(cutoff=0.3, repeat_batch=2)
     epochs = []
@@ -89,15 +89,7 @@ def test_a_batch_may_be_asked_for_again():
 
 def fitted(batches, *callbacks, epochs=3):
     keras.utils.set_random_seed(0)
-    size = tokenizer().vocabulary_size
-    model = ks.models.TranslationTransformer(
-        size,
-        model_dim=8,
-        num_heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        intermediate_dim=8,
-    )
+    model = translation_model(tokenizer().vocabulary_size)
     model.compile(ks.training.Adam(0.01), ks.training.MaskedCrossentropy())
     history = model.fit(
         batches,
@@ -117,7 +109,6 @@ def test_a_training_is_the_same():
         np.testing.assert_allclose(values, losses[1][name], rtol=1e-5)
 
 
-@pytest.mark.backends("torch")
 def test_a_training_is_resumed(tmp_path):
     def run(name, epochs):
         _, batches = both()
@@ -138,7 +129,6 @@ def random_lines(count):
         yield "".join(map(chr, rng.permutation([*common, *rare])))
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)]
 )
@@ -190,7 +180,6 @@ PROGRAM = """
 
 
 @pytest.mark.slow
-@pytest.mark.backends("torch")
 def test_the_main_job_runs_without_tensorflow(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)],
