@@ -2,18 +2,17 @@
 
 import pytest
 
-from tests import public_calls
 from tests.cases import CASES
-from tests.public_methods import methods
+from tests.test_bad_arguments import calls
 
 pytestmark = pytest.mark.backends("torch")
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", sorted({**public_calls.calls(), **methods()}))
+@pytest.mark.parametrize("name", sorted(calls()))
 def test_no_call_swallows_an_unknown_keyword(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    function, given = {**public_calls.calls(), **methods()}[name]
+    function, given = calls()[name]
     with pytest.raises((ValueError, TypeError), match="frobnicate"):
         function(**given, frobnicate=3)
 
