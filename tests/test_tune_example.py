@@ -116,7 +116,7 @@ def test_it_tells_saves_and_goes_on(example, simulated, monkeypatch, tmp_path, c
 
 
 def test_enough_trials_say_what_mattered(example, simulated, tmp_path, capsys):
-    simulated[0] = 30
+    simulated[0] = 16
     options = ("--output", tmp_path, "--algorithm", "random", "--epochs")
     example.run(*options, 2)
     printed = capsys.readouterr().out
