@@ -178,10 +178,7 @@ class TextGenerator(TextModel):
         (ids,) = self._tokenize_with_start(
             "prompt", [*arguments.strings("prompt", [prompt])]
         )
-        source_ids = np.array([ids], "int32")
-        found = stream_tokens(
-            self.model, source_ids, without_scores(search), max_length
-        )
+        found = stream_tokens(self.model, ids, without_scores(search), max_length)
         return _pieces(self.tokenizer, ids[1:], found)
 
     def score(self, lines: Lines) -> np.ndarray:

@@ -117,9 +117,8 @@ def test_a_stream_comes_token_by_token(generator, monkeypatch):
         "keras_seqattn.decoding.loop.take_step",
         lambda *given, **more: steps.append(1) or take_step(*given, **more),
     )
-    prompt = np.array([[1, 7]], "int32")
     search = ks.decoding.Greedy(min_length=12)
-    next(stream_tokens(generator.model, prompt, search, 12))
+    next(stream_tokens(generator.model, [1, 7], search, 12))
     assert len(steps) == 1
 
 

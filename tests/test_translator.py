@@ -211,11 +211,11 @@ def test_prefixes_make_few_programs(unlimited):
     lengths = {
         generation._sentences(
             unlimited.model,
-            np.ones((1, 4), "int32"),
+            [[1] * 4],
             16,
             limits=np.full(1, 18, "int32"),
             seeds=np.zeros(1, "int32"),
-            prefix=np.ones((1, length), "int32"),
+            prefixes=[[1] * length],
         ).prefix.shape[1]
         for length in range(1, 300, 7)
     }

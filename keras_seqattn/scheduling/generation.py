@@ -268,15 +268,14 @@ def decode_lists(
     def search_lists(
         batch: list[int], length: int, to_the_end: bool = True
     ) -> tuple[list[int], Hypotheses, list[int]]:
-        prefix, tables = None, ()
-        if prefixes is not None:
-            prefix = pad_lists([prefixes[index] for index in batch], model.pad_id)
+        some = [lists[index] for index in batch]
+        prefix = prefixes and [prefixes[index] for index in batch]
+        tables = ()
         if constraints is not None:
             rows = [constraints[index] for index in batch]
             tables = make_constraints(rows, model.pad_id, table)
-        source_ids = pad_lists([lists[index] for index in batch], model.pad_id)
         own = (limits[batch], seeds[batch], prefix, tables)
-        sentences = _sentences(model, source_ids, length, *own)
+        sentences = _sentences(model, some, length, *own)
         options = _program_options(
             model, method, size_of(length), sentences, max_length
         )
@@ -312,35 +311,36 @@ def _search(
 
 
 def prepare_one(
-    model: Any, source_ids: np.ndarray, search: Search, max_length: int | None = None
+    model: Any, ids: list[int], search: Search, max_length: int | None = None
 ) -> tuple[Sentences, ProgramOptions]:
-    """Returns what `decode` needs to search one sentence, for the caller's own loop.
+    """Returns what a search of one sentence needs, for the caller's own loop.
 
-    `source_ids` is `(1, S)`; the `Sentences` are filled to the program's size.
+    The `Sentences` are filled to the program's size.
     """
-    length = padded_length(model, source_ids.shape[1])
-    limits = _limits(model, source_ids, max_length)
+    length = padded_length(model, len(ids))
+    limits = _limits(model, [ids], max_length)
     seeds = sequence_seeds(np.arange(1), search)
-    sentences = _sentences(model, source_ids, length, limits, seeds)
+    sentences = _sentences(model, [ids], length, limits, seeds)
     options = _program_options(model, search, make_plan(1).size, sentences, max_length)
     return sentences.fill(options.size), options
 
 
 def _sentences(
     model: Any,
-    source_ids: np.ndarray,
+    lists: Sequence[Sequence[int]],
     length: int,
     limits: np.ndarray,
     seeds: np.ndarray,
-    prefix: np.ndarray | None = None,
+    prefixes: Sequence[Sequence[int]] | None = None,
     constraints: Constraints | tuple[()] = (),
 ) -> Sentences:
-    """Makes the `Sentences` of source ids `(B, S)` that are padded to a length."""
-    if prefix is None or (prefix == model.pad_id).all():
-        prefix = np.zeros((len(source_ids), 0), "int32")
-    else:
+    """Makes the `Sentences` of lists of token ids, which are padded to a length."""
+    prefix = np.zeros((len(lists), 0), "int32")
+    if prefixes is not None and any(map(len, prefixes)):
+        prefix = pad_lists(prefixes, model.pad_id)
         width = padded_length(model, prefix.shape[1])
         prefix = pad_to_length(prefix, width, model.pad_id)
+    source_ids = pad_lists(lists, model.pad_id)
     return Sentences(
         source_ids=pad_to_length(source_ids, length, model.pad_id),
         limits=limits,

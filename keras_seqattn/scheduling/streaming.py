@@ -18,14 +18,14 @@ from keras_seqattn.scheduling.static import ProgramOptions, Sentences, begin_sea
 
 
 def stream_tokens(
-    model: Any, source_ids: np.ndarray, search: Search, max_length: int | None = None
+    model: Any, ids: list[int], search: Search, max_length: int | None = None
 ) -> Iterator[int]:
-    """Yields the tokens that `decode` finds for one sentence, each when it is found.
+    """Yields the tokens that a search finds for one sentence, each when it is found.
 
-    The source ids are `(1, S)`; the end token is left out. The search is a `Greedy`, or
-    a `Sample` of one hypothesis.
+    The end token is left out. The search is a `Greedy`, or a `Sample` of one
+    hypothesis.
     """
-    sentences, options = prepare_one(model, source_ids, search, max_length)
+    sentences, options = prepare_one(model, ids, search, max_length)
     state = compiled(model, _read_prompt, options)(sentences)
     is_finished = False
     while not is_finished:
