@@ -178,21 +178,17 @@ class Passes:
 
 @contextlib.contextmanager
 def _same_draws(model):
-    """Makes all passes draw with the same seeds, for the same places."""
-    with random.repeated_randomness(), _compute_padding(model):
-        with keras.StatelessScope():
-            yield
+    """Makes all passes draw with the same seeds, for the same places.
 
-
-@contextlib.contextmanager
-def _compute_padding(model):
-    """Makes stacks compute padding too, or what is dropped would depend on it."""
+    Stacks compute padding too, or what is dropped would depend on it.
+    """
     layers = layers_of(model)
     stacks = [layer for layer in layers if getattr(layer, "unpad", None) is True]
     for stack in stacks:
         stack.unpad = False
     try:
-        yield
+        with random.repeated_randomness(), keras.StatelessScope():
+            yield
     finally:
         for stack in stacks:
             stack.unpad = True
