@@ -210,7 +210,7 @@ def decode(
 ) -> Hypotheses:
     """Does what `generate` does, on arrays already checked.
 
-    `constraints` are for a `ConstrainedBeamSearch`.
+    `constraints` are for a `ConstrainedBeamSearch`; their lengths are checked here.
     """
     if prefix is not None:
         prefix = [row[row != model.pad_id].tolist() for row in prefix]
@@ -254,7 +254,7 @@ def decode_lists(
         given = ([x[i] for i in chosen] for x in (prefixes, limits))
         check_prefix_lengths(*given, [first + i for i in chosen])
     if constraints is not None:
-        forced = prefixes and [*map(len, prefixes)]
+        forced = None if prefixes is None else [*map(len, prefixes)]
         check_lengths(constraints, limits, forced, first)
         table = table_size(constraints)
     lengths = {
@@ -269,7 +269,7 @@ def decode_lists(
         batch: list[int], length: int, to_the_end: bool = True
     ) -> tuple[list[int], Hypotheses, list[int]]:
         some = [lists[index] for index in batch]
-        prefix = prefixes and [prefixes[index] for index in batch]
+        prefix = None if prefixes is None else [prefixes[index] for index in batch]
         tables = ()
         if constraints is not None:
             rows = [constraints[index] for index in batch]
@@ -280,7 +280,7 @@ def decode_lists(
             model, method, size_of(length), sentences, max_length
         )
         token_ids, scores, ended = _search(model, options, plan, sentences, to_the_end)
-        longest = sentences.limits.max()
+        longest = max(1, sentences.limits.max())
         token_ids = token_ids[ended, :, :longest]
         found = hypotheses(token_ids, scores[ended], options.tokens)
         batch = np.asarray(batch)
@@ -360,7 +360,8 @@ def _program_options(
     """Checks the model; returns what the programs for sentences are compiled for."""
     _check_coverage(model, method)
     length = sentences.source_ids.shape[1]
-    capacity, limit = _capacity(model, length, max_length), int(sentences.limits.max())
+    capacity = _capacity(model, length, max_length)
+    limit = max(1, int(sentences.limits.max()))  # Prompts may leave a batch nothing.
     if capacity < limit:
         # A prompt shorter than the padded length leaves more of a model's limit for
         # generated tokens; that number differs for each length, so it is padded.

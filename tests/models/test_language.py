@@ -186,6 +186,18 @@ def test_generate_takes_the_best_token_of_a_full_pass(rng, positions):
 
 
 @pytest.mark.backends("torch")
+def test_a_prompt_may_leave_its_batch_nothing_to_generate():
+    """64 prompts fill a batch; the one that is as long as the model allows is alone."""
+    model = models.LanguageModel(**SMALL, max_length=8)
+    prompts = [[1, 5, 6]] * 64
+    whole = [[1, 5, 6, 7, 8, 9, 10, 3]]
+    found = decoding.generate(model, [*prompts, *whole])
+    expected = decoding.generate(model, [*prompts, [1, 5, 6]])
+    assert found.sequence(64) == []
+    np.testing.assert_array_equal(found.token_ids[:64], expected.token_ids[:64])
+
+
+@pytest.mark.backends("torch")
 def test_generate_goes_as_far_as_the_model_does():
     model = small(positions="learned", max_length=20)
     assert model.generate(np.full((1, 18), 5)).token_ids.shape == (1, 1, 2)
