@@ -57,12 +57,10 @@ class TextModel:
         return checked_search("search", self.search if search is None else search)
 
 
-def check_tokenizer(
-    name: str, tokenizer: Any, size: int, optional: bool = False
-) -> None:
+def check_tokenizer(name: str, tokenizer: Any, size: int) -> None:
     """Raises an error if a model of a vocabulary of `size` cannot have a tokenizer."""
     offered = ("tokenize", "detokenize", "vocabulary_size")
-    arguments.offers(name, tokenizer, offered, "a tokenizer", optional)
+    arguments.offers(name, tokenizer, offered, "a tokenizer")
     if tokenizer.vocabulary_size != size:
         raise ValueError(
             f"`{name}` must be the one the model was trained with, of {size} entries. "

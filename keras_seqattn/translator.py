@@ -146,12 +146,14 @@ class Translator(TextModel):
         sizes = ("source_vocabulary_size", "target_vocabulary_size")
         protocol = ("encode", "step", "start_id", "end_id", "pad_id", *sizes)
         arguments.offers("model", model, protocol, "a translation model")
-        size = model.source_vocabulary_size
-        check_tokenizer("source_tokenizer", source_tokenizer, size)
+        check_tokenizer(
+            "source_tokenizer", source_tokenizer, model.source_vocabulary_size
+        )
         if target_tokenizer is None:
             target_tokenizer = source_tokenizer
-        size = model.target_vocabulary_size
-        check_tokenizer("target_tokenizer", target_tokenizer, size, optional=True)
+        check_tokenizer(
+            "target_tokenizer", target_tokenizer, model.target_vocabulary_size
+        )
         self.model = model
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
