@@ -44,7 +44,7 @@ class Averaging(keras.optimizers.Optimizer):
         if not callable(learning_rate):
             rate = arguments.number("learning_rate", learning_rate, least=0)
             learning_rate = float(rate)  # Keras takes nothing else.
-        arguments.boolean("ema_warmup", ema_warmup)
+        ema_warmup = arguments.boolean("ema_warmup", ema_warmup)
         super().__init__(learning_rate, *args, **kwargs)
         self.ema_warmup: bool = ema_warmup
 
