@@ -84,7 +84,7 @@ class Passes:
 
     def tensors(self, arrays: dict[str, Any], training: bool) -> list[Tensor]:
         """Returns the outputs for `arrays`, flat, as tensors."""
-        with _same_draws(self.model):
+        with _repeatable(self.model):
             outputs = self.model(self._pack(arrays), training=training)
             return tree.flatten(self._select(outputs) if self._select else outputs)
 
@@ -104,7 +104,7 @@ class Passes:
         """Returns whether passes in training depend on random draws."""
         inputs = self._pack(self.arrays)
         # Within one scope, the second pass draws different numbers.
-        with _same_draws(self.model):
+        with _repeatable(self.model):
             first, second = (
                 [_numpy(x) for x in tree.flatten(self.model(inputs, training=True))]
                 for _ in range(2)
@@ -177,7 +177,7 @@ class Passes:
 
 
 @contextlib.contextmanager
-def _same_draws(model):
+def _repeatable(model):
     """Makes all passes draw with the same seeds, for the same places.
 
     Stacks compute padding too, or what is dropped would depend on it.

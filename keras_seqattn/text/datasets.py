@@ -76,7 +76,7 @@ class EpochDataset(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> Any:
         """Returns a batch of the current epoch by its number."""
         if self._batch is None:
-            self._batch = self._next_epoch()
+            self._batch = self._batches()
         number = range(len(self))[index]
         self._asked.add(number)
         return self._batch(number)
@@ -88,7 +88,7 @@ class EpochDataset(keras.utils.PyDataset):
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the batches of the next epoch."""
-        batch = self._next_epoch()
+        batch = self._batches()
         token = self._token
         for index in range(len(self)):
             # Not if another iterator has ended since, or `pass_over` was called.
@@ -96,8 +96,8 @@ class EpochDataset(keras.utils.PyDataset):
                 self.pass_over(1)
             yield batch(index)
 
-    def _next_epoch(self):
-        """Returns the function from a number to a batch of the next epoch.
+    def _batches(self):
+        """Returns the function from a number to a batch of an epoch, the current one.
 
         Skipped batches are not made: the first one after them stands for each.
         """

@@ -82,8 +82,8 @@ class Epochs:
             pairs = np.flatnonzero(places == place)
             pairs = rng.permutation(pairs) if rng else pairs
             size = shape[0] // self.copies.number
-            parts = (pairs[i : i + size] for i in range(0, len(pairs), size))
-            batches += [(shape, part) for part in parts]
+            slices = (pairs[i : i + size] for i in range(0, len(pairs), size))
+            batches += [(shape, some) for some in slices]
         while len(batches) < steps:
             fullest = max(range(len(batches)), key=lambda i: len(batches[i][1]))
             shape, pairs = batches[fullest]
