@@ -12,8 +12,9 @@ from keras import ops, tree
 
 from keras_seqattn.backend.compile import CompiledFunction
 
+ON_JAX = keras.backend.backend() == "jax"
 # How training runs where a test is about something else: as fast as it can.
-JIT = keras.backend.backend() == "jax"
+JIT = ON_JAX
 
 
 def numpy(tensor):
@@ -35,7 +36,7 @@ def evaluated(function, *layers, compiles=True):
         A function of (nested) NumPy arrays that gives (nested) NumPy arrays of the
         tensors' dtypes. It compiles once for the shapes that it is called with.
     """
-    if compiles and JIT:
+    if compiles and ON_JAX:
         variables = [variable for layer in layers for variable in layer.variables]
         function = CompiledFunction(function, variables)
 
@@ -70,6 +71,6 @@ def examples(count):
     Args:
         count: Number of examples; a third of it on JAX, which compiles each.
     """
-    if JIT:
+    if ON_JAX:
         count = -(-count // 3)
     return hypothesis.settings(deadline=None, max_examples=count)

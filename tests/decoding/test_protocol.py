@@ -261,7 +261,6 @@ def test_our_models_have_the_protocol(width):
     ):
         protocol.check_model(model, (2, 8), max_length=8, width=width)
         before = [keras.ops.convert_to_numpy(v) for v in model.variables]
-        sizes = {"max_length": 8, "width": width + 1, "coverage": coverage}
-        protocol.check_model(model, (4, 8), **sizes)
+        protocol.check_model(model, (4, 8), 8, width + 1, coverage)
         for x, v in zip(before, model.variables, strict=True):
             np.testing.assert_array_equal(x, v)

@@ -251,8 +251,9 @@ def test_a_search_goes_on_past_its_first_capacity(rng, search):
     results = []
     for size in (32, 16):
         plan = generation.Plan(size, False)
-        with mock.patch.object(generation, "make_plan", lambda *_, plan=plan: plan):
+        with mock.patch.object(generation, "make_plan", return_value=plan) as made:
             results.append(generation.decode(model, source_ids, search))
+        made.assert_called_once()
     found, expected = results
     assert found.lengths.min() >= 30
     np.testing.assert_array_equal(found.token_ids, expected.token_ids)

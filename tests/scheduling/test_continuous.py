@@ -34,8 +34,9 @@ def both_ways(model, source_ids, search, size=32, **options):
     """What is found by continuous batching in `size` rows, and in one static batch."""
     found = []
     for plan in (generation.Plan(size, True), generation.Plan(64, False)):
-        with mock.patch.object(generation, "make_plan", lambda *_, plan=plan: plan):
+        with mock.patch.object(generation, "make_plan", return_value=plan) as made:
             found.append(generation.decode(model, source_ids, search, **options))
+        made.assert_called_once()
     return found
 
 
