@@ -151,6 +151,7 @@ def test_attends_over_the_axes_of_keras(rng, shape, axes, masked):
     query = rng.normal(size=shape).astype("float32")
     value = rng.normal(size=shape).astype("float32")
     keras_layer, layer = both_layers(rng, shape, shape, attention_axes=axes)
+    assert layer.attention_axes == keras_layer.attention_axes
     inputs = [keras.Input(batch_shape=shape) for _ in "ab"]
     _, scores = layer(*inputs, return_attention_scores=True)
     mask = None

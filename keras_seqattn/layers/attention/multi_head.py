@@ -263,7 +263,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         self._build_projections(query_shape, value_shape, key_shape)
         rank = len(query_shape)
         axes = self.attention_axes or tuple(range(1, rank - 1))
-        self._folding = Folding(rank, checks.axes_of_inputs(axes, rank))
+        axes = self.attention_axes = checks.axes_of_inputs(axes, rank)
+        self._folding = Folding(rank, axes)
         if self.score == "additive":
             self.score_vector = self.add_weight(
                 name="score_vector",
