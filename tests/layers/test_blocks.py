@@ -425,6 +425,8 @@ def test_mask_and_target_mask_are_one(rng, mask):
     (x,) = draw(rng, T)
     with pytest.raises(ValueError, match=r"`mask` must be None.*\(2, 4\)"):
         layers.DecoderBlock(2, F)(x, mask=mask, target_mask=mask)
+    with pytest.raises(ValueError, match=r"`mask` must be None.*\(2, 4\)"):
+        layers.DecoderBlock(2, F)(x, None, mask, mask)
 
 
 def test_a_stack_of_encoder_blocks_takes_no_memory(rng):

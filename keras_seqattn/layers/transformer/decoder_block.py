@@ -163,7 +163,9 @@ class DecoderBlock(Block):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses two masks of the target; `call` cannot, since Keras fills one in."""
-        mask, target_mask = kwargs.get("mask"), kwargs.get("target_mask")
+        names = ("target", "source", "mask", "target_mask")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        mask, target_mask = given.get("mask"), given.get("target_mask")
         # A recomputed call is also given the mask that Keras filled in.
         is_first = not is_checkpointing(self)
         if is_first and mask is not None and target_mask is not None:
