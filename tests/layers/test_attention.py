@@ -82,7 +82,7 @@ def test_equals_the_oracle_in_the_full_product(rng):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_has_the_worked_numbers(kernel):
-    """Scale 1/8, values as wide as keys; and scores 112 and 96 at d_k = 64."""
+    """Scale 1/8, values as wide as keys."""
     key = np.array([[10, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]], "float32")
     value = np.array([[1, 0, 0], [10, 0, 0], [100, 5, 0], [1000, 6, 0]], "float32")
     query = np.array([[0, 10, 0], [0, 0, 10], [10, 10, 0]], "float32")
@@ -98,13 +98,30 @@ def test_has_the_worked_numbers(kernel):
     ]
     np.testing.assert_allclose(numpy(output)[0, :, 0], expected, rtol=1e-5)
 
-    query, key = np.full((1, 1, 1, 64), 1.0), np.zeros((1, 2, 1, 64))
-    key[0, 0], key[0, 1] = 112 / 64, 96 / 64
-    for scale, weights in ((None, [0.88079708, 0.11920292]), (1.0, [1.0, 1.125e-7])):
-        scores = layers.attention_scores(
-            query.astype("float32"), key.astype("float32"), scale=scale
-        )
-        np.testing.assert_allclose(numpy(scores)[0, 0, 0], weights, rtol=1e-3)
+
+def test_weights_have_the_worked_numbers():
+    """Scale 1/8, and keys along the axes; then scores 112 and 96 at d_k = 64."""
+    key = np.array([[10, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]], "float32")
+    query = np.array([[0, 10, 0], [0, 0, 10], [10, 10, 0]], "float32")
+    scores = layers.attention_scores(
+        query[None, :, None], key[None, :, None], scale=1 / 8
+    )
+    expected = [
+        [3.72661e-6, 0.9999888, 3.72661e-6, 3.72661e-6],
+        [1.86332e-6, 1.86332e-6, 0.4999981, 0.4999981],
+        [0.4999981, 0.4999981, 1.86332e-6, 1.86332e-6],
+    ]
+    np.testing.assert_allclose(numpy(scores)[0, 0], expected, rtol=1e-5)
+
+    query, key = np.ones((1, 1, 1, 64)), np.ones((1, 2, 1, 64))
+    key[0, :, 0] *= np.array([[112], [96]]) / 64
+    query, key = query.astype("float32"), key.astype("float32")
+    for scale, expected in (
+        (None, [0.88079708, 0.11920292]),
+        (1.0, [0.99999989, 1.1253516e-7]),
+    ):
+        scores = layers.attention_scores(query, key, scale=scale)
+        np.testing.assert_allclose(numpy(scores)[0, 0, 0], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -121,7 +121,8 @@ class ScaledDotProductAttention(AttentionLayer):
     output = softmax(scale * query . key^T) . value. `attention_mask` and the padding
     masks, those given or else Keras's implicit ones, are combined: a masked key has
     weight zero, and a masked query, or one that may attend to nothing, gives exactly
-    zero. The output has the mask of `query`.
+    zero. The output has the mask of `query`. Vectors are rows: texts in which they are
+    columns, with H = V softargmax(K^T Q), have the transpose of each matrix.
     Shapes: B batch, T target length, S source length, H heads, K key_dim, V value_dim.
 
     Args:
