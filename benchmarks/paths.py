@@ -2,10 +2,10 @@
 
 A special path is code that is there for speed: a plainer way, most often Keras's own,
 leads to the same result. For each path, the same model trains with all paths and with
-all except this one, in one process, a few steps of each in turn. "unscored" is measured
-by greedy search of a batch instead. Seconds are processor time of all threads, which
-other work on the machine changes little. A path that nowhere gains 5% of a step is not
-worth its code.
+all except this one, in one process, a few steps of each in turn. "unscored" and "best"
+are measured by a search of a batch instead, greedy and with 4 beams. Seconds are
+processor time of all threads, which other work on the machine changes little. A path
+that nowhere gains 5% of a step is not worth its code.
 
     python -m benchmarks.paths
     python -m benchmarks.paths --systems tensorflow --shapes T1 --paths factors dropout
@@ -28,15 +28,18 @@ MODULE = "benchmarks.paths"
 SYSTEMS = ("tensorflow", "tensorflow-jit", "jax")
 PATHS = {
     "factors": "the loss, from the factors of the logits and not from the logits",
+    "target": "the labels' part of the loss's gradient, for all tokens at once",
     "metrics": "metrics that take the crossentropies of the loss",
     "unpad": "stacks that compute real tokens alone",
     "dropout": "dropout by a hash, in a program of XLA",
     "projections": "projections as one product of two matrices",
     "unscored": "greedy search that computes no scores",
+    "best": "the best tokens of all beams, found in blocks of the vocabulary",
     "memory": "freed memory that the process keeps for the next step",
 }
 ALL = "with all"
-UNSCORED = "greedy search with all"
+# The paths that a search shows, and what a search with all of them is called.
+SEARCHES = {"unscored": "greedy search with all", "best": "beam search with all"}
 STEPS = 5
 
 
@@ -77,7 +80,7 @@ def report(shape, measures, workers):
         own = [m for m in measures if (m["shape"], m["system"]) == (shape, system)]
         first = worker.ready["first_s"]
         for path in [path for path in PATHS if path in first]:
-            whole = UNSCORED if path == "unscored" else ALL
+            whole = SEARCHES.get(path, ALL)
             ratios = [m[path] / m[whole] for m in own]
             median, low, high = statistics.median(ratios), min(ratios), max(ratios)
             rows.append(
@@ -97,7 +100,7 @@ def work(arguments):
     jit_compile = backend == "jax" or bool(jit)
     shape, runs, first = SHAPES[arguments.shape], {}, {}
     batches = random_batches(shape)
-    paths = [path for path in arguments.paths if path != "unscored"]
+    paths = [path for path in arguments.paths if path not in SEARCHES]
     # The one-time costs of a process must not count for any path.
     peers.trainer("ours", shape, batches, jit_compile, True)[1](1)
     for path in (ALL, *paths):
@@ -105,11 +108,13 @@ def work(arguments):
             _, runs[path] = peers.trainer("ours", shape, batches, jit_compile, True)
             first[path], _ = rounds.timed(runs[path], 1)
         runs[path](2)
-    if "unscored" in arguments.paths:
-        searcher(peers.ours(shape), batches[0][0], True)(1)
-        for path, scored in ((UNSCORED, False), ("unscored", True)):
-            runs[path] = searcher(peers.ours(shape), batches[0][0], scored)
-            first[path] = runs[path](1)[0]
+    for path in SEARCHES.keys() & set(arguments.paths):
+        searcher(path, False, peers.ours(shape), batches[0][0])(1)
+        for name in (SEARCHES[path], path):
+            with without(name):
+                model = peers.ours(shape)
+                runs[name] = searcher(path, name == path, model, batches[0][0])
+                first[name] = runs[name](1)[0]
 
     def answer(steps):
         seconds = {}
@@ -123,12 +128,14 @@ def work(arguments):
     rounds.serve({"first_s": first}, answer)
 
 
-def searcher(model, source_ids, scored):
+def searcher(path, is_plain, model, source_ids):
     """Returns a function that searches a batch some times, and returns the seconds."""
     from keras_seqattn import decoding
 
     length = source_ids.shape[1]
-    search = decoding.Greedy(min_length=length, scored=scored)
+    search = decoding.BeamSearch(width=4, min_length=length)
+    if path == "unscored":
+        search = decoding.Greedy(min_length=length, scored=is_plain)
     search_once = functools.partial(
         decoding.generate, model, source_ids[:32], search, max_length=length
     )
@@ -152,14 +159,19 @@ def plain_ways(path):
     """Yields what replaces a path: an object, its attribute, and the plain way."""
     import keras
 
+    from keras_seqattn.decoding import processors
     from keras_seqattn.layers import TransformerStack, dropout
     from keras_seqattn.layers.attention.projections import Projection
-    from keras_seqattn.training import losses, metrics
+    from keras_seqattn.training import crossentropy, losses, metrics
 
     if path == "factors":
         yield losses, "factors_of", lambda logits: None
     if path in ("factors", "metrics"):
         yield metrics, "crossentropies_of", lambda *given: None
+    if path == "target":
+        yield crossentropy._TokenBlocks, "separates_target", lambda *given: False
+    if path == "best":
+        yield from everywhere(processors.best_of_all, "best_of_all", best_of_all)
     if path == "unpad":
         yield TransformerStack, "_unpads", lambda *given: False
     if path == "dropout":
@@ -167,6 +179,14 @@ def plain_ways(path):
         yield from everywhere(dropout.drop, "drop", lambda x, p, s: plain(x, p, seed=s))
     if path == "projections":
         yield Projection, "call", keras.layers.EinsumDense.call
+
+
+def best_of_all(values, count):
+    """Does what that of `decoding.processors` does, with Keras's `top_k`."""
+    from keras import ops
+
+    batch_size, width, size = ops.shape(values)
+    return ops.top_k(ops.reshape(values, (batch_size, width * size)), count)
 
 
 def everywhere(function, name, plain):
