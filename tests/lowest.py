@@ -12,12 +12,15 @@ SETUP = pathlib.Path(__file__).resolve().parent.parent / "setup.cfg"
 
 
 def declared():
-    """Maps each extra, "" for the base, to its requirements."""
+    """Maps each extra, "" for the base, to its requirements, without markers."""
     config = configparser.ConfigParser()
     config.read(SETUP)
     extras = config["options.extras_require"].items()
     base = config["options"]["install_requires"]
-    return {"": base.split()} | {extra: lines.split() for extra, lines in extras}
+    return {
+        extra: [line.partition(";")[0] for line in lines.strip().splitlines()]
+        for extra, lines in [("", base), *extras]
+    }
 
 
 def constraints():

@@ -42,6 +42,13 @@ def test_every_dependency_has_a_lower_bound(extra):
         )
 
 
+def test_windows_does_without_what_has_no_wheels_for_it():
+    setup = (ROOT / "setup.cfg").read_text()
+    (marker,) = re.findall(r"^    tensorflow-text>=[\d.]+; (.*)$", setup, re.M)
+    assert marker == 'sys_platform != "win32"'
+    assert any(line.startswith("tensorflow-text==") for line in lowest.constraints())
+
+
 def test_constraints_pin_each_lower_bound():
     bounds = lowest.constraints()
     lines = {line for lines in lowest.declared().values() for line in lines}
