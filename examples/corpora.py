@@ -5,6 +5,7 @@ own files.
 """
 
 import pathlib
+import re
 import sys
 
 import sacrebleu
@@ -27,13 +28,20 @@ def add_files(parser, val, test):
     """Adds the options for the user's own files; `val` and `test` say what they do."""
     add = parser.add_argument
     files = "in place of a corpus: a TSV file (--header where its first line names the "
-    files += "columns), or two files; .gz is read too"
+    files += "columns), or two files; UTF-8; .gz is read too"
     add("--train", nargs="+", metavar="FILE", help=files)
     add("--val", nargs="+", metavar="FILE", help=f"the same, {val}")
     add("--test", nargs="+", metavar="FILE", help=f"the same, {test}")
-    columns = "the source's and the target's in a TSV, from 0; default: it has only two"
-    add("--columns", nargs=2, type=int, metavar="N", help=columns)
-    add("--header", action="store_true", help="a TSV's first line names the columns")
+    add_columns(parser)
+
+
+def add_columns(parser):
+    """Adds the options that say what a TSV file holds."""
+    columns = "the source's and the target's in a TSV, from 0; default: 0 1, if there "
+    columns += "are no more; 1 0 translates the other way"
+    parser.add_argument("--columns", nargs=2, type=int, metavar="N", help=columns)
+    header = "a TSV's first line names the columns"
+    parser.add_argument("--header", action="store_true", help=header)
 
 
 def check_files(parser, args):
@@ -52,6 +60,19 @@ def check_files(parser, args):
         parser.error(f"`columns` and `header` must come with a TSV. Received: {given}")
     if args.train and args.evaluate == "test" and not args.test:
         parser.error("`test` must be given to be evaluated. Received: --test missing")
+    languages = args.source, args.target
+    if args.train and languages != tuple(map(parser.get_default, ("source", "target"))):
+        parser.error(
+            "`--source` and `--target` must be left out with `--train`. Received: "
+            f"--source={args.source}, --target={args.target}. To translate the other "
+            "way, choose --columns 1 0, or give the two files in the other order."
+        )
+    for split in ("val", "test"):
+        for path in set(given[split] or ()).intersection(args.train or ()):
+            parser.error(
+                f"`--{split}` must be of other lines than `--train`. Received: "
+                f"--{split}={path}. Move some lines of --train into another file."
+            )
 
 
 def has_own_files(args):
@@ -80,10 +101,70 @@ def split_of(args):
     return args.evaluate or ("test" if has_test else "val")
 
 
+def check_lines(args):
+    """Reads all of the user's files before the work; prints what is left out.
+
+    Exits if a file cannot be read, or if most of its lines are no pairs.
+    """
+    train = set()
+    for split in ("train", "val", "test") if has_own_files(args) else ():
+        paths = getattr(args, split)
+        if not paths:
+            continue
+        pairs = load(args, split)
+        names = " and ".join(paths)
+        if "\0" in pairs[0][0]:  # In UTF-16 half of the bytes of English are 0.
+            found = f"{names}, which looks like UTF-16. Save it as UTF-8."
+            sys.exit(f"A corpus must be UTF-8. Received: {found}")
+        print(f"{names}: {pairs.report}")
+        if pairs.found["malformed"]:
+            tell_malformed(args, split, pairs)
+        if len(paths) == 1 and not args.header:
+            first = " -> ".join(repr(side[0])[:60] for side in pairs)
+            print(
+                f"  The first pair is {first}; if it names the columns, add --header."
+            )
+        if split == "train":
+            train.update(zip(*pairs, strict=True))
+            continue
+        shared = sum(pair in train for pair in zip(*pairs, strict=True))
+        if shared:
+            print(
+                f"Warning: {shared:,} of the {len(pairs[0]):,} pairs of --{split} are "
+                "in --train too. The model has seen them, so its scores are too good."
+            )
+
+
+def tell_malformed(args, split, pairs):
+    """Prints what is wrong with the first malformed line; exits if most lines are."""
+    reason = first_error(args, split)
+    if 2 * len(pairs.found["malformed"]) > pairs.num_lines:
+        sys.exit(f"More than half of the lines are malformed. The first: {reason}")
+    print(f"  The first malformed line: {reason}")
+
+
+def first_error(args, split):
+    """Returns what is wrong with the first line that is no pair, and what to do."""
+    try:
+        read(args, split, clean=False)
+    except ValueError as error:
+        return f"{error}{advice(error, args.columns)}"
+
+
+def advice(error, columns):
+    """Returns what to do about an error of `ks.text.read_tsv`, in words of options."""
+    found = re.search(r", line \d+, with (\d+): \[", str(error))
+    if found and found[1] == "1":
+        return " The line has no tab: columns must be separated by tabs."
+    if found and not columns:
+        return " Choose two columns, counted from 0, such as --columns 0 1."
+    return ""
+
+
 def load(args, split):
     """Returns the sources and the targets of a part of the corpus."""
     if has_own_files(args):
-        return read(getattr(args, split), args, clean=split == "train")
+        return load_own(args, split)
     if (args.corpus, split) == ("multi30k", "test"):
         split = "test_2016_flickr"
     languages = args.source, args.target
@@ -95,24 +176,24 @@ def load(args, split):
         sys.exit(str(error))
 
 
-def read(paths, args, clean):
-    """Reads a TSV file, or two files, and prints what is left out."""
-    columns = {"columns": args.columns, "header": args.header}
-    options = {"skip_empty": True, "skip_duplicates": clean, "skip_malformed": clean}
+def load_own(args, split):
+    """Reads a part of the user's files; training lines that are no pairs are left out.
+
+    Exits if no pair is left or, in the other parts, at a line that is no pair.
+    """
     try:
-        if len(paths) == 1:
-            pairs = ks.text.read_tsv(*paths, **columns, **options)
-        else:
-            pairs = ks.text.read_parallel(*paths, **options)
-    except ValueError as error:
-        is_plain_tsv = len(paths) == 1 and not args.columns
-        hint = "\nFor a TSV with more than two columns, choose --columns."
-        sys.exit(f"{error}{hint if is_plain_tsv else ''}")
-    print(f"{' and '.join(paths)}: {pairs.report}")
-    if len(paths) == 1 and not args.header:
-        first = " -> ".join(repr(side[0])[:60] for side in pairs)
-        print(f"  The first pair is {first}; if it names the columns, add --header.")
-    return pairs
+        return read(args, split, clean=split == "train")
+    except ValueError:
+        sys.exit(first_error(args, split))
+
+
+def read(args, split, clean):
+    """Reads a TSV file, or two files."""
+    paths = getattr(args, split)
+    options = {"skip_empty": True, "skip_duplicates": clean, "skip_malformed": clean}
+    if len(paths) == 2:
+        return ks.text.read_parallel(*paths, **options)
+    return ks.text.read_tsv(*paths, columns=args.columns, header=args.header, **options)
 
 
 def make_tokenizer(args, recipe, lines):

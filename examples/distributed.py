@@ -32,13 +32,15 @@ import time
 
 os.environ["KERAS_BACKEND"] = "jax"
 
-import jax
-import keras
-from jax.experimental import multihost_utils
-from options import count
-from outputs import claim
+from options import count, installed
 
-import keras_seqattn as ks
+with installed(__doc__):
+    import jax
+    import keras
+    from jax.experimental import multihost_utils
+    from outputs import claim
+
+    import keras_seqattn as ks
 
 # A process without a heartbeat for SILENCE seconds counts as dead. At the end, the
 # others wait for it for PATIENCE seconds.

@@ -5,10 +5,11 @@
 
 FOLDER holds a Marian (opus-mt), M2M-100, NLLB, mBART-50 or T5 model, with
 `model.safetensors`. A TSV file has a source, a tab and its translation in each line;
-.gz is read too. NLLB needs `--source eng_Latn --target deu_Latn`, M2M-100 `en` and
-`de`, mBART-50 `en_XX` and `de_DE`, a Marian model of several target languages
-`--target deu`. For T5, `--target "translate English to German: "` is put before each
-line. docs/how_to/fine_tune.md says how to download a model.
+.gz is read too. Of more columns, choose two by `--columns`. NLLB needs
+`--source eng_Latn --target deu_Latn`, M2M-100 `en` and `de`, mBART-50 `en_XX` and
+`de_DE`, a Marian model of several target languages `--target deu`. For T5,
+`--target "translate English to German: "` is put before each line.
+docs/how_to/fine_tune.md says how to download a model.
 
 `--train "<de>=de.tsv" "<fr>=fr.tsv"`, and the same for `--val`, make one multilingual
 model: the tag and a space are put before each source line in training. Put them also
@@ -27,13 +28,16 @@ import math
 import pathlib
 import sys
 
-import keras
-import sacrebleu
-from options import amount, count
-from outputs import claim
+from options import amount, count, installed
 
-import keras_seqattn as ks
-from keras_seqattn.files import replacing
+with installed(__doc__):
+    import corpora
+    import keras
+    import sacrebleu
+    from outputs import alone, claim
+
+    import keras_seqattn as ks
+    from keras_seqattn.files import replacing
 
 BUCKETS = (16, 32, 64, 128, 256)
 # What a run writes beside `run.json`.
@@ -45,10 +49,11 @@ def main():
     keras.utils.set_random_seed(args.seed)
     claim_output(args)
     saved = args.output / "translator.keras"
-    validation = read(args.val)
+    validation = read(args, args.val)
     if not saved.exists():
         translator = load(args)
-        fit(args, translator, validation)
+        with alone():
+            fit(args, translator, validation)
         translator.save(saved)
     scores = {
         "before": json.loads((args.output / "before.json").read_text()),
@@ -69,6 +74,7 @@ def arguments():
     files = {"nargs": "+", "required": True, "metavar": "[TAG=]FILE"}
     add("--train", help="TSV file, or several with a tag each", **files)
     add("--val", help="the same, scored before and after", **files)
+    corpora.add_columns(parser)
     add("--source", help="the source's language, as the model calls it")
     add("--target", help="the target's; T5: text before each line")
     add("--lora", type=count, metavar="RANK", help="train LoRA alone; default: all")
@@ -114,6 +120,7 @@ def files_of(given):
 def claim_output(args):
     """Claims the output folder for this run; exits if it is another run's."""
     run = {name: value for name, value in vars(args).items() if name != "output"}
+    run["header"] = args.header or None  # as in runs of before there was the option
     run["folder"] = str(args.folder.resolve())
     for split in ("train", "val"):
         run[split] = [
@@ -132,14 +139,13 @@ def load(args):
         sys.exit(str(error))
 
 
-def read(files):
+def read(args, files):
     """Reads the files: two lists of lines, or two dicts of them by tag."""
+    options = {"columns": args.columns, "header": args.header, "skip_empty": True}
     try:
-        pairs = {
-            tag: ks.text.read_tsv(path, skip_empty=True) for tag, path in files.items()
-        }
+        pairs = {tag: ks.text.read_tsv(path, **options) for tag, path in files.items()}
     except ValueError as error:
-        sys.exit(str(error))
+        sys.exit(f"{error}{corpora.advice(error, args.columns)}")
     for tag, path in files.items():
         print(f"{path}: {pairs[tag].report}")
     if None in pairs:
@@ -163,7 +169,7 @@ def fit(args, translator, validation):
         "seed": args.seed,
     }
     training = ks.text.translation_batches(
-        *read(args.train), temperature=args.temperature, **options
+        *read(args, args.train), temperature=args.temperature, **options
     )
     model.compile(
         ks.training.Adam(args.learning_rate),

@@ -1,6 +1,30 @@
-"""Shared by the examples: options that are positive numbers."""
+"""Shared by the examples: what is not installed, options that are numbers, printing."""
 
 import argparse
+import contextlib
+import re
+import sys
+
+
+@contextlib.contextmanager
+def installed(doc):
+    """Ends the program if an import fails; `doc` holds the command that installs all.
+
+    The package is imported before Keras, since it says what to do without a backend.
+    """
+    try:
+        import keras_seqattn  # noqa: F401
+
+        yield
+    except ModuleNotFoundError as error:
+        command = re.search(r"`(pip install .*?)`", doc)[1]
+        sys.exit(f"{error}. Run this in a clone of the repository: {command}")
+
+
+def print_all_scripts():
+    """Lets `print` write "?" for a letter that the output's encoding does not have."""
+    if hasattr(sys.stdout, "reconfigure"):  # not in a notebook
+        sys.stdout.reconfigure(errors="replace")
 
 
 def count(text):

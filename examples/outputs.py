@@ -1,6 +1,8 @@
 """Shared by the examples that train: an output folder is new, or the same command's."""
 
+import contextlib
 import json
+import os
 import sys
 
 from keras_seqattn.files import replacing
@@ -16,19 +18,34 @@ def claim(folder, run, written, read=json.loads):
         folder: Path of the folder.
         run: Dict that identifies the run, and that JSON can hold.
         written: Names of what the command writes into the folder, or deletes there.
-        read: Function from the text of a `run.json` to what is compared.
+        read: Function from the text of a `run.json` to the dict that is compared.
     """
-    if folder.is_file():
-        refuse(folder, "which is a file")
-    folder.mkdir(parents=True, exist_ok=True)
+    make(folder)
     path, text = folder / "run.json", json.dumps(run, indent=2)
     begun = [name for name in written if (folder / name).exists()]
     if begun and not path.exists():
         refuse(folder, f"which holds {begun[0]} but no {path.name}")
-    if begun and read(path.read_text()) != read(text):
-        refuse(folder, f"of another run: see {path}")
+    if begun:
+        old, new = read(path.read_text()), read(text)
+        others = [name for name in old | new if old.get(name) != new.get(name)]
+        if others:
+            names = ", ".join(others[:3])
+            found = f"of another run, with other {names}: see {path}"
+            refuse(folder, f"{found}. Choose another folder, or delete it")
     with replacing(path) as unfinished:
         unfinished.write_text(text)
+
+
+def make(folder):
+    """Makes the folder; exits if it is none, or cannot be written to."""
+    if folder.is_file():
+        refuse(folder, "which is a file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        refuse(folder, f"which cannot be made: {error}")
+    if not os.access(folder, os.W_OK):
+        refuse(folder, "which cannot be written to")
 
 
 def refuse(folder, found):
@@ -37,3 +54,14 @@ def refuse(folder, found):
         "`--output` must be a new folder, or that of the same command. "
         f"Received: --output={folder}, {found}."
     )
+
+
+@contextlib.contextmanager
+def alone():
+    """Exits if another process trains in the folder."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith("`directory` must not be in use"):
+            raise
+        sys.exit(f"{error} Wait until it has ended, or choose another --output.")

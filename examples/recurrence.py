@@ -17,19 +17,22 @@ import pathlib
 import statistics
 import time
 
-import corpora
-import keras
-import numpy as np
-from matplotlib.figure import Figure
-from options import amount
+from options import amount, installed, print_all_scripts
 
-import keras_seqattn as ks
-from keras_seqattn.plotting.tokens import readable
+with installed(__doc__):
+    import corpora
+    import keras
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    import keras_seqattn as ks
+    from keras_seqattn.plotting.tokens import readable
 
 COLOURS = {"recurrent": "#c2410c", "Transformer": "#1d4ed8"}
 
 
 def main():
+    print_all_scripts()
     args = arguments()
     recipes = {
         "recurrent": ks.recipes.RECIPES[f"gru-{args.preset}"],

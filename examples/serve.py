@@ -30,14 +30,17 @@ import threading
 import time
 from typing import NamedTuple
 
-import flask
-import keras
-import waitress.channel
-import waitress.server
-from beams import with_beams
-from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable
+from options import installed
 
-import keras_seqattn as ks
+with installed(__doc__):
+    import flask
+    import keras
+    import waitress.channel
+    import waitress.server
+    from beams import with_beams
+    from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable
+
+    import keras_seqattn as ks
 
 MAX_TOKENS = 128
 # A search uses the smallest of these beam widths that a request fits, and a batch is
@@ -66,9 +69,21 @@ def main():
     add("--host", default="127.0.0.1", help=host)
     add("--port", type=int, default=8000, help="default: 8000; 0 takes a free one")
     args = parser.parse_args()
-    translator = ks.Translator.load(args.translator)
-    # Before the programs are compiled, so that a port in use is told at once.
-    server = make_server(make_app(translator), args.host, args.port)
+    try:
+        translator = ks.Translator.load(args.translator)
+    except ValueError as error:
+        parser.error(
+            "`--translator` must be a file of `Translator.save`. Received: "
+            f"--translator={args.translator}. {error}"
+        )
+    try:  # Before the programs are compiled, so that a port in use is told at once.
+        server = make_server(make_app(translator), args.host, args.port)
+    except (OSError, OverflowError) as error:
+        parser.error(
+            "`--host` and `--port` must be an address of this machine and a free "
+            f"port. Received: --host={args.host}, --port={args.port}: {error}. "
+            "Choose another --port."
+        )
     compile_programs(translator)
     host = f"[{args.host}]" if ":" in args.host else args.host
     address = f"http://{host}:{server.effective_port}"
@@ -475,7 +490,10 @@ POLICY = (
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nStopped.")
     # At once: torch would abort if a translation still ran while Python ends.
     print(end="", flush=True)
     os._exit(0)

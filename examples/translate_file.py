@@ -19,8 +19,7 @@ before the next. You can stop or kill it at any time: the same command resumes a
 last block written. While it runs, the translations are in OUTPUT.part, whose lock keeps
 other processes out. OUTPUT.json records what was translated, and how far. It stays
 beside the output, so that no command takes another's output for its own. Files whose
-names end in .gz are compressed. It needs `pip install ".[tensorflow,text]"`, and does
-not run on Windows.
+names end in .gz are compressed. It needs `pip install ".[tensorflow,text]"`.
 """
 
 import argparse
@@ -33,13 +32,16 @@ import pathlib
 import re
 import sys
 
-import keras
-import numpy as np
-from beams import with_beams
+from options import installed
 
-import keras_seqattn as ks
-from keras_seqattn.text.journal import Journal
-from keras_seqattn.text.lines import reading_gzip
+with installed(__doc__):
+    import keras
+    import numpy as np
+    from beams import with_beams
+
+    import keras_seqattn as ks
+    from keras_seqattn.text.journal import Journal
+    from keras_seqattn.text.lines import reading_gzip
 
 
 def main():
@@ -57,7 +59,7 @@ def main():
             sys.exit(str(error))
         translate(args, translator, total, journal)
         journal.path.rename(args.output)
-        journal.lock.unlink()
+    journal.lock.unlink(missing_ok=True)  # Windows does not delete what is open.
     print(f"{total:,} lines -> {args.output}")
 
 

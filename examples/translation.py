@@ -6,6 +6,9 @@
     python examples/translation.py --train train.tsv --val val.tsv   # your own lines
     python examples/translation.py --train train.en train.de --val val.en val.de
 
+A TSV file has a source, a tab and its translation in each line. Files are in UTF-8.
+`--columns 1 0` translates the other way. Pairs of `--val` must not be in `--train`.
+
 You can stop it at any time: the same command resumes after the last finished epoch. It
 needs `pip install ".[tensorflow,text,score,corpora,plot]"`.
 """
@@ -23,13 +26,15 @@ import shutil
 import sys
 import time
 
-import corpora
-import keras
-import matplotlib  # noqa: F401  (used at the end; missed at the beginning)
-from options import amount, count
-from outputs import claim
+from options import amount, count, installed, print_all_scripts
 
-import keras_seqattn as ks
+with installed(__doc__):
+    import corpora
+    import keras
+    import matplotlib  # noqa: F401  (used at the end; missed at the beginning)
+    from outputs import alone, claim
+
+    import keras_seqattn as ks
 
 # What a run writes beside `run.json`.
 WRITTEN = ("backup", "forward", "backward", "history.csv", "translator.keras")
@@ -37,7 +42,9 @@ WRITTEN += ("scores.json", "translations.txt", "learning_curve.png", "attention.
 
 
 def main():
+    print_all_scripts()
     args = arguments()
+    corpora.check_lines(args)
     recipe = ks.recipes.RECIPES[args.preset]
     if args.epochs is not None:
         recipe = dataclasses.replace(recipe, epochs=args.epochs)
@@ -95,8 +102,10 @@ def claim_output(args, recipe):
 def read_run(text):
     """Reads a `run.json`; as a `Recipe`, lists and tuples in a recipe are equal."""
     run = json.loads(text)
-    if "recipe" in run:
-        run["recipe"] = ks.recipes.Recipe.from_dict(run["recipe"])
+    recipe = run.pop("recipe", None)
+    if recipe is not None:
+        options = dataclasses.asdict(ks.recipes.Recipe.from_dict(recipe))
+        run |= {f"recipe.{name}": value for name, value in options.items()}
     return run
 
 
@@ -130,7 +139,9 @@ def train(args, recipe):
     tokenizer = corpora.make_tokenizer(args, recipe, [*sources, *targets])
     if recipe.teacher_epochs:
         sources, targets = diversify(args, recipe, sources, targets)
-    fit(args, recipe, sources, targets, tokenizer).save(saved)
+    with alone():
+        translator = fit(args, recipe, sources, targets, tokenizer)
+    translator.save(saved)
     shutil.rmtree(args.output / "backup")
 
 

@@ -18,12 +18,14 @@ import json
 import pathlib
 import sys
 
-import corpora
-import matplotlib  # noqa: F401  (used at the end; missed at the beginning)
-from options import amount, count
-from outputs import refuse
+from options import amount, count, installed, print_all_scripts
 
-import keras_seqattn as ks
+with installed(__doc__):
+    import corpora
+    import matplotlib  # noqa: F401  (used at the end; missed at the beginning)
+    from outputs import make, refuse
+
+    import keras_seqattn as ks
 
 # The hyperparameters that vary, with their values. The recipe fixes all others.
 HEADS_AND_DEPTH = {
@@ -32,11 +34,15 @@ HEADS_AND_DEPTH = {
     "num_heads": (1, 2, 4, 8),
     "key_dim": (16, 32, 64),
 }
+OBJECTIVES = ("val_loss", "val_perplexity", "val_bleu", "val_chrf")
 COLUMNS = ["trial", "status", "score", "epochs", "seconds", "first_step", "parameters"]
 
 
 def main():
+    print_all_scripts()
     args = arguments()
+    make(args.output)
+    corpora.check_lines(args)
     recipe = ks.recipes.RECIPES[args.preset]
     train = corpora.load(args, "train")
     tokenizer = corpora.make_tokenizer(args, recipe, [*train[0], *train[1]])
@@ -82,8 +88,8 @@ def arguments():
     add("--minutes", type=amount, default=10.0, help=minutes)
     epochs = "most epochs of a trial; default: no limit, or 9 without halving"
     add("--epochs", type=count, help=epochs)
-    objective = "val_loss (default; unsmoothed), val_perplexity, val_bleu or val_chrf"
-    add("--objective", default="val_loss", help=objective)
+    objective = "default: val_loss, without label smoothing"
+    add("--objective", choices=OBJECTIVES, default=OBJECTIVES[0], help=objective)
     algorithms = ("halving", "hyperband", "random", "bayesian")
     add("--algorithm", choices=algorithms, default="halving", help="default: halving")
     everything = "search all hyperparameters, not only heads and depth"

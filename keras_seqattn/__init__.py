@@ -18,6 +18,15 @@ except ModuleNotFoundError as error:
         f"`pip install {missing}`, or choose another that is installed by the "
         'environment variable KERAS_BACKEND: "tensorflow", "jax" or "torch".'
     ) from error
+except ValueError as error:
+    if "Unable to import backend" not in str(error):
+        raise
+    name = str(error).rpartition(" ")[2]
+    raise ValueError(
+        '`KERAS_BACKEND` must be "tensorflow", "jax" or "torch". Received: '
+        f'KERAS_BACKEND={name}. Set it or, without it, "backend" in the file '
+        "~/.keras/keras.json."
+    ) from error
 
 from keras_seqattn import decoding, layers, models, training
 from keras_seqattn.version import __version__

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import dataclasses
+import io
 import json
 import os
 import pathlib
@@ -45,6 +46,13 @@ def command(*options):
 def epochs(folder):
     with open(folder / "history.csv", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def copy_of(path):
+    """Returns another file of the same lines, since the same one is refused."""
+    copy = path.with_name(f"copy_of_{path.name}")
+    copy.write_bytes(path.read_bytes())
+    return copy
 
 
 def assert_finished(folder, output, teachers=()):
@@ -304,7 +312,9 @@ def test_a_folder_of_other_files_is_left_alone(example, tmp_path):
     assert kept.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["backup"]
     (tmp_path / "run.json").write_text('{"preset": "smoke"}')  # another example's
-    with pytest.raises(SystemExit, match="must be a new.*, of another run: see"):
+    with pytest.raises(
+        SystemExit, match="of another run, with other .*: see .*or delete it"
+    ):
         example.run("--output", tmp_path)
 
 
@@ -315,7 +325,7 @@ def test_a_log_may_be_in_the_folder_from_the_beginning(load_example, tmp_path):
         claim(tmp_path, {"seed": seed}, ["scores.json"])
     (tmp_path / "scores.json").touch()
     claim(tmp_path, {"seed": 2}, ["scores.json"])
-    with pytest.raises(SystemExit, match=r"of another run: see .*run\.json"):
+    with pytest.raises(SystemExit, match=r"with other seed: see .*run\.json"):
         claim(tmp_path, {"seed": 3}, ["scores.json"])
 
 
@@ -326,7 +336,7 @@ def test_a_small_file_is_read_again(example, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(ks.recipes.RECIPES, "own", recipe)
     train = tmp_path / "mine.tsv"
     train.write_text("".join(f"{i} red dogs\t{i} rote Hunde\n" for i in range(40)))
-    files = ("--train", train, "--val", train)
+    files = ("--train", train, "--val", copy_of(train))
     example.run("--preset", "own", *files, "--output", tmp_path / "out")
     printed = capsys.readouterr().out
     assert "The first pair is '0 red dogs' -> '0 rote Hunde'; if it names" in printed
@@ -344,13 +354,23 @@ def test_a_small_file_is_read_again(example, monkeypatch, tmp_path, capsys):
         (("--train", "a", "--val", "a", "--evaluate", "test"), "`test` must be given"),
         (("--train", "a", "a", "--val", "a", "a", "--header"), "must come with a TSV"),
         (("--columns", "0", "1"), "`columns` and `header` must come with a TSV"),
+        (("--train", "a", "--val", "a"), "`--val` must be of other lines than `--tr"),
+        (
+            ("--train", "a", "--val", "b", "--test", "a"),
+            "than `--train`. Received: --test=a. Move some lines",
+        ),
+        (
+            ("--train", "a", "--val", "b", "--source", "de", "--target", "en"),
+            "Received: --source=de, --target=en. To translate the other way, choose",
+        ),
     ],
 )
 def test_files_that_make_no_corpus_are_errors(
     example, monkeypatch, tmp_path, capsys, options, message
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a").write_text("one\teins\n")
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("one\teins\n")
     with pytest.raises(SystemExit):
         example.run(*options)
     assert message in capsys.readouterr().err
@@ -409,8 +429,8 @@ def test_the_smoke_preset_learns(tmp_path):
 def test_a_corpus_that_needs_an_option_names_it(example, monkeypatch, tmp_path, capsys):
     three = tmp_path / "three.tsv"
     three.write_text("".join(f"{i}\t{i} red dogs\t{i} rote Hunde\n" for i in range(40)))
-    files = ("--train", three, "--val", three, "--output", tmp_path / "out")
-    with pytest.raises(SystemExit, match="0 pairs of 40 lines(.|\n)*--columns"):
+    files = ("--train", three, "--val", copy_of(three), "--output", tmp_path / "out")
+    with pytest.raises(SystemExit, match="line 1, with 3: .*such as --columns 0 1"):
         example.run(*files)
     columns = ("--columns", 1, 2, "--epochs", 1)
     with pytest.raises(SystemExit, match="Received: vocabulary_size=9999.*-size"):
@@ -426,7 +446,169 @@ def test_lines_that_are_all_too_long_are_an_error(example, tmp_path):
     long = tmp_path / "long.tsv"
     words = " ".join("red dogs" for _ in range(30))
     long.write_text("".join(f"{i} {words}\t{i} {words}\n" for i in range(9)))
-    files = ("--train", long, "--val", long, "--output", tmp_path / "out")
+    files = ("--train", long, "--val", copy_of(long), "--output", tmp_path / "out")
     wanted = r"`bucket_lengths` must .*=\(16,\)\. Split the lines into shorter ones"
     with pytest.raises(SystemExit, match=wanted):
         example.run(*files)
+
+
+def own_files(folder, **contents):
+    """Writes files, and returns the options that name them."""
+    options = []
+    for split, content in contents.items():
+        path = folder / f"{split}.tsv"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        options += [f"--{split}", path]
+    return [*options, "--output", folder / "out"]
+
+
+PAIRS = "".join(f"{i} red dogs\t{i} rote Hunde\n" for i in range(40))
+
+
+@pytest.fixture
+def trainings(example, monkeypatch):
+    """Collects what would be trained, in place of it."""
+    found = []
+    monkeypatch.setattr(example, "train", lambda args, recipe: found.append(args))
+    monkeypatch.setattr(example, "evaluate", lambda args, translator: None)
+    monkeypatch.setattr(ks.Translator, "load", lambda path: None)
+    return found
+
+
+def test_pairs_to_validate_on_that_were_trained_on_are_counted(
+    example, trainings, tmp_path, capsys
+):
+    val = "1 red dogs\t1 rote Hunde\n99 red dogs\t99 rote Hunde\n"
+    example.run(*own_files(tmp_path, train=PAIRS, val=val, test="x\ty\n"))
+    printed = capsys.readouterr().out
+    assert "Warning: 1 of the 2 pairs of --val are in --train too." in printed
+    assert "pairs of --test" not in printed
+    assert len(trainings) == 1
+
+
+def test_the_first_malformed_line_is_shown(example, trainings, tmp_path, capsys):
+    train = PAIRS.encode() + b"Stra\xdfe\tstreet\n"
+    example.run(*own_files(tmp_path, train=train, val="a\tb\n"))
+    printed = capsys.readouterr().out
+    assert "left out: 1 malformed (line 41)" in printed
+    assert re.search(r"first malformed line: .* must be UTF-8\. .*, line 41: ", printed)
+    assert "--columns" not in printed
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (b"a\tb\n" + b"\xe4\ta\n" * 3, "More than half .* first: .* UTF-8.*line 2: "),
+        ("a\tb\n" + "a,b\n" * 3, r"More than half .*line 2, with 1: .* has no tab"),
+        ("a,b\n" * 3, r"line 1, with 1: \['a,b'\]\. The line has no tab: columns must"),
+        ("a\tb\n" + "a\tb\tc\n" * 3, r"More than half .*with 3: .*--columns 0 1"),
+        (
+            PAIRS.encode("utf-16"),
+            r"must be UTF-8\. .*train\.tsv, which looks like UTF-16",
+        ),
+        ("", "must hold lines. Received: empty '.*train.tsv'.$"),
+    ],
+)
+def test_a_file_that_is_no_corpus_ends_it_before_anything_is_written(
+    example, trainings, tmp_path, train, message
+):
+    with pytest.raises(SystemExit, match=message):
+        example.run(*own_files(tmp_path, train=train, val="x\ty\n"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_test_file_is_told_before_the_training(example, trainings, tmp_path):
+    options = own_files(tmp_path, train=PAIRS, val="x\ty\n", test="x\ty\nlone\n")
+    with pytest.raises(SystemExit, match=r"test\.tsv', line 2, with 1: "):
+        example.run(*options)
+    assert trainings == []
+
+
+def test_another_run_s_folder_is_refused_with_what_differs(
+    example, trainings, tmp_path
+):
+    options = own_files(tmp_path, train=PAIRS, val="x\ty\nz\tz\n")
+    example.run(*options)
+    (tmp_path / "out" / "history.csv").touch()
+    example.run(*options)
+    for other, name in (
+        (("--header",), "header"),
+        (("--seed", 1), "seed"),
+        (("--epochs", 7), r"recipe\.epochs"),
+    ):
+        with pytest.raises(SystemExit, match=f"with other {name}: see .*or delete it"):
+            example.run(*options, *other)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(load_example, tmp_path):
+    (tmp_path / "file").touch()
+    wanted = "`--output` must be .*Received: --output=.*out, which cannot be made: "
+    with pytest.raises(SystemExit, match=wanted):
+        load_example("outputs").claim(tmp_path / "file" / "out", {}, [])
+
+
+def test_a_second_run_in_the_folder_ends_in_a_sentence(load_example):
+    alone = load_example("outputs").alone
+    message = "`directory` must not be in use by another run. Received: it."
+    with pytest.raises(SystemExit, match="by another run.*choose another --output"):
+        with alone():
+            raise ValueError(message)
+    with pytest.raises(ValueError, match="else"), alone():
+        raise ValueError("something else")
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("translation", "matplotlib"),
+        ("tune", "matplotlib"),
+        ("recurrence", "matplotlib"),
+        ("fine_tune", "sacrebleu"),
+        ("serve", "flask"),
+    ],
+)
+def test_what_is_not_installed_is_named_with_the_command(
+    load_example, monkeypatch, name, module
+):
+    for loaded in [part for part in sys.modules if part.startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "corpora", raising=False)
+    wanted = rf'{module}.*Run this in a clone.*: pip install "\.\[[\w,]+\]"$'
+    with pytest.raises(SystemExit, match=wanted):
+        load_example(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "message"),
+    [
+        (
+            "serve",
+            "tensorflow",
+            "ImportError: Keras computes with tensorflow here, which is not",
+        ),
+        (
+            "translate_file",
+            "pytorch",
+            r"ValueError: `KERAS_BACKEND` must .*KERAS_BACKEND=pytorch\.",
+        ),
+    ],
+)
+def test_examples_say_what_to_do_without_a_backend(monkeypatch, name, backend, message):
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    script = ROOT / "examples" / f"{name}.py"
+    program = "import runpy, sys; sys.modules['tensorflow'] = None; "
+    program += f"sys.path.insert(0, {str(script.parent)!r}); "
+    program += f"runpy.run_path({str(script)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+    assert re.match(message, done.stderr.splitlines()[-1])
+
+
+def test_a_letter_that_the_output_does_not_have_is_replaced(load_example, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "cp1252"))
+    load_example("options").print_all_scripts()
+    print("Příliš жлуть", flush=True)
+    assert b"?" in written.getvalue()

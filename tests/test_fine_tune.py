@@ -54,6 +54,25 @@ def test_it_learns_and_saves(run):
         run(*ALL, "--epochs", "6", "--lora", "2")
 
 
+def test_columns_are_chosen_and_a_header_is_left_out(run, tmp_path, capsys):
+    rows = ["id\tsource\ttarget", *(f"{i}\t{a}\t{b}" for i, (a, b) in enumerate(PAIRS))]
+    (tmp_path / "new.tsv").write_text("\n".join([*rows, ""]))
+    files = ("--train", "new.tsv", "--val", "new.tsv", "--epochs", "1")
+    with pytest.raises(SystemExit, match="with 3: .*such as --columns 0 1"):
+        run(*files)
+    assert (run(*files, "--columns", "1", "2", "--header") / "scores.json").exists()
+    assert f"new.tsv: {len(PAIRS)} pairs of " in capsys.readouterr().out
+
+
+def test_a_run_of_before_there_were_columns_goes_on(run, tmp_path):
+    out = run(*ALL, "--epochs", "1")
+    path = out / "run.json"
+    old = json.loads(path.read_text())
+    del old["columns"], old["header"]
+    path.write_text(json.dumps(old))
+    run(*ALL, "--epochs", "1")
+
+
 @pytest.mark.slow
 def test_a_command_that_failed_can_be_corrected(run, tmp_path):
     """A folder is a run's own once something was scored or trained, not before."""

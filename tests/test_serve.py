@@ -270,6 +270,54 @@ def test_it_ends_at_once(example, stub, monkeypatch):
         runpy.run_path(example.__file__, run_name="__main__")
 
 
+@pytest.fixture
+def main(example, stub, monkeypatch):
+    """Runs the script with a stub for a translator; its errors end it."""
+
+    def main(*options):
+        monkeypatch.setattr(sys, "argv", ["serve.py", *map(str, options)])
+        with pytest.raises(SystemExit):
+            example.main()
+
+    return main
+
+
+def test_a_path_without_a_translator_is_an_error(main, tmp_path, capsys):
+    main("--translator", tmp_path / "none.keras")
+    message = capsys.readouterr().err
+    assert "`--translator` must be a file of `Translator.save`. Received: --" in message
+    assert "none.keras', which does not exist." in message
+
+
+@pytest.mark.parametrize("port", [None, 99_999])
+def test_a_port_that_is_not_free_is_an_error(main, stub, monkeypatch, capsys, port):
+    monkeypatch.setattr(ks.Translator, "load", {"a.keras": stub}.__getitem__)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = port or taken.getsockname()[1]
+        main("--translator", "a.keras", "--port", port)
+    wanted = f"a free port. Received: --host=127.0.0.1, --port={port}: "
+    assert wanted in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_it_without_a_traceback(example, stub, monkeypatch, capsys):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    ended = []
+    server = types.SimpleNamespace(effective_port=4321, run=interrupted)
+    monkeypatch.setattr(
+        example.waitress.server, "create_server", lambda *_, **__: server
+    )
+    monkeypatch.setattr(socket, "create_server", lambda *_, **__: None)
+    monkeypatch.setattr(ks.Translator, "load", {"a.keras": stub}.__getitem__)
+    monkeypatch.setattr(sys, "argv", ["serve.py", "--translator", "a.keras"])
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.syspath_prepend(pathlib.Path(example.__file__).parent)
+    runpy.run_path(example.__file__, run_name="__main__")
+    assert ended == [0]
+    assert capsys.readouterr().out.endswith("Stopped.\n")
+
+
 def test_programs_are_compiled_at_the_start(example, stub, monkeypatch, capsys):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     report = ks.decoding.CompileReport(7, 1.5)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import keras_seqattn as ks
+from keras_seqattn import files
 from keras_seqattn.translator import AttentionWeights
 from tests.small import translation_model
 
@@ -191,6 +192,20 @@ def test_two_runs_do_not_write_one_output(run, example, tmp_path):
         other.submit(journal.__exit__).result()
     run()
     assert translations(tmp_path / "output.txt") == UPPER
+
+
+def test_the_lock_is_released_before_it_is_deleted(run, monkeypatch, tmp_path):
+    """Windows refuses to delete a file that is open."""
+    unlink = pathlib.Path.unlink
+
+    def unlink_closed(path, missing_ok=False):
+        assert path.resolve() not in files._HELD
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(pathlib.Path, "unlink", unlink_closed)
+    run()
+    names = {path.name for path in tmp_path.glob("output*")}
+    assert names == {"output.txt", "output.txt.json"}
 
 
 def test_lines_end_at_line_feeds_alone(run, tmp_path):

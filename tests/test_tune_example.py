@@ -180,10 +180,25 @@ def test_only_presets_that_can_be_the_center_are_offered(example, capsys):
 
 
 def test_three_columns_are_to_be_chosen_from(example, tmp_path):
-    (tmp_path / "three.tsv").write_text("a\tA\tnote\nb\tB\tnote\n")
-    files = ("--train", tmp_path / "three.tsv", "--val", tmp_path / "three.tsv")
-    with pytest.raises(SystemExit, match="choose --columns"):
+    files = []
+    for name in ("train", "val"):
+        path = tmp_path / f"{name}.tsv"
+        path.write_text("a\tA\tnote\nb\tB\tnote\n")
+        files += [f"--{name}", path]
+    with pytest.raises(SystemExit, match="Choose two columns.*--columns 0 1"):
         example.run(*files, "--output", tmp_path / "out")
+
+
+def test_an_objective_that_there_is_not_is_an_error(example, capsys):
+    with pytest.raises(SystemExit):
+        example.run("--objective", "bleu")
+    assert "--objective: invalid choice: 'bleu'" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_refused(example, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="`--output` must be .* cannot be made: "):
+        example.run("--output", tmp_path / "file" / "out")
 
 
 def test_ctrl_c_ends_it_with_a_word(monkeypatch, tmp_path):
