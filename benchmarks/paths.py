@@ -28,7 +28,6 @@ MODULE = "benchmarks.paths"
 SYSTEMS = ("tensorflow", "tensorflow-jit", "jax")
 PATHS = {
     "factors": "the loss, from the factors of the logits and not from the logits",
-    "target": "the labels' part of the loss's gradient, for all tokens at once",
     "metrics": "metrics that take the crossentropies of the loss",
     "unpad": "stacks that compute real tokens alone",
     "dropout": "dropout by a hash, in a program of XLA",
@@ -162,14 +161,12 @@ def plain_ways(path):
     from keras_seqattn.decoding import processors
     from keras_seqattn.layers import TransformerStack, dropout
     from keras_seqattn.layers.attention.projections import Projection
-    from keras_seqattn.training import crossentropy, losses, metrics
+    from keras_seqattn.training import losses, metrics
 
     if path == "factors":
         yield losses, "factors_of", lambda logits: None
     if path in ("factors", "metrics"):
         yield metrics, "crossentropies_of", lambda *given: None
-    if path == "target":
-        yield crossentropy._TokenBlocks, "separates_target", lambda *given: False
     if path == "best":
         yield from everywhere(processors.best_of_all, "best_of_all", best_of_all)
     if path == "unpad":

@@ -6,7 +6,6 @@ Shapes: N tokens, D model_dim, V vocabulary, R rows of a block.
 import functools
 from typing import NamedTuple
 
-import keras
 from keras import ops
 
 from keras_seqattn.annotations import Tensor
@@ -187,19 +186,18 @@ def _sum_blocks(blocks, hidden, kernel):
     transposed = ops.transpose(kernel)  # (V, D)
     # A vector times this is the mean of its logits, which smoothing needs: (D, 1).
     kernel_mean = ops.mean(ops.cast(kernel, "float32"), axis=-1, keepdims=True)
-    separate_target = blocks.separates_target(kernel)
 
     def add_block(number, loss, crossentropies, d_hidden, d_kernel):
         start = number * blocks.rows
-        block = blocks.compute(start, hidden, kernel, kernel_mean, separate_target)
+        block = blocks.compute(start, hidden, kernel, kernel_mean)
         crossentropies = ops.slice_update(
             crossentropies, (start,), block.crossentropies
         )
         d_logits = ops.cast(block.d_logits, kernel.dtype)  # (R, V)
-        d_vectors = ops.matmul(d_logits, transposed) * block.scale
+        d_vectors = ops.matmul(d_logits, transposed)  # (R, D)
         d_hidden = ops.slice_update(d_hidden, (start, 0), d_vectors)
-        scaled = ops.transpose(block.vectors * block.scale)  # (D, R)
-        d_kernel = d_kernel + ops.cast(ops.matmul(scaled, d_logits), "float32")
+        d_block = ops.matmul(ops.transpose(block.vectors), d_logits)  # (D, V)
+        d_kernel = d_kernel + ops.cast(d_block, "float32")
         loss = loss + block.loss
         return number + 1, loss, crossentropies, d_hidden, d_kernel
 
@@ -217,11 +215,6 @@ def _sum_blocks(blocks, hidden, kernel):
     # From the order of the blocks back to that of the tokens.
     crossentropies = ops.take(crossentropies, blocks.place, axis=0)
     d_hidden = ops.take(d_hidden, blocks.place, axis=0)
-    if separate_target:
-        hidden_part, kernel_part = blocks.target_gradients(
-            hidden, transposed, kernel_mean
-        )
-        d_hidden, d_kernel = d_hidden - hidden_part, d_kernel - kernel_part
     return loss, crossentropies, d_hidden, d_kernel
 
 
@@ -232,18 +225,13 @@ class _Block(NamedTuple):
         vectors: The rows of `hidden`, `(R, D)`.
         loss: Sum of the weighted losses and divergences, a scalar.
         crossentropies: Crossentropy of each row, without weight and smoothing, `(R,)`.
-        d_logits: `(R, V)`. Times `scale` it is the gradient of the loss for the logits:
-            `w (softmax - target)`, or `w softmax` if `target_gradients` computes the
-            part of the target, which is then subtracted.
-        scale: `(R, 1)`, or `(1, 1)` for all rows. Not multiplied into `d_logits`, since
-            it is cheaper to scale vectors `(R, D)` in both products.
+        d_logits: Gradient of the loss for the logits, `(R, V)`.
     """
 
     vectors: Tensor
     loss: Tensor
     crossentropies: Tensor
     d_logits: Tensor
-    scale: Tensor
 
 
 class _TokenBlocks:
@@ -290,20 +278,7 @@ class _TokenBlocks:
         # a loop from 0 in steps of more than 1 makes no step, and leaves out the loop.
         return number * self.rows < self._count
 
-    def separates_target(self, kernel):
-        """Returns whether the target's part of `w (softmax - target)` is separate.
-
-        `target_gradients` then computes it for all tokens at once, which saves passes
-        over a block's logits. It is not separate under XLA, which makes one pass in any
-        case; in half precision, where the two parts, rounded separately, would cancel
-        to few digits; and with pairs, whose divergence needs the whole gradient of the
-        logits.
-        """
-        if keras.backend.standardize_dtype(kernel.dtype) != "float32":
-            return False
-        return self._pairs is None and not tracing.is_compiled_by_xla(kernel)
-
-    def compute(self, start, hidden, kernel, kernel_mean, separate_target):
+    def compute(self, start, hidden, kernel, kernel_mean):
         """Computes the `_Block` of the rows from `start` on."""
         tokens = ops.slice(self._order, (start,), (self.rows,))
         labels, weights, in_range = (
@@ -328,9 +303,6 @@ class _TokenBlocks:
         )
         loss = ops.sum(losses)
         weights = ops.where(in_range, weights, 0.0)  # A wrong label has no gradient.
-        if separate_target:
-            scale = weights[:, None] / total
-            return _Block(vectors, loss, crossentropies, exponentials, scale)
         d_logits = _logits_gradient(
             labels, exponentials, total, weights, self._label_smoothing
         )
@@ -339,20 +311,4 @@ class _TokenBlocks:
             pair_weights = self._consistency * self._pairs.weights_of(tokens, start)
             apart, d_apart = divergence(log_probs, exponentials / total, pair_weights)
             loss, d_logits = loss + apart, d_logits + d_apart
-        scale = ops.ones((1, 1), kernel.dtype)
-        return _Block(vectors, loss, crossentropies, d_logits, scale)
-
-    def target_gradients(self, hidden, transposed, kernel_mean):
-        """Computes the target's part of both gradients, `(N, D)` and `(D, V)`.
-
-        That is the gradient of the weighted mean of the logits under the target.
-        """
-        vocabulary_size = transposed.shape[0]
-        weights = ops.where(self._in_range, self._weights, 0.0)[:, None]  # (N, 1)
-        on_label = (1 - self._label_smoothing) * weights
-        spread = self._label_smoothing * weights
-        hidden_part = on_label * ops.take(transposed, self._labels, axis=0)
-        hidden_part = hidden_part + spread * ops.transpose(kernel_mean)
-        kernel_part = ops.segment_sum(on_label * hidden, self._labels, vocabulary_size)
-        everywhere = ops.sum(spread * hidden, axis=0) / vocabulary_size  # (D,)
-        return hidden_part, ops.transpose(kernel_part) + everywhere[:, None]
+        return _Block(vectors, loss, crossentropies, d_logits)
