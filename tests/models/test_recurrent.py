@@ -230,7 +230,7 @@ EAGER = [pytest.mark.slow] if keras.backend.backend() == "torch" else []
     "jit_compile",
     [pytest.param("auto", marks=EAGER), pytest.param(True, marks=pytest.mark.slow)],
 )
-@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.slow_on("jax")
 def test_translates_lines_it_has_not_seen(jit_compile, rng, tmp_path):
     """The recurrent system, from lines to lines (worked example J)."""
     translator, sources, targets = learn(

@@ -408,7 +408,7 @@ def test_attention_scores_show_the_source(model):
     assert not np.moveaxis(scores, 4, 1)[SOURCE == 0].any()
 
 
-@pytest.mark.slow
+@pytest.mark.slow_on("torch", "jax")
 def test_translates_lines_it_has_not_seen(rng):
     """From lines to lines (worked example J)."""
     make_model = functools.partial(
