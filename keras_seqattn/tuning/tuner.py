@@ -7,7 +7,7 @@ and runs them: one that a kill interrupted is continued, one that ended is not r
 import contextlib
 import os
 import time
-from typing import TextIO
+from typing import Any, TextIO
 
 import keras
 import keras_tuner
@@ -85,7 +85,7 @@ class Tuner(keras_tuner.Tuner):
             self.save()
         self.save()  # The last request may have drawn values over budget.
 
-    def run_trial(self, trial: kt_trials.Trial) -> float | None:
+    def run_trial(self, trial: Any) -> float | None:
         """Runs a trial from where it stands to its end; returns its score, or None."""
         path = records.folder_of(self._settings.directory, trial.trial_id)
         record = records.TrialRecord.load(path)
