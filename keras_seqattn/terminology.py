@@ -6,8 +6,10 @@ they are also tokenized as they would be directly after another character.
 """
 
 import itertools
+import math
 import pathlib
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 from unicodedata import category
@@ -16,7 +18,7 @@ import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Glossary, TokenizerLike
-from keras_seqattn.decoding.constraints import Phrase, Row
+from keras_seqattn.decoding.constraints import Phrase, Row, count_tokens
 
 # Scripts without spaces: Thai and Lao, Burmese, Khmer, kana, Chinese characters.
 UNSPACED = (
@@ -114,11 +116,16 @@ class Terms:
         lines: Sequence[str],
         constraints: Any = None,
         prefix: Sequence[str] | None = None,
+        room: Sequence[int] | None = None,
+        first: int = 0,
     ) -> list[Row]:
         """Returns the constraints of each line, as phrases of token ids.
 
         `constraints` are as the caller passed them: for each line a list of phrases, or
         tuples of alternatives. `prefix` is what each translation begins with, or None.
+        `room` is the number of tokens that each line's constraints may have together,
+        or None: what the glossary adds beyond it is left out, with a warning. It
+        numbers the lines from `first`.
         """
         given = [[] for _ in lines]
         if constraints is not None:
@@ -129,19 +136,38 @@ class Terms:
                 for k, choices in enumerate(row)
                 for phrase in choices
             )
-        if self._sources is not None:
-            for row, line in zip(given, lines, strict=True):
-                found = dict.fromkeys(self._sources.findall(line))
-                row += [self._glossary[source] for source in found]
         before = [""] * len(given) if prefix is None else prefix
-        return [
-            [
-                self._ways(choices, text)
-                for choices in dict.fromkeys(row)
-                if not _says(text, choices)
-            ]
-            for row, text in zip(given, before, strict=True)
-        ]
+        room = [math.inf] * len(given) if room is None else room
+        rows, too_long = [], []
+        for wanted, line, text, most in zip(given, lines, before, room, strict=True):
+            wanted, row = dict.fromkeys(wanted), []
+            for choices in [
+                *wanted,
+                *(x for x in self._found(line) if x not in wanted),
+            ]:
+                if _says(text, choices):
+                    continue
+                longer = [*row, self._ways(choices, text)]
+                if choices in wanted or count_tokens(longer) <= most:
+                    row = longer
+                elif len(rows) not in too_long:
+                    too_long.append(len(rows))
+            rows.append(row)
+        if too_long:
+            warnings.warn(
+                f"{len(too_long)} of {len(rows)} lines have phrases of the glossary "
+                "that do not fit the limit of their translation, and were left out. "
+                f"The first is lines[{first + too_long[0]}].",
+                stacklevel=3,
+            )
+        return rows
+
+    def _found(self, line: str) -> list[tuple[str, ...]]:
+        """Returns what the glossary wants for a line, each once."""
+        if self._sources is None:
+            return []
+        sources = self._sources.findall(line)
+        return [*dict.fromkeys(self._glossary[source] for source in sources)]
 
     def _ways(self, choices: Iterable[str], before: str) -> tuple[Phrase, ...]:
         """Returns the ways to write alternative phrases in a text after `before`."""

@@ -33,6 +33,7 @@ from keras_seqattn.decoding.quality import (
 from keras_seqattn.decoding.reranking import distinct_texts, minimum_bayes_risk
 from keras_seqattn.decoding.segmentations import SegmentationEnsemble, interleave
 from keras_seqattn.scheduling.generation import (
+    constraint_limits,
     decode_lists,
     forced_prefixes,
     source_limit,
@@ -236,7 +237,8 @@ class Translator(TextModel):
                 alternative ones; or the path of a file with one pair a line, separated
                 by a tab; or None. The translations of a line that contains a source
                 phrase, as whole words and in the same case, must contain its target
-                phrase. The search is as with `constraints`.
+                phrase. Phrases that do not fit the limit of a translation are left out,
+                with a warning. The search is as with `constraints`.
             distinct: Whether the translations of a line must be different texts, since
                 several sequences of tokens can make the same one. Twice as many are
                 searched for; a line may still have too few different ones.
@@ -252,9 +254,9 @@ class Translator(TextModel):
             ValueError: If `lines` or `prefix` is not a list of strings, or they differ
                 in length; if a prefix is longer than its line's translation may be; if
                 `search` or `num_hypotheses` is not as above; if the tokenizer cannot
-                draw segmentations; or if `constraints` or `glossary` are not as above,
-                do not fit the limit of a translation, or contain words that the
-                tokenizer does not know.
+                draw segmentations; if `constraints` or `glossary` are not as above, or
+                contain words that the tokenizer does not know; or if `constraints` do
+                not fit the limit of a translation.
         """
         lines = _checked_lines("lines", lines)
         if prefix is not None:
@@ -277,17 +279,26 @@ class Translator(TextModel):
                 "segmentations, whose attention is to different tokens. "
                 f"Received: search={search!r}, segmentations={segmentations!r}."
             )
-        rows = None
+        terms = None
         if constraints is not None or glossary is not None:
-            rows = self._terms(search, glossary).rows(lines, constraints, prefix)
+            terms = self._terms(search, glossary)
         model, sources = self.model, self._tokenize_with_end("lines", lines)
+        as_read = self._as_read(lines, sources)
         if segmentations > 1:
             model = self._segmentation_ensemble(segmentations)
             sources = self._draw_segmentations(
                 lines, sources, segmentations, sampling, seed
             )
+        if prefix is None:
+            forced = forced_prefixes(self.target_tokenizer, len(lines))
+        else:
+            forced = self.target_tokenizer.tokenize(prefix)
+        rows = None
+        if terms is not None:
+            room = constraint_limits(model, sources, forced)
+            rows = terms.rows(as_read, constraints, prefix, room)
         found = self._translate(
-            model, sources, lines, search, prefix, verbose, rows=rows
+            model, sources, lines, search, forced, verbose, rows=rows
         )
         if distinct:
             found = [[*distinct_texts(pairs).items()][:wanted] for pairs in found]
@@ -325,18 +336,23 @@ class Translator(TextModel):
         rows = zip(sources, *drawn, strict=True)
         return [interleave(row, self.model.pad_id) for row in rows]
 
+    def _as_read(self, lines, sources):
+        """Returns lines without what `max_source_length` cut off their tokens."""
+        limit, detokenize = self.max_source_length, self.source_tokenizer.detokenize
+        return [
+            line if len(ids) < limit else detokenize([ids[:-1]])[0]
+            for line, ids in zip(lines, sources, strict=True)
+        ]
+
     def _translate(
-        self, model, sources, lines, search, prefix, verbose, first=0, rows=None
+        self, model, sources, lines, search, forced, verbose, first=0, rows=None
     ):
         """Translates sources that are tokenized for `model`, as `translate` does.
 
-        `sources` has the token ids of each line, and `rows` its constraints, or None.
+        `sources` has the token ids of each line, `forced` the first ones of its
+        translation, and `rows` its constraints; either of these is None without any.
         `first` is the number of the first line among all that the caller passed.
         """
-        if prefix is None:
-            forced = forced_prefixes(self.target_tokenizer, len(lines))
-        else:
-            forced = self.target_tokenizer.tokenize(prefix)
         if rows is None:
             rows = [[]] * len(lines)
         else:
@@ -357,16 +373,16 @@ class Translator(TextModel):
         return [texts.get(index, [("", 0.0)]) for index in range(len(lines))]
 
     def _decode(self, model, sources, search, filled, rows, options):
-        """Decodes the lines without constraints, then those that have some."""
+        """Decodes the lines that have constraints, then those without any."""
         free = [index for index in filled if not rows[index]]
         bound = [index for index in filled if rows[index]]
+        if bound:  # First, since it refuses what is too long.
+            constrained = with_constraints(search, self._continuing_ids)
+            yield from decode_lists(
+                model, sources, constrained, bound, constraints=rows, **options
+            )
         if free:
             yield from decode_lists(model, sources, search, free, **options)
-        if bound:
-            search = with_constraints(search, self._continuing_ids)
-            yield from decode_lists(
-                model, sources, search, bound, constraints=rows, **options
-            )
 
     @functools.cached_property
     def _continuing_ids(self):
@@ -397,8 +413,7 @@ class Translator(TextModel):
         Raises:
             ValueError: If `lines` is a string or has no order, or `search` or
                 `glossary` is not as above. The iterator raises one if something in
-                `lines` is not a string, or the glossary's phrases for a line do not fit
-                the limit of its translation.
+                `lines` is not a string.
         """
         wanted = "a list of strings, an open file or a generator of them"
         arguments.ordered("lines", lines, wanted)
@@ -413,13 +428,18 @@ class Translator(TextModel):
         while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
             block = _checked_lines("lines", block, first=first)
             sources = self._tokenize_with_end("lines", block, first)
-            rows = terms and terms.rows(block)
+            forced = forced_prefixes(self.target_tokenizer, len(block))
+            rows = None
+            if terms is not None:
+                room = constraint_limits(self.model, sources, forced)
+                as_read = self._as_read(block, sources)
+                rows = terms.rows(as_read, room=room, first=first)
             found = self._translate(
                 self.model,
                 sources,
                 block,
                 search,
-                prefix=None,
+                forced,
                 verbose=False,
                 first=first,
                 rows=rows,

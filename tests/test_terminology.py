@@ -306,6 +306,33 @@ def test_a_glossary_is_a_file_or_streams(translators, tmp_path):
     assert streamed == [pairs[0][0] for pairs in expected]
 
 
+def test_what_a_glossary_adds_beyond_the_limit_is_left_out(translators):
+    translator = translators["bytes"]
+    glossary = {"EU": "a b c", "WHO": "x y " * 20, "UN": "d e"}
+    message = r"1 of 2 lines have phrases of the glossary .*The first is lines\[1\]"
+    with pytest.warns(UserWarning, match=message):
+        found = translator.translate(["UN EU", "UN WHO EU"], glossary=glossary)
+    for ((text, _),) in found:
+        assert has("d e", text) and has("a b c", text)
+    with pytest.warns(UserWarning, match=message):
+        streamed = list(translator.stream(["UN EU", "UN WHO EU"], glossary=glossary))
+    assert streamed == [pairs[0][0] for pairs in found]
+    # What the caller gives is there, and leaves the glossary less room.
+    given = {"constraints": [["z " * 6]], "glossary": {"EU": "a b c"}}
+    with pytest.warns(UserWarning, match=r"1 of 1 lines have phrases"):
+        (((text, _),),) = translator.translate(["EU"], **given)
+    assert has("z z z z z z", text) and not has("a b c", text)
+
+
+def test_a_glossary_is_not_for_what_was_cut_off(translators):
+    model, tokenizer = translators["bytes"].model, ks.text.ByteTokenizer()
+    translator = ks.Translator(model, tokenizer, max_source_length=9)
+    read = translator.translate(["dog and "], glossary={"dog": "x"})
+    with pytest.warns(UserWarning, match="were cut there"):
+        found = translator.translate(["dog and cat"], glossary={"dog": "x", "cat": "y"})
+    assert found == read
+
+
 @pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.slow
 def test_hypotheses_of_different_texts(translators):
@@ -346,9 +373,8 @@ def test_hypotheses_of_different_texts(translators):
         ),
         (
             {"constraints": [["x " * 40], [], [], []]},
-            r"`constraints.0.` must have at most 25 tokens together, those of a "
-            r"glossary included, for a limit of 26 "
-            r"tokens with the end's. Received: constraints.0. of 80 tokens",
+            r"`constraints.0.` must have at most 25 tokens together, for a limit "
+            r"of 26 tokens with the end's. Received: constraints.0. of 80 tokens",
         ),
         ({"glossary": 3}, "`glossary` must be a dict of source phrases.*or None.*=3"),
         ({"glossary": {"": "a"}}, "`glossary` must be a dict of source phrases"),

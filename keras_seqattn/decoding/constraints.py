@@ -209,7 +209,6 @@ def check_lengths(
             with_forced = f" and the prefix's {before}" if before else ""
             raise ValueError(
                 f"`constraints[{number}]` must have at most {most} tokens together, "
-                f"those of a glossary included, for a limit of {limit} tokens with "
-                f"the end's{with_forced}. "
+                f"for a limit of {limit} tokens with the end's{with_forced}. "
                 f"Received: constraints[{number}] of {count} tokens."
             )

@@ -400,6 +400,20 @@ def _token_limit(model: Any, source_length: int, max_length: int | None = None) 
     return limit if own_limit is None else min(limit, own_limit)
 
 
+def constraint_limits(
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    forced: Sequence[Sequence[int]] | None,
+) -> list[int]:
+    """Returns how many tokens the constraints of each sentence may have together.
+
+    They do not include the sentence's `forced` first tokens and its end.
+    """
+    before = [0] * len(sources) if forced is None else map(len, forced)
+    limits = _limits(model, sources, None)
+    return [int(limit) - 1 - n for limit, n in zip(limits, before, strict=True)]
+
+
 def source_limit(model: Any) -> int:
     """Returns how many tokens of a line of text are read at most, its end included."""
     return length_limit(model) or MOST_TOKENS

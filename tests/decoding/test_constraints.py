@@ -239,9 +239,8 @@ def test_phrases_are_said_where_the_limit_leaves_just_enough_space(length):
         ([[([4], [0])], [], [], []], r"`constraints.0..0..1.` must be .*=.0."),
         (
             [[[4] * 16], [], [], []],
-            r"`constraints.0.` must have at most 15 tokens together, those of a "
-            r"glossary included, for a limit of 16 "
-            r"tokens with the end's.*constraints.0. of 16 tokens",
+            r"`constraints.0.` must have at most 15 tokens together, for a limit "
+            r"of 16 tokens with the end's.*constraints.0. of 16 tokens",
         ),
     ],
 )
