@@ -235,7 +235,7 @@ def translate(translator, lines, width):
 
 
 def compile_programs(translator):
-    """Compiles a program for each width, size and length, as translating does."""
+    """Compiles a program for each width, size and length, as the page's requests do."""
     if keras.backend.backend() == "torch":
         return  # It computes without compiling.
     begun, limit = time.monotonic(), most_tokens(translator)
@@ -247,6 +247,8 @@ def compile_programs(translator):
             tokens = 1 + len(translator.source_tokenizer.tokenize([line])[0])
         for width, size in itertools.product(WIDTHS, SIZES):
             translate(translator, [line] * size, width)
+        if hasattr(translator.model, "attention_scores"):
+            translator.attention(line, line)
     count = translator.compile_report().num_programs
     print(f"{count} programs compiled in {time.monotonic() - begun:.0f} s", flush=True)
 

@@ -10,7 +10,6 @@ from keras_seqattn.decoding.beam import with_hypotheses
 from keras_seqattn.decoding.methods import (
     Greedy,
     Search,
-    checked_search,
     without_scores,
 )
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
@@ -78,8 +77,8 @@ class TextGenerator(TextModel):
         protocol = ("encode", "step", "most_generated", "vocabulary_size")
         arguments.offers("model", model, protocol, "a language model")
         check_tokenizer("tokenizer", tokenizer, model.vocabulary_size)
-        checked_search("search", search)
-        self.model, self.tokenizer, self.search = model, tokenizer, search
+        super().__init__(model, search)
+        self.tokenizer = tokenizer
 
     def __call__(
         self,

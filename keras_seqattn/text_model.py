@@ -7,6 +7,7 @@ import keras
 
 from keras_seqattn import arguments, translator_file
 from keras_seqattn.annotations import DecodingModel, Path, TokenizerLike
+from keras_seqattn.backend.compile import note_variables
 from keras_seqattn.decoding.hypotheses import Hypotheses
 from keras_seqattn.decoding.methods import Search, checked_search
 
@@ -15,8 +16,11 @@ class TextModel:
     """A model with its tokenizers and a search, saved in one file."""
 
     _file: type  # the class of that file
-    model: DecodingModel
-    search: Search | None
+
+    def __init__(self, model: DecodingModel, search: Search | None) -> None:
+        checked_search("search", search)
+        note_variables()
+        self.model, self.search = model, search
 
     def save(self, path: Path) -> None:
         """Writes model, tokenizers and search to one file.

@@ -39,6 +39,7 @@ from keras_seqattn.scheduling.generation import (
     source_limit,
 )
 from keras_seqattn.scheduling.scoring import score_lists
+from keras_seqattn.scheduling.static import pad_to_length, padded_length
 from keras_seqattn.terminology import Terms, continuing_ids
 from keras_seqattn.text_model import (
     TextModel,
@@ -155,11 +156,9 @@ class Translator(TextModel):
         check_tokenizer(
             "target_tokenizer", target_tokenizer, model.target_vocabulary_size
         )
-        self.model = model
+        super().__init__(model, search)
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        checked_search("search", search)
-        self.search = search
         self._ensembles: dict[int, SegmentationEnsemble] = {}
         self.max_source_length: int = arguments.integer(
             "max_source_length",
@@ -614,8 +613,12 @@ class Translator(TextModel):
             target_ids = found.sequence(0)[: None if limit is None else limit - 1]
         else:
             (target_ids,) = self._tokenize("target", _checked_lines("target", [target]))
-        read = [self.model.start_id, *target_ids]
-        scores = self.model.attention_scores(inputs, np.array([read], "int32"), kind)
+        read = np.array([[self.model.start_id, *target_ids]], "int32")
+        # To one of few lengths, since JAX compiles each operation anew for a shape.
+        length = padded_length(self.model, max(inputs.shape[1], read.shape[1]))
+        padded = (pad_to_length(x, length, self.model.pad_id) for x in (inputs, read))
+        scores = self.model.attention_scores(*padded, kind)
+        weights = keras.ops.convert_to_numpy(scores)[0]
         sources = _pieces(self.source_tokenizer, source_ids[:-1])
         targets = _pieces(self.target_tokenizer, target_ids)
         looking, seen = {
@@ -623,7 +626,9 @@ class Translator(TextModel):
             "encoder": (sources, sources),
             "decoder": (targets, ["<s>", *targets[:-1]]),
         }[kind]
-        return AttentionWeights(seen, looking, keras.ops.convert_to_numpy(scores)[0])
+        return AttentionWeights(
+            seen, looking, weights[..., : len(looking), : len(seen)]
+        )
 
     def compile_report(self) -> decoding.CompileReport:
         """Counts what was compiled for this translator's searches.

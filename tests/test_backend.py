@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seqattn.backend import compile
 from keras_seqattn.backend.compile import CompiledFunction, num_threads
 from keras_seqattn.backend.ops import largest, sizes
 from keras_seqattn.backend.random import repeated_randomness
@@ -102,11 +103,16 @@ def test_it_is_traced_once_where_the_backend_compiles():
 FORK = """
 import os
 import numpy as np
+import keras_seqattn as ks
 from keras_seqattn.backend.compile import CompiledFunction
+from tests.small import translation_model
 
 double = CompiledFunction(lambda x: x * 2)
-if {computes_before}:
+if {before!r} == "computes":
     double(np.ones(2, "float32"))
+if {before!r} == "has a translator":
+    tokenizer = ks.text.ByteTokenizer()
+    ks.Translator(translation_model(tokenizer.vocabulary_size), tokenizer)
 child = os.fork()
 if not child:
     try:
@@ -120,13 +126,33 @@ print(code)
 """
 
 
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [("200000 100000", 2), ("150000 100000", 2), ("20000 100000", 1), ("max 1000", 8)],
+)
+def test_cores_are_as_many_as_a_container_allows(monkeypatch, tmp_path, limit, cores):
+    monkeypatch.setattr(compile, "CPU_LIMIT", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    (tmp_path / "cpu.max").write_text(limit + "\n")
+    expected = 1 if keras.backend.backend() == "torch" else cores
+    assert compile.num_threads() == expected
+    (tmp_path / "cpu.max").unlink()
+    assert compile.num_threads() in (1, 8)
+
+
 @pytest.mark.slow_on("tensorflow", "torch")
 @pytest.mark.parametrize(
-    ("computes_before", "code"),
-    [(True, "4"), pytest.param(False, "3", marks=pytest.mark.slow)],
+    ("before", "code"),
+    [
+        ("computes", "4"),
+        ("has a translator", "4"),
+        pytest.param("imports", "3", marks=pytest.mark.slow),
+    ],
 )
-def test_a_forked_child_says_that_it_would_hang(computes_before, code):
-    program = FORK.format(computes_before=computes_before)
+def test_a_forked_child_says_that_it_would_hang(before, code):
+    if before == "has a translator" and keras.backend.backend() == "torch":
+        code = "3"  # Only threads of a computation would be missed.
+    program = FORK.format(before=before)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
     )

@@ -36,7 +36,7 @@ PARTS = {
     "translator_file": {"files"},
     "search_tuning": {"decoding"},
     "terminology": {"decoding"},
-    "text_model": {"decoding", "translator_file"},
+    "text_model": {"backend", "decoding", "translator_file"},
     "translator": {
         "decoding",
         "models",

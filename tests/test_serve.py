@@ -42,8 +42,8 @@ class Stub:
     source_tokenizer = target_tokenizer = Words()
 
     def __init__(self):
-        self.search = None
-        self.batches, self.free = [], threading.Event()
+        self.search, self.model = None, types.SimpleNamespace(attention_scores=None)
+        self.batches, self.looked, self.free = [], [], threading.Event()
         self.free.set()
 
     def translate(self, lines, search=None):
@@ -56,6 +56,7 @@ class Stub:
         return [[(f"{line} {n}", -0.5 - n) for n in range(count)] for line in lines]
 
     def attention(self, source, target=None):
+        self.looked.append(source)
         sides = [[*side.split(), "</s>"] for side in (source, target)]
         weights = np.full((2, 2, len(sides[1]), len(sides[0])), 0.1, "float32")
         weights[..., 0] = 0.6
@@ -327,6 +328,7 @@ def test_programs_are_compiled_at_the_start(example, stub, monkeypatch, capsys):
     assert sizes == [*example.SIZES] * 3 * len(example.WIDTHS)
     lengths = {1 + len(lines[0].split()) for lines in stub.batches}
     assert lengths == {2, 17, 33}, "each is padded to another power of 2"
+    assert [1 + len(line.split()) for line in stub.looked] == [2, 17, 33]
     assert "7 programs compiled in 0 s" in capsys.readouterr().out
 
 

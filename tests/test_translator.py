@@ -293,6 +293,26 @@ def test_attention_of_a_given_translation(sentencepiece):
     np.testing.assert_allclose(found.weights, scores, atol=1e-6)
 
 
+@pytest.mark.backends("torch")
+def test_attention_is_computed_at_few_lengths(sentencepiece, monkeypatch):
+    model, shapes = make_model(vocabulary_size=290, max_length=40), set()
+    translator, computed = ks.Translator(model, sentencepiece), model.attention_scores
+
+    def attention_scores(source_ids, target_ids, kind):
+        shapes.add((source_ids.shape, target_ids.shape))
+        return computed(source_ids, target_ids, kind)
+
+    monkeypatch.setattr(model, "attention_scores", attention_scores)
+    for source, target in (
+        ("a", "b c"),
+        ("a b", "c"),
+        ("a " * 15, "b"),
+        ("a " * 18, "b"),
+    ):
+        translator.attention(source, target)
+    assert {s[1] for pair in shapes for s in pair} <= {16, 32, 40}
+
+
 @pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("tensorflow", "torch")
 def test_save_and_load(translator, sentencepiece, tmp_path):

@@ -6,7 +6,9 @@ compiler does not take a loop whose end depends on data.
 """
 
 import functools
+import math
 import os
+import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -22,8 +24,19 @@ from keras_seqattn.backend.processes import whole_array
 _TRACING = threading.RLock()
 
 
-# The id of the process that has run a program; a forked child has its parent's too.
-_RAN_IN = set()
+# The id of the process that has computed; a forked child has its parent's too.
+_COMPUTED_IN = set()
+# Where Linux says how much of the processor a container may use.
+CPU_LIMIT = pathlib.Path("/sys/fs/cgroup/cpu.max")
+
+
+def note_variables() -> None:
+    """Notes that this process has a model, whose variables the backend holds.
+
+    TensorFlow and JAX start threads for them, which a forked process will not have.
+    """
+    if keras.backend.backend() != "torch":
+        _COMPUTED_IN.add(os.getpid())
 
 
 def _check_process():
@@ -32,14 +45,14 @@ def _check_process():
     A forked child has the parent's locks but none of its threads. So a backend that had
     computed in the parent would wait forever in the child.
     """
-    if _RAN_IN - {os.getpid()}:
+    if _COMPUTED_IN - {os.getpid()}:
         raise RuntimeError(
             "A process that was forked must not compute with the backend of one "
             "that had computed before: it would hang. Start processes by "
-            '`multiprocessing.get_context("spawn")`, or fork before the first '
-            f"search. Received: process {os.getpid()}, forked from {os.getppid()}."
+            '`multiprocessing.get_context("spawn")`, or load the model after the '
+            f"fork. Received: process {os.getpid()}, forked from {os.getppid()}."
         )
-    _RAN_IN.add(os.getpid())
+    _COMPUTED_IN.add(os.getpid())
 
 
 class CompiledFunction:
@@ -142,9 +155,15 @@ def compiles_cudnn() -> bool:
 
 
 def _cores():
+    """Returns how many cores this process may use, by a container's limit, too."""
+    cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    try:
+        microseconds, period = map(int, CPU_LIMIT.read_text().split())
+    except (OSError, ValueError):  # There is no limit.
+        return cores
+    return min(cores, math.ceil(microseconds / period))
 
 
 def _tensorflow_on_cores():
