@@ -31,6 +31,7 @@ import itertools
 import pathlib
 import re
 import sys
+import warnings
 
 from options import installed
 
@@ -153,16 +154,22 @@ def read(path):
 
 
 def load(args):
-    """Loads the translator, and checks the glossary before anything is written."""
+    """Loads the translator, with the search of --beam; checks what it has to do.
+
+    So nothing is written if it cannot do it.
+    """
     translator = ks.Translator.load(args.translator)
+    if args.beam:
+        translator.search = with_beams(translator.search, args.beam)
     if args.glossary:
         translator.translate([], glossary=args.glossary)
+    if args.alignments:
+        translator.attention("", "")
     return translator
 
 
 def translate(args, translator, total, journal):
     """Translates the remaining lines, a block at a time."""
-    search = args.beam and with_beams(translator.search, args.beam)
     if journal.lines:
         print(f"Going on after line {journal.lines:,} of {total:,}.")
     bar = keras.utils.Progbar(total - journal.lines, unit_name="line")
@@ -174,25 +181,24 @@ def translate(args, translator, total, journal):
     # uninterrupted one does.
     while block := list(itertools.islice(left, args.block)):
         lines = [line.decode().rstrip("\r\n") for line in block]
-        try:
-            data = formatted(args, translator, search, lines, journal.lines).encode()
-        except ValueError as error:  # such as a glossary that does not fit a line
-            sys.exit(f"{error} Line 0 is line {journal.lines + 1:,} of the input.")
+        with warnings.catch_warnings(record=True) as noted:
+            # Each block has its own lines, which must not count as told before.
+            warnings.simplefilter("always", UserWarning)
+            data = formatted(args, translator, lines, journal.lines).encode()
+        for text in sorted({str(warning.message) for warning in noted}):
+            print(f"\n{text} (lines[0] is line {journal.lines + 1:,} of the input.)")
         journal.append(gzip.compress(data) if is_gz else data, len(block))
         bar.add(len(block))
 
 
-def formatted(args, translator, search, lines, first):
+def formatted(args, translator, lines, first):
     """Returns the output of some lines as text; `first` is the first one's number."""
     if args.n_best is None and args.glossary is None:
-        texts = translator(lines, search=search)  # quicker: it computes no scores
+        texts = translator(lines)  # quicker: it computes no scores
         translations = [[(text, None)] for text in texts]
     else:
         translations = translator.translate(
-            lines,
-            search=search,
-            num_hypotheses=args.n_best or 1,
-            glossary=args.glossary,
+            lines, num_hypotheses=args.n_best or 1, glossary=args.glossary
         )
     rows = []
     for number, (line, hypotheses) in enumerate(zip(lines, translations, strict=True)):
@@ -227,7 +233,9 @@ def alignment(translator, source, target):
 
 def words(tokenizer, line, count):
     """Returns the number of the word that each of `count` tokens is in, -1 for none."""
-    ends = [match.end() for match in re.finditer(r"\S+", line)]
+    # The line may be cut: no word after the first `count` has a token among them.
+    found = itertools.islice(re.finditer(r"\S+", line), count)
+    ends = [match.end() for match in found]
     # A tokenizer's prefix, such as T5's, is also put before an empty line.
     before, *after = map(len, tokenizer.tokenize(["", *(line[:end] for end in ends)]))
     last = min(after[-1], count - 1)  # The line may be cut; its last token is the end.

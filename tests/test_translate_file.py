@@ -31,21 +31,20 @@ class Stub:
     def __init__(self):
         self.given, self.stop_at, self.search = [], None, None
 
-    def __call__(self, lines, search=None):
-        self.search = search
+    def __call__(self, lines):
         if self.stop_at is not None and len(self.given) + len(lines) > self.stop_at:
             raise KeyboardInterrupt
         self.given += lines
         return [line.upper() for line in lines]
 
-    def translate(self, lines, search=None, num_hypotheses=1, glossary=None):
+    def translate(self, lines, num_hypotheses=1, glossary=None):
         self.glossary = glossary
         return [
             [
                 (f"{text}\u2028{n}" if line else "", -float(n))
                 for n in range(num_hypotheses)
             ]
-            for line, text in zip(lines, self(lines, search), strict=True)
+            for line, text in zip(lines, self(lines), strict=True)
         ]
 
 
@@ -398,16 +397,55 @@ def test_words_before_a_line_are_not_its_own(example):
     assert example.alignment(LookingPast(), "a bc defg", "ab cdefg") == "0-0 2-1"
 
 
-def test_an_error_says_which_line_of_the_input_it_is(
-    example, monkeypatch, tmp_path, saved
+def test_words_of_a_very_long_line_are_only_those_that_were_read(example):
+    class Counting(ks.text.ByteTokenizer):
+        def tokenize(self, lines, **options):
+            assert len(lines) < 20
+            return super().tokenize(lines, **options)
+
+    found = example.words(Counting(), "a b " * 1000, 6)
+    assert found == [0, 1, 1, 2, 2, -1]  # "a", " b", " a" and the end
+
+
+def test_a_warning_says_which_line_of_the_input_it_is(
+    example, monkeypatch, tmp_path, saved, capsys
 ):
     argv = [*command(tmp_path, saved, "output.txt")[1:], "--block", "2"]
     (tmp_path / "long.tsv").write_text("red\t" + "x " * 500 + "\n")
     argv += ["--glossary", tmp_path / "long.tsv"]
-    (tmp_path / "input.txt").write_text("one\ntwo\none red\n")
+    (tmp_path / "input.txt").write_text("one\nred\none\nred\nred\n")
     monkeypatch.setattr(sys, "argv", list(map(str, argv)))
-    with pytest.raises(SystemExit, match="Line 0 is line 3 of the input"):
+    example.main()
+    assert len(translations(tmp_path / "output.txt")) == 5
+    out = capsys.readouterr().out
+    for first, index in ((1, 1), (3, 1), (5, 0)):
+        assert f"lines[{index}]. (lines[0] is line {first} of the input.)" in out
+
+
+def test_a_search_that_cannot_force_phrases_gives_way_to_beams(
+    example, monkeypatch, tmp_path, saved
+):
+    translator = ks.Translator.load(saved)
+    translator.search = ks.decoding.Sample(seed=1)
+    translator.save(saved)
+    argv = [*command(tmp_path, saved, "output.txt")[1:], "--beam", "2"]
+    (tmp_path / "pairs.tsv").write_text("red\tx\n")
+    argv += ["--glossary", tmp_path / "pairs.tsv"]
+    (tmp_path / "input.txt").write_text("red\n")
+    monkeypatch.setattr(sys, "argv", list(map(str, argv)))
+    example.main()
+    assert "x" in translations(tmp_path / "output.txt")[0]
+
+
+def test_alignments_need_a_single_model(example, monkeypatch, tmp_path, saved):
+    translator = ks.Translator.load(saved)
+    both = ks.decoding.Ensemble([translator.model] * 2)
+    ks.Translator(both, translator.source_tokenizer).save(saved)
+    argv = [*command(tmp_path, saved, "output.txt")[1:], "--alignments"]
+    monkeypatch.setattr(sys, "argv", list(map(str, argv)))
+    with pytest.raises(SystemExit, match="`model` must be a single model"):
         example.main()
+    assert not list(tmp_path.glob("output.txt*"))
 
 
 def test_a_wrong_glossary_is_told_before_anything_is_written(
@@ -426,13 +464,13 @@ def test_a_wrong_glossary_is_told_before_anything_is_written(
 
 @pytest.mark.parametrize("n_best", [(), ("--n-best", "2")])
 def test_alignments_stand_beside_translations(
-    example, monkeypatch, tmp_path, saved, n_best
+    example, monkeypatch, tmp_path, saved, n_best, capsys
 ):
     argv = [*command(tmp_path, saved, "output.txt")[1:], "--alignments", *n_best]
     (tmp_path / "input.txt").write_text("one two\n\n" + "long " * 9 + "\n")
     monkeypatch.setattr(sys, "argv", list(map(str, argv)))
-    with pytest.warns(UserWarning, match="longer than"):
-        example.main()
+    example.main()
+    assert "longer than" in capsys.readouterr().out
     columns = [line.split(" ||| ") for line in translations(tmp_path / "output.txt")]
     assert {len(row) for row in columns} == {4 if n_best else 2}
     assert len(columns) == (5 if n_best else 3)
