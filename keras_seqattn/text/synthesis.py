@@ -200,6 +200,7 @@ class _Job:
         tokenizers = [getattr(translator, side, None) for side in sides]
         return {
             "tokenizers": [identity_of_tokenizer(each) for each in tokenizers],
+            "max_source_length": getattr(translator, "max_source_length", None),
             "translator": weights.hexdigest(),
             "search": keras.saving.serialize_keras_object(search),
             "num_hypotheses": self.num_hypotheses,

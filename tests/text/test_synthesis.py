@@ -209,6 +209,10 @@ def test_a_file_of_other_work_is_refused(tmp_path):
     )
     with pytest.raises(ValueError, match="with other tokenizers"):
         synthesize(other, ["one", "two"], path=path)
+    shorter = Scripted()
+    shorter.max_source_length = 8
+    with pytest.raises(ValueError, match="with other max_source_length"):
+        synthesize(shorter, ["one", "two"], path=path)
     path.write_text("")
     with pytest.raises(ValueError, match="`path` must be whole, of .*of 0; delete"):
         synthesize(Scripted(), ["one", "two"], path=path)
