@@ -149,7 +149,8 @@ def search(
     """Searches for likely sequences under any step function.
 
     The whole search is one XLA program on TensorFlow and JAX; torch runs the same
-    steps eagerly. It ends as soon as every sentence has ended.
+    steps eagerly. It ends as soon as every sentence has ended. Each call compiles anew;
+    `generate` keeps the programs of a model with the decoding protocol.
 
     Args:
         step: `step(token_ids, state, index) -> (logits, state)` in `keras.ops`:

@@ -9,10 +9,11 @@
     search what overflowed again, from its beginning     # `search_continuously`
 
 So the rows of a program stay full, where a static batch would take as long as its
-longest sentence. All rows are at the same step, each in a sentence that began at a step
-of its own (`start`); the model's caches are ring buffers of the rows' capacity. The
-model must have `grow_state`, and its `step` must take `start`. If a program takes no
-more sentences than it has rows, none would wait: `generation` makes it a static batch.
+longest sentence (measured in benchmarks/results/2026-11-23.md). All rows are at the
+same step, each in a sentence that began at a step of its own (`start`); the model's
+caches are ring buffers of the rows' capacity. The model must have `grow_state`, and its
+`step` must take `start`. If a program takes no more sentences than it has rows, none
+would wait: `generation` makes it a static batch.
 
 `schedule` searches short sentences before long ones. The sentences that a program of
 short ones leaves unfinished, the last few and those that overflowed, are searched again

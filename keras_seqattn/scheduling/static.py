@@ -34,7 +34,8 @@ from keras_seqattn.scheduling.threads import in_threads
 
 # Numbers of sentences that programs are compiled for: a batch is padded to one of them.
 # The largest keeps a processor busy, and is small enough that a batch holds sentences
-# of similar length: a batch takes as long as its longest sentence.
+# of similar length: a batch takes as long as its longest sentence. Other sizes, tails
+# and lengths were tried on a file: benchmarks/results/2026-11-26.md.
 BATCH_SIZES = (1, 4, 8, 16, 32, 64)
 # The shortest length that programs are compiled for: sources are padded to this times a
 # power of 2.

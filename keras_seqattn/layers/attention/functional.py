@@ -25,7 +25,8 @@ from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attent
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
 IMPLEMENTATIONS = ("auto", "explicit", "fused", "chunked")
-# From this many query-key pairs on, blocks of scores are faster than all at once.
+# From this many query-key pairs on, blocks of scores are faster than all at once, and
+# take less memory: benchmarks/results/2026-11-22.md has both at several lengths.
 LONG = 2**23
 
 
