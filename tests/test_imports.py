@@ -102,6 +102,7 @@ THEIRS_LATE = {
     "export.onnx": {"onnx"},
     "plotting.figures": {"matplotlib"},
     "plotting.fonts": {"matplotlib"},
+    "plotting.notebook": {"matplotlib"},
     "plotting.study_figure": {"matplotlib"},
     "tuning.study": {"pandas", "sklearn"},
 }

@@ -1,5 +1,7 @@
 """Figures are drawn: what was given stands on them, what does not fit is an error."""
 
+import html
+import pickle
 import re
 import sys
 
@@ -88,7 +90,7 @@ def test_weights_of_no_tokens_are_an_error():
 def test_learning_curves_of_a_file(csv_path, tmp_path):
     figure = plotting.learning_curves(csv_path, title="a title")
     loss, accuracy, perplexity = figure.axes
-    assert loss.get_ylabel() == "loss (nats per token)"
+    assert loss.get_ylabel() == "loss"
     assert loss.get_xlabel() == "epochs of training"
     assert drawn(loss) == {
         "training": [[1, 4.0], [2, 2.0]],
@@ -100,6 +102,32 @@ def test_learning_curves_of_a_file(csv_path, tmp_path):
     assert [note.get_text() for note in loss.texts] == ["2", "2.5"]
     figure.savefig(tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_fullest_panel_has_the_legend():
+    history = {"loss": [2.0, 1.0], "bleu": [3.0, 4.0], "val_bleu": [2.0, 5.0]}
+    loss, bleu = plotting.learning_curves(history).axes
+    assert loss.get_legend() is None
+    assert texts(bleu.get_legend().get_texts()) == ["training", "validation"]
+
+
+def test_two_runs_in_one_file_are_told(tmp_path):
+    path = tmp_path / "history.csv"
+    path.write_text("epoch,loss\n0,5.0\n1,4.0\n0,3.0\n")
+    with pytest.warns(UserWarning, match="begin at 0 again.*history.csv"):
+        (panel,) = plotting.learning_curves(path).axes
+    assert drawn(panel) == {"training": [[1, 3.0], [2, 4.0]]}
+
+
+def test_a_notebook_shows_a_figure_and_a_page():
+    weights = np.full((2, 2), 0.5)
+    figure = plotting.attention_map(weights, ["a", "b"], ["c", "d"])
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert pickle.loads(pickle.dumps(figure)).axes
+    page = plotting.attention_html(weights, ["a", '"'], ["c", "d"])
+    frame = page._repr_html_()
+    (given,) = re.findall('<iframe srcdoc="([^"]*)" style="[^"]*"></iframe>', frame)
+    assert html.unescape(given) == page
 
 
 def test_learning_curves_by_minutes(csv_path):

@@ -24,11 +24,11 @@ style-src 'sha256-$style_hash'; script-src 'sha256-$script_hash'">
 </div>
 </header>
 <section aria-labelledby="source-title">
-<h2 id="source-title">Source</h2>
+<h2 id="source-title">Source, attended to</h2>
 <div class="tokens" id="source" role="toolbar" aria-labelledby="source-title"></div>
 </section>
 <section aria-labelledby="target-title">
-<h2 id="target-title">Target</h2>
+<h2 id="target-title">Target, attending</h2>
 <div class="tokens" id="target" role="toolbar" aria-labelledby="target-title"></div>
 </section>
 <p id="said" aria-live="polite"></p>
@@ -73,8 +73,8 @@ select { font: inherit; color: var(--ink); background: #fff; padding: 0.15rem 0.
   text-align: center; }
 .token span { display: block; white-space: pre; min-height: 1.5em; }
 .token small { display: block; font-size: 0.72rem; line-height: 1.3; min-height: 1.3em;
-  color: var(--faint); font-variant-numeric: tabular-nums; }
-.token.dark, .token.dark small { color: #fff; }
+  font-variant-numeric: tabular-nums; }
+.token.dark { color: #fff; }
 .token.chosen { outline: 3px solid var(--mark); outline-offset: 1px; }
 .token.chosen.kept { background: #ffedd5; }
 :focus-visible { outline: 3px solid var(--mark); outline-offset: 1px; }
@@ -195,7 +195,7 @@ function show(selection) {
 
 function paint(chip, weight, number) {
   chip.style.backgroundColor = weight ? `rgb(29 78 216 / ${shade(weight)})` : "";
-  chip.classList.toggle("dark", shade(weight) > 0.55);
+  chip.classList.toggle("dark", shade(weight) > 0.72);
   chip.lastChild.textContent = number;
 }
 

@@ -46,6 +46,7 @@ def attention_html(
 
     Returns:
         The page, a string of ASCII characters: write it to a file that ends in ".html".
+        A notebook shows it in a frame, if it is a cell's last line.
 
     Raises:
         ValueError: If the shape of `weights` does not fit the tokens, or a weight is
@@ -67,7 +68,7 @@ def attention_html(
         "target": tokens.readable(target),
         "weights": base64.b64encode(steps.tobytes()).decode(),
     }
-    return attention_page.PAGE.substitute(
+    page = attention_page.PAGE.substitute(
         title=_ascii(html.escape(title or "Attention")),
         style=attention_page.STYLE,
         script=attention_page.SCRIPT,
@@ -75,6 +76,15 @@ def attention_html(
         script_hash=_sha256(attention_page.SCRIPT),
         data=_script_safe(json.dumps(data)),
     )
+    return _Page(page)
+
+
+class _Page(str):
+    """A page that a notebook shows in a frame, apart from its own style and script."""
+
+    def _repr_html_(self):
+        size = "width: 100%; height: 45rem; border: 0"
+        return f'<iframe srcdoc="{html.escape(self)}" style="{size}"></iframe>'
 
 
 def _script_safe(text):

@@ -6,8 +6,10 @@ Matplotlib is imported when a function is called.
 """
 
 import csv
+import itertools
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,10 +31,8 @@ if TYPE_CHECKING:
 LABELS = {
     "epoch": "epochs of training",
     "minutes": "minutes of training",
-    "loss": "loss (nats per token)",
     "token_crossentropy": "cross-entropy (nats per token)",
     "perplexity": "perplexity (log scale)",
-    "accuracy": "accuracy (fraction of tokens)",
 }
 TRAINING_COLOUR, VALIDATION_COLOUR, FAINT = "#94a3b8", "#c2410c", "#e2e8f0"
 
@@ -46,7 +46,9 @@ def attention_map(
     """Draws attention weights: a row per target token, a column per source token.
 
     Several heads or layers make a grid: a row of panels per layer, a column per head.
-    To draw a mean, pass the mean, as in the example.
+    To draw a mean, pass the mean, as in the example. In self-attention source and
+    target are one sequence. A layer of your own returns `(B, H, T, S)`: pass the scores
+    of one sentence, such as `scores[0]`.
     Shapes: T target tokens, S source tokens, H heads.
 
     Args:
@@ -98,8 +100,8 @@ def attention_map(
         panel.set_yticks(range(rows), target_labels, parse_math=False)
         panel.tick_params(labelsize=font_size, length=0, labelfontfamily=families)
         panel.spines[:].set_color(FAINT)
-    figure.supxlabel("source tokens", fontsize=9)
-    figure.supylabel("target tokens", fontsize=9)
+    figure.supxlabel("source tokens, attended to", fontsize=9)
+    figure.supylabel("target tokens, attending", fontsize=9)
     bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
     bar.set_label("attention weight", fontsize=9)
     bar.outline.set_visible(False)
@@ -116,7 +118,8 @@ def learning_curves(
     """Draws every metric of a training run, in training and in validation.
 
     If a file holds an epoch twice, because a kill came between its line and its backup,
-    the later line counts; a last line that a kill cut off does not. An epoch whose
+    the later line counts; a last line that a kill cut off does not. If epochs begin at
+    0 again, a warning says so. An epoch whose
     value is NaN has no point. A metric that is a vector, such as a number per class, is
     not drawn. Perplexity has a logarithmic axis.
 
@@ -139,7 +142,7 @@ def learning_curves(
     Example:
         >>> figure = learning_curves({"loss": [3.0, 2.0], "val_loss": [3.1, 2.4]})
         >>> figure.axes[0].get_ylabel()
-        'loss (nats per token)'
+        'loss'
     """
     arguments.text("x", x)
     arguments.text("title", title, optional=True)
@@ -158,8 +161,10 @@ def learning_curves(
     panels = figure.subplots(1, len(metrics), squeeze=False)[0]
     for panel, name in zip(panels, metrics, strict=True):
         _draw_metric(panel, columns, x, name)
-    if panels[0].lines:
-        panels[0].legend(frameon=False)
+    # The first panel with the most curves has the legend of all.
+    fullest = max(panels, key=lambda panel: len(panel.lines))
+    if fullest.lines:
+        fullest.legend(frameon=False)
     draw_title(figure, title)
     return figure
 
@@ -273,7 +278,15 @@ def _read_csv(path):
                 "`history` must be a file whose lines all have as many cells as the "
                 f"first. Received: history={path!r}, with a line {list(row.values())}."
             )
-    last = {_number("epoch", row["epoch"]): row for row in rows}
+    epochs = [_number("epoch", row["epoch"]) for row in rows]
+    if any(later == 0 < earlier for earlier, later in itertools.pairwise(epochs)):
+        warnings.warn(
+            "`history` has epochs that begin at 0 again; of each epoch the last line "
+            "is drawn. To draw two runs as one, pass `initial_epoch` to the second "
+            f"`fit`. Received: history={str(path)!r}.",
+            stacklevel=4,
+        )
+    last = dict(zip(epochs, rows, strict=True))
     names = rows[0] if rows else ()
     columns = {name: [last[epoch][name] for epoch in sorted(last)] for name in names}
     return columns | {"epoch": [epoch + 1 for epoch in sorted(last)]}
@@ -298,9 +311,9 @@ def _number(name, value):
 def new_figure(size: tuple[float, float]) -> "Figure":
     """Returns an empty figure of a width and a height in inches."""
     arguments.package("matplotlib", "plot", "A figure")
-    from matplotlib.figure import Figure
+    from keras_seqattn.plotting.notebook import NotebookFigure
 
-    return Figure(figsize=size, layout="constrained")
+    return NotebookFigure(figsize=size, layout="constrained")
 
 
 def draw_title(figure: "Figure", title: str | None) -> None:

@@ -191,6 +191,7 @@ def _draw_axis(panel, place, ticks):
             _text(value),
             fontsize=7,
             va="center",
+            color="black",  # as its box is white, whatever the style
             parse_math=False,
             bbox=box,
         )
