@@ -734,5 +734,16 @@ def _checked_lines(name, given, first=0, **partner):
 
 
 def _pieces(tokenizer, ids):
-    """Returns the text of each token of a sentence, and a mark for its end."""
-    return [*tokenizer.detokenize([[token] for token in ids]), "</s>"]
+    """Returns the text of each token of a sentence, and a mark for its end.
+
+    A token that is no text of its own, such as one byte of several, is called as the
+    tokenizer calls it: "<0xC3>".
+    """
+    texts = tokenizer.detokenize([[token] for token in ids])
+    if hasattr(tokenizer, "pieces"):
+        pieces = tokenizer.pieces
+        texts = [
+            text if text and "\ufffd" not in text else pieces[token]
+            for text, token in zip(texts, ids, strict=True)
+        ]
+    return [*texts, "</s>"]

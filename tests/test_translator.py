@@ -294,6 +294,14 @@ def test_attention_of_a_given_translation(sentencepiece):
 
 
 @pytest.mark.backends("torch")
+def test_tokens_without_a_text_of_their_own_are_named(translator):
+    found = translator.attention("schön", "狗")
+    names = ["s", "c", "h", "<0xC3>", "<0xB6>", "n", "</s>"]
+    assert found.source_tokens == names
+    assert found.target_tokens == ["<0xE7>", "<0x8B>", "<0x97>", "</s>"]
+
+
+@pytest.mark.backends("torch")
 def test_attention_is_computed_at_few_lengths(sentencepiece, monkeypatch):
     model, shapes = make_model(vocabulary_size=290, max_length=40), set()
     translator, computed = ks.Translator(model, sentencepiece), model.attention_scores

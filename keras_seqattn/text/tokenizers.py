@@ -345,6 +345,11 @@ class ByteTokenizer(Tokenizer):
 
     vocabulary_size = len(SPECIAL_PIECES) + 256
 
+    @property
+    def pieces(self) -> list[str]:
+        """The name of each token, a list of strings; a byte is such as "<0xE4>"."""
+        return [*SPECIAL_PIECES, *(f"<0x{byte:02X}>" for byte in range(256))]
+
     def _encode(self, lines, sampling, seed):
         refuse_sampling(sampling, "bytes, which can be split in one way only")
         offset = len(SPECIAL_PIECES)
