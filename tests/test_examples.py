@@ -14,6 +14,7 @@ import sys
 import time
 import types
 
+import keras
 import pytest
 
 import keras_seqattn as ks
@@ -604,6 +605,18 @@ def test_examples_say_what_to_do_without_a_backend(monkeypatch, name, backend, m
         [sys.executable, "-c", program], capture_output=True, text=True
     )
     assert re.match(message, done.stderr.splitlines()[-1])
+
+
+def test_a_backend_that_is_chosen_too_late_is_told():
+    program = "import keras, os; os.environ['KERAS_BACKEND'] = 'numpy'; "
+    program += "import keras_seqattn"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+    used = keras.backend.backend()
+    assert f"'numpy' after Keras had been imported, so Keras computes with {used}" in (
+        done.stderr
+    )
 
 
 def test_a_letter_that_the_output_does_not_have_is_replaced(load_example, monkeypatch):
