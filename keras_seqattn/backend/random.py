@@ -1,4 +1,7 @@
-"""Random numbers from a seed that a program computes, and the backend's own state."""
+"""Random numbers from a seed that a program computes, and the backend's own state.
+
+Also whether `fit` draws the order of a dataset once or twice an epoch.
+"""
 
 import contextlib
 import random
@@ -43,6 +46,17 @@ def start_randomness(seed: int) -> None:
         return
     random.seed(seed)
     np.random.seed(seed)
+
+
+def is_begun_again(dataset: Any, steps: int | None) -> bool:
+    """Returns whether `fit` begins a dataset also at the end of each epoch of `steps`.
+
+    A `tf.data.Dataset` that shuffles draws an order whenever an iterator of it begins.
+    On TensorFlow Keras makes one for an epoch and, if the number of steps is known, one
+    more at its end. On other backends this one is a generator that never begins.
+    """
+    is_tensors = hasattr(dataset, "element_spec")
+    return keras.backend.backend() == "tensorflow" and is_tensors and steps is not None
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
 from keras_seqattn.backend.processes import from_first, is_first
-from keras_seqattn.backend.random import start_randomness
+from keras_seqattn.backend.random import is_begun_again, start_randomness
 from keras_seqattn.files import (
     LOCK,
     keep_copy,
@@ -337,6 +337,8 @@ class Resume(keras.callbacks.Callback):
                 self.data.on_epoch_end()
             else:
                 next(iter(self.data), None)
+                if is_begun_again(self.data, self.params.get("steps")):
+                    iter(self.data)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Seeds the random numbers, and skips the batches already trained on."""

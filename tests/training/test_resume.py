@@ -871,3 +871,25 @@ def test_a_dataset_that_shuffles_at_an_epochs_end_has_its_order(tmp_path):
     assert order == expected
     for one, other in zip(weights, whole, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("known", [True, False])
+def test_a_dataset_of_tensorflow_has_its_order(known, tmp_path):
+    """Keras begins it twice an epoch if its length is known, and shuffles each time."""
+
+    def run(name, epochs):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        x = np.arange(8, dtype="float32").reshape(8, 1, 1) / 8
+        data = tf.data.Dataset.from_tensor_slices((x, x)).shuffle(8, seed=1)
+        data = data if known else data.filter(lambda *pair: True)
+        callbacks = [Resume(tmp_path / name, data=data)]
+        options = {"epochs": epochs, "shuffle": False, "verbose": 0}
+        model.fit(data, callbacks=callbacks, **options)
+        return model.get_weights()
+
+    run("cut", 2)
+    assert_same(run("cut", 4), run("whole", 4))
