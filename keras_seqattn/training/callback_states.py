@@ -3,6 +3,7 @@
 import collections
 import copy
 import gc
+import itertools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.training.snapshot import array_of, is_plain
+from keras_seqattn.training.variables import changed_variables
 
 
 class CallbackStates:
@@ -171,10 +173,8 @@ def _plain(callback):
 def _unsaved(callback):
     """Returns copies of the data in the attributes that cannot be saved."""
     model = callback.model
-    variables = [] if model is None else model.variables
-    if getattr(model, "optimizer", None) is not None:
-        variables = [*variables, *model.optimizer.variables]
-    saved = set(map(id, variables))
+    variables = [] if model is None else changed_variables(model)
+    saved = set(map(id, itertools.chain.from_iterable(variables)))
     data = {
         name: _data(value, saved)
         for name, value in vars(callback).items()

@@ -1,5 +1,6 @@
 """A callback that ends a training run that diverges and restores good weights."""
 
+import itertools
 import math
 import types
 import warnings
@@ -10,6 +11,7 @@ import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.training.snapshot import array_of
+from keras_seqattn.training.variables import build_optimizers, changed_variables
 
 # Number of batches of an epoch after which their mean loss is reliable.
 FEW = 100
@@ -19,8 +21,9 @@ class TerminateOnDivergence(keras.callbacks.Callback):
     """Ends `fit` when the loss is not finite or explodes, and restores good weights.
 
     The model's weights and the optimizer's state are then those of the end of the last
-    good epoch, or of the beginning of `fit`. A warning or an error says what happened
-    and what may help.
+    good epoch, or of the beginning of `fit`. So are other optimizers among the model's
+    attributes, as with `Resume`. A warning or an error says what happened and what may
+    help.
 
     The callback watches the mean loss of the epoch so far. It must be finite after each
     batch. From 100 batches on, and at the end of an epoch, it must not exceed the
@@ -77,9 +80,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Copies the weights and the optimizer's state, which are still good."""
-        optimizer = self.model.optimizer
-        if not optimizer.built:  # TensorFlow would make its state at the first step.
-            optimizer.build(self.model.trainable_variables)
+        build_optimizers(self.model)
         if not self._good:  # Else `Resume` restored those of this epoch's beginning.
             self._good = [array_of(variable) for variable in self._variables()]
         self._skipped.batches = 0
@@ -151,4 +152,4 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         warnings.warn(message, stacklevel=2)
 
     def _variables(self):
-        return [*self.model.variables, *self.model.optimizer.variables]
+        return list(itertools.chain.from_iterable(changed_variables(self.model)))

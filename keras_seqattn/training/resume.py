@@ -34,6 +34,11 @@ from keras_seqattn.training.snapshot import (
     read_snapshot,
     write_snapshot,
 )
+from keras_seqattn.training.variables import (
+    build_optimizers,
+    changed_variables,
+    optimizers_of,
+)
 
 # The files: the last save, the one before, and the sizes of `files` before any save.
 _LAST, _BEFORE, _BEGIN = "state.npz", "before.npz", "begin.npz"
@@ -61,6 +66,10 @@ class Resume(keras.callbacks.Callback):
     `ModelCheckpoint`, `SwapEMAWeights` and `CheckpointAverage`: of their numbers,
     strings, arrays, and lists and dicts of these, all that have changed since training
     began. A warning names anything else that has changed, such as a set or a tensor.
+
+    If the model has a `train_step` of its own with more optimizers, these are saved
+    too, where they are attributes of the model. Build those that train only some of the
+    weights before `fit`: any that is not built then is built for all of them.
 
     The file is written under a different name and then renamed, so a kill during the
     write does not damage it. The last two files are kept, even when training has ended.
@@ -268,6 +277,7 @@ class Resume(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores what was saved, if anything was."""
+        build_optimizers(self.model)
         self._states = CallbackStates(*self._kept_and_others)
         self._check_steps()
         # Batches of the first epoch that an earlier run trained on; 0 once they are
@@ -300,8 +310,6 @@ class Resume(keras.callbacks.Callback):
             )
 
     def _restore(self, model, saved):
-        if not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
         with reading(self.path, "that `Resume` saved for this run", REMEDY):
             self._assign(model, saved)
         epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
@@ -311,7 +319,8 @@ class Resume(keras.callbacks.Callback):
 
     def _assign(self, model, saved):
         """Restores the saved state of model, optimizer and callbacks."""
-        for variables, values in zip(_variables(model), saved["values"], strict=True):
+        changed = changed_variables(model)
+        for variables, values in zip(changed, saved["values"], strict=True):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
         self._states.restore(saved["callbacks"])
@@ -410,7 +419,7 @@ class Resume(keras.callbacks.Callback):
 
     def _save(self, epoch, batch):
         model = self.model
-        values = [[array_of(x) for x in variables] for variables in _variables(model)]
+        values = [[*map(array_of, each)] for each in changed_variables(model)]
         if not is_first():
             return
         if self.path.exists():
@@ -488,11 +497,6 @@ def adapt(directory: Path, before: keras.Model, after: keras.Model) -> None:
     (path.parent / _BEFORE).unlink(missing_ok=True)
 
 
-def _variables(model):
-    """Lists what training changes: variables of the model (with seeds), optimizer."""
-    return [model.variables, model.optimizer.variables]
-
-
 def _callback(name, value):
     return arguments.instance(name, value, keras.callbacks.Callback, "a callback")
 
@@ -508,7 +512,7 @@ def _description_of(model):
     return {
         "model": f"{type(model).__name__} {_describe(config)}",
         "variables": variables,
-        "optimizer": _describe(model.optimizer),
+        "optimizer": " ".join(map(_describe, optimizers_of(model))),
     }
 
 

@@ -831,6 +831,73 @@ def test_a_thousand_kills_change_nothing(tmp_path):
         print(f"{kills} kills in {runs} runs that came to their end")
 
 
+class TwoOptimizers(keras.Model):
+    """Trains by an optimizer of its own, as Keras's adversarial networks do."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def compile(self, own):
+        super().compile()
+        self.own = own
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = ops.mean((self(x) - y) ** 2)
+        weights = self.trainable_weights
+        self.own.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def two_optimizers():
+    keras.utils.set_random_seed(0)
+    model = TwoOptimizers()
+    model(np.zeros((1, 3)))
+    model.compile(keras.optimizers.Adam(0.1))
+    return model
+
+
+@pytest.mark.backends("tensorflow")
+def test_optimizers_of_a_train_step_go_on(tmp_path):
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+
+    def run(name, epochs, model):
+        data = {"batch_size": 4, "shuffle": False, "verbose": 0}
+        callbacks = [Resume(tmp_path / name)]
+        model.fit(x, x[:, :1], epochs=epochs, callbacks=callbacks, **data)
+        return [*model.get_weights(), *(v.numpy() for v in model.own.variables)]
+
+    run("cut", 1, two_optimizers())
+    assert_same(run("cut", 3, two_optimizers()), run("whole", 3, two_optimizers()))
+    other = two_optimizers()
+    other.compile(keras.optimizers.SGD(0.1))
+    with pytest.raises(ValueError, match="of a run with a different optimizer"):
+        run("cut", 3, other)
+
+
+@pytest.mark.backends("tensorflow")
+def test_a_train_step_that_diverges_leaves_its_optimizers_good():
+    model, good = two_optimizers(), []
+
+    def spoil(epoch, logs):
+        good[:] = [v.numpy() for v in model.own.variables]
+        if epoch == 2:
+            model.own.learning_rate = 1e30
+
+    x = np.ones((8, 3), "float32")
+    callbacks = [TerminateOnDivergence()]
+    callbacks += [keras.callbacks.LambdaCallback(on_epoch_begin=spoil)]
+    options = {"epochs": 4, "batch_size": 4, "verbose": 0}
+    with pytest.warns(UserWarning, match="diverged in epoch 3"):
+        model.fit(x, 2 * x[:, :1], callbacks=callbacks, **options)
+    assert_same([v.numpy() for v in model.own.variables], good)
+
+
 class Shuffled(keras.utils.PyDataset):
     """Shuffles at the end of an epoch, as Keras's guide does."""
 
