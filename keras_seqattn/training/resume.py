@@ -107,7 +107,8 @@ class Resume(keras.callbacks.Callback):
             trained on is made again; if that method also returns how many passes have
             begun, the same object may be fit again in one process. Without the method,
             one pass is begun and abandoned for each epoch that has ended, so that a
-            resumed epoch gets its own order. None: each pass is the same, or drawn from
+            resumed epoch gets its own order. It must not be the `validation_data` too,
+            since each validation is a pass. None: each pass is the same, or drawn from
             the random numbers named above. Give None too if `fit` has `steps_per_epoch`
             for data that continues past an epoch, such as an infinite
             `tf.data.Dataset`; a resumed run then starts the data from its beginning.
