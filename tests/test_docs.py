@@ -67,6 +67,8 @@ def run_alone(document):
 def test_python_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if 'os.environ["KERAS_BACKEND"]' in (ROOT / document).read_text():
+        if document.name == "sharded_weights.md":
+            (tmp_path / "saves").mkdir()  # as a kill before the first save leaves it
         run_alone(document)
         return
     if "opus-mt-en-de" in (ROOT / document).read_text():
