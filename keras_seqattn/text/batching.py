@@ -69,7 +69,8 @@ def translation_batches(
     disk when a batch needs them. Batches and their order are the same as for that
     corpus in memory. Memory holds 24 bytes a pair. After an interruption the same call
     continues where it stopped. Any later call with the same corpus and tokenizers reads
-    the cache, whatever its batches and in any number of processes.
+    the cache, whatever its batches and in any number of processes. A file is the same
+    if its name, size and time of change are, so copy files with `cp -p`.
 
     Args:
         sources: List of strings or `TextLines`, or a dict from tags to these.

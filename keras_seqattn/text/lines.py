@@ -74,7 +74,7 @@ class TextLines:
 
         Returns:
             Dict of each file's name, size and time of its last change, and of the
-            column, which JSON can hold.
+            column, which JSON can hold. Of copies, only `cp -p` keeps that time.
         """
         stats = [(path.name, path.stat()) for path in self.paths]
         return {
