@@ -13,11 +13,12 @@ from keras_seqattn.backend.processes import parts_of_batches
 # axis of heads, of the feed-forward's width, or of the vocabulary. This is Megatron's
 # rule: of two matrix products in a row, the first kernel is split by its columns and
 # the second by its rows.
+_HEADS = r".*(?<!additive_)attention(_\d+)?"  # `AdditiveAttention` has no such axis.
 _SPLIT = {
-    r".*attention(_\d+)?/(query|key|value|gate)/kernel": (None, "model", None),
-    r".*attention(_\d+)?/(query|key|value|gate)/bias": ("model", None),
-    r".*attention(_\d+)?/score_vector": ("model", None),
-    r".*attention(_\d+)?/attention_output/kernel": ("model", None, None),
+    _HEADS + "/(query|key|value|gate)/kernel": (None, "model", None),
+    _HEADS + "/(query|key|value|gate)/bias": ("model", None),
+    _HEADS + "/score_vector": ("model", None),
+    _HEADS + "/attention_output/kernel": ("model", None, None),
     r".*feed_forward(_\d+)?/(hidden|gate)/kernel": (None, "model"),
     r".*feed_forward(_\d+)?/(hidden|gate)/bias": ("model",),
     r".*feed_forward(_\d+)?/output/kernel": ("model", None),
@@ -33,9 +34,11 @@ def layout_map(
 
     For `keras.distribution.ModelParallel`, on JAX. The heads of attention, the width of
     the feed-forward, and the vocabulary of embeddings and logits are split over the
-    mesh's axis "model". All other weights, among them those of recurrences, are on all
-    devices. The number of devices on that axis must divide the heads (also
-    `num_key_value_heads`), `intermediate_dim` and the vocabulary's size.
+    mesh's axis "model". All other weights, among them those of recurrences and of
+    `AdditiveAttention`, are on all devices. Layers are known by their names, so leave
+    an `AdditiveAttention` the name that it has by default. The number of devices on
+    that axis must divide the heads (also `num_key_value_heads`), `intermediate_dim` and
+    the vocabulary's size.
 
     Args:
         device_mesh: `keras.distribution.DeviceMesh` with an axis "model". Batches are

@@ -187,12 +187,19 @@ def test_all_large_weights_of_a_translation_model_are_split():
     assert biases == {"attention_output", "output"}
 
 
-@pytest.mark.parametrize("name", [x for x in CASES if x.startswith("models.")])
-def test_layouts_fit_the_weights_of_every_model(name):
+MODELS = [name for name in CASES if name.startswith("models.")]
+LAYERS = [name for name in CASES if name.startswith("layers.")]
+
+
+@pytest.mark.parametrize("name", [*MODELS, *LAYERS])
+def test_layouts_fit_the_weights_of_every_model_and_layer(name):
     layouts = layout_map(mesh())
-    for make, _ in CASES[name]:
-        found = [(x, layouts[x.path]) for x in make().variables]
-        assert any(layout for _, layout in found)
+    for make, inputs in CASES[name]:
+        made = make()
+        if name in LAYERS:
+            made(*inputs)  # which builds it
+        found = [(x, layouts[x.path]) for x in made.variables]
+        assert any(layout for _, layout in found) or name in LAYERS
         for variable, layout in found:
             assert layout is None or len(layout.axes) == len(variable.shape)
 
