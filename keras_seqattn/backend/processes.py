@@ -159,6 +159,12 @@ def _broadcast(data):
 def _jax_parts():
     distribution = keras.distribution.distribution()
     if distribution is None:
+        if _are_several():
+            raise ValueError(
+                "`keras.distribution.set_distribution` must be called before batches "
+                "are divided among processes, or each would train on all rows. "
+                "Received: no distribution, in several processes."
+            )
         return 1, 1, 0
     replicas = distribution.num_model_replicas
     # Processes that share a replica hold the same rows.

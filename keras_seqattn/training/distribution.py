@@ -102,7 +102,8 @@ def distribute(dataset: Dataset, pad_id: int = 0) -> Dataset:
         `dataset` if it has one.
 
     Raises:
-        ValueError: If `dataset` is neither of these.
+        ValueError: If `dataset` is neither of these, or if several processes train
+            together and no distribution is set.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer, translation_batches

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -126,6 +127,14 @@ def test_a_part_passes_over_epochs_as_the_whole_does(installed, monkeypatch):
     for (_, labels), (_, others) in zip(whole, part, strict=True):
         np.testing.assert_array_equal(np.asarray(labels), np.asarray(others))
     assert not hasattr(distribute(Batches()), "pass_over")
+
+
+@pytest.mark.backends("jax")
+def test_processes_without_a_distribution_are_refused(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    message = "`keras.distribution.set_distribution` must be called before.* no distr"
+    with pytest.raises(ValueError, match=message):
+        distribute(Batches())
 
 
 @pytest.mark.backends("jax")
