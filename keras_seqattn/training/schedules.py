@@ -16,7 +16,9 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     The rate is `peak * min(step / warmup_steps, sqrt(warmup_steps / step))`. Steps are
     counted from 0, as in Keras's optimizers: the rate is 0 at the first step, `peak` at
-    step `warmup_steps`, and half of `peak` at step `4 * warmup_steps`.
+    step `warmup_steps`, and half of `peak` at step `4 * warmup_steps`. Keras counts a
+    step for each batch, not for each update: multiply `warmup_steps` by the optimizer's
+    `gradient_accumulation_steps`, if it has any.
 
     Args:
         peak: Largest learning rate, positive.
@@ -63,7 +65,9 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
 
     The rate is `scale * model_dim**-0.5 * min(n**-0.5, n * warmup_steps**-1.5)`, where
     `n = step + 1`: the paper counts steps from 1 and Keras from 0. The largest rate is
-    `scale / sqrt(model_dim * warmup_steps)`, at `n = warmup_steps`.
+    `scale / sqrt(model_dim * warmup_steps)`, at `n = warmup_steps`. Keras counts a step
+    for each batch, not for each update: multiply `warmup_steps` by the optimizer's
+    `gradient_accumulation_steps`, if it has any, and `scale` by its square root.
 
     Args:
         model_dim: Width of the model, a positive integer.

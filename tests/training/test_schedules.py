@@ -27,10 +27,14 @@ def test_noam_is_the_papers_formula_counted_from_one():
         np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("accumulated", [None, 2])
 @pytest.mark.parametrize("schedule", [InverseSquareRoot(0.1, 3), Noam(8, 3, 0.5)])
-def test_an_optimizer_follows_and_saves_it(schedule, tmp_path):
+def test_an_optimizer_follows_it_by_batches_and_saves_it(
+    schedule, accumulated, tmp_path
+):
+    optimizer = keras.optimizers.SGD(schedule, gradient_accumulation_steps=accumulated)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(schedule), "mse")
+    model.compile(optimizer, "mse")
     x, y = np.ones((1, 2), "float32"), np.ones((1, 1), "float32")
     for step in range(5):
         rate = float(model.optimizer.learning_rate)
