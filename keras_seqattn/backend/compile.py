@@ -141,7 +141,7 @@ def fewest_rows() -> int:
     """Returns the fewest rows that a compiled program should compute.
 
     TensorFlow's XLA computes the products of a single row in loops of scalars: on a CPU
-    two rows take half the time of one.
+    two rows take half the time of one (benchmarks/results/2026-11-23.md).
     """
     return 2 if keras.backend.backend() == "tensorflow" else 1
 

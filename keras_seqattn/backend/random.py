@@ -39,7 +39,8 @@ def start_randomness(seed: int) -> None:
     """Seeds the random numbers of Python, NumPy and the backend, except TensorFlow's.
 
     Seeding TensorFlow makes it prepare again everything that it has compiled, which
-    took a tenth of each epoch in a training run. `seed` is in [0, 2^32).
+    took a tenth of each epoch in a training run, and seconds of a first step
+    (benchmarks/results/2026-11-28.md). `seed` is in [0, 2^32).
     """
     if keras.backend.backend() != "tensorflow":
         keras.utils.set_random_seed(seed)
