@@ -3,7 +3,7 @@
     python examples/lectures/lecture_1_softargmax.py
 
 A query q is compared with each of tau keys. The softargmax of beta times the scores
-gives weights a, which sum to 1. The output is h = V a. The lectures write vectors as
+gives weights a, which sum to 1. The output is h = V a. These lectures write vectors as
 columns: Q in R^(d' x t), K in R^(d' x tau), V in R^(d'' x tau),
 
     A = softargmax(beta K^T Q),  H = V A,
