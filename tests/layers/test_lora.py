@@ -87,7 +87,7 @@ def test_programs_made_before_know_the_factors():
 
 def test_targets_and_norms():
     model = made()
-    targets = ["attention/(query|value)"]
+    targets = [r"attention(_\d+)?/(query|value)"]
     count = ks.training.enable_lora(model, 2, targets=targets, train_norms=True)
     assert count == 2 * 40 + 3 * 16
     kinds = {"lora" if "lora" in w.path else "norm" for w in model.trainable_weights}

@@ -83,7 +83,7 @@ def enable_lora(
     targets: Lines | None = None,
     train_norms: bool = False,
 ) -> int:
-    """Freezes a model, and trains LoRA factors beside its kernels instead.
+    r"""Freezes a model, and trains LoRA factors beside its kernels instead.
 
     A kernel W `(..., N)` becomes W + alpha / rank * A B with A `(..., R)` random and B
     `(R, N)` zero; in the projections of queries, keys and values N is the width of a
@@ -102,8 +102,8 @@ def enable_lora(
         rank: Rank R of the factors, a positive integer.
         alpha: Positive number: the factors are scaled by alpha / rank; None: `rank`.
         targets: Regular expressions, a list or a tuple of strings. Layers are adapted
-            if one of them, such as "attention/(query|value)", is found in their `path`.
-            None: all.
+            if one of them, such as r"attention(_\d+)?/(query|value)", is found in their
+            `path`. None: all.
         train_norms: Whether norms are trained too.
 
     Returns:
@@ -116,7 +116,7 @@ def enable_lora(
     Example:
         >>> from keras_seqattn.models import LanguageModel
         >>> model = LanguageModel(50, model_dim=16, num_layers=1, intermediate_dim=32)
-        >>> enable_lora(model, rank=2, targets=["attention/(query|value)"])
+        >>> enable_lora(model, rank=2, targets=[r"attention(_\d+)?/(query|value)"])
         272
 
     Reference:
