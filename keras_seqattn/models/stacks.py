@@ -141,10 +141,13 @@ class Configured:
         config = dict(config)
         lora, frozen = config.pop("lora", None), config.pop("frozen", ())
         model = cls(**config)
+        is_trainable = model.trainable
         if lora is not None:
-            enable_lora(model, **lora)
-        if model.trainable:
+            enable_lora(model, **lora)  # which makes the model trainable
+        if is_trainable:
             freeze_parts(model, frozen)
+        else:
+            model.trainable = False
         return model
 
 

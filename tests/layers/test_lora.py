@@ -95,6 +95,38 @@ def test_targets_and_norms():
     assert sum("lora" in w.path for w in model.trainable_weights) == 4
 
 
+@pytest.mark.backends("torch")
+def test_a_target_finds_every_attention_of_a_model_of_ones_own():
+    x = inputs = keras.Input((None, 8))
+    for _ in range(3):
+        x = ks.layers.MultiHeadAttention(2, 4)(x, x)
+    model = keras.Model(inputs, x)
+    ks.training.enable_lora(model, 2, targets=[r"attention(_\d+)?/(query|value)"])
+    assert len(model.trainable_weights) == 3 * 2 * 2
+
+
+@pytest.mark.backends("torch")
+def test_moving_statistics_are_frozen_too(rng):
+    x = keras.Input((None, 8))
+    y = ks.layers.MultiHeadAttention(2, 4)(x, x)
+    model = keras.Model(x, keras.layers.BatchNormalization()(y))
+    ks.training.enable_lora(model, rank=2)
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    before, array = values(model), rng.normal(3.0, size=(2, 3, 8))
+    model.train_on_batch(array, array)
+    changed = {path for path, x in values(model).items() if (x != before[path]).any()}
+    assert changed and all("lora" in path for path in changed)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("part", [None, "decoder_0"])
+def test_what_was_frozen_before_is_adapted(part):
+    model, expected = made(), ks.training.enable_lora(made(), rank=2)
+    (model if part is None else model.get_layer(part)).trainable = False
+    assert ks.training.enable_lora(model, rank=2) == expected > 0
+    assert all("lora" in weight.path for weight in model.trainable_weights)
+
+
 @pytest.mark.slow
 def test_model_and_optimizer_are_saved_and_go_on(tmp_path):
     """In this process on every backend, in a fresh one on torch."""
@@ -191,6 +223,10 @@ def test_what_is_frozen_stays_so(tmp_path):
     assert len(model.trainable_weights) < len(model.weights)
     made(trainable=False).save(tmp_path / "frozen.keras")
     loaded = keras.saving.load_model(tmp_path / "frozen.keras")
+    assert not loaded.trainable and loaded.trainable_weights == []
+    ks.training.enable_lora(model, rank=2)
+    model.trainable = False
+    loaded = type(model).from_config(model.get_config())
     assert not loaded.trainable and loaded.trainable_weights == []
 
 

@@ -89,8 +89,9 @@ def enable_lora(
     `(R, N)` zero; in the projections of queries, keys and values N is the width of a
     head. At first the model computes what it did. The layers of this library that hold
     a kernel are adapted: the projections of attention, the feed-forwards, embeddings
-    and logits. All other weights are frozen. Compile the model after the call, even if
-    it was compiled before.
+    and logits. All other weights are frozen, and so are the moving statistics of a
+    `BatchNormalization`; what was frozen before is adapted like the rest. Compile the
+    model after the call, even if it was compiled before.
 
     For the models of `keras_seqattn.models`, `model.save` keeps the factors and the
     optimizer's state; for any model, the weights files and `Resume` do. When a file is
@@ -153,8 +154,13 @@ def enable_lora(
         if train_norms and isinstance(layer, norms)
         for variable in layer.weights
     }
+    model.trainable = True  # else a part that was frozen would freeze its factors
     for variable in model.trainable_variables:
         variable.trainable = id(variable) in kept
+    for layer in layers:
+        # It moves its statistics while it is trainable, whatever its weights are.
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.trainable = False
     for layer in adapted:
         layer.enable_lora(rank, lora_alpha=alpha)
     # On TensorFlow, programs made before know nothing of the factors.
