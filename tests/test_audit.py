@@ -362,6 +362,19 @@ def test_a_mask_of_its_own_input_is_heeded(rng):
     assert "the content of padding in 'x' in inference" in report.message
 
 
+def test_positions_behind_strides_are_selected():
+    ids = keras.Input((4,), dtype="int32", name="ids")
+    x = keras.layers.Embedding(V, D)(ids)
+    model = keras.Model(ids, keras.layers.Conv1D(3, 2, strides=2)(x))
+    given = np.array([[5, 3, 0, 0], [4, 6, 0, 0]], "int32")
+    report = audit.check_padding_invariance(model, given, extra=0)
+    assert (report.ok, report.position) == (False, None)
+    assert "`select=lambda y: y[:, :real]`" in report.message
+    assert audit.check_padding_invariance(
+        model, given, extra=0, select=lambda y: y[:, :1]
+    ).ok
+
+
 @pytest.mark.parametrize("right", [True, False])
 def test_what_is_selected_may_be_one_number(rng, right):
     inputs = [rng.normal(size=(2, L, D)), (IDS != 0).astype("float32")]

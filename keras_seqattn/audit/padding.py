@@ -47,6 +47,10 @@ def check_padding_invariance(
     the model drops nothing at random. Content: what padding holds is replaced, in the
     input where `masks` marks padding, otherwise in the vectors that the model's
     `Embedding` layers return for it. Neither may change the outputs of real positions.
+
+    An output that does not have the length of an input is compared as a whole. If it
+    has positions of its own, as behind a convolution with strides, choose those that
+    come from real positions alone, such as `select=lambda y: y[:, :real]`.
     Shapes: B batch, L length.
 
     Args:
@@ -279,6 +283,11 @@ class _Probe:
                 position = int(by_position(changed).argmax()) if names else None
                 output = f"Output position {position}" if names else "The output"
                 message = f"{output} depends on {self.compared[-1]}."
+                if not names and left.ndim > 2:
+                    message += (
+                        " If it has positions of its own, as behind strides, `select` "
+                        "those of real input: `select=lambda y: y[:, :real]`."
+                    )
                 return AuditReport(False, position, name, message)
         return None
 
