@@ -264,6 +264,48 @@ def test_decoder_takes_the_implicit_masks_and_passes_the_target_mask_on(
     np.testing.assert_array_equal(implicit._keras_mask, target_ids != 0)
 
 
+CARRIERS = {
+    "encoder": (lambda: layers.EncoderBlock(2, F), "x_mask", 1),
+    "decoder": (lambda: layers.DecoderBlock(2, F), "target_mask", 2),
+    "decoder-only": (lambda: layers.DecoderBlock(2, F), "target_mask", 1),
+    "stack": (
+        lambda: layers.TransformerStack([layers.EncoderBlock(2, F)]),
+        "x_mask",
+        1,
+    ),
+    "stack with a memory": (
+        lambda: layers.TransformerStack([layers.DecoderBlock(2, F)]),
+        "x_mask",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+@pytest.mark.parametrize("kind", CARRIERS)
+def test_the_output_carries_a_given_mask(rng, kind, implicit):
+    """By both of its names, or by place, eagerly and in a functional model."""
+    make, name, count = CARRIERS[kind]
+    layer, inputs = make(), [*map(ops.convert_to_tensor, draw(rng, T, S)[:count])]
+    given = ops.convert_to_tensor(TARGET_MASK)
+    if implicit:
+        inputs[0] = embedded(np.array([[1, 2, 0, 0], [4, 5, 6, 0]]))
+    expected = layer(*inputs, mask=TARGET_MASK)
+    outputs = [expected, layer(*inputs, **{name: TARGET_MASK})]
+    outputs.append(layer(*inputs, mask=TARGET_MASK.tolist()))
+    place = [] if kind == "encoder" else [None] * (2 - count)
+    outputs.append(layer(*inputs, *place, given))
+    tensors = [keras.Input(x.shape[1:]) for x in inputs]
+    mask = keras.Input((T,), dtype="bool")
+    x = layer(*tensors, **{name: mask})
+    model = keras.Model([*tensors, mask], [x, layers.ScaledDotProductAttention()(x, x)])
+    output, attended = model([*map(without_mask, inputs), given])
+    for x in (*outputs, output):
+        np.testing.assert_allclose(numpy(x), numpy(expected), atol=1e-6)
+        np.testing.assert_array_equal(x._keras_mask, TARGET_MASK)
+    assert not numpy(attended)[~TARGET_MASK].any()
+
+
 def test_a_given_target_mask_stands_in_for_the_implicit_one(rng):
     ids = np.array([[1, 2, 3, 0], [4, 5, 0, 0]])
     # It lets some padding of the implicit one be attended to, and hides some tokens.
@@ -421,8 +463,12 @@ def test_says_what_is_wrong(cls, arguments, message):
 
 
 @pytest.mark.parametrize("mask", [TARGET_MASK, TARGET_MASK.tolist()])
-def test_mask_and_target_mask_are_one(rng, mask):
+def test_mask_and_its_second_name_are_one(rng, mask):
     (x,) = draw(rng, T)
+    with pytest.raises(
+        ValueError, match=r"`mask` must be None where `x_mask`.*\(2, 4\)"
+    ):
+        layers.EncoderBlock(2, F)(x, mask=mask, x_mask=mask)
     with pytest.raises(ValueError, match=r"`mask` must be None.*\(2, 4\)"):
         layers.DecoderBlock(2, F)(x, mask=mask, target_mask=mask)
     with pytest.raises(ValueError, match=r"`mask` must be None.*\(2, 4\)"):

@@ -6,19 +6,61 @@ Shapes: B batch, L length, D model_dim, H heads.
 from typing import Any, Self
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Activation, Initializer, Norm, Shape, Tensor
+from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
 from keras_seqattn.layers.shapes import check_batch, check_rank
+from keras_seqattn.layers.transformer.checkpointing import is_checkpointing
 from keras_seqattn.layers.transformer.feed_forward import FeedForward
 from keras_seqattn.layers.transformer.residual import EPSILON, NORMS, Residual
 from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.quantization import dtype_config
 
 
-class Block(arguments.Checked, keras.layers.Layer):
+class CarriesMask:
+    """Makes the output of a layer carry the mask that a call is given.
+
+    Keras passes on the argument `mask`, or else the mask of the first input. A mask
+    that is given by its second name, `mask_name`, becomes `mask`. A mixin: name it
+    between `Checked`, which knows the mask by the name it was given, and Keras's class.
+    """
+
+    mask_name = "x_mask"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the layer; refuses two masks, since Keras fills one in for `call`."""
+        names = arguments.names_of(type(self).call)[1:]
+        if "mask" in names:
+            place = names.index("mask")
+            kwargs = {**dict(zip(names[place:], args[place:], strict=False)), **kwargs}
+            args = args[:place]
+            self._name_mask(kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def _name_mask(self, kwargs):
+        """Gives the mask in the arguments of a call, as bools, the name `mask`."""
+        mask, named = kwargs.get("mask"), kwargs.get(self.mask_name)
+        if mask is None and named is None:
+            return
+        # A recomputed call is also given the mask that Keras filled in.
+        if mask is not None and named is not None and not is_checkpointing(self):
+            raise ValueError(
+                f"`mask` must be None where `{self.mask_name}` is given: the two mean "
+                f"the same. Received: mask of shape {np.shape(mask)}, "
+                f"{self.mask_name} of shape {np.shape(named)}."
+            )
+        name = "mask" if named is None else self.mask_name
+        mask = kwargs.pop(name) if mask is None else mask
+        # The values of a symbolic mask are seen when the model is called.
+        is_symbolic = isinstance(mask, keras.KerasTensor)
+        kwargs["mask"] = mask if is_symbolic else bool_mask(name, mask)
+
+
+class Block(arguments.Checked, CarriesMask, keras.layers.Layer):
     """Holds what both blocks share: options, and the feed-forward as last sublayer."""
 
     def __init__(

@@ -8,7 +8,6 @@ source.
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
@@ -31,10 +30,7 @@ from keras_seqattn.layers.transformer.block import (
     check_sequences,
     checked_attention,
 )
-from keras_seqattn.layers.transformer.checkpointing import (
-    checkpointed,
-    is_checkpointing,
-)
+from keras_seqattn.layers.transformer.checkpointing import checkpointed
 from keras_seqattn.layers.transformer.residual import EPSILON
 from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.frozen import keep_frozen
@@ -117,6 +113,8 @@ class DecoderBlock(Block):
         Differs: none.
     """
 
+    mask_name = "target_mask"
+
     def __init__(
         self,
         num_heads: int,
@@ -160,21 +158,6 @@ class DecoderBlock(Block):
             self.cross_residual.build(target_shape, source_shape)
         self.feed_forward_residual.build(target_shape)
         keep_frozen(self)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuses two masks of the target; `call` cannot, since Keras fills one in."""
-        names = ("target", "source", "mask", "target_mask")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        mask, target_mask = given.get("mask"), given.get("target_mask")
-        # A recomputed call is also given the mask that Keras filled in.
-        is_first = not is_checkpointing(self)
-        if is_first and mask is not None and target_mask is not None:
-            raise ValueError(
-                "`mask` must be None where `target_mask` is given: the two mean the "
-                f"same. Received: mask of shape {np.shape(mask)}, target_mask of "
-                f"shape {np.shape(target_mask)}."
-            )
-        return super().__call__(*args, **kwargs)
 
     @checkpointed
     def call(

@@ -74,8 +74,8 @@ class EncoderBlock(Block):
         also the weights `(B, H, L, L)`.
 
     Raises:
-        ValueError: If `num_heads` does not divide D and `key_dim` is None, or an
-            option is out of range.
+        ValueError: If both `mask` and `x_mask` are given, `num_heads` does not divide D
+            and `key_dim` is None, or an option is out of range.
 
     Example:
         >>> import numpy as np

@@ -16,7 +16,7 @@ from keras_seqattn.backend import tracing
 from keras_seqattn.layers.attention.kv_cache import KVCache
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.shapes import check_built, check_rank
-from keras_seqattn.layers.transformer.block import Block, check_sequences
+from keras_seqattn.layers.transformer.block import Block, CarriesMask, check_sequences
 from keras_seqattn.layers.transformer.encoder_block import EncoderBlock
 from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.frozen import keep_frozen
@@ -24,7 +24,7 @@ from keras_seqattn.layers.weights.quantization import dtype_config
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
-class TransformerStack(arguments.Checked, keras.layers.Layer):
+class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
     """Applies Transformer blocks one above the other, then a norm.
 
     While training, it computes only the real tokens where it can: it unpads `x` and
@@ -61,7 +61,7 @@ class TransformerStack(arguments.Checked, keras.layers.Layer):
 
     Raises:
         ValueError: If `blocks` is not a list of layers, `EncoderBlock`s are given a
-            `memory`, or shapes do not fit.
+            `memory`, both `mask` and `x_mask` are given, or shapes do not fit.
 
     Example:
         >>> import numpy as np
