@@ -531,6 +531,25 @@ def test_a_loaded_rms_norm_of_a_stack_takes_masks(rng):
     """Keras's layer would warn that the mask ends at it."""
     norm = keras.layers.RMSNormalization()
     stack = layers.TransformerStack([layers.EncoderBlock(2, 8)], norm)
+@pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_a_quantized_block_with_a_dtype_for_its_attention_is_loaded(rng, tmp_path):
+    inputs = keras.Input((None, D))
+    block = layers.EncoderBlock(
+        2, F, attention={"dtype": "float32"}, dtype="mixed_bfloat16"
+    )
+    model = keras.Model(inputs, block(inputs))
+    model.quantize("int8")
+    attention = block.attention_residual.sublayer
+    assert attention.query_dense.quantization_mode == "int8"
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    (x,) = draw(rng, T)
+    np.testing.assert_array_equal(numpy(loaded(x)), numpy(model(x)))
+    found = loaded.layers[-1].attention_residual.sublayer
+    assert found.compute_dtype == attention.compute_dtype == "float32"
+
+
     for made in (stack, layers.TransformerStack.from_config(stack.get_config())):
         x = keras.layers.Masking()(rng.normal(size=(1, 3, 4)).astype("float32"))
         with warnings.catch_warnings():

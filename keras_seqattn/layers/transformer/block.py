@@ -161,7 +161,9 @@ class Block(arguments.Checked, CarriesMask, keras.layers.Layer):
                 options["key_dim"] = width_of_head(
                     model_dim, self.num_heads, self.key_dim
                 )
-            attention = MultiHeadAttention(**{**options, **attention})
+            options |= attention
+            options["dtype"] = _with_quantized(options["dtype"], self.dtype_policy)
+            attention = MultiHeadAttention(**options)
         return self._residual(attention, f"{name}_residual")
 
     @property
@@ -297,6 +299,14 @@ def attend_unpadded(
         hidden, source, unpadding, source_unpadding, **options
     )
     return residual.leave(x, attended)
+
+
+def _with_quantized(dtype, policy):
+    """Returns a dtype policy that knows the parts which a block's policy quantizes."""
+    maps = keras.dtype_policies.DTypePolicyMap
+    if not isinstance(policy, maps) or isinstance(dtype, maps):
+        return dtype
+    return maps(dtype, dict(policy))
 
 
 def _defining(cls, name):
