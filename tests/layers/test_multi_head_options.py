@@ -1,5 +1,6 @@
 """What Keras's layer has not, in all combinations: against the oracle, and by laws."""
 
+import copy
 import itertools
 
 import keras
@@ -335,6 +336,7 @@ def test_what_layers_share_is_one_layer_in_a_loaded_model(rng, tmp_path, stacked
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert len(loaded.weights) == len(model.weights)
+    assert len(copy.deepcopy(model).weights) == len(model.weights)
     (x,) = draw(rng, T)
     np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), atol=1e-6)
 

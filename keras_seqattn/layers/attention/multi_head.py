@@ -97,7 +97,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         positions: "rotary", "relative", "alibi", a layer such as `RotaryPositions`,
             `RelativeBias` or `AlibiBias`, or None. Only distances count with each of
             them, except for rotary positions with an additive score. Several layers may
-            share one.
+            share one. `keras.models.clone_model` gives each its own: to copy a model in
+            which they share one, save and load it.
         qk_norm: Whether an RMS norm (epsilon 1e-6) with a learned scale of `key_dim`
             numbers follows the projections of queries and keys, before they are
             rotated.
