@@ -309,8 +309,46 @@ def test_flash_attention_is_in_the_config(flash_attention):
     assert layer.get_config()["flash_attention"] is flash_attention
 
 
+@pytest.fixture
+def without_flash():
+    keras.config.disable_flash_attention()
+    yield
+    keras.config.enable_flash_attention()
+
+
+@pytest.mark.backends("jax", "torch")
+@pytest.mark.parametrize(
+    ("options", "kernel"),
+    [
+        ({}, "explicit"),
+        ({"implementation": "fused"}, "fused"),
+        ({"flash_attention": True}, "fused"),
+    ],
+    ids=str,
+)
+def test_the_switch_of_keras_counts(rng, monkeypatch, without_flash, options, kernel):
+    chosen = noted_kernels(monkeypatch)
+    layer, inputs = built(rng, **options), draw(rng, T, S)
+    layer(*inputs)
+    theirs = keras.layers.MultiHeadAttention(2, 3)
+    keras.config.enable_flash_attention()
+    layer(*inputs)  # It counts when a layer is made.
+    layers.MultiHeadAttention.from_keras(theirs, **options)(*inputs)
+    assert chosen == 3 * [kernel]
+    built(rng)(*inputs)
+    assert chosen[3:] == ["fused"]
+    assert layer.get_config()["flash_attention"] == options.get("flash_attention")
+
+
 @pytest.mark.parametrize(("given", "kernel"), [(True, "fused"), (False, "explicit")])
 def test_flash_attention_chooses_the_kernel(rng, monkeypatch, given, kernel):
+    chosen = noted_kernels(monkeypatch)
+    built(rng, flash_attention=given)(*draw(rng, T, S))
+    assert chosen == [kernel]
+
+
+def noted_kernels(monkeypatch):
+    """Returns a list that gets the name of each kernel that is called."""
     chosen = []
 
     def noted(name, function):
@@ -326,8 +364,7 @@ def test_flash_attention_chooses_the_kernel(rng, monkeypatch, given, kernel):
     ):
         noting = noted(name, getattr(module, function))
         monkeypatch.setattr(module, function, noting)
-    built(rng, flash_attention=given)(*draw(rng, T, S))
-    assert chosen == [kernel]
+    return chosen
 
 
 def test_inputs_keep_their_masks():

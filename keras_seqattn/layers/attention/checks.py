@@ -8,7 +8,6 @@ import keras
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
-from keras_seqattn.layers.attention import functional
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
 SCORES = ("scaled_dot", "dot", "additive")
@@ -83,7 +82,6 @@ def check_options(layer: Any, implementation: str) -> None:
             f"num_key_value_heads={layer.num_key_value_heads}, "
             f"num_heads={layer.num_heads}."
         )
-    arguments.choice("implementation", layer.implementation, functional.IMPLEMENTATIONS)
     if layer.flash_attention and layer.dropout > 0.0:
         raise ValueError(
             "Dropout is not supported when flash attention is enabled. "

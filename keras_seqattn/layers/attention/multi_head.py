@@ -79,7 +79,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             the first and the last when None.
         sliding_window: Positive integer: query i sees only keys |i - j| < window.
         flash_attention: True stands for `implementation="fused"`, False for
-            "explicit".
+            "explicit". None: `implementation`; its "auto" stands for "explicit" in a
+            layer made after `keras.config.disable_flash_attention()`.
         kernel_initializer: Initializer of the kernels.
         bias_initializer: Initializer of the biases.
         kernel_regularizer: Regularizer of the kernels.
@@ -216,7 +217,11 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         self.score = arguments.choice("score", score, checks.SCORES)
         self.scale = arguments.number("scale", scale, optional=True)
         self.positions = positions_in_attention(positions, self.dtype_policy)
-        self.implementation = implementation
+        self.implementation = arguments.choice(
+            "implementation", implementation, functional.IMPLEMENTATIONS
+        )
+        # Like Keras's layer, it asks when it is made. Its answer is None or False.
+        self._is_without_flash = keras.config.is_flash_attention_enabled() is False
         self.seed_generator = keras.random.SeedGenerator(self.seed) if dropout else None
         self.supports_masking = True
         checks.check_options(self, self._implementation())
@@ -235,8 +240,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             layer: A `keras.layers.MultiHeadAttention` or
                 `keras.layers.GroupQueryAttention`, built or not, neither quantized nor
                 with LoRA enabled.
-            **options: Further arguments, such as `implementation`, or arguments to
-                replace those of the layer.
+            **options: Further arguments, or arguments to replace those of the layer;
+                `implementation` also replaces its `flash_attention`.
 
         Returns:
             A `MultiHeadAttention`, built if `layer` is.
@@ -250,7 +255,10 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             >>> MultiHeadAttention.from_keras(theirs, sliding_window=4).key_dim
             8
         """
-        ours = cls(**{**conversion.options_of(layer), **options})
+        given = conversion.options_of(layer)
+        if "implementation" in options:
+            given.pop("flash_attention")
+        ours = cls(**{**given, **options})
         conversion.take_weights(ours, layer)
         return ours
 
@@ -483,7 +491,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
     def _implementation(self):
         if self.flash_attention is None:
-            return self.implementation
+            is_off = self.implementation == "auto" and self._is_without_flash
+            return "explicit" if is_off else self.implementation
         return "fused" if self.flash_attention else "explicit"
 
     def project_query(self, query: Tensor) -> Tensor:
