@@ -177,6 +177,23 @@ def test_gradient_reaches_the_table_from_both_ends():
     np.testing.assert_allclose(change, gradient, atol=1e-5)
 
 
+@pytest.mark.parametrize("rank", [2, 3])
+def test_logits_of_any_rank_are_trained_by_a_loss_of_keras(rank):
+    inputs = keras.Input((3,), dtype="int32")
+    layer = layers.PositionalEmbedding(7, 4)
+    hidden = layers.EncoderBlock(2, 8)(layer(inputs))
+    x = hidden if rank == 3 else hidden[:, 0]
+    model = keras.Model(inputs, layer(x, reverse=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, jit_compile=JIT)
+    ids = np.array([[1, 2, 3], [4, 5, 0]])
+    labels = ids if rank == 3 else ids[:, 0]
+    history = model.fit(ids, labels, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    logits = layer(ops.convert_to_tensor(np.ones((2, 4), "float32")), reverse=True)
+    assert numpy_mask(logits) is None
+
+
 @pytest.mark.slow_on("jax")
 def test_dropout_falls_while_training_only():
     layer = layers.PositionalEmbedding(10, 64, dropout=0.5)

@@ -4,6 +4,7 @@ Shapes: B batch, L length, D model_dim, V vocabulary.
 """
 
 import math
+import threading
 from typing import Any, Literal
 
 import keras
@@ -25,6 +26,9 @@ from keras_seqattn.layers.weights.quantization import QuantizedAsParent, unquant
 
 # The number up to which a dtype holds all integers exactly.
 EXACT_IDS = {"bfloat16": 2**8, "float16": 2**11}
+# Whether the call that a thread makes is in reverse, for `compute_mask`, which Keras
+# tells of the inputs alone. Searches call a model in several threads.
+_CALL = threading.local()
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -166,6 +170,14 @@ class PositionalEmbedding(
             self.bias_layer.build((None, self.vocabulary_size))
         keep_frozen(self)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Notes whether the call is in reverse, and calls the layer."""
+        _CALL.reverse = kwargs.get("reverse", False)
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            _CALL.reverse = False
+
     def call(
         self,
         inputs: Tensor,
@@ -300,8 +312,6 @@ class PositionalEmbedding(
             Float tensor `(..., V)`.
         """
         check_tensor("x", x, width=self.model_dim)
-        if kernel is None and len(x.shape) == 2:
-            return self(x[None], reverse=True)[0]  # Two axes could be token ids.
         if kernel is None:
             return self(x, reverse=True)
         check_tensor("kernel", kernel, "(width, vocabulary)", self.vocabulary_size)
@@ -325,14 +335,9 @@ class PositionalEmbedding(
         return ops.cast(ops.transpose(table), self.compute_dtype)
 
     def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
-        """Marks real tokens; in reverse, passes the mask of the vectors on."""
-        # Keras does not tell of `reverse` here, and `keras.Sequential` casts ids to
-        # floats. Floats of width D are vectors if they have a third axis, which ids
-        # lack, or are seen to hold fractions; otherwise they count as ids.
-        is_float = "float" in keras.backend.standardize_dtype(inputs.dtype)
-        if is_float and inputs.shape[-1] == self.model_dim:
-            if len(inputs.shape) > 2 or _has_fractions(inputs):
-                return mask
+        """Marks real tokens; in a call in reverse, passes the vectors' mask on."""
+        if getattr(_CALL, "reverse", False):
+            return mask
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
     def compute_output_spec(
@@ -368,12 +373,6 @@ class PositionalEmbedding(
             "epsilon": self.epsilon,
             "logits_bias": self.logits_bias,
         }
-
-
-def _has_fractions(x):
-    """Returns whether a tensor is seen to hold numbers that are not integers."""
-    values = tracing.known_values(x, wait=False)
-    return values is not None and bool((values != np.floor(values)).any())
 
 
 def _positions_layer(positions, max_length, dtype):
