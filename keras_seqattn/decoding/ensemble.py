@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.annotations import DecodingModel, State, Tensor, TokenIds
+from keras_seqattn.annotations import DecodingModel, Filters, State, Tensor, TokenIds
 from keras_seqattn.decoding.processors import log_softmax
 from keras_seqattn.decoding.protocol import (
     abilities,
@@ -208,6 +208,37 @@ class Ensemble(keras.Model):
         arguments.integer("source_length", source_length, 0)
         limits = [max_new_tokens(model, source_length) for model in self.models]
         return min((x for x in limits if x is not None), default=None)
+
+    def quantize(
+        self,
+        mode: str | None = None,
+        config: Any = None,
+        filters: Filters | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Quantizes each model that is a Keras model as its own `quantize` does.
+
+        Args:
+            mode: As in `keras.Model.quantize`; so are the other arguments.
+            config: A `keras.quantizers.QuantizationConfig`, or None.
+            filters: Which layers to quantize, by their names or a function; None for
+                all.
+            **kwargs: `type_check`.
+        """
+        for model in {id(model): model for model in self._single_models()}.values():
+            if isinstance(model, keras.Model):
+                model.quantize(mode, config=config, filters=filters, **kwargs)
+        self.train_function = self.test_function = self.predict_function = None
+
+    def _single_models(self) -> list[DecodingModel]:
+        """Lists the models, and in place of an ensemble its own."""
+        return [
+            single
+            for model in self.models
+            for single in (
+                model._single_models() if isinstance(model, Ensemble) else [model]
+            )
+        ]
 
     def _sources(self, source_ids: Tensor) -> list[Tensor]:
         """Returns the source that each model reads."""

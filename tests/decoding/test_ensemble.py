@@ -331,6 +331,26 @@ def test_a_model_that_is_in_several_ensembles_is_saved_once(tmp_path):
         np.testing.assert_equal(before.get_weights(), after.get_weights())
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_an_ensemble_quantizes_each_model_once_and_whole(tmp_path):
+    model, other = transformer(3, 50), transformer(4, 50)
+    inner = decoding.Ensemble([model, Plain()])
+    ensemble = decoding.Ensemble([model, other, model])
+    before = decoding.generate(ensemble, SOURCES)
+    decoding.Ensemble([ensemble, inner, model]).quantize("int8")
+    for one in (model, other):
+        modes = {part.quantization_mode for part in one._flatten_layers()}
+        assert modes == {None, "int8"}
+        assert one.get_layer("source_embedding").quantization_mode == "int8"
+    found = decoding.generate(ensemble, SOURCES)
+    assert (found.scores != before.scores).any()
+    ensemble.save(tmp_path / "e.keras")
+    loaded = keras.saving.load_model(tmp_path / "e.keras")
+    again = decoding.generate(loaded, SOURCES)
+    np.testing.assert_allclose(again.scores, found.scores, rtol=1e-5)
+
+
 def test_attention_is_that_of_one_model(translator):
     message = "`model` must be a single model, with attention to show.*Ensemble"
     with pytest.raises(ValueError, match=message):
