@@ -248,8 +248,9 @@ class DecoderBlock(Block):
         if (source is None) != (self.cross_residual is None):
             raise ValueError(
                 "`source` must be given in every call of a decoder block, or in none. "
-                f"Received: source={'None' if source is None else 'a tensor'} after a "
-                "first call that was the other."
+                f"Received: source={'None' if source is None else 'a tensor'}, for a "
+                f"block built with{'out' if self.cross_residual is None else ''} a "
+                "source."
             )
 
     def _check_memory(self, memory):
@@ -257,7 +258,7 @@ class DecoderBlock(Block):
             raise ValueError(
                 "`memory` must be given in every step of a decoder block that attends "
                 "to a source, and to no other. Received: "
-                f"memory={'None' if memory is None else 'what is given'} for a block "
+                f"memory={'None' if memory is None else 'a cache'}, for a block "
                 f"built with{'out' if self.cross_residual is None else ''} a source."
             )
 
