@@ -158,6 +158,9 @@ def initial_ancestry(batch_size: int | Tensor, width: int, max_length: int) -> T
     Returns:
         Int32 tensor `(B, W, L)`: each beam is its own ancestor everywhere.
 
+    Raises:
+        ValueError: If a size is not an integer or a scalar tensor.
+
     Example:
         >>> [int(x) for x in initial_ancestry(1, 2, 3)[0, 1]]
         [1, 1, 1]
@@ -178,6 +181,10 @@ def mark_ancestry(ancestry: Tensor, index: int | Tensor) -> Tensor:
 
     Returns:
         Int32 tensor `(B, W, L)`, the beam that wrote each position of a beam's history.
+
+    Raises:
+        ValueError: If `ancestry` does not have three axes, or `index` is not an integer
+            or a scalar tensor.
 
     Example:
         >>> from keras import ops

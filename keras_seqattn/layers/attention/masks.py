@@ -34,6 +34,9 @@ def padding_mask(token_ids: Tensor, pad_id: int = 0) -> Tensor:
     Returns:
         Bool tensor `(B, L)`, True where a real token stands.
 
+    Raises:
+        ValueError: If `token_ids` is not a tensor, or `pad_id` is not an integer.
+
     Example:
         >>> import numpy as np
         >>> np.asarray(padding_mask(np.array([[5, 7, 0]]))).tolist()
@@ -60,6 +63,9 @@ def causal_mask(
 
     Returns:
         Bool tensor `(T, S)`.
+
+    Raises:
+        ValueError: If a length or `offset` is not an integer or a scalar tensor.
 
     Example:
         >>> import numpy as np
@@ -90,7 +96,8 @@ def window_mask(
         Bool tensor `(T, S)`.
 
     Raises:
-        ValueError: If `window` is not a positive integer.
+        ValueError: If `window` is not a positive integer, or a length or `offset` is
+            not an integer or a scalar tensor.
 
     Example:
         >>> import numpy as np

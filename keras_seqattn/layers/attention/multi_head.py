@@ -536,6 +536,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
         Returns:
             A `KVCache`: "key" `(B, G, K, L W)` and "value" `(B, G, L W, V)`, zeros.
+
+        Raises:
+            ValueError: If a size is not an integer or a scalar tensor.
         """
         check_cache_sizes(batch_size, width, max_length)
         heads, slots = (batch_size, self.num_key_value_heads), max_length * width
@@ -560,6 +563,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
         Returns:
             The cache with these positions.
+
+        Raises:
+            ValueError: If the layer is not built, or an argument does not fit.
         """
         check_built(self)
         check_kept("cache", cache, KVCache, "initial_cache")
@@ -657,6 +663,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
         Returns:
             A `KVCache` of S slots: "key" `(B, G, K, S)` and "value" `(B, G, S, V)`.
+
+        Raises:
+            ValueError: If the layer is not built, or an argument does not fit.
         """
         check_built(self)
         check_tensor("value", value, "(batch, length, width)")

@@ -274,6 +274,10 @@ class PositionalEmbedding(
 
         Returns:
             Float tensor `(B, W, D)` in the compute dtype.
+
+        Raises:
+            ValueError: If `token_ids` does not have two axes of integers, or `index` is
+                not an integer or an int tensor.
         """
         check_tensor("token_ids", token_ids, "(batch, beams)", integers=True)
         arguments.index("index", index, 0)
@@ -310,6 +314,9 @@ class PositionalEmbedding(
 
         Returns:
             Float tensor `(..., V)`.
+
+        Raises:
+            ValueError: If `x` is not of width D, or `kernel` not of `logits_kernel`.
         """
         check_tensor("x", x, width=self.model_dim)
         if kernel is None:

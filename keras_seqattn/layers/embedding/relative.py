@@ -200,6 +200,9 @@ class RelativeBias(_Bias):
 
         Returns:
             Int32 tensor of the same shape.
+
+        Raises:
+            ValueError: If `behind` is not a tensor of integers.
         """
         check_tensor("behind", behind, integers=True)
         size = self._buckets_of_a_direction()

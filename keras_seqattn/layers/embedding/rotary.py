@@ -99,6 +99,10 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
 
         Returns:
             Float tensor `(B, L, H, K)` in the dtype of `x`.
+
+        Raises:
+            ValueError: If `x` does not have four axes, K is odd, or `start` is not an
+                integer or a scalar tensor.
         """
         check_tensor("x", x, "(batch, length, heads, width)")
         arguments.index("start", start)

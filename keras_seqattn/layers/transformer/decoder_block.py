@@ -284,6 +284,10 @@ class DecoderBlock(Block):
 
         Returns:
             A `KVCache` of tensors `(B, ...)`, zeros, for `state["sentence"]`.
+
+        Raises:
+            ValueError: If the block is not built, or a size is not an integer or a
+                scalar tensor.
         """
         check_built(self)
         attention = self.attention_residual.sublayer
@@ -297,6 +301,10 @@ class DecoderBlock(Block):
 
         Returns:
             A `KVCache` of tensors `(B, ...)`, for `state["sentence"]`.
+
+        Raises:
+            ValueError: If the block is not built, was built without a source, or
+                `source` does not fit.
         """
         check_built(self)
         self._check_source(source)

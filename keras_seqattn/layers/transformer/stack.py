@@ -202,6 +202,10 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
 
         Returns:
             A list of `KVCache` of tensors `(B, ...)`, zeros.
+
+        Raises:
+            ValueError: If the blocks are not `DecoderBlock`s, the stack is not built,
+                or an argument does not fit.
         """
         self._check_steps("initial_cache")
         return [
@@ -216,6 +220,10 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
 
         Returns:
             A list of `KVCache` of tensors `(B, ...)`, one for each distinct block.
+
+        Raises:
+            ValueError: If the blocks are not `DecoderBlock`s, the stack is not built,
+                or an argument does not fit.
         """
         self._check_steps("project_memory")
         return [block.project_memory(memory) for block in self._distinct()]
@@ -234,6 +242,9 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
 
         Returns:
             The grown caches.
+
+        Raises:
+            ValueError: If `max_length` or `index` is not an integer or a scalar tensor.
         """
         arguments.index("max_length", max_length, 1)
         arguments.index("index", index, 0)
@@ -267,6 +278,10 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
             Float tensor `(B, W, D)`, and the caches with this position; with
             `return_attention_scores` also a list of the weights `(B, H, W, S)` of each
             block, None without a memory.
+
+        Raises:
+            ValueError: If the blocks are not `DecoderBlock`s, the stack is not built,
+                or an argument does not fit.
         """
         self._check_steps("step")
         _check_length("caches", caches, len(self.blocks))
