@@ -127,8 +127,17 @@ def test_has_the_worked_numbers():
     layer.query_dense.kernel.assign(np.eye(2))
     layer.key_dense.kernel.assign(np.eye(2))
     layer.vector.assign(np.ones(2))
-    _, scores = layer(query[None], key[None], return_attention_scores=True)
-    np.testing.assert_allclose(numpy(scores)[0, 0], [0.36374167, 0.63625833], rtol=1e-6)
+    projected = (
+        layer.query_dense(query)[None, :, None],
+        layer.key_dense(key)[None, :, None],
+    )
+    scores = additive._scores_at_once(*projected, layer.vector[None])
+    np.testing.assert_allclose(
+        numpy(scores)[0, 0, 0], [0.96402758, 1.52318831], rtol=1e-6
+    )
+    _, weights = layer(query[None], key[None], return_attention_scores=True)
+    weights = numpy(weights)[0, 0]
+    np.testing.assert_allclose(weights, [0.36374167, 0.63625833], rtol=1e-6)
 
 
 @pytest.mark.parametrize("rank", [3, 4])
