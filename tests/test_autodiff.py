@@ -11,10 +11,10 @@ from keras import ops
 
 from keras_seqattn.backend.autodiff import custom_gradient, gradients
 from keras_seqattn.layers.attention.additive import additive_attention
-from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.functional import dot_product_attention
 from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attention
-from keras_seqattn.layers.transformer.unpadding import Unpadding
+from keras_seqattn.layers.attention.unpadding import Unpadding
+from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.training.consistency import find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import projected_crossentropy
 from keras_seqattn.training.losses import MaskedCrossentropy

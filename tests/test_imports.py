@@ -177,6 +177,22 @@ def test_modules_import_each_other_one_way():
         left = {name: needs for name, needs in left.items() if name not in free}
 
 
+def test_folders_of_layers_import_each_other_one_way():
+    """Each those before it, and the modules beside the folders."""
+    order = ["weights", "embedding", "attention", "transformer", "recurrent"]
+    place = {f"layers.{folder}": number for number, folder in enumerate(order)}
+    found = {name.rpartition(".")[0] for name in modules() if name.count(".") == 2}
+    assert {name for name in found if name.startswith("layers.")} == set(place)
+
+    def folder(module):
+        return ".".join(module.split(".")[:2])
+
+    for module, path in modules().items():
+        for name in ours(path) if module.startswith("layers.") else ():
+            highest = place.get(folder(module), -1)
+            assert place.get(folder(name), -1) <= highest, f"{module} imports {name}"
+
+
 @pytest.mark.parametrize("module", modules())
 def test_others_are_imported_where_the_table_says(module):
     allowed = THEIRS.get(module, set()) | {"keras", "numpy"}

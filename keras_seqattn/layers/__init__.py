@@ -5,7 +5,6 @@ from keras_seqattn.layers.attention.additive import (
     additive_attention,
     additive_scores,
 )
-from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.functional import (
     attention_scores,
     choose_implementation,
@@ -20,6 +19,7 @@ from keras_seqattn.layers.attention.masks import (
 )
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
 from keras_seqattn.layers.attention.scaled_dot import ScaledDotProductAttention
+from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.embedding.learned import LearnedPositions
 from keras_seqattn.layers.embedding.logits import TokenLogits
 from keras_seqattn.layers.embedding.positional_embedding import PositionalEmbedding

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from keras_seqattn import arguments
 from keras_seqattn.layers.embedding.rotary import RotaryPositions
+from keras_seqattn.layers.norms import EPSILON
 from keras_seqattn.layers.transformer.block import checked_attention
-from keras_seqattn.layers.transformer.residual import EPSILON
 
 # Names of positions that are applied inside attention, not added to the embedding.
 POSITIONS_IN_ATTENTION = ("rotary", "alibi", "relative")

@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.layers import EncoderBlock, padding_mask
-from keras_seqattn.layers.transformer.residual import EPSILON
+from keras_seqattn.layers.norms import EPSILON
 from keras_seqattn.models import stacks
 from keras_seqattn.models.config import TransformerConfig, option, optional_size
 

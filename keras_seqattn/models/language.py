@@ -15,8 +15,8 @@ from keras_seqattn.annotations import State, Tensor, TokenIds
 from keras_seqattn.decoding import Hypotheses
 from keras_seqattn.decoding.ids import checked_ids
 from keras_seqattn.decoding.methods import Search
+from keras_seqattn.layers.norms import EPSILON
 from keras_seqattn.layers.shapes import check_not_empty
-from keras_seqattn.layers.transformer.residual import EPSILON
 from keras_seqattn.models import stacks
 from keras_seqattn.models.decoder import Decoder, LanguageConfig
 from keras_seqattn.models.inputs import (

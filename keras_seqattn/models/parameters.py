@@ -7,8 +7,8 @@ import inspect
 from typing import Any
 
 from keras_seqattn import arguments, layers
+from keras_seqattn.layers.norms import NORMS
 from keras_seqattn.layers.transformer.block import width_of_head
-from keras_seqattn.layers.transformer.residual import NORMS
 from keras_seqattn.models.config import POSITIONS
 from keras_seqattn.models.stacks import check_names
 from keras_seqattn.models.transformer import TranslationConfig, TranslationTransformer

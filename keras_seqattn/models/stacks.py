@@ -15,11 +15,11 @@ from keras_seqattn.layers import (
     TokenLogits,
     TransformerStack,
 )
+from keras_seqattn.layers.norms import make_norm
 from keras_seqattn.layers.transformer.block import (
     attention_config,
     attention_from_config,
 )
-from keras_seqattn.layers.transformer.residual import make_norm
 from keras_seqattn.layers.weights.frozen import freeze_parts, frozen_parts, keep_frozen
 from keras_seqattn.layers.weights.lora import enable_lora
 from keras_seqattn.layers.weights.quantization import dtype_config, quantize_composites

@@ -19,7 +19,7 @@ from keras_seqattn.layers.attention.kv_cache import (
     initial_ancestry,
     mark_ancestry,
 )
-from keras_seqattn.layers.transformer.residual import EPSILON
+from keras_seqattn.layers.norms import EPSILON
 from keras_seqattn.models import stacks
 from keras_seqattn.models.config import (
     TransformerConfig,

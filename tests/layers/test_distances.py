@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers.attention import distances
+from keras_seqattn.layers import distances
 from tests.differentiate import upstream_gradient, values_and_gradients
 
 

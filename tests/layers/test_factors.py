@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seqattn.layers.attention.unpadding import Unpadding
 from keras_seqattn.layers.embedding.logits import (
     Factors,
     crossentropies_of,
@@ -15,7 +16,6 @@ from keras_seqattn.layers.embedding.logits import (
     keep_crossentropies,
     keep_factors,
 )
-from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.training import MaskedCrossentropy, Perplexity
 from tests.small import translation_model
 

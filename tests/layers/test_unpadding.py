@@ -6,8 +6,8 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.layers.transformer import unpadding
-from keras_seqattn.layers.transformer.unpadding import Unpadding
+from keras_seqattn.layers.attention import unpadding
+from keras_seqattn.layers.attention.unpadding import Unpadding
 from keras_seqattn.training import MaskedCrossentropy
 from tests.differentiate import upstream_gradient, value_and_gradient
 from tests.pairs import every_pair

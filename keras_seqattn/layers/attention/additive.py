@@ -18,7 +18,6 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Seed, Shape, Tensor
 from keras_seqattn.backend import autodiff
 from keras_seqattn.layers.attention import masks
-from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.functional import (
     checked_inputs,
     checked_mask_and_bias,
@@ -26,6 +25,7 @@ from keras_seqattn.layers.attention.functional import (
 from keras_seqattn.layers.attention.kernels import explicit
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks, map_blocks
 from keras_seqattn.layers.attention.scaled_dot import AttentionLayer
+from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.lora import Dense
 from keras_seqattn.layers.weights.quantization import dtype_config

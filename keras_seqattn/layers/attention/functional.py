@@ -18,10 +18,11 @@ from keras_seqattn.backend.attention import (
     fused_attention_is_linear,
     has_fused_attention,
 )
-from keras_seqattn.layers.attention import distances, masks
-from keras_seqattn.layers.attention.distances import DistanceBias
+from keras_seqattn.layers import distances
+from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.kernels import explicit, fused
 from keras_seqattn.layers.attention.kernels.chunked.kernel import chunked_attention
+from keras_seqattn.layers.distances import DistanceBias
 from keras_seqattn.layers.shapes import check_batch, check_rank
 
 IMPLEMENTATIONS = ("auto", "explicit", "fused", "chunked")

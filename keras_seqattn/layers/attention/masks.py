@@ -20,7 +20,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import tracing
-from keras_seqattn.layers.attention.distances import check_lengths
+from keras_seqattn.layers.distances import check_lengths
 from keras_seqattn.layers.shapes import check_tensor
 
 

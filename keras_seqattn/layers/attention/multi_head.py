@@ -31,7 +31,6 @@ from keras_seqattn.layers.attention import (
     masks,
 )
 from keras_seqattn.layers.attention.axes import Folding
-from keras_seqattn.layers.attention.distances import count_heads, of_pairs
 from keras_seqattn.layers.attention.kv_cache import (
     KVCache,
     check_cache_sizes,
@@ -40,9 +39,10 @@ from keras_seqattn.layers.attention.kv_cache import (
 )
 from keras_seqattn.layers.attention.masks import checked_mask
 from keras_seqattn.layers.attention.projections import Projection
+from keras_seqattn.layers.attention.unpadding import Unpadding
+from keras_seqattn.layers.distances import count_heads, of_pairs
 from keras_seqattn.layers.embedding.relative import positions_in_attention
 from keras_seqattn.layers.shapes import BEAMS, check_built, check_kept, check_tensor
-from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.initializers import copy_initializer
 from keras_seqattn.layers.weights.quantization import dtype_config, unquantized

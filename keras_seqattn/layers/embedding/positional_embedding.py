@@ -18,8 +18,8 @@ from keras_seqattn.layers.dropout import Dropout
 from keras_seqattn.layers.embedding.learned import LearnedPositions
 from keras_seqattn.layers.embedding.logits import LogitsBias, keep_factors
 from keras_seqattn.layers.embedding.sinusoidal import SinusoidalPositions
+from keras_seqattn.layers.norms import EPSILON, NORMS, make_norm
 from keras_seqattn.layers.shapes import check_rank, check_tensor, check_width
-from keras_seqattn.layers.transformer.residual import EPSILON, NORMS, make_norm
 from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.lora import KeepsLora
 from keras_seqattn.layers.weights.quantization import QuantizedAsParent, unquantized

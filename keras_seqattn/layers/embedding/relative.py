@@ -25,7 +25,7 @@ from keras_seqattn.annotations import (
     Shape,
     Tensor,
 )
-from keras_seqattn.layers.attention.distances import DistanceBias, check_lengths
+from keras_seqattn.layers.distances import DistanceBias, check_lengths
 from keras_seqattn.layers.embedding.rotary import RotaryPositions
 from keras_seqattn.layers.shapes import check_built, check_rank, check_tensor
 from keras_seqattn.layers.weights.quantization import unquantized

@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
-from keras_seqattn.layers.attention.distances import check_lengths
+from keras_seqattn.layers.distances import check_lengths
 from keras_seqattn.layers.embedding.positions import positions_of
 from keras_seqattn.layers.shapes import check_rank, check_tensor
 

@@ -13,11 +13,12 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Activation, Initializer, Norm, Shape, Tensor
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
+from keras_seqattn.layers.attention.unpadding import Unpadding
+from keras_seqattn.layers.norms import EPSILON, NORMS
 from keras_seqattn.layers.shapes import check_batch, check_rank
 from keras_seqattn.layers.transformer.checkpointing import is_checkpointing
 from keras_seqattn.layers.transformer.feed_forward import FeedForward
-from keras_seqattn.layers.transformer.residual import EPSILON, NORMS, Residual
-from keras_seqattn.layers.transformer.unpadding import Unpadding
+from keras_seqattn.layers.transformer.residual import Residual
 from keras_seqattn.layers.weights.quantization import dtype_config
 
 

@@ -15,6 +15,8 @@ from keras_seqattn.annotations import Activation, Initializer, Norm, Shape, Tens
 from keras_seqattn.layers.attention.kv_cache import KVCache
 from keras_seqattn.layers.attention.masks import bool_mask, checked_mask, input_masks
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
+from keras_seqattn.layers.attention.unpadding import Unpadding
+from keras_seqattn.layers.norms import EPSILON
 from keras_seqattn.layers.shapes import (
     BEAMS,
     check_built,
@@ -31,8 +33,6 @@ from keras_seqattn.layers.transformer.block import (
     checked_attention,
 )
 from keras_seqattn.layers.transformer.checkpointing import checkpointed
-from keras_seqattn.layers.transformer.residual import EPSILON
-from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.frozen import keep_frozen
 
 

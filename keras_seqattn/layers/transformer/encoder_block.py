@@ -9,6 +9,7 @@ import keras
 
 from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.layers.attention.masks import bool_mask, input_masks
+from keras_seqattn.layers.attention.unpadding import Unpadding
 from keras_seqattn.layers.shapes import check_rank
 from keras_seqattn.layers.transformer.block import (
     Block,
@@ -17,7 +18,6 @@ from keras_seqattn.layers.transformer.block import (
     check_sequences,
 )
 from keras_seqattn.layers.transformer.checkpointing import checkpointed
-from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.frozen import keep_frozen
 
 

@@ -11,12 +11,10 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Norm, Shape, Tensor
 from keras_seqattn.layers.dropout import Dropout
+from keras_seqattn.layers.norms import EPSILON, make_norm
 from keras_seqattn.layers.shapes import check_built, check_tensor
 from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.quantization import dtype_config
-
-EPSILON = 1e-5
-NORMS = ("layer", "rms")
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -144,12 +142,3 @@ class Residual(arguments.Checked, keras.layers.Layer):
         """Makes the layer, and the sublayer from its own config."""
         sublayer = keras.saving.deserialize_keras_object(config["sublayer"])
         return cls(**{**config, "sublayer": sublayer})
-
-
-def make_norm(norm: Norm, epsilon: float, **kwargs: Any) -> keras.layers.Layer:
-    """Makes the normalization that a name stands for."""
-    if arguments.choice("norm", norm, NORMS) == "layer":
-        return keras.layers.LayerNormalization(epsilon=epsilon, **kwargs)
-    layer = keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)
-    layer.supports_masking = True  # else Keras warns that the mask ends here
-    return layer

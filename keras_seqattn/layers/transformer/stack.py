@@ -15,10 +15,10 @@ from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.backend import tracing
 from keras_seqattn.layers.attention.kv_cache import KVCache
 from keras_seqattn.layers.attention.masks import bool_mask
+from keras_seqattn.layers.attention.unpadding import Unpadding
 from keras_seqattn.layers.shapes import check_built, check_rank
 from keras_seqattn.layers.transformer.block import Block, CarriesMask, check_sequences
 from keras_seqattn.layers.transformer.encoder_block import EncoderBlock
-from keras_seqattn.layers.transformer.unpadding import Unpadding
 from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.quantization import dtype_config
 

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.annotations import Seed, Tensor
-from keras_seqattn.layers.attention.distances import DistanceBias, of_pairs
+from keras_seqattn.layers.distances import DistanceBias, of_pairs
 from keras_seqattn.layers.dropout import drop
 
 # Far below any score, but finite: the softmax of a row without keys gives equal weights

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from keras import ops
 
 from keras_seqattn.annotations import Tensor
-from keras_seqattn.layers.attention.distances import relative_shift, relative_unshift
 from keras_seqattn.layers.attention.kernels.chunked.blocks import map_blocks
 from keras_seqattn.layers.attention.kernels.chunked.pairs import BlockPairs
+from keras_seqattn.layers.distances import relative_shift, relative_unshift
 
 
 class BlockTensorBias:

@@ -55,7 +55,6 @@ from keras import ops
 from keras_seqattn.annotations import Seed, Tensor
 from keras_seqattn.backend import autodiff
 from keras_seqattn.backend.ops import largest
-from keras_seqattn.layers.attention.distances import DistanceBias
 from keras_seqattn.layers.attention.kernels.chunked.biases import (
     BlockDistanceBias,
     BlockTensorBias,
@@ -66,6 +65,7 @@ from keras_seqattn.layers.attention.kernels.chunked.blocks import (
 )
 from keras_seqattn.layers.attention.kernels.chunked.pairs import BlockPairs
 from keras_seqattn.layers.attention.kernels.explicit import MASKED_SCORE, widen
+from keras_seqattn.layers.distances import DistanceBias
 
 # The logsumexp of a row that sees nothing: each weight computed with it is zero.
 EMPTY_ROW = 1e30
