@@ -39,8 +39,8 @@ def translator_from_huggingface(
             `target_vocab.json` if the target has its own vocabulary;
             `sentencepiece.bpe.model` and `vocab.json` of M2M-100;
             `sentencepiece.bpe.model` of NLLB and mBART-50, whose languages are read
-            from `special_tokens_map.json` or `tokenizer_config.json` (mBART-50 needs
-            the latter in any case); `spiece.model` of T5.
+            from `special_tokens_map.json` or `tokenizer_config.json`; `spiece.model` of
+            T5.
         source: The source's language, as the model calls it ("en", "eng_Latn",
             "en_XX"), for M2M-100, NLLB and mBART-50, which need it.
         target: The target's language, for these and for a Marian model of several
@@ -126,7 +126,7 @@ def _m2m(folder, model, source, target):
     if not (folder / "vocab.json").is_file():
         return _fairseq(folder, model, source, target)
     about = _read_if_there(folder / TOKENIZER_CONFIG)
-    codes, name = about.get("language_codes", "m2m100"), about.get("tokenizer_class")
+    codes, name = about.get("language_codes", "m2m100"), _tokenizer_class(folder)
     if codes != "m2m100" or name not in (None, "M2M100Tokenizer"):
         refuse(
             "have the tokenizer and the 100 languages of M2M-100",
@@ -171,9 +171,18 @@ def _read_if_there(path):
     return read_json(path) if path.is_file() else {}
 
 
+def _tokenizer_class(folder):
+    """Returns the name of a tokenizer's class, which either configuration may have."""
+    for name in (TOKENIZER_CONFIG, "config.json"):
+        found = _read_if_there(folder / name).get("tokenizer_class")
+        if found:
+            return found
+    return None
+
+
 def _mbart(folder, model, source, target):
     """Returns the tokenizers of mBART-50."""
-    name = _read_if_there(folder / TOKENIZER_CONFIG).get("tokenizer_class") or ""
+    name = _tokenizer_class(folder) or ""
     if not name.startswith("MBart50"):
         refuse(
             "have the tokenizer of mBART-50, with the language before the text; that "

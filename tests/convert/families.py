@@ -68,6 +68,12 @@ def pieces_of(spm):
     return [processor.id_to_piece(i) for i in range(processor.vocab_size())]
 
 
+def set_options(path, **options):
+    """Sets options of a JSON file, which it makes if there is none."""
+    found = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**found, **options}))
+
+
 def drawn(model_class, config):
     """Makes a model of the same weights each time, on every backend of Keras."""
     with torch.random.fork_rng():
@@ -147,7 +153,8 @@ def m2m(folder=None):
     return model
 
 
-def _fairseq(folder, model_type, languages, tokenizer_class):
+def _fairseq(folder, model_type, languages, about):
+    """Makes a model whose folder holds `about` in its files, as published."""
     spm = make_spm()
     size = len(pieces_of(spm)) + 1 + len(languages) + 1
     if model_type == "mbart":
@@ -163,8 +170,8 @@ def _fairseq(folder, model_type, languages, tokenizer_class):
     if folder is not None:
         model.save_pretrained(folder)
         (folder / "sentencepiece.bpe.model").write_bytes(spm)
-        about = {"tokenizer_class": tokenizer_class}
-        (folder / "tokenizer_config.json").write_text(json.dumps(about))
+        for name, options in about.items():
+            set_options(folder / name, **options)
         special = {"additional_special_tokens": languages}
         (folder / "special_tokens_map.json").write_text(json.dumps(special))
     return model
@@ -172,12 +179,17 @@ def _fairseq(folder, model_type, languages, tokenizer_class):
 
 def nllb(folder=None):
     """Makes an NLLB model, which has M2M-100's architecture."""
-    return _fairseq(folder, "m2m_100", NLLB, "NllbTokenizer")
+    about = {"tokenizer_config.json": {"tokenizer_class": "NllbTokenizer"}}
+    return _fairseq(folder, "m2m_100", NLLB, about)
 
 
 def mbart(folder=None):
     """Makes an mBART-50 model."""
-    return _fairseq(folder, "mbart", MBART, "MBart50Tokenizer")
+    about = {
+        "config.json": {"tokenizer_class": "MBart50Tokenizer"},
+        "tokenizer_config.json": {"language_codes": "ML50"},
+    }
+    return _fairseq(folder, "mbart", MBART, about)
 
 
 def _t5(folder, tied=True, **options):
