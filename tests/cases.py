@@ -139,6 +139,16 @@ CASES = {
         case(layers.RotaryPositions, inputs=(HEADS,)),
         case(layers.RotaryPositions, base=100.0, scaling=2.0, inputs=(HEADS,)),
         case(layers.RotaryPositions, sequence_axis=2, feature_axis=3, inputs=(HEADS,)),
+        case(
+            layers.RotaryPositions,
+            llama3_scaling={
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 3.0,
+                "original_max_position_embeddings": 32,
+            },
+            inputs=(HEADS,),
+        ),
     ],
     "layers.RelativeBias": [
         case(layers.RelativeBias, inputs=(HEADS, HEADS)),

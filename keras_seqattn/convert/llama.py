@@ -1,4 +1,4 @@
-"""Llama-shaped language models: Llama, and Mistral with its window."""
+"""Llama-shaped language models: Llama to 3.3, and Mistral with its window."""
 
 from typing import Any
 
@@ -12,10 +12,13 @@ from keras_seqattn.convert.blocks import (
 from keras_seqattn.convert.checkpoint import Checkpoint
 from keras_seqattn.convert.refusal import refuse
 from keras_seqattn.layers import RotaryPositions
+from keras_seqattn.layers.embedding.rotary import LLAMA3_SCALING
 from keras_seqattn.models import LanguageModel
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 TABLE, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+# The kinds of rotary positions in a configuration that ours can compute.
+KINDS = ("default", "linear", "llama3")
 
 
 def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -70,13 +73,20 @@ def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
 def _rotary(checkpoint):
     given = checkpoint.option("rope_parameters", "rope_scaling", default={})
     kind = given.get("rope_type", given.get("type", "default"))
-    if kind not in ("default", "linear"):
-        refuse(
-            "have rotary positions of kind 'default' or 'linear'", f"rope_type={kind!r}"
-        )
+    if kind not in KINDS:
+        refuse(f"have rotary positions of a kind in {KINDS}", f"rope_type={kind!r}")
     base = given.get("rope_theta")
     if base is None:
         base = checkpoint.option("rope_theta", default=10000.0)
+    if kind == "llama3":
+        length = checkpoint.option("max_position_embeddings")
+        llama3 = {"original_max_position_embeddings": length, **given}
+        if not {*LLAMA3_SCALING} <= {*llama3}:
+            refuse(
+                f"have the numbers {LLAMA3_SCALING} of its rotary positions",
+                f"rope_parameters={given!r}",
+            )
+        return RotaryPositions(base=base, llama3_scaling=llama3)
     scaling = given.get("factor") if kind == "linear" else 1.0
     if scaling is None:
         refuse("have the factor of its linear positions", f"rope_parameters={given!r}")

@@ -43,13 +43,15 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
             "mistral" a `LanguageModel`.
         **options: Arguments of our model that replace the checkpoint's, such as
             `dropout`, `dtype` or `name`. A configuration without padding, such as
-            Llama 3's, needs `pad_id`: the id of a token that no text has.
+            Llama 3's, needs `pad_id`: the id of a token that no text has (128004 of
+            Llama 3.1 to 3.3).
 
     Returns:
         A `TranslationTransformer` or a `LanguageModel`, float32 unless `dtype` is
         given. Copying takes as much memory again as the model. If the configuration has
         several end tokens, the first is the model's; the others are for the `stop_ids`
-        of a search.
+        of a search. Tokenizers of language models are not read: make token ids with
+        theirs, such as `tokenizers.Tokenizer.from_file("tokenizer.json")` of Llama 3.
 
     Raises:
         ValueError: If `source` is not such a model, has a different architecture or no

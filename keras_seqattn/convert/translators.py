@@ -76,7 +76,8 @@ def translator_from_huggingface(
         kind = read_json(path / "config.json").get("model_type")
         if not isinstance(kind, str) or kind not in MAKERS:
             refuse(
-                f"be a model that translates, of one of the types {tuple(MAKERS)}",
+                f"be a model that translates, of one of the types {tuple(MAKERS)} (of "
+                "a language model, `model_from_huggingface` reads the model alone)",
                 f"model_type={kind!r}",
             )
         model = read_model(path, options)

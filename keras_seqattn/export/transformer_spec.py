@@ -146,6 +146,11 @@ def _positions_options(attentions, side):
     if positions is None:
         return {}
     if type(positions) is RotaryPositions:
+        if positions.llama3_scaling is not None:
+            refuse(
+                "have rotary positions without `llama3_scaling`",
+                f"llama3_scaling={dict(positions.llama3_scaling)!r}",
+            )
         return {
             "rotary_dim": attentions[0].key_dim,
             "rotary_interleave": False,

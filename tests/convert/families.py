@@ -234,6 +234,29 @@ def llama(folder=None):
     return model
 
 
+def llama3(folder=None):
+    """Makes a model shaped as Llama 3.2's: one table, and angles of all three kinds."""
+    rotary = {
+        "rope_type": "llama3",
+        "rope_theta": 100.0,
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    config = transformers.LlamaConfig(
+        vocab_size=60,
+        tie_word_embeddings=True,
+        head_dim=8,
+        rope_parameters=rotary,
+        **LLAMA_SIZES,
+    )
+    model = noise(drawn(transformers.LlamaForCausalLM, config))
+    if folder is not None:
+        model.save_pretrained(folder)
+    return model
+
+
 def mistral(folder=None):
     """Makes a Mistral model, with a window and a width of heads of its own."""
     config = transformers.MistralConfig(
@@ -260,7 +283,7 @@ TRANSLATORS = {
     "t5": (t5, {"target": "<2de> "}),
     "t5_v11": (t5_v11, {}),
 }
-LANGUAGE_MODELS = {"llama": llama, "mistral": mistral}
+LANGUAGE_MODELS = {"llama": llama, "llama3": llama3, "mistral": mistral}
 
 
 def random_ids(model, number, seed=0):

@@ -106,6 +106,30 @@ def test_language_models_are_equal(name):
             assert list(found.sequence(row)) == families.ended(tokens, theirs.config)
 
 
+def test_the_angles_of_llama_3_are_those_of_transformers():
+    """At the numbers of Llama 3.2: base, width of heads, factors and length."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling["original_max_position_embeddings"] = 8192
+    given = {"rope_type": "llama3", "rope_theta": 500000.0, **scaling}
+    config = families.transformers.LlamaConfig(head_dim=64, rope_parameters=given)
+    angles, _ = ROPE_INIT_FUNCTIONS["llama3"](config)
+    layer = ks.layers.RotaryPositions(base=500000.0, llama3_scaling=scaling)
+    # Theirs have an error of up to 13 * 6e-8, from powers in float32.
+    np.testing.assert_allclose(layer._rates(32), angles, rtol=2e-6)
+
+
+def test_a_language_model_that_was_saved_computes_the_same(tmp_path):
+    import keras
+
+    ours = ks.convert.model_from_huggingface(families.llama3())
+    ours.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    ids = np.arange(3, 23)[None]
+    np.testing.assert_array_equal(numpy(loaded(ids)), numpy(ours(ids)))
+
+
 @pytest.mark.parametrize("name", ["marian", "t5_v11"])
 def test_a_folder_is_read_as_the_model(name, pairs, tmp_path):
     _, ours = pairs(name)

@@ -76,8 +76,8 @@ def test_a_language_model_does_not_translate(copy):
         ("t5", {"feed_forward_proj": "double-gelu"}, "feed_forward_proj='double-gelu'"),
         (
             "llama",
-            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}},
-            "'default' or 'linear'. Received: rope_type='llama3'",
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}},
+            "'default', 'linear', 'llama3'.*Received: rope_type='yarn'",
         ),
     ],
 )
@@ -369,6 +369,18 @@ def test_the_factor_of_rotary_positions_is_that_of_linear_ones(given, scaling):
     else:
         positions = llama.llama_options(given)["attention"]["positions"]
         assert positions.scaling == scaling
+
+
+def test_the_numbers_of_llama_3_may_leave_out_the_original_length():
+    """It is the model's, as in transformers."""
+    rotary = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
+    config = {**LLAMA, "rope_theta": 10.0, "rope_scaling": rotary}
+    with pytest.raises(NotConvertible, match="have the numbers .*of its rotary"):
+        llama.llama_options(checkpoint(config))
+    rotary["high_freq_factor"] = 4.0
+    positions = llama.llama_options(checkpoint(config))["attention"]["positions"]
+    assert positions.base == 10.0
+    assert positions.llama3_scaling["original_max_position_embeddings"] == 64
 
 
 @pytest.mark.parametrize("end_id", [2, [2, 5]])

@@ -33,6 +33,12 @@ def attention(**options):
     return {"attention": options}
 
 
+def llama3():
+    numbers = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling = {**numbers, "original_max_position_embeddings": 64}
+    return ks.layers.RotaryPositions(llama3_scaling=scaling)
+
+
 @pytest.mark.parametrize(("max_length", "positions"), [(None, 2058), (24, 24)])
 def test_positions_are_enough_for_the_longest_translation(max_length, positions):
     """Of 1,024 tokens, where the model has no limit: twice as many, and 10."""
@@ -375,6 +381,10 @@ def test_int8_is_smaller_and_close(tmp_path):
         (
             {"positions": AlternatePositions()},
             "sinusoidal, learned.*positions=AlternatePositions",
+        ),
+        (
+            {"positions": None, **attention(positions=llama3())},
+            "without `llama3_scaling` for.*Received: llama3_scaling=.*'factor': 8.0",
         ),
         (
             attention(positions="rotary"),

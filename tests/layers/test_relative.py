@@ -141,6 +141,39 @@ def test_rotary_keeps_the_length_of_vectors_and_gives_no_bias(rng):
     assert layer.bias(3, 3) is None
 
 
+LLAMA3 = {
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 3.0,
+    "original_max_position_embeddings": 40 * math.pi,
+}
+
+
+def test_llama3_scaling_slows_what_turns_seldom():
+    """In the original length the angles turn 20, 2 and 0.2 times."""
+    layer = layers.RotaryPositions(base=1000.0, llama3_scaling=LLAMA3)
+    x = np.array([1.0] * 3 + [0.0] * 3, "float32").reshape(1, 1, 1, 6)
+    turned = numpy(layer(x, start=1))[0, 0, 0]
+    np.testing.assert_allclose(
+        turned[3:], np.sin([1.0, 0.1 * (0.5 / 4 + 0.5), 0.01 / 4]), atol=1e-7
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"low_freq_factor": 3.0}, "the high above the low, or None. Received: llama3"),
+        ({"factor": 0.0}, r"`llama3_scaling\['factor'\]` must be a number in \(0, inf"),
+        ({"factor": None}, r"`llama3_scaling\['factor'\]` must be a number"),
+    ],
+)
+def test_llama3_scaling_is_four_numbers(changes, message):
+    with pytest.raises(ValueError, match=message):
+        layers.RotaryPositions(llama3_scaling={**LLAMA3, **changes})
+    with pytest.raises(ValueError, match="`llama3_scaling` must be a dict of the num"):
+        layers.RotaryPositions(llama3_scaling={"factor": 4.0})
+
+
 # The relative bias.
 
 # Distance of the query behind the key -> bucket, worked out by hand from T5's formula:

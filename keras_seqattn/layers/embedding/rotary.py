@@ -3,6 +3,8 @@
 Shapes: B batch, L length, H heads, K key_dim.
 """
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -14,6 +16,14 @@ from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.layers.distances import check_lengths
 from keras_seqattn.layers.embedding.positions import positions_of
 from keras_seqattn.layers.shapes import check_rank, check_tensor
+
+# The numbers of `llama3_scaling`, as Hugging Face's configurations call them.
+LLAMA3_SCALING = (
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
@@ -35,6 +45,12 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         sequence_axis: Axis of L in a call of the layer, not the first. Inside
             attention, heads are always `(B, L, H, K)`.
         feature_axis: Axis of K in a call of the layer, not the first.
+        llama3_scaling: The rescaling of Llama 3.1 to 3.3, None for other models: a dict
+            of the positive numbers `factor`, `low_freq_factor`, `high_freq_factor` and
+            `original_max_position_embeddings`, as in their `config.json`. Angles that
+            turn at least `high_freq_factor` times in the original length stay; those
+            that turn at most `low_freq_factor` times are divided by `factor`; between,
+            both are mixed.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -48,7 +64,8 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         Float tensor of the shape of `x` in the compute dtype.
 
     Raises:
-        ValueError: If `base` or `scaling` is not positive, K is odd, or axes or shapes
+        ValueError: If `base` or `scaling` is not positive, `llama3_scaling` is not such
+            a dict or its high factor not above the low one, K is odd, or axes or shapes
             do not fit.
 
     Example:
@@ -59,7 +76,9 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         [0.5403, 0.0, 0.8415, 0.0]
 
     Reference:
-        Su et al. 2021, section 3.2; scaling: Chen et al. 2023. Differs: the pairs.
+        Su et al. 2021, section 3.2; scaling: Chen et al. 2023; llama3_scaling: Meta's
+        code (`apply_scaling` in github.com/meta-llama/llama-models). Differs: the
+        pairs.
     """
 
     def __init__(
@@ -68,6 +87,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         scaling: float = 1.0,
         sequence_axis: int = 1,
         feature_axis: int = -1,
+        llama3_scaling: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -75,6 +95,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         self.scaling = arguments.number("scaling", scaling, above=0.0)
         self.sequence_axis = arguments.integer("sequence_axis", sequence_axis)
         self.feature_axis = arguments.integer("feature_axis", feature_axis)
+        self.llama3_scaling = _checked_llama3(llama3_scaling)
         self.supports_masking = True
 
     def build(self, x_shape: Shape) -> None:
@@ -134,7 +155,7 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         """Rotates along two axes, which are not negative."""
         _check_width(x.shape[feature])
         half = int(x.shape[feature]) // 2  # a tensor where torch traces a program
-        rate = (self.base ** (-np.arange(half) / half)).astype("float32")
+        rate = self._rates(half)
         positions = positions_of(x, start, positions, axis=sequence)
         positions = ops.cast(positions, "float32") / self.scaling
         # Positions `(L,)` or `(B, L)`, and rates `(K / 2,)`, at their axes of `x`.
@@ -149,6 +170,16 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
         rotated = (left * cosine - right * sine, right * cosine + left * sine)
         return ops.cast(ops.concatenate(rotated, axis=feature), x.dtype)
 
+    def _rates(self, half):
+        """Returns the angle of each pair at position 1, an array `(K / 2,)`."""
+        rate = self.base ** (-np.arange(half) / half)
+        if self.llama3_scaling is not None:
+            factor, low, high, length = map(self.llama3_scaling.get, LLAMA3_SCALING)
+            turns = length * rate / (2 * math.pi)
+            kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+            rate = rate * ((1.0 - kept) / factor + kept)
+        return rate.astype("float32")
+
     def compute_output_shape(self, x_shape: Shape) -> Shape:
         """Returns the shape of `x`, unchanged."""
         check_rank("x", x_shape, "(batch, ..., length, width)")
@@ -156,13 +187,31 @@ class RotaryPositions(arguments.Checked, keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
+        scaling = self.llama3_scaling
         return {
             **super().get_config(),
             "base": self.base,
             "scaling": self.scaling,
             "sequence_axis": self.sequence_axis,
             "feature_axis": self.feature_axis,
+            "llama3_scaling": None if scaling is None else dict(scaling),
         }
+
+
+def _checked_llama3(given):
+    """Returns the numbers of `llama3_scaling`, without what else the dict holds."""
+    if given is None:
+        return None
+    wanted = f"a dict of the numbers {LLAMA3_SCALING}, the high above the low, or None"
+    if not isinstance(given, Mapping) or not {*LLAMA3_SCALING} <= {*given}:
+        arguments.refuse("llama3_scaling", given, wanted)
+    found = {
+        name: arguments.number(f"llama3_scaling[{name!r}]", given[name], above=0.0)
+        for name in LLAMA3_SCALING
+    }
+    if found["high_freq_factor"] <= found["low_freq_factor"]:
+        arguments.refuse("llama3_scaling", given, wanted)
+    return found
 
 
 def _check_width(width):
