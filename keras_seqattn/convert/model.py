@@ -67,26 +67,31 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
         ValueError: `source` must be the folder of a model of transformers, ...
     """
     with naming("source"):
-        return read_model(source, options)
+        checkpoint = Checkpoint.of(source)
+        return make_model(checkpoint, model_options(checkpoint, options))
 
 
-def read_model(source: Any, options: dict[str, Any]) -> keras.Model:
-    """Does what `model_from_huggingface` does, or raises `NotConvertible`."""
-    checkpoint = Checkpoint.of(source)
+def model_options(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of our model: the checkpoint's, but for those given."""
     if checkpoint.model_type not in FAMILIES:
         refuse(
             f"be a model of one of the types {tuple(FAMILIES)}",
             f"model_type={checkpoint.model_type!r}",
         )
-    family = FAMILIES[checkpoint.model_type]
     with valid("configuration"):
-        options = {**family.options(checkpoint), **options}
+        options = {**FAMILIES[checkpoint.model_type].options(checkpoint), **given}
     if options["pad_id"] is None:
         refuse(
             "have the option 'pad_token_id' in its configuration, or `pad_id` be "
             "given, the id of a token that no text has",
             f"a configuration of model_type={checkpoint.model_type!r} without it",
         )
+    return options
+
+
+def make_model(checkpoint: Checkpoint, options: dict[str, Any]) -> keras.Model:
+    """Makes a model with these arguments, and the checkpoint's weights."""
+    family = FAMILIES[checkpoint.model_type]
     model = family.model(**options)
     family.fill(checkpoint, model)
     checkpoint.check_all_read()

@@ -6,9 +6,9 @@ from typing import Any
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
-from keras_seqattn.convert.checkpoint import model_folder, read_json
+from keras_seqattn.convert.checkpoint import Checkpoint, model_folder, read_json
 from keras_seqattn.convert.languages import M2M_LANGUAGES
-from keras_seqattn.convert.model import read_model
+from keras_seqattn.convert.model import make_model, model_options
 from keras_seqattn.convert.refusal import naming, refuse, valid
 from keras_seqattn.decoding import BeamSearch
 from keras_seqattn.translator import Translator
@@ -80,11 +80,14 @@ def translator_from_huggingface(
                 "a language model, `model_from_huggingface` reads the model alone)",
                 f"model_type={kind!r}",
             )
-        model = read_model(path, options)
+        checkpoint = Checkpoint.of(path)
+        options = model_options(checkpoint, options)
         with valid("tokenizer"):
-            tokenizers = MAKERS[kind](path, model, source, target)
+            tokenizers = MAKERS[kind](path, options, source, target)
         with valid("search in its configuration"):
             search = _search(path)
+        # Last, since it takes by far the longest.
+        model = make_model(checkpoint, options)
         return Translator(model, *tokenizers, search=search)
 
 
@@ -100,15 +103,21 @@ def _search(folder):
     return BeamSearch(width, length_penalty=1.0 if penalty is None else float(penalty))
 
 
-def _marian(folder, model, source, target):
+def _vocabulary_size(options, side):
+    """Returns the size of a side's vocabulary; the target's may be the source's."""
+    size = options.get(f"{side}_vocabulary_size")
+    return options["source_vocabulary_size"] if size is None else size
+
+
+def _marian(folder, options, source, target):
     """Returns tokenizers of two SentencePiece models, with one vocabulary or two."""
     _check_no_language("source", source, "a Marian model, whose source is one language")
     vocabularies = [folder / "vocab.json"] * 2
-    if model.config.target_vocabulary_size is not None:
+    if options.get("target_vocabulary_size") is not None:
         vocabularies[1] = folder / "target_vocab.json"
     sides = []
     for side, path in zip(("source", "target"), vocabularies, strict=True):
-        pieces = _in_order(path, getattr(model, f"{side}_vocabulary_size"))
+        pieces = _in_order(path, _vocabulary_size(options, side))
         prefix = []
         if side == "source" and target is not None:
             tags = [x[2:-2] for x in pieces if _is_tag(x)]
@@ -118,14 +127,14 @@ def _marian(folder, model, source, target):
             prefix = [pieces.index(f">>{target}<<")]
         special = [i for i, x in enumerate(pieces) if _is_tag(x)]
         spm, _ = _sentencepiece(folder / f"{side}.spm")
-        sides.append(_tokenizer(spm, pieces, model, special, prefix, side=side))
+        sides.append(_tokenizer(spm, pieces, options, special, prefix, side=side))
     return sides
 
 
-def _m2m(folder, model, source, target):
+def _m2m(folder, options, source, target):
     """Returns the tokenizers of M2M-100, with a vocabulary in JSON, or of NLLB."""
     if not (folder / "vocab.json").is_file():
-        return _fairseq(folder, model, source, target)
+        return _fairseq(folder, options, source, target)
     about = _read_if_there(folder / TOKENIZER_CONFIG)
     codes, name = about.get("language_codes", "m2m100"), _tokenizer_class(folder)
     if codes != "m2m100" or name not in (None, "M2M100Tokenizer"):
@@ -137,10 +146,10 @@ def _m2m(folder, model, source, target):
     pieces = _in_order(folder / "vocab.json")
     tags = {code: len(pieces) + i for i, code in enumerate(M2M_LANGUAGES)}
     pieces += [f"__{code}__" for code in M2M_LANGUAGES]
-    return _tagged(spm, pieces, model, tags, source, target)
+    return _tagged(spm, pieces, options, tags, source, target)
 
 
-def _fairseq(folder, model, source, target):
+def _fairseq(folder, options, source, target):
     """Returns the tokenizers of NLLB or mBART-50: ids of pieces, then of languages."""
     if _read_if_there(folder / TOKENIZER_CONFIG).get("legacy_behaviour"):
         refuse(
@@ -164,7 +173,7 @@ def _fairseq(folder, model, source, target):
     texts = {number: tag for tag, number in {**added, **tags}.items()}
     for number in range(len(pieces), 1 + max(tags.values())):
         pieces.append(texts.get(number, f"<unused_{number}>"))
-    return _tagged(spm, pieces, model, tags, source, target)
+    return _tagged(spm, pieces, options, tags, source, target)
 
 
 def _read_if_there(path):
@@ -181,7 +190,7 @@ def _tokenizer_class(folder):
     return None
 
 
-def _mbart(folder, model, source, target):
+def _mbart(folder, options, source, target):
     """Returns the tokenizers of mBART-50."""
     name = _tokenizer_class(folder) or ""
     if not name.startswith("MBart50"):
@@ -191,33 +200,33 @@ def _mbart(folder, model, source, target):
             "(`model_from_huggingface` reads the model)",
             f"tokenizer_class={name!r}",
         )
-    return _fairseq(folder, model, source, target)
+    return _fairseq(folder, options, source, target)
 
 
-def _t5(folder, model, source, target):
+def _t5(folder, options, source, target):
     """Returns the tokenizers of one SentencePiece model, with its own ids."""
     _check_no_language("source", source, "T5; `target` is the text before each line")
     spm, processor = _sentencepiece(_shared_model(folder))
     pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]
-    own = _tokenizer(spm, pieces, model, [], text_prefix=target or "")
-    return own, (_tokenizer(spm, pieces, model, []) if target else None)
+    own = _tokenizer(spm, pieces, options, [], text_prefix=target or "")
+    return own, (_tokenizer(spm, pieces, options, []) if target else None)
 
 
-def _tagged(spm, pieces, model, tags, source, target):
+def _tagged(spm, pieces, options, tags, source, target):
     """Returns the tokenizers of two languages of a multilingual model."""
     for name, value in (("source", source), ("target", target)):
         arguments.choice(name, value, tuple(tags))
     special = list(tags.values())
     return [
-        _tokenizer(spm, pieces, model, special, [tags[language]])
+        _tokenizer(spm, pieces, options, special, [tags[language]])
         for language in (source, target)
     ]
 
 
-def _tokenizer(spm, pieces, model, special, prefix=(), text_prefix="", side="source"):
+def _tokenizer(spm, pieces, options, special, prefix=(), text_prefix="", side="source"):
     from keras_seqattn.text import MappedSentencePieceTokenizer
 
-    size = getattr(model, f"{side}_vocabulary_size")
+    size = _vocabulary_size(options, side)
     if len(pieces) > size:
         refuse(
             f"have a vocabulary of at most {size} entries, as many as its model",
@@ -232,9 +241,9 @@ def _tokenizer(spm, pieces, model, special, prefix=(), text_prefix="", side="sou
     return MappedSentencePieceTokenizer(
         spm,
         pieces,
-        pad_id=model.pad_id,
-        start_id=model.start_id,
-        end_id=model.end_id,
+        pad_id=options["pad_id"],
+        start_id=options["start_id"],
+        end_id=options["end_id"],
         unknown_id=pieces.index(UNKNOWN),
         special_ids=special,
         prefix_ids=prefix,

@@ -262,6 +262,13 @@ def test_languages(copy):
         to_translator(folder, source="eng_Latn", target="deu_Latn")
 
 
+@pytest.mark.parametrize("options", [{}, {"source": "en_XX", "target": "xx"}])
+def test_languages_are_checked_before_the_weights_are_read(copy, options, monkeypatch):
+    monkeypatch.setattr(translators, "make_model", None)
+    with pytest.raises(ValueError, match="must be one of .*'en_XX'"):
+        to_translator(copy("mbart"), **options)
+
+
 def test_marian_has_one_source_and_known_targets(copy):
     folder = copy("marian")
     with pytest.raises(ValueError, match="`source` must be None for a Marian model"):
