@@ -1,6 +1,7 @@
 """`translator_from_huggingface`: a trained model with its tokenizers."""
 
 import pathlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from keras_seqattn.translator import Translator
 SHARED_MODELS = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 UNKNOWN = "<unk>"
+SHOWN = 5  # names in a warning
 # What fairseq's vocabularies begin with, before the pieces of the SentencePiece model.
 FAIRSEQ = ["<s>", "<pad>", "</s>", UNKNOWN]
 
@@ -44,8 +46,9 @@ def translator_from_huggingface(
         source: The source's language, as the model calls it ("en", "eng_Latn",
             "en_XX"), for M2M-100, NLLB and mBART-50, which need it.
         target: The target's language, for these and for a Marian model of several
-            targets ("fra" for its token ">>fra<<"). For T5 and MADLAD, text put before
-            each line: "translate English to German: ", "<2de> ".
+            targets ("fra" for its token ">>fra<<"; a warning names some if it is None).
+            For T5 and MADLAD, text put before each line: "translate English to German:
+            ", "<2de> ".
         **options: Arguments of our model that replace the checkpoint's.
 
     Returns:
@@ -119,12 +122,20 @@ def _marian(folder, options, source, target):
     for side, path in zip(("source", "target"), vocabularies, strict=True):
         pieces = _in_order(path, _vocabulary_size(options, side))
         prefix = []
-        if side == "source" and target is not None:
+        if side == "source":
             tags = [x[2:-2] for x in pieces if _is_tag(x)]
             if not tags:
                 _check_no_language("target", target, "a Marian model of one target")
             arguments.choice("target", target, tuple(tags), optional=True)
-            prefix = [pieces.index(f">>{target}<<")]
+            if target is not None:
+                prefix = [pieces.index(f">>{target}<<")]
+            elif tags:
+                warnings.warn(
+                    "The model has several target languages, and no line gets one, "
+                    f"since `target` is None. Choose one of {_some(tags)}. In a line, "
+                    f"'>>{tags[0]}<<' is plain text.",
+                    stacklevel=3,
+                )
         special = [i for i, x in enumerate(pieces) if _is_tag(x)]
         spm, _ = _sentencepiece(folder / f"{side}.spm")
         sides.append(_tokenizer(spm, pieces, options, special, prefix, side=side))
@@ -254,6 +265,13 @@ def _tokenizer(spm, pieces, options, special, prefix=(), text_prefix="", side="s
 def _check_no_language(name, value, what):
     if value is not None:
         arguments.refuse(name, value, f"None for {what}")
+
+
+def _some(names):
+    """Returns names as text, of many only the first."""
+    shown = ", ".join(map(repr, names[:SHOWN]))
+    further = len(names) - SHOWN
+    return f"{shown} and {further} more" if further > 0 else shown
 
 
 def _is_tag(piece):

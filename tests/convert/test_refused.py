@@ -269,6 +269,14 @@ def test_languages_are_checked_before_the_weights_are_read(copy, options, monkey
         to_translator(copy("mbart"), **options)
 
 
+def test_several_targets_of_marian_of_which_none_is_chosen(copy):
+    folder = copy("marian")
+    message = r"`target` is None. Choose one of 'deu', 'fra'. In a line, '>>deu<<' is"
+    with pytest.warns(UserWarning, match=message) as caught:
+        to_translator(folder)
+    assert [one.filename for one in caught] == [__file__]
+
+
 def test_marian_has_one_source_and_known_targets(copy):
     folder = copy("marian")
     with pytest.raises(ValueError, match="`source` must be None for a Marian model"):
