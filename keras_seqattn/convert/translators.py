@@ -1,5 +1,6 @@
 """`translator_from_huggingface`: a trained model with its tokenizers."""
 
+import itertools
 import pathlib
 import warnings
 from collections.abc import Callable
@@ -18,7 +19,9 @@ from keras_seqattn.translator import Translator
 SHARED_MODELS = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 UNKNOWN = "<unk>"
-SHOWN = 5  # names in a warning
+# How the one language begins that all models of NLLB and mBART-50 were trained with.
+ENGLISH = "en"
+SHOWN = 5  # names in a message
 # What fairseq's vocabularies begin with, before the pieces of the SentencePiece model.
 FAIRSEQ = ["<s>", "<pad>", "</s>", UNKNOWN]
 
@@ -156,8 +159,7 @@ def _m2m(folder, options, source, target):
     spm, _ = _sentencepiece(_shared_model(folder))
     pieces = _in_order(folder / "vocab.json")
     tags = {code: len(pieces) + i for i, code in enumerate(M2M_LANGUAGES)}
-    pieces += [f"__{code}__" for code in M2M_LANGUAGES]
-    return _tagged(spm, pieces, options, tags, source, target)
+    return _tagged(spm, pieces, options, tags, source, target, "__{}__")
 
 
 def _fairseq(folder, options, source, target):
@@ -172,18 +174,7 @@ def _fairseq(folder, options, source, target):
     size = processor.vocab_size()
     # SentencePiece's first three, "<unk>", "<s>" and "</s>", are among fairseq's four.
     pieces = FAIRSEQ + [processor.id_to_piece(i) for i in range(3, size)]
-    languages = _languages(folder)
-    if not languages:
-        refuse(
-            "hold the languages as 'additional_special_tokens' in "
-            "'special_tokens_map.json' or 'tokenizer_config.json'",
-            "a folder without them",
-        )
-    added = _added_ids(folder)
-    tags = {tag: added.get(tag, len(pieces) + i) for i, tag in enumerate(languages)}
-    texts = {number: tag for tag, number in {**added, **tags}.items()}
-    for number in range(len(pieces), 1 + max(tags.values())):
-        pieces.append(texts.get(number, f"<unused_{number}>"))
+    tags = _language_ids(folder, len(pieces))
     return _tagged(spm, pieces, options, tags, source, target)
 
 
@@ -223,11 +214,17 @@ def _t5(folder, options, source, target):
     return own, (_tokenizer(spm, pieces, options, []) if target else None)
 
 
-def _tagged(spm, pieces, options, tags, source, target):
-    """Returns the tokenizers of two languages of a multilingual model."""
+def _tagged(spm, pieces, options, tags, source, target, text="{}"):
+    """Returns the tokenizers of two languages of a multilingual model.
+
+    `tags` has the id of each language; `text` makes its token of its name.
+    """
     for name, value in (("source", source), ("target", target)):
         arguments.choice(name, value, tuple(tags))
-    special = list(tags.values())
+    texts = {number: text.format(tag) for tag, number in tags.items()}
+    behind = range(len(pieces), 1 + max(texts))
+    pieces = [*pieces, *(texts.get(i, f"<unused_{i}>") for i in behind)]
+    special = sorted({*texts, *behind})
     return [
         _tokenizer(spm, pieces, options, special, [tags[language]])
         for language in (source, target)
@@ -297,8 +294,33 @@ def _in_order(path: pathlib.Path, size: int | None = None) -> list[str]:
     return pieces
 
 
-def _languages(folder):
-    """Returns a tokenizer's additional special tokens, the languages, in order."""
+def _language_ids(folder, first):
+    """Returns the id of each language of NLLB or mBART-50.
+
+    A folder lists the ids of all languages, of those that were added later (behind
+    other tokens, such as "<mask>"), or of none. The rest have the free ids from `first`
+    on. In the list of languages, those that were added may replace the others.
+    """
+    added, special = _added_ids(folder)
+    listed = _listed_languages(folder)
+    found = dict.fromkeys([*listed, *special])
+    languages = [token for token in found if not token.startswith("<")]
+    have_ids = {*languages} <= {*special}
+    has_english = any(language.startswith(ENGLISH) for language in languages)
+    if not languages or not (have_ids or has_english):
+        refuse(
+            "hold the languages as 'additional_special_tokens' in "
+            "'special_tokens_map.json' or 'tokenizer_config.json', first those of the "
+            "model that it was fine-tuned from",
+            f"a folder with {_some(languages) or 'none'}",
+        )
+    taken = {*added.values()}
+    free = (number for number in itertools.count(first) if number not in taken)
+    return {x: added[x] if x in added else next(free) for x in languages}
+
+
+def _listed_languages(folder):
+    """Returns a tokenizer's additional special tokens in order."""
     for name in ("special_tokens_map.json", TOKENIZER_CONFIG):
         found = _read_if_there(folder / name)
         for key in ("additional_special_tokens", "extra_special_tokens"):
@@ -308,13 +330,16 @@ def _languages(folder):
 
 
 def _added_ids(folder):
-    """Returns the ids of tokens that are not pieces, if a tokenizer lists them.
+    """Returns the ids of added tokens as far as files list them, and the special ones.
 
-    Languages that were added later come after other tokens, such as "<mask>".
+    transformers 5 lists them in `tokenizer.json`, earlier versions in others.
     """
+    tokens = list(_read_if_there(folder / "tokenizer.json").get("added_tokens") or [])
     listed = _read_if_there(folder / TOKENIZER_CONFIG).get("added_tokens_decoder") or {}
-    found = {token["content"]: int(number) for number, token in listed.items()}
-    return found | _read_if_there(folder / "added_tokens.json")
+    tokens += [{**token, "id": int(number)} for number, token in listed.items()]
+    ids = {token["content"]: token["id"] for token in tokens}
+    special = [token["content"] for token in tokens if token.get("special")]
+    return ids | _read_if_there(folder / "added_tokens.json"), special
 
 
 def _shared_model(folder):
@@ -322,8 +347,9 @@ def _shared_model(folder):
         if (folder / name).is_file():
             return folder / name
     refuse(
-        f"hold its SentencePiece model, one of {SHARED_MODELS}; 'tokenizer.json' alone "
-        "is not read",
+        f"hold its SentencePiece model, one of {SHARED_MODELS} ('tokenizer.json', "
+        "which transformers 5 writes in its place, is not enough: copy the file from "
+        "the folder of the model that it was fine-tuned from)",
         repr(str(folder)),
     )
 

@@ -247,7 +247,8 @@ def test_a_sentencepiece_model_that_is_none(copy):
 def test_a_tokenizer_of_json_alone(copy):
     folder = copy("t5")
     (folder / "spiece.model").unlink()
-    with pytest.raises(ValueError, match="'tokenizer.json' alone is not read"):
+    message = "'tokenizer.json', .* not enough: copy .* from the folder of the model"
+    with pytest.raises(ValueError, match=message):
         to_translator(folder)
 
 
@@ -412,10 +413,45 @@ def test_a_window_is_that_of_mistral(kind):
     assert ("sliding_window" in options["attention"]) == (kind == "mistral")
 
 
-def test_languages_that_were_added_have_their_own_ids(tmp_path):
-    listed = {"53": {"content": "<mask>"}, "54": {"content": "tyv_Cyrl"}}
-    content = json.dumps({"added_tokens_decoder": listed})
-    (tmp_path / "tokenizer_config.json").write_text(content)
-    (tmp_path / "added_tokens.json").write_text('{"abk_Cyrl": 55}')
-    expected = {"<mask>": 53, "tyv_Cyrl": 54, "abk_Cyrl": 55}
-    assert translators._added_ids(tmp_path) == expected
+def special(*tokens):
+    listed = {str(i): {"content": x, "special": True} for i, x in tokens}
+    return {"added_tokens_decoder": listed}
+
+
+@pytest.mark.parametrize(
+    ("listed", "about", "added", "expected"),
+    [
+        # None is hidden by one that was added, and each has its own id.
+        (
+            ["grt_Latn"],
+            special((50, "eng_Latn"), (51, "ar"), (52, "<mask>"), (53, "grt_Latn")),
+            {},
+            {"grt_Latn": 53, "eng_Latn": 50, "ar": 51},
+        ),
+        # The others are counted without it.
+        (
+            ["xx_XX", "ar_AR", "en_XX"],
+            {},
+            {"xx_XX": 53, "<mask>": 52},
+            {"xx_XX": 53, "ar_AR": 50, "en_XX": 51},
+        ),
+        (["en_XX", "ar_AR"], special((50, "ar_AR")), {}, {"en_XX": 51, "ar_AR": 50}),
+        # Without English, all ids must be known.
+        (["ar_AR"], special((50, "ar_AR")), {}, {"ar_AR": 50}),
+        (["grt_Latn"], {}, {"grt_Latn": 53}, "first those of .*a folder with 'grt_Lat"),
+        (["grt_Latn"], {}, {}, "first those of .*a folder with 'grt_Latn'"),
+        ([], {}, {}, "hold the languages .*a folder with none"),
+    ],
+)
+def test_languages_have_their_own_ids(tmp_path, listed, about, added, expected):
+    for name, content in (
+        ("special_tokens_map.json", {"additional_special_tokens": listed}),
+        ("tokenizer_config.json", about),
+        ("added_tokens.json", added),
+    ):
+        (tmp_path / name).write_text(json.dumps(content))
+    if isinstance(expected, str):
+        with pytest.raises(NotConvertible, match=expected):
+            translators._language_ids(tmp_path, 50)
+    else:
+        assert translators._language_ids(tmp_path, 50) == expected

@@ -9,6 +9,7 @@ import sentencepiece
 import transformers
 
 import keras_seqattn as ks
+from keras_seqattn.convert import translators
 from keras_seqattn.decoding import BeamSearch, Greedy
 from tests.convert import families
 from tests.pairs import slow
@@ -100,6 +101,35 @@ def check_ids(name, made, number):
         found = getattr(ours, f"{side}_tokenizer").tokenize(lines)
         for line, left, right in zip(lines, found, expected, strict=True):
             assert [*left, end] == right, (side, line)
+
+
+SAVED = {
+    "m2m_100": (transformers.NllbTokenizer, "sentencepiece.bpe.model", families.NLLB),
+    "mbart": (transformers.MBart50Tokenizer, "sentencepiece.bpe.model", ["en_XX"]),
+}
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_a_language_is_added_and_saved_by_transformers_5(kind, tmp_path):
+    """Its folder has no SentencePiece model, which is copied from the original's."""
+    tokenizer_class, file, languages = SAVED[kind]
+    spm = families.make_spm(model_type="bpe" if kind == "m2m_100" else "unigram")
+    (tmp_path / file).write_bytes(spm)
+    theirs = tokenizer_class.from_pretrained(str(tmp_path))
+    theirs.add_special_tokens({"extra_special_tokens": languages})
+    theirs.add_special_tokens({"extra_special_tokens": ["new_XX"]})
+    folder = tmp_path / "saved"
+    theirs.save_pretrained(folder)
+    assert not (folder / file).exists()
+    shutil.copy(tmp_path / file, folder)
+    options = {"source_vocabulary_size": len(theirs) + 5}
+    options |= {"pad_id": 1, "start_id": 2, "end_id": 2}
+    pair = ("new_XX", languages[0])
+    tokenizers = translators.MAKERS[kind](folder, options, *pair)
+    for language, ours in zip(pair, tokenizers, strict=True):
+        theirs.src_lang = language
+        for line, ids in zip(LINES, ours.tokenize(LINES), strict=True):
+            assert [*ids, 2] == theirs(line).input_ids
 
 
 @pytest.mark.parametrize("name", SEARCHED)
