@@ -55,12 +55,14 @@ def translator_from_huggingface(
         **options: Arguments of our model that replace the checkpoint's.
 
     Returns:
-        A `Translator`. Its search is a `BeamSearch` with the `num_beams` and the
-        `length_penalty` of the folder's `config.json` and `generation_config.json`; the
-        second takes precedence. It is greedy if this `num_beams` is 1 or missing. Their
-        other search options are ignored. The language that a translation begins with
-        does not count in its length, unlike in transformers, so for short lines the
-        `length_penalty` may choose a different translation.
+        A `Translator`. Tokens that were added to the tokenizer, other than languages,
+        are left out, with a warning. Its search is a `BeamSearch` with the `num_beams`
+        and the `length_penalty` of the folder's `config.json` and
+        `generation_config.json`; the second takes precedence. It is greedy if this
+        `num_beams` is 1 or missing. Their other search options are ignored. The
+        language that a translation begins with does not count in its length, unlike in
+        transformers, so for short lines the `length_penalty` may choose a different
+        translation.
 
     Raises:
         ValueError: If the folder does not hold a translation model, a file is missing
@@ -90,6 +92,14 @@ def translator_from_huggingface(
         options = model_options(checkpoint, options)
         with valid("tokenizer"):
             tokenizers = MAKERS[kind](path, options, source, target)
+            lost = _lost_tokens(path, tokenizers)
+        if lost:
+            warnings.warn(
+                "Tokens that were added to the trained model's tokenizer are left out: "
+                f"{_some(lost)}. In a line they are plain text, and a translation does "
+                "not show them.",
+                stacklevel=2,
+            )
         with valid("search in its configuration"):
             search = _search(path)
         # Last, since it takes by far the longest.
@@ -212,6 +222,17 @@ def _t5(folder, options, source, target):
     pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]
     own = _tokenizer(spm, pieces, options, [], text_prefix=target or "")
     return own, (_tokenizer(spm, pieces, options, []) if target else None)
+
+
+def _lost_tokens(folder, tokenizers):
+    """Returns the added tokens that the tokenizers do not have."""
+    known = {piece for one in tokenizers if one is not None for piece in one.pieces}
+    known |= {*FAIRSEQ, "<mask>"}
+    return [
+        token
+        for token in _added_ids(folder)[0]
+        if token not in known and not token.startswith("<extra_id_")
+    ]
 
 
 def _tagged(spm, pieces, options, tags, source, target, text="{}"):

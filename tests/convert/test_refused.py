@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ to_translator = ks.convert.translator_from_huggingface
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
     folders = {}
-    for name in ("marian", "m2m", "nllb", "mbart", "t5", "llama"):
+    for name in ("marian", "marian_separate", "m2m", "nllb", "mbart", "t5", "llama"):
         folders[name] = tmp_path_factory.mktemp(name)
         getattr(families, name)(folders[name])
     return folders
@@ -276,6 +277,30 @@ def test_several_targets_of_marian_of_which_none_is_chosen(copy):
     with pytest.warns(UserWarning, match=message) as caught:
         to_translator(folder)
     assert [one.filename for one in caught] == [__file__]
+
+
+@pytest.mark.parametrize(
+    ("name", "languages"),
+    [("t5", {}), ("m2m", {"source": "en", "target": "de"}), ("marian_separate", {})],
+)
+def test_added_tokens_that_are_left_out(copy, name, languages):
+    folder = copy(name)
+    kept = {"<pad>": 1, "</s>": 0, "<extra_id_0>": 55, "<mask>": 56}
+    (folder / "added_tokens.json").write_text(json.dumps(kept))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Tokens that were added")
+        to_translator(folder, **languages)
+    for file, content in (
+        ("added_tokens.json", {**kept, "<x>": 57}),
+        ("tokenizer.json", {"added_tokens": [{"id": 57, "content": "<x>"}]}),
+    ):
+        (folder / "added_tokens.json").write_text("{}")
+        (folder / file).write_text(json.dumps(content))
+        with pytest.warns(
+            UserWarning, match="are left out: '<x>'. In a line"
+        ) as caught:
+            to_translator(folder, **languages)
+        assert caught[-1].filename == __file__
 
 
 def test_marian_has_one_source_and_known_targets(copy):
