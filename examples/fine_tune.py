@@ -3,7 +3,7 @@
     python examples/fine_tune.py FOLDER --train train.tsv --val val.tsv
     python examples/fine_tune.py FOLDER --train train.tsv --val val.tsv --lora 16
 
-FOLDER holds a Marian (opus-mt), M2M-100, NLLB, mBART-50 or T5 model, with
+FOLDER holds a Marian (opus-mt), M2M-100, NLLB, mBART-50, T5 or mT5 model, with
 `model.safetensors`. A TSV file has a source, a tab and its translation in each line;
 .gz is read too. Of more columns, choose two by `--columns`. NLLB needs
 `--source eng_Latn --target deu_Latn`, M2M-100 `en` and `de`, mBART-50 `en_XX` and

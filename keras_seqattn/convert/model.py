@@ -24,6 +24,7 @@ FAMILIES = {
     "m2m_100": Family(TranslationTransformer, bart.m2m_options, bart.fill),
     "mbart": Family(TranslationTransformer, bart.mbart_options, bart.fill),
     "t5": Family(TranslationTransformer, t5.t5_options, t5.fill),
+    "mt5": Family(TranslationTransformer, t5.t5_options, t5.fill),
     "llama": Family(LanguageModel, llama.llama_options, llama.fill),
     "mistral": Family(LanguageModel, llama.llama_options, llama.fill),
 }
@@ -39,8 +40,8 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
         source: A folder with `config.json` and `model.safetensors` (or its parts, with
             their index), as `save_pretrained` of transformers writes it and the Hub has
             it; or the transformers model itself. The types "marian", "m2m_100" (also
-            NLLB's), "mbart" and "t5" become a `TranslationTransformer`, "llama" and
-            "mistral" a `LanguageModel`.
+            NLLB's), "mbart", "t5" and "mt5" become a `TranslationTransformer`, "llama"
+            and "mistral" a `LanguageModel`.
         **options: Arguments of our model that replace the checkpoint's, such as
             `dropout`, `dtype` or `name`. A configuration without padding, such as
             Llama 3's, needs `pad_id`: the id of a token that no text has (128004 of

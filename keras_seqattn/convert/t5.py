@@ -1,4 +1,4 @@
-"""T5 and its version 1.1, such as MADLAD."""
+"""T5 and its version 1.1, such as MADLAD, and mT5."""
 
 from typing import Any
 
@@ -20,12 +20,14 @@ PROJECTIONS = ("q", "k", "v", "o")
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"
 TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 BIAS = "layer.0.SelfAttention.relative_attention_bias.weight"
+MT5 = "mt5"
 
 
 def t5_options(checkpoint: Checkpoint) -> dict[str, Any]:
     """Returns our options for a T5 model, with one relative bias for each stack."""
     option = checkpoint.option
-    activation, gated = _feed_forward(option("feed_forward_proj", default="relu"))
+    usual = "gated-gelu" if checkpoint.model_type == MT5 else "relu"
+    activation, gated = _feed_forward(option("feed_forward_proj", default=usual))
     # What transformers has derived from that option takes precedence over it.
     activation = option("dense_act_fn", default=activation)
     gated = option("is_gated_act", default=gated)
@@ -110,13 +112,20 @@ def fill(checkpoint: Checkpoint, model: TranslationTransformer) -> None:
         checkpoint.fill(positions.table, f"{side}.block.0.{BIAS}")
         norm = model.get_layer(f"{side}_norm")
         fill_norm(checkpoint, f"{side}.final_layer_norm", norm)
-    # The factor of the decoder's outputs goes into the norm before the logits. Newer
-    # configurations name it; in older ones it goes with `tie_word_embeddings`.
-    if checkpoint.option("scale_decoder_outputs", "tie_word_embeddings", default=True):
+    if _scales_outputs(checkpoint):  # by a factor that goes into the norm before them
         norm = model.get_layer("decoder_norm")
         norm.scale.assign(norm.scale * config.model_dim**-0.5)
     # Early files have a bias of the cross-attention, which the model never had.
     checkpoint.ignore("EncDecAttention.relative_attention_bias.weight")
+
+
+def _scales_outputs(checkpoint):
+    """Returns whether the decoder's outputs are scaled, as mT5's never are.
+
+    Newer configurations of T5 say it; in older ones it goes with `tie_word_embeddings`.
+    """
+    names = ("scale_decoder_outputs", "tie_word_embeddings")
+    return checkpoint.model_type != MT5 and checkpoint.option(*names, default=True)
 
 
 def _fill_block(checkpoint, name, block):

@@ -45,7 +45,7 @@ def translator_from_huggingface(
             `sentencepiece.bpe.model` and `vocab.json` of M2M-100;
             `sentencepiece.bpe.model` of NLLB and mBART-50, whose languages are read
             from `special_tokens_map.json` or `tokenizer_config.json`; `spiece.model` of
-            T5.
+            T5 and mT5.
         source: The source's language, as the model calls it ("en", "eng_Latn",
             "en_XX"), for M2M-100, NLLB and mBART-50, which need it.
         target: The target's language, for these and for a Marian model of several
@@ -396,4 +396,5 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "m2m_100": _m2m,
     "mbart": _mbart,
     "t5": _t5,
+    "mt5": _t5,
 }

@@ -192,16 +192,20 @@ def mbart(folder=None):
     return _fairseq(folder, "mbart", MBART, about)
 
 
-def _t5(folder, tied=True, **options):
+T5_CLASSES = {
+    "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration),
+    "mt5": (transformers.MT5Config, transformers.MT5ForConditionalGeneration),
+}
+
+
+def _t5(folder, tied=True, multilingual=False, **options):
     spm = make_spm(
         pad_id=0, eos_id=1, unk_id=2, bos_id=-1, user_defined_symbols=["<2de>"]
     )
-    config = transformers.T5Config(
-        vocab_size=len(pieces_of(spm)) + 10,
-        decoder_start_token_id=0,
-        **{**T5_SIZES, **options},
-    )
-    model = drawn(transformers.T5ForConditionalGeneration, config)
+    options = {**T5_SIZES, "decoder_start_token_id": 0, **options}
+    config_class, model_class = T5_CLASSES["mt5" if multilingual else "t5"]
+    config = config_class(vocab_size=len(pieces_of(spm)) + 10, **options)
+    model = drawn(model_class, config)
     if not tied:
         # transformers ties all that it makes, and none that it loads untied.
         table = torch.zeros_like(model.shared.weight)
@@ -223,6 +227,17 @@ def t5_v11(folder=None):
     """Makes a T5 model of version 1.1."""
     options = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
     return _t5(folder, tied=False, **options)
+
+
+def mt5(folder=None):
+    """Makes an mT5 model, whose configuration leaves out what is usual for mT5."""
+    model = _t5(folder, tied=False, multilingual=True)
+    model.config.tie_word_embeddings = True  # as transformers 5 has it for all
+    if folder is not None:
+        usual = ("feed_forward_proj", "dense_act_fn", "is_gated_act")
+        left_out = dict.fromkeys(usual)
+        set_options(folder / "config.json", tie_word_embeddings=True, **left_out)
+    return model
 
 
 def llama(folder=None):
@@ -282,6 +297,7 @@ TRANSLATORS = {
     "mbart": (mbart, {"source": "en_XX", "target": "de_DE"}),
     "t5": (t5, {"target": "<2de> "}),
     "t5_v11": (t5_v11, {}),
+    "mt5": (mt5, {}),
 }
 LANGUAGE_MODELS = {"llama": llama, "llama3": llama3, "mistral": mistral}
 

@@ -130,7 +130,7 @@ def test_a_language_model_that_was_saved_computes_the_same(tmp_path):
     np.testing.assert_array_equal(numpy(loaded(ids)), numpy(ours(ids)))
 
 
-@pytest.mark.parametrize("name", ["marian", "t5_v11"])
+@pytest.mark.parametrize("name", ["marian", "t5_v11", "mt5"])
 def test_a_folder_is_read_as_the_model(name, pairs, tmp_path):
     _, ours = pairs(name)
     EVERY[name](tmp_path)
