@@ -44,7 +44,8 @@ def m2m_options(checkpoint: Checkpoint) -> dict[str, Any]:
         layout="halves",
         shift=checkpoint.option("pad_token_id", default=1) + 1,
     )
-    return {**_options(checkpoint), "positions": positions}
+    options = _options(checkpoint, attention_dropout=0.1, scale_embedding=True)
+    return {**options, "positions": positions}
 
 
 def mbart_options(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -56,9 +57,14 @@ def mbart_options(checkpoint: Checkpoint) -> dict[str, Any]:
     return {**_options(checkpoint), **own}
 
 
-def _options(checkpoint):
-    """Returns the options that the three have in common."""
+def _options(checkpoint, attention_dropout=0.0, scale_embedding=False):
+    """Returns the options that the three have in common.
+
+    What a configuration leaves out is as in transformers; the arguments are where the
+    three differ.
+    """
     option = checkpoint.option
+    scaled = option("scale_embedding", default=scale_embedding)
     end_id = option("eos_token_id")
     return {
         "source_vocabulary_size": option("vocab_size"),
@@ -67,11 +73,11 @@ def _options(checkpoint):
         "encoder_layers": option("encoder_layers"),
         "decoder_layers": option("decoder_layers"),
         "intermediate_dim": _of_both_sides(checkpoint, "ffn_dim"),
-        "dropout": option("dropout", default=0.0),
-        "attention_dropout": option("attention_dropout", default=0.0),
+        "dropout": option("dropout", default=0.1),
+        "attention_dropout": option("attention_dropout", default=attention_dropout),
         "activation_dropout": option("activation_dropout", default=0.0),
         "activation": activation_of(option("activation_function")),
-        "embedding_scale": None if option("scale_embedding", default=False) else 1.0,
+        "embedding_scale": None if scaled else 1.0,
         "tie_embeddings": option("tie_word_embeddings", default=True),
         "logits_bias": _has_bias(checkpoint),
         "max_length": option("max_position_embeddings"),

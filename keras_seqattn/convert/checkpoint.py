@@ -57,6 +57,10 @@ class Checkpoint:
             f"a configuration of model_type={self.model_type!r} without it",
         )
 
+    def gives(self, name: str) -> bool:
+        """Returns whether the configuration has an option, even if it is None."""
+        return name in self._config
+
     def take(self, names: str | Sequence[str], shape: Sequence[int]) -> np.ndarray:
         """Returns the tensor that has these names and this shape, as float32.
 

@@ -17,6 +17,8 @@ from keras_seqattn.models import LanguageModel
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 TABLE, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+# What a configuration of Mistral leaves out is this in transformers.
+MISTRAL = {"num_key_value_heads": 8, "sliding_window": 4096}
 # The kinds of rotary positions in a configuration that ours can compute.
 KINDS = ("default", "linear", "llama3")
 
@@ -26,14 +28,13 @@ def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
     option = checkpoint.option
     num_heads, model_dim = option("num_attention_heads"), option("hidden_size")
     biases = [option(f"{part}_bias", default=False) for part in ("attention", "mlp")]
+    groups, window = _groups_and_window(checkpoint)
     attention = {
-        "num_key_value_heads": option("num_key_value_heads", default=num_heads),
+        "num_key_value_heads": num_heads if groups is None else groups,
         "positions": _rotary(checkpoint),
         "use_bias": biases[0],
     }
-    window = option("sliding_window", default=None)
-    # In transformers, the window in a Llama's configuration has no effect.
-    if window is not None and checkpoint.model_type == "mistral":
+    if window is not None:
         attention["sliding_window"] = window
     start_id, end_id = option("bos_token_id"), option("eos_token_id")
     # Few of these models have padding. If SentencePiece numbered the special tokens,
@@ -68,6 +69,19 @@ def llama_options(checkpoint: Checkpoint) -> dict[str, Any]:
         "end_id": ends[0],
         "pad_id": pad_id,
     }
+
+
+def _groups_and_window(checkpoint):
+    """Returns the number of key-value heads and the window, None where there is none.
+
+    For Mistral, to leave one out is not to set it to None.
+    """
+    names = ("num_key_value_heads", "sliding_window")
+    # In transformers, the window in a Llama's configuration has no effect.
+    if checkpoint.model_type != "mistral":
+        return checkpoint.option(names[0], default=None), None
+    usual = {name: MISTRAL[name] for name in names if not checkpoint.gives(name)}
+    return [checkpoint.option(name, default=usual.get(name)) for name in names]
 
 
 def _rotary(checkpoint):

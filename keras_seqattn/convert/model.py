@@ -34,7 +34,8 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
     """Makes one of our models from a trained model in Hugging Face's format.
 
     Token ids stay the same, and so do the logits, up to rounding. Architectures that
-    our models cannot represent are refused.
+    our models cannot represent are refused. What a configuration leaves out has
+    transformers' default; `layerdrop`, which skips layers in training, is ignored.
 
     Args:
         source: A folder with `config.json` and `model.safetensors` (or its parts, with

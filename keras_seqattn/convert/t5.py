@@ -31,7 +31,7 @@ def t5_options(checkpoint: Checkpoint) -> dict[str, Any]:
     # What transformers has derived from that option takes precedence over it.
     activation = option("dense_act_fn", default=activation)
     gated = option("is_gated_act", default=gated)
-    dropout = option("dropout_rate", default=0.0)
+    dropout = option("dropout_rate", default=0.1)
     encoder_layers, tied = option("num_layers"), _is_tied(checkpoint)
     biases = {
         side: RelativeBias(

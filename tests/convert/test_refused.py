@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import keras_seqattn as ks
-from keras_seqattn.convert import llama, t5, translators
+from keras_seqattn.convert import bart, llama, t5, translators
 from keras_seqattn.convert.checkpoint import Checkpoint
 from keras_seqattn.convert.refusal import NotConvertible
 from tests.convert import families
@@ -436,6 +436,44 @@ def test_an_end_is_no_padding(end_id):
 def test_a_window_is_that_of_mistral(kind):
     options = llama.llama_options(checkpoint({**LLAMA, "model_type": kind}))
     assert ("sliding_window" in options["attention"]) == (kind == "mistral")
+
+
+def test_what_a_configuration_leaves_out_is_as_in_transformers():
+    sides = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+    sides |= {f"{side}_ffn_dim": 8 for side in ("encoder", "decoder")}
+    sides |= {"encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 9}
+    sizes = {**sides, "vocab_size": 9, "d_model": 4, "num_layers": 1, "num_heads": 1}
+    special = {"eos_token_id": 2, "pad_token_id": 1, "activation_function": "relu"}
+    given = checkpoint({**sizes, **special, "d_kv": 4, "d_ff": 8})
+    wanted = {"marian": (0.1, 0.0), "m2m": (0.1, 0.1), "mbart": (0.1, 0.0)}
+    wanted["t5"] = (0.1, 0.1)
+    for name, rates in wanted.items():
+        module = t5 if name == "t5" else bart
+        found = getattr(module, f"{name}_options")(given)
+        assert (found["dropout"], found["attention_dropout"]) == rates
+        is_scaled = found["embedding_scale"] is None
+        assert is_scaled == (name == "m2m")
+
+
+@pytest.mark.parametrize(
+    ("given", "groups", "window"),
+    [
+        ({}, 8, 4096),
+        ({"sliding_window": None, "num_key_value_heads": None}, 16, None),
+        ({"sliding_window": 4, "num_key_value_heads": 2}, 2, 4),
+    ],
+)
+def test_mistral_has_a_window_unless_it_is_none(given, groups, window):
+    config = {k: v for k, v in LLAMA.items() if k != "sliding_window"}
+    config |= {
+        "model_type": "mistral",
+        "hidden_size": 64,
+        "num_attention_heads": 16,
+        **given,
+    }
+    found = llama.llama_options(checkpoint(config))["attention"]
+    assert found["num_key_value_heads"] == groups
+    assert found.get("sliding_window") == window
 
 
 def special(*tokens):
