@@ -50,10 +50,13 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
 
     Returns:
         A `TranslationTransformer` or a `LanguageModel`, float32 unless `dtype` is
-        given. Copying takes as much memory again as the model. If the configuration has
-        several end tokens, the first is the model's; the others are for the `stop_ids`
-        of a search. Tokenizers of language models are not read: make token ids with
-        theirs, such as `tokenizers.Tokenizer.from_file("tokenizer.json")` of Llama 3.
+        given. Copying takes as much memory again as the model. The one embedding table
+        of mBART, mT5 and version 1.1 of T5 becomes two, of source and target, which
+        takes more memory and, when trained further, changes them apart. If the
+        configuration has several end tokens, the first is the model's; the others are
+        for the `stop_ids` of a search. Tokenizers of language models are not read: make
+        token ids with theirs, such as `Tokenizer.from_file("tokenizer.json")` of the
+        package `tokenizers` for Llama 3.
 
     Raises:
         ValueError: If `source` is not such a model, has a different architecture or no
