@@ -44,8 +44,9 @@ def translator_from_huggingface(
             `target_vocab.json` if the target has its own vocabulary;
             `sentencepiece.bpe.model` and `vocab.json` of M2M-100;
             `sentencepiece.bpe.model` of NLLB and mBART-50, whose languages are read
-            from `special_tokens_map.json` or `tokenizer_config.json`; `spiece.model` of
-            T5 and mT5.
+            from `special_tokens_map.json` or `tokenizer_config.json`, and the ids of
+            added ones from the latter, `added_tokens.json` or `tokenizer.json`;
+            `spiece.model` of T5 and mT5.
         source: The source's language, as the model calls it ("en", "eng_Latn",
             "en_XX"), for M2M-100, NLLB and mBART-50, which need it.
         target: The target's language, for these and for a Marian model of several

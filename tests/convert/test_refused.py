@@ -15,7 +15,10 @@ from keras_seqattn.convert.checkpoint import Checkpoint
 from keras_seqattn.convert.refusal import NotConvertible
 from tests.convert import families
 
-pytestmark = pytest.mark.backends("torch")
+pytestmark = [
+    pytest.mark.backends("torch"),
+    pytest.mark.filterwarnings("ignore:The model has several target languages"),
+]
 
 to_model = ks.convert.model_from_huggingface
 to_translator = ks.convert.translator_from_huggingface

@@ -14,7 +14,10 @@ from keras_seqattn.decoding import BeamSearch, Greedy
 from tests.convert import families
 from tests.pairs import slow
 
-pytestmark = pytest.mark.backends("torch")
+pytestmark = [
+    pytest.mark.backends("torch"),
+    pytest.mark.filterwarnings("ignore:The model has several target languages"),
+]
 
 # One by default: the models' own searches, and all tokenizers, are tried for all.
 SEARCHED = ["marian", *slow(*(x for x in families.TRANSLATORS if x != "marian"))]
