@@ -68,6 +68,7 @@ PARTS_LATE = {
 # What may be imported from elsewhere, beside keras, numpy and the standard library.
 THEIRS = {
     "convert.safetensors": {"ml_dtypes"},  # keras needs it too
+    "plotting.notebook": {"matplotlib"},
     "text.tokenizers": {"sentencepiece"},
     "text.subwords": {"sentencepiece"},
     "text.vocabulary": {"sentencepiece"},
@@ -102,7 +103,6 @@ THEIRS_LATE = {
     "export.onnx": {"onnx"},
     "plotting.figures": {"matplotlib"},
     "plotting.fonts": {"matplotlib"},
-    "plotting.notebook": {"matplotlib"},
     "plotting.study_figure": {"matplotlib"},
     "tuning.study": {"pandas", "sklearn"},
 }
