@@ -1,7 +1,8 @@
 """How long a model takes to translate one sentence."""
 
+import functools
 import statistics
-import time
+import timeit
 
 import numpy as np
 
@@ -51,11 +52,8 @@ def decode_latency(
     )
     ids = np.full((1, source_length), model.end_id, "int32")
     search = Greedy(min_length=target_length)
-
-    def seconds():
-        begin = time.perf_counter()
-        generate(model, ids, search, max_length=target_length)
-        return time.perf_counter() - begin
-
-    seconds()
-    return statistics.median(seconds() for _ in range(REPETITIONS))
+    translate = functools.partial(
+        generate, model, ids, search, max_length=target_length
+    )
+    translate()
+    return statistics.median(timeit.repeat(translate, number=1, repeat=REPETITIONS))

@@ -1,5 +1,6 @@
 """What a study prints while it runs."""
 
+import datetime
 import traceback
 from typing import TextIO
 
@@ -48,7 +49,7 @@ class Progress:
             parts.append(f"best {best.score:.4g} in trial {int(best.trial_id)}")
         left = self._time_left(known)
         if left is not None:
-            parts.append(f"{duration(left)} left")
+            parts.append(f"{datetime.timedelta(seconds=round(left))} left")
         print("; ".join(parts), file=self._stream, flush=True)
 
     def _time_left(self, known):
@@ -62,16 +63,3 @@ class Progress:
         if max_trials and ended and self._settings.plan is None:
             limits.append(clock.elapsed() / len(ended) * (max_trials - len(ended)))
         return max(0.0, min(limits)) if limits else None
-
-
-def duration(seconds: float) -> str:
-    """Returns a number of seconds as text for people.
-
-    Example:
-        >>> duration(59.7), duration(125), duration(3 * 3600 + 60)
-        ('1 min 0 s', '2 min 5 s', '3 h 1 min')
-    """
-    seconds = round(seconds)
-    if seconds >= 3600:
-        return f"{seconds // 3600} h {seconds % 3600 // 60} min"
-    return f"{seconds // 60} min {seconds % 60} s" if seconds >= 60 else f"{seconds} s"
