@@ -1,6 +1,7 @@
 """How one trial runs, from its last saved epoch to its end, and what it records."""
 
 import contextlib
+import errno
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,9 @@ _OUT_OF_MEMORY = re.compile(
     r"|can't allocate memory",
     re.IGNORECASE,
 )
+# How Python and HDF5 report a disk that is full or broken: by a number.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+_OF_THE_DISK = re.compile(rf"errno\W+({'|'.join(map(str, _DISK))})\b", re.IGNORECASE)
 
 
 class TrialEnded(Exception):
@@ -186,13 +190,19 @@ def is_below_median(
 
 @contextlib.contextmanager
 def failures_as_ends() -> Iterator[None]:
-    """Turns an error that ends a trial, but not the search, into `TrialEnded`."""
+    """Turns an error that ends a trial, but not the search, into `TrialEnded`.
+
+    A disk that is full or broken says nothing of the trial, and ends the search.
+    """
     try:
         yield
     except (TrialEnded, keras_tuner.errors.FatalError):
         raise
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
+        if _OF_THE_DISK.search(message):
+            fatal = keras_tuner.errors.FatalRuntimeError
+            raise fatal(f"the search ended in {message}") from error
         short = _OUT_OF_MEMORY.search(message) is not None
         status = records.OUT_OF_MEMORY if short else records.FAILED
         raise TrialEnded(status, message[:2000]) from error

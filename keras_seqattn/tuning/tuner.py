@@ -123,7 +123,11 @@ class Tuner(keras_tuner.Tuner):
                     f"{ended.reason}"
                 ) from ended
             return
-        except (trials.OutOfTime, KeyboardInterrupt):
+        except (
+            trials.OutOfTime,
+            keras_tuner.errors.FatalRuntimeError,
+            KeyboardInterrupt,
+        ):
             # This start did not kill its process.
             record.fruitless_starts = max(0, record.fruitless_starts - 1)
             record.status = records.STOPPED

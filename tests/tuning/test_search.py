@@ -1,6 +1,7 @@
 """What a study does with budgets, failures, larger budgets and wrong arguments."""
 
 import dataclasses
+import errno
 import math
 import threading
 import time
@@ -288,6 +289,22 @@ def test_what_cannot_be_written_down_ends_the_search(study, monkeypatch):
     monkeypatch.setattr(records.TrialRecord, "save", save)
     with pytest.raises(RuntimeError, match="trial 0+ ended in OSError: no space"):
         study(algorithm="random")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("Can't decrement id ref count (errno = 28, 'No space left')"),
+    ],
+)
+def test_a_full_disk_ends_the_search_and_no_trial(study, monkeypatch, error):
+    fail_where(monkeypatch, lambda values, record: error)
+    for _ in range(trials.MOST_FRUITLESS_STARTS + 1):
+        with pytest.raises(RuntimeError, match="the search ended in .*No space left"):
+            study(algorithm="random", max_trials=1)
+    monkeypatch.setattr(trials, "fit", conftest.simulated_fit)
+    assert statuses(study(algorithm="random", max_trials=1)) == ["completed"]
 
 
 def test_a_folder_serves_one_call_at_a_time(study):
