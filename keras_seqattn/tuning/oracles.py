@@ -75,18 +75,18 @@ class Durable:
     def create_trial(self, tuner_id: str) -> Any:
         """Returns a trial, STOPPED when time is over, IDLE while one may come back."""
         if self._clock.is_over():
-            return self._no_trial(tuner_id, kt_trials.TrialStatus.STOPPED)
+            self.release(tuner_id)  # The trial that it had waits for more time.
+            return self._no_trial(kt_trials.TrialStatus.STOPPED)
         if self._waiting and tuner_id not in self.ongoing_trials:
             return self._take_over(tuner_id)
         trial = super().create_trial(tuner_id)
         if trial.status == kt_trials.TrialStatus.STOPPED and self.ongoing_trials:
             # If a worker dies, this one is to take its trial over.
-            return self._no_trial(tuner_id, kt_trials.TrialStatus.IDLE)
+            self.tuner_ids.add(tuner_id)
+            return self._no_trial(kt_trials.TrialStatus.IDLE)
         return trial
 
-    def _no_trial(self, tuner_id, status):
-        stopped = status == kt_trials.TrialStatus.STOPPED
-        (self.tuner_ids.discard if stopped else self.tuner_ids.add)(tuner_id)
+    def _no_trial(self, status):
         return kt_trials.Trial(hyperparameters=self.get_space(), status=status)
 
     def _take_over(self, tuner_id):
@@ -99,7 +99,7 @@ class Durable:
 
     @keras_tuner.synchronized
     def release(self, tuner_id: str) -> None:
-        """Forgets a worker that died; its trial goes to the next worker that asks."""
+        """Forgets a worker; a trial that it has goes to the next worker that asks."""
         self.tuner_ids.discard(tuner_id)
         if tuner_id in self.ongoing_trials:
             self._give_back(tuner_id)

@@ -146,6 +146,8 @@ class Settings(Config):
                 f"directory={str(self.directory)!r}, of a study with another "
                 f"{different[0]}."
             )
+        # A worker on another machine may come before its chief.
+        self.directory.mkdir(parents=True, exist_ok=True)
         records.write_json(path, asked)
 
     def make_oracle(self) -> Any:

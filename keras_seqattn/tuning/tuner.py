@@ -85,6 +85,12 @@ class Tuner(keras_tuner.Tuner):
             self.save()
         self.save()  # The last request may have drawn values over budget.
 
+    def leave(self) -> None:
+        """Has a worker ask until it is told to stop: its chief ends only after that."""
+        stopped = kt_trials.TrialStatus.STOPPED
+        while is_worker() and self.oracle.create_trial(self.tuner_id).status != stopped:
+            time.sleep(IDLE_SECONDS)
+
     def run_trial(self, trial: Any) -> float | None:
         """Runs a trial from where it stands to its end; returns its score, or None."""
         path = records.folder_of(self._settings.directory, trial.trial_id)
@@ -344,8 +350,10 @@ def run(settings: Settings, stream: TextIO | None = None) -> None:
         if is_chief():
             check = heartbeats.Heartbeats(settings.directory, tuner.oracle).check
             stack.enter_context(repeating(heartbeats.CHECK_SECONDS, check))
-        stack.enter_context(contextlib.suppress(trials.OutOfTime))
-        tuner.search()
+        try:
+            tuner.search()
+        except trials.OutOfTime:
+            tuner.leave()
 
 
 def is_worker() -> bool:

@@ -4,7 +4,14 @@ import types
 
 import pytest
 
-from keras_seqattn.tuning import heartbeats, processes, settings, tasks
+from keras_seqattn.tuning import (
+    heartbeats,
+    processes,
+    settings,
+    tasks,
+    trials,
+    tuner,
+)
 from tests.tuning import conftest
 
 pytestmark = pytest.mark.backends("jax")  # nothing is computed
@@ -79,6 +86,35 @@ def test_one_that_said_goodbye_is_not_waited_for(oracle, tmp_path):
         assert oracle.workers == {"worker0"}
         watch.check()
     assert oracle.workers == set()
+
+
+def test_a_worker_has_no_trial_once_the_time_is_over(oracle):
+    oracle.create_trial("worker0")
+    oracle._clock.limit = 0
+    assert oracle.create_trial("worker0").status == "STOPPED"
+    assert oracle.workers == set()
+    oracle._clock.limit = None
+    assert oracle.create_trial("worker1").trial_id == "0"
+
+
+def test_a_worker_without_time_asks_until_it_is_told_to_stop(monkeypatch, tmp_path):
+    """KerasTuner's chief ends only after it has told one."""
+    answers = [types.SimpleNamespace(status=x) for x in ("RUNNING", "STOPPED")]
+
+    class Worker(tuner.Tuner):
+        tuner_id = "worker0"
+
+        def __init__(self, *arguments):
+            self.oracle = types.SimpleNamespace(create_trial=lambda _: answers.pop(0))
+
+        def search(self):
+            raise trials.OutOfTime
+
+    monkeypatch.setattr(tuner, "Tuner", Worker)
+    monkeypatch.setenv("KERASTUNER_ORACLE_IP", processes.ADDRESS)
+    monkeypatch.setenv("KERASTUNER_TUNER_ID", "worker0")
+    tuner.run(types.SimpleNamespace(directory=tmp_path))
+    assert not answers
 
 
 @pytest.mark.parametrize("has_begun", [True, False])

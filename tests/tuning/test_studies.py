@@ -22,7 +22,7 @@ import sacrebleu
 import keras_seqattn as ks
 from keras_seqattn import tuning
 from keras_seqattn.recipes import RECIPES
-from keras_seqattn.tuning import records, tuner
+from keras_seqattn.tuning import processes, records, tuner
 from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.tasks import TranslationTask
 from tests.tuning import program
@@ -31,9 +31,10 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "study-0.1.0"  # two trials, of one the weights
 
 
-def start(folder, **options):
+def start(folder, variables=(), **options):
     command = [sys.executable, "-m", "tests.tuning.program", folder]
-    return subprocess.Popen([*command, json.dumps(options)], cwd=ROOT)
+    env = os.environ | dict(variables)
+    return subprocess.Popen([*command, json.dumps(options)], cwd=ROOT, env=env)
 
 
 def found(folder):
@@ -159,6 +160,28 @@ def test_two_workers_of_which_one_is_killed(tmp_path):
     assert sum(r.starts for r in records.load_records(tmp_path / "two")) == 5
     commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True)
     assert "keras_seqattn.tuning.processes" not in commands.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax")
+def test_a_chief_on_another_machine_ends_when_the_time_is_over(tmp_path):
+    """Also where a worker comes first, to a folder that is not there."""
+    ip, port = processes.ADDRESS, str(processes._free_port())
+    variables = {"KERASTUNER_ORACLE_IP": ip, "KERASTUNER_ORACLE_PORT": port}
+    options = {"epochs": 10_000, "max_seconds": 60, "finish": 0.5}
+    running = []
+    for name in ("worker0", "chief"):
+        variables["KERASTUNER_TUNER_ID"] = name
+        running.append(start(tmp_path / "new" / "study", variables, **options))
+        time.sleep(5)
+    try:
+        assert [process.wait(timeout=150) for process in running] == [0, 0]
+    finally:
+        for process in running:
+            process.kill()
+    (record,) = records.load_records(tmp_path / "new" / "study")
+    assert record.status == "completed"
+    assert record.owner.startswith("chief")  # which trained it on
 
 
 @pytest.mark.slow
