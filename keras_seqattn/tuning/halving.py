@@ -103,7 +103,8 @@ class Plan:
         share: Share of these seconds for the leader, in [0, 1).
         epochs: Most epochs of a trial.
         trials: Most new trials, infinity without a limit.
-        workers: Number of processes that train at a time.
+        workers: Least number of processes that train at a time; others may run on
+            other machines.
         regularize: Function that returns hyperparameters with more regularization, or
             the same ones where there is no more.
         bidirectional: Whether a run that overfits also learns the other direction, for
@@ -321,8 +322,9 @@ class Standing:
 
     @property
     def _seconds_left(self):
-        spent = sum(record.seconds for record in self._known)
-        return self._plan.seconds - spent / self._plan.workers
+        """The seconds after the last epoch that any process has noted."""
+        epochs = (epoch for record in self._known for epoch in record.epochs)
+        return self._plan.seconds - max(epoch.get("at", 0.0) for epoch in epochs)
 
     def _bidirectional(self, record):
         """Returns the epoch up to which a run that overfits learns both directions."""
@@ -396,8 +398,9 @@ class Standing:
         own = sum(record.seconds for record in lineage(leader, self._known))
         others = sum(record.seconds for record in self._known) - own
         # All workers have `workers * seconds`, of which the leader, on one of them,
-        # keeps `share * seconds`.
-        time = (plan.workers - plan.share) * plan.seconds
+        # keeps `share * seconds`. Each trains one run; this one asks for its next.
+        running = sum(record.status == records.RUNNING for record in self._known)
+        time = (max(plan.workers, 1 + running) - plan.share) * plan.seconds
         if step.continued is None:
             epochs = self.rung_epochs(leader)[step.rung]
             cost = sum(epoch["seconds"] for epoch in leader.epochs[:epochs])

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.backends("jax")  # nothing is computed
 def record(number, scores, seconds=1.0, status=records.PAUSED, **fields):
     made = TrialRecord(str(number), configuration=SimpleNamespace(vocabulary_size=1))
     for epoch, score in enumerate(scores):
-        made.note_epoch(epoch, {}, score, "min", seconds)
+        made.note_epoch(epoch, {}, score, "min", seconds, at=(epoch + 1) * seconds)
     vars(made).update(status=status, **fields)
     return made
 
@@ -130,6 +130,8 @@ def test_the_leader_has_its_share_of_the_time():
     assert Standing(timed, known).next_step() == Step(RUNGS, "0")
     two = plan(seconds=100.0, epochs=1000, workers=2)
     assert Standing(two, known).next_step() == Step(0)
+    elsewhere = record(2, [], status=records.RUNNING)  # on a different machine
+    assert Standing(timed, [*known, elsewhere]).next_step() == Step(0)
     known.append(record(2, [8.0] * 3, seconds=9.0, **at_first))
     # To compare it with others.
     assert Standing(timed, known).next_step() == Step(1, "0")
@@ -175,6 +177,10 @@ def test_a_leader_that_overfits_goes_on_with_more_of_what_regularizes():
     assert Standing(timed, [rising(dropout=0.3)]).next_step() == Step(2, "0")
     short = plan(seconds=16.9, epochs=1000, regularize=more)
     assert not Standing(short, [leader]).next_step().regularized
+    # What other machines train at the same time takes none of its time.
+    others = [record(n, [9.0] * 8, status=records.RUNNING) for n in (1, 2, 3)]
+    enough = plan(seconds=17.0, epochs=1000, regularize=more)
+    assert Standing(enough, [leader, *others]).next_step() == again
     # The epochs of the training before do not count.
     inherited = rising(dropout=0.1, inherited_epochs=4)
     assert not Standing(timed, [inherited]).next_step().regularized
