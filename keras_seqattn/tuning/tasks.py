@@ -22,6 +22,7 @@ from keras_seqattn.backend.parts import layers_of
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.recipes import RECIPES, Configuration, Recipe
 from keras_seqattn.training.average import inner_optimizer
+from keras_seqattn.training.resume import description_of
 from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
@@ -98,6 +99,15 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
+def _digest_of_batch(batches: Any) -> str | None:
+    """Returns a short hash of the first batch; None where each pass has its own."""
+    found = {
+        _digest(keras.tree.map_structure(keras.ops.convert_to_numpy, next(iter(x), ())))
+        for x in (batches, batches)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
 def _digest(data: Any) -> str | None:
     """Returns a short hash of arrays; None where some of the data are not arrays."""
     digest = hashlib.sha256()
@@ -142,14 +152,6 @@ class Task(Config):
     def __getstate__(self) -> dict[str, Any]:
         """Returns what is sent to workers: the options, not what was made of them."""
         return self.options()
-
-    @functools.cached_property
-    def hyperparameters(self) -> keras_tuner.HyperParameters:
-        """The space, with its defaults; of a `build`, what it asks for with these."""
-        hp = keras_tuner.HyperParameters()
-        if self.configuration(hp) is None:  # else it has declared the space
-            self.make_model(hp)
-        return hp
 
     def make_model(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """Makes the compiled and built model of hyperparameters."""
@@ -251,11 +253,19 @@ class TranslationTask(Task):
             "center": None if center == RECIPES["own"] else repr(center),
         }
         if self.corpus is None:
-            return {**asked, "corpus": "batches"}
+            batch = _digest_of_batch(self.validation)
+            return {**asked, "corpus": "batches", "validation": batch}
         lengths = list(self._batch_options["bucket_lengths"])
         options = {**self._batch_options, "bucket_lengths": lengths}
         # Last: it depends on the options too, and `Settings.claim` names the first.
         return {**asked, **options, "corpus": self.corpus.fingerprint()}
+
+    @functools.cached_property
+    def hyperparameters(self) -> keras_tuner.HyperParameters:
+        """The space, with its defaults."""
+        hp = keras_tuner.HyperParameters()
+        self.configuration(hp)  # which declares them
+        return hp
 
     @functools.cached_property
     def hypermodel(self) -> TranslationHyperModel:
@@ -410,8 +420,13 @@ class CustomTask(Task):
     @property
     def identity(self) -> dict[str, Any]:
         """What tells it from other tasks, in values that JSON keeps."""
-        space = repr(self.hyperparameters.get_config()["space"])
+        hp = keras_tuner.HyperParameters()
+        build = json.dumps(description_of(self.make_model(hp)))  # with the defaults
+        space = repr(hp.get_config()["space"])
         known = {"task": OWN, "space": space, "batch_size": self.batch_size or 32}
+        known["build"] = hashlib.sha256(build.encode()).hexdigest()[:16]
+        if not isinstance(self.validation, tuple):
+            known["validation"] = _digest_of_batch(self.validation)
         # Last. It is None for datasets, and early versions did not write it.
         return known | {"data": _digest((self.train, self.validation))}
 
@@ -440,9 +455,7 @@ class CustomTask(Task):
     def _sample(self):
         """The inputs of the first sample to train on, as a batch of one."""
         batch = self.train
-        if isinstance(batch, keras.utils.PyDataset):
-            batch = batch[0]
-        elif not isinstance(batch, tuple):
+        if not isinstance(batch, tuple):
             batch = next(iter(batch))
         inputs, *_ = keras.utils.unpack_x_y_sample_weight(batch)
         return keras.tree.map_structure(

@@ -1,5 +1,6 @@
 """`tune`: studies of a user's own `build(hp)`."""
 
+import contextlib
 import functools
 import itertools
 import sys
@@ -222,8 +223,15 @@ def test_another_build_on_the_same_folder_is_an_error(tmp_path):
         hp.Choice("more", [1, 2])
         return build(hp)
 
+    def wider(hp):
+        model = keras.Sequential([build(hp), keras.layers.Dense(2)])
+        model.compile("adam", "sparse_categorical_crossentropy")
+        return model
+
     with pytest.raises(ValueError, match="`directory` must be new.* another space"):
         tune(tmp_path, other, max_trials=1)
+    with pytest.raises(ValueError, match="`directory` must be new.* another build"):
+        tune(tmp_path, wider, max_trials=1)
     with pytest.raises(
         ValueError, match="`directory` must be new.* another batch_size"
     ):
@@ -232,6 +240,34 @@ def test_another_build_on_the_same_folder_is_an_error(tmp_path):
         ks.tuning.Study(tmp_path).best_model()
     with pytest.raises(ValueError, match="`task` must be given, of strings"):
         ks.tuning.Study(tmp_path).best_translator()
+
+
+@pytest.mark.parametrize("shuffles", [False, True])
+def test_other_batches_on_the_same_folder_are_an_error(tmp_path, shuffles):
+    """Unless each pass over them has different ones."""
+
+    count = itertools.count()
+
+    class Drawn(Batches):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return np.roll(x, shuffles * next(count), axis=0), y
+
+    class Other(Drawn):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return x, 1 - y
+
+    tune(tmp_path, validation=Drawn(), max_trials=1, epochs=1)
+    refused = pytest.raises(ValueError, match="of a study with another validation")
+    with contextlib.nullcontext() if shuffles else refused:
+        tune(tmp_path, validation=Other(), max_trials=1, epochs=1)
+    path = tmp_path / "study.json"
+    asked = records.read_json(path)
+    for name in ("build", "validation"):  # as early versions wrote it
+        del asked[name]
+    records.write_json(path, asked)
+    tune(tmp_path, validation=Other(), max_trials=1, epochs=1)
 
 
 def dense(hp, metrics=(), outputs=1):
