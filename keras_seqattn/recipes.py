@@ -255,8 +255,9 @@ class Recipe(Configuration):
         bucket_lengths: Lengths in tokens that batches are padded to; a longer pair is
             left out of training.
         epochs: Passes over the training pairs.
-        repeat_batch: Copies of each pair in a batch. For this, `cutoff`, `sampling`,
-            `views` and `bidirectional_epochs` see `text.translation_batches`.
+        repeat_batch: Copies of each pair in a batch, at least 2 with a `consistency`.
+            For this, `cutoff`, `sampling`, `views` and `bidirectional_epochs` see
+            `text.translation_batches`.
         cutoff: Share in [0, 1) of the tokens of all copies but the first that are cut
             off.
         sampling: Strength of subword sampling, at least 0.
@@ -286,6 +287,12 @@ class Recipe(Configuration):
     teacher_epochs: int = option(partial(arguments.integer, least=0), 0)
     teachers: int = option(arguments.positive_integer, 1)
     beam_widths: tuple[int, ...] | None = option(_widths, None)
+
+    def __post_init__(self) -> None:
+        """Checks the arguments."""
+        super().__post_init__()
+        if self.consistency and self.repeat_batch == 1:
+            arguments.refuse("repeat_batch", 1, "at least 2 with a `consistency`")
 
     def batch_options(self, training: bool = True) -> dict[str, Any]:
         """Returns the arguments of `text.translation_batches` that make its batches.

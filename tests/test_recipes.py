@@ -81,6 +81,12 @@ def test_lengths_increase(lengths):
         dataclasses.replace(RECIPES["smoke"], bucket_lengths=lengths)
 
 
+def test_a_consistency_needs_copies():
+    message = "`repeat_batch` must be at least 2 .*Received: repeat_batch=1"
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(RECIPES["smoke"], consistency=1.0)
+
+
 AVERAGES = {
     "muon": {"optimizer": "muon"},
     "schedule_free": {"optimizer": "schedule_free", "ema_momentum": None},

@@ -123,11 +123,8 @@ class TrialRecord:
 
     @property
     def consistency(self) -> float:
-        """The factor of consistency that the study has added; 0 for none.
-
-        Batches then hold two copies of each pair.
-        """
-        return self.values.get(CONSISTENCY, 0.0)
+        """The factor of consistency between two copies of each pair; 0 for none."""
+        return getattr(self.configuration, "consistency", 0.0)
 
     @property
     def best_seconds(self) -> float:

@@ -235,7 +235,8 @@ class TranslationTask(Task):
     def _check_batch_tokens(self):
         """Refuses batches too small for one pair, on which every trial would fail."""
         sizes = {**self._recipe.batch_options(), **self._batch_options}
-        least = sizes["bucket_lengths"][-1] * sizes["repeat_batch"]
+        copies = max(sizes["repeat_batch"], 2 if self.space.center.consistency else 1)
+        least = sizes["bucket_lengths"][-1] * copies
         if sizes["batch_tokens"] < least:
             wanted = f"at least {least}, to hold a pair of the longest bucket"
             arguments.refuse("batch_tokens", sizes["batch_tokens"], wanted)

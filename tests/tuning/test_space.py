@@ -194,7 +194,7 @@ def test_views_that_differ_are_compared_by_their_pieces():
     made = []
     for pieces in (None, lambda size: ["x"] * size):
         center = dataclasses.replace(
-            RECIPES["multi30k"].with_vocabulary(30), consistency=3.0
+            RECIPES["multi30k"].with_vocabulary(30), consistency=3.0, repeat_batch=2
         )
         space = tuning.TranslationSpace.around(center, **{"options": {"dropout": 0.0}})
         hypermodel = tuning.TranslationHyperModel(30, space=space, pieces=pieces)

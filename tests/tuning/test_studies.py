@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import keras_tuner
 import numpy as np
@@ -388,6 +389,30 @@ def test_what_can_be_trained_on_two_copies(options, copied):
     hp.values[records.CONSISTENCY] = 0.5
     assert own == center.consistency
     assert task.configuration(hp).consistency == 0.5
+
+
+@pytest.mark.backends("torch")
+def test_a_study_around_a_consistency_makes_two_copies():
+    """Such as one around the best of an earlier study."""
+    (one,) = records.load_records(GOLDEN)[:1]
+    center = dataclasses.replace(one.configuration, consistency=1.0)
+    task = TranslationTask(
+        train=program.lines(range(32)),
+        validation=program.lines(range(32)),
+        space=tuning.TranslationSpace(center=center),
+        **{"vocabulary_size": 290, "target_vocabulary_size": None, "seed": 0},
+        **{"batch_tokens": 31, "bucket_lengths": (16,)},
+    )
+    with pytest.raises(ValueError, match="`batch_tokens` must be at least 32"):
+        task.check("val_loss", 1)
+    task = dataclasses.replace(task, batch_tokens=64)
+    hp = keras_tuner.HyperParameters()
+    record = records.TrialRecord("0", configuration=task.configuration(hp))
+    assert record.consistency == 1.0
+    model = types.SimpleNamespace(source_vocabulary_size=290)
+    for _, labels in task.fit_arguments(model, record)["x"]:
+        rows = np.array(labels).tolist()
+        assert rows[::2] == rows[1::2]
 
 
 @pytest.mark.slow
