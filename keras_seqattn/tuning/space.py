@@ -61,7 +61,7 @@ class Range:
 
 
 class AttentionChoices(NamedTuple):
-    """How a stack attends.
+    """How a stack attends; all are None in a conditional scope that is inactive.
 
     Attributes:
         num_heads: Number of heads H.
@@ -73,9 +73,9 @@ class AttentionChoices(NamedTuple):
         2
     """
 
-    num_heads: int
-    key_dim: int
-    num_layers: int
+    num_heads: int | None
+    key_dim: int | None
+    num_layers: int | None
 
 
 def attention_choices(
@@ -104,7 +104,8 @@ def attention_choices(
             stacks.
 
     Returns:
-        An `AttentionChoices`.
+        An `AttentionChoices`. In a conditional scope of `hp` that is inactive it holds
+        None, as KerasTuner returns there.
 
     Raises:
         ValueError: If an argument is out of range, or `key_dim` is None and no number
@@ -132,7 +133,7 @@ def attention_choices(
     heads = declare(hp, f"{prefix}num_heads", num_heads)
     width = declare(hp, f"{prefix}key_dim", key_dim)
     depth = declare(hp, f"{prefix}num_layers", num_layers)
-    return AttentionChoices(heads, width or model_dim // heads, depth)
+    return AttentionChoices(heads, width or (heads and model_dim // heads), depth)
 
 
 @dataclasses.dataclass(frozen=True)

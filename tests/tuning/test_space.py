@@ -287,6 +287,15 @@ def test_what_no_model_can_have_is_refused(make, message):
         make()
 
 
+@pytest.mark.parametrize("key_dim", [None, 4, (2, 4)])
+def test_an_inactive_scope_chooses_nothing(key_dim):
+    hp = keras_tuner.HyperParameters()
+    hp.Boolean("attends")
+    with hp.conditional_scope("attends", [True]):
+        chosen = tuning.attention_choices(hp, 8, key_dim=key_dim)
+    assert chosen == (None, None, None)
+
+
 def choose(**options):
     return tuning.attention_choices(keras_tuner.HyperParameters(), 8, **options)
 
