@@ -106,12 +106,16 @@ class Durable:
             self.save()
 
     def _give_back(self, tuner_id):
-        """Puts a running trial back to wait, as if it had reported nothing."""
         trial = self.ongoing_trials.pop(tuner_id)
         if trial.status == kt_trials.TrialStatus.RUNNING:
-            fresh = kt_trials.Trial(trial.hyperparameters, trial.trial_id, trial.status)
-            self.trials[trial.trial_id] = fresh
-            self._waiting.append(trial.trial_id)
+            self.put_back(trial.trial_id)
+
+    def put_back(self, trial_id: str) -> None:
+        """Lets a trial wait for a worker, as if it had reported nothing."""
+        hp, running = self.trials[trial_id].hyperparameters, "RUNNING"
+        self.trials[trial_id] = kt_trials.Trial(hp, trial_id, running)
+        if trial_id not in self._waiting:
+            self._waiting.append(trial_id)
 
     @property
     @keras_tuner.synchronized

@@ -172,15 +172,17 @@ class Settings(Config):
         oracle.max_trials = None if self.plan else self.trials  # A plan has its own.
         return oracle
 
-    def size_excess(self, parameters: int | None) -> str | None:
-        """Returns by how much a model exceeds `max_parameters`, or None.
+    def excess(self, parameters: int | None, latency: float | None) -> str | None:
+        """Returns by how much a model exceeds a budget, or None.
 
-        It is also None while the number of weights is not known.
+        What is None is not yet known, and exceeds none.
         """
-        limit = self.max_parameters
-        if limit is None or parameters is None or parameters <= limit:
-            return None
-        return f"{parameters} parameters, {limit} allowed"
+        if (parameters or 0) > (self.max_parameters or math.inf):
+            return f"{parameters} parameters, {self.max_parameters} allowed"
+        if (latency or 0) > (self.max_latency or math.inf):
+            allowed = f"{1000 * self.max_latency:g} allowed"
+            return f"{1000 * latency:.1f} ms a sentence, {allowed}"
+        return None
 
     def known_latency(self, configuration: Configuration) -> float | None:
         """Returns the latency measured in a trial of the same shape, or None."""
@@ -189,12 +191,6 @@ class Settings(Config):
             if record.latency is not None and shape_of(record.configuration) == shape:
                 return record.latency
         return None
-
-    def latency_excess(self, latency: float) -> str:
-        """Returns by how much a latency exceeds `max_latency`, as text."""
-        return (
-            f"{1000 * latency:.1f} ms a sentence, {1000 * self.max_latency:g} allowed"
-        )
 
     def over_budget_reason(self, values: dict[str, Any]) -> str | None:
         """Returns why values are over budget, before anything is built; None if not.
@@ -205,12 +201,8 @@ class Settings(Config):
             configuration = self.task.configuration(hyperparameters_of(values))
             if configuration is None:
                 return None  # Only the built model can tell.
-            excess = self.size_excess(configuration.count_parameters())
+            parameters = configuration.count_parameters()
         except ValueError as error:
             return str(error)
-        if excess is not None or self.max_latency is None:
-            return excess
-        latency = self.known_latency(configuration)
-        if latency is None or latency <= self.max_latency:
-            return None
-        return self.latency_excess(latency)
+        latency = self.known_latency(configuration) if self.max_latency else None
+        return self.excess(parameters, latency)

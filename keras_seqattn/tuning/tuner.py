@@ -53,6 +53,11 @@ class Tuner(keras_tuner.Tuner):
         self.hypermodel = task.hypermodel
         if not is_worker() and oracle.state_path.exists():
             oracle.reload()
+            # Budgets may be larger now. The last to be put back is the first to run.
+            for record in reversed(records.load_records(folder)):
+                excess = settings.excess(record.parameters, record.latency)
+                if record.status == records.OVER_BUDGET and excess is None:
+                    oracle.put_back(record.trial_id)
 
     def save(self) -> None:
         """Saves the oracle's state; a tuner has none of its own."""
@@ -98,7 +103,7 @@ class Tuner(keras_tuner.Tuner):
         if record is None:
             values = dict(trial.hyperparameters.values)
             record = records.TrialRecord(trial.trial_id, values=values, path=path)
-        if record.status in records.UNFINISHED:
+        if record.status in (*records.UNFINISHED, records.OVER_BUDGET):
             try:
                 self._run(trial.hyperparameters, record)
             except keras_tuner.errors.FatalError:
@@ -171,10 +176,9 @@ class Tuner(keras_tuner.Tuner):
         keras.utils.set_random_seed(settings.seed + int(record.trial_id))
         parent = hp.values.get("tuner/trial_id")
         model = self._make_model(hp, parent)
+        self._check_budget(model, record)
         if parent is not None:
             self._promote(record, parent, model)
-        self._check_size(model, record)
-        self._check_latency(model, record)
         if settings.warm_start and parent is None and not record.epochs:
             warm.start(model, record, settings)
             record.save()
@@ -280,7 +284,7 @@ class Tuner(keras_tuner.Tuner):
                 records.KILLED,
                 f"its process died {record.fruitless_starts} times within an epoch",
             )
-        record.status = records.RUNNING
+        record.status, record.reason = records.RUNNING, None
         record.starts += 1
         record.fruitless_starts += 1
         record.owner = self._owner
@@ -310,28 +314,20 @@ class Tuner(keras_tuner.Tuner):
             adapt(record.state, self._task.make_model(hp), model)
         record.save()
 
-    def _check_size(self, model, record):
-        """Ends a trial with too many weights, which are counted if not yet known."""
+    def _check_budget(self, model, record):
+        """Ends a trial whose model has too many weights, or is too slow.
+
+        The latency of each shape is measured once, and only if there is a limit.
+        """
+        settings = self._settings
         if record.parameters is None:
             record.parameters = model.count_params()
-        excess = self._settings.size_excess(record.parameters)
-        if excess is not None:
-            raise trials.TrialEnded(records.OVER_BUDGET, excess)
-
-    def _check_latency(self, model, record):
-        """Ends a trial whose model takes too long to translate a sentence.
-
-        Each shape is measured once, and only if there is a limit.
-        """
-        limit = self._settings.max_latency
-        if limit is None:
-            return
-        if record.latency is None:
-            known = self._settings.known_latency(record.configuration)
+        if settings.max_latency is not None and record.latency is None:
+            known = settings.known_latency(record.configuration)
             record.latency = decode_latency(model) if known is None else known
             record.save()
-        if record.latency > limit:
-            excess = self._settings.latency_excess(record.latency)
+        excess = settings.excess(record.parameters, record.latency)
+        if excess is not None:
             raise trials.TrialEnded(records.OVER_BUDGET, excess)
 
 

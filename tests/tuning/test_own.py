@@ -191,6 +191,8 @@ def test_models_with_too_many_weights_are_not_trained(tmp_path, capsys):
     assert len(over) and over["wide"].all() and (over["epochs"] == 0).all()
     assert over["reason"].str.contains("parameters, 4000 allowed").all()
     assert study.best_trial.parameters <= 4000
+    table = tune(tmp_path, max_trials=12, epochs=1).table()
+    assert "over budget" not in set(table["status"])
 
 
 def test_an_error_of_build_shows_its_line(tmp_path, capsys):

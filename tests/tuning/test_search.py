@@ -196,6 +196,21 @@ def test_a_model_too_slow_is_over_budget_and_its_shape_not_drawn(study, measured
     assert {record.values["num_heads"] for record in known} == {1, 2}
 
 
+@pytest.mark.parametrize("algorithm", ["halving", "random", "hyperband"])
+def test_what_was_too_slow_is_trained_under_a_larger_budget(study, measured, algorithm):
+    options = {"space": TWO_SHAPES, "epochs": 3, "algorithm": algorithm}
+    study(max_latency=0.001, max_trials=2, **options)
+    assert {record.status for record in records.load_records(study.folder)} == {
+        "over budget"
+    }
+    study(max_latency=0.015, max_trials=2, **options)
+    known = records.load_records(study.folder)
+    for record in known:
+        assert (record.status == "over budget") == (record.latency > 0.015)
+        assert (record.reason is None) == (record.latency < 0.015)
+    assert known[0].latency == 0.01 and len(measured) == 2
+
+
 @pytest.mark.parametrize("algorithm", ["random", "hyperband"])
 def test_a_latency_is_measured_once_a_shape(simulated, study, measured, algorithm):
     """In trials that go on from others, too."""
