@@ -63,9 +63,14 @@ def main():
             warm_start=args.warm_start,
         )
     except ValueError as error:
-        if not str(error).startswith("`directory`"):
+        remedies = {
+            "`directory`": "Choose another folder with --output.",
+            "`bucket_lengths`": "Split the lines into shorter ones.",  # no pair fits
+        }
+        remedy = remedies.get(str(error).partition(" ")[0])
+        if remedy is None:
             raise
-        sys.exit(f"{error} Choose another folder with --output.")
+        sys.exit(f"{error} {remedy}")
     tell(args, study)
 
 

@@ -151,6 +151,16 @@ def test_it_tunes_on_files_of_one_s_own(example, simulated, tmp_path, capsys):
     assert "`train` and `val` must come together" in capsys.readouterr().err
 
 
+def test_lines_that_are_all_too_long_are_refused(example, simulated, tmp_path):
+    lines = tmp_path / "train.tsv"
+    lines.write_text("".join(f"{i} {'dogs ' * 99}\t{i} Hunde\n" for i in range(9)))
+    files = ("--train", lines, "--val", tmp_path / "val.tsv")
+    files[-1].write_text("a dog\tein Hund\n")
+    wanted = r"`bucket_lengths` must .*Received.* Split the lines into shorter ones"
+    with pytest.raises(SystemExit, match=wanted):
+        example.run(*files, "--preset", "smoke", "--output", tmp_path / "out")
+
+
 def test_defaults_follow_the_corpus(example, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tune.py"])
     args = example.arguments()

@@ -128,7 +128,10 @@ class Settings(Config):
         return self.task.monitors.get(self.objective.name, self.objective.name)
 
     def claim(self) -> None:
-        """Makes the folder this study's own, or raises if it is another study's."""
+        """Makes the folder this study's own, or raises if it is another study's.
+
+        A new study is only made if its data suit its trials.
+        """
         asked = {
             "objective": [self.objective.name, self.objective.direction],
             **{name: getattr(self, name) for name in IDENTITY},
@@ -146,6 +149,8 @@ class Settings(Config):
                 f"directory={str(self.directory)!r}, of a study with another "
                 f"{different[0]}."
             )
+        if not path.exists():
+            self.task.prepare()
         # A worker on another machine may come before its chief.
         self.directory.mkdir(parents=True, exist_ok=True)
         records.write_json(path, asked)

@@ -123,7 +123,7 @@ def attention_choices(
     num_layers = _checked_values("num_layers", num_layers)
     arguments.text("prefix", prefix)
     if key_dim is None:
-        given = _several(num_heads)
+        given = choices_of(num_heads)
         num_heads = tuple(heads for heads in given if model_dim % heads == 0)
         if not num_heads:
             raise ValueError(
@@ -219,8 +219,8 @@ class TranslationSpace:
             values = _checked_values(name, given, check, optional)
             object.__setattr__(self, name, values)
         positions = self.options.get("positions", self.positions)
-        has_odd = any(width % 2 for width in _several(self.key_dim))
-        if has_odd and "rotary" in _several(positions):
+        has_odd = any(width % 2 for width in choices_of(self.key_dim))
+        if has_odd and "rotary" in choices_of(positions):
             raise ValueError(
                 "`key_dim` must be even where `positions` may be rotary. Received: "
                 f"key_dim={self.key_dim!r}, positions={positions!r}."
@@ -385,7 +385,7 @@ def _checked_values(name, values, check=arguments.positive_integer, optional=Fal
             wanted = "one integer, or several in a tuple: a `Range` is of floats"
             arguments.refuse(name, values, wanted)
         return values
-    several = [None if one is None else check(name, one) for one in _several(values)]
+    several = [None if one is None else check(name, one) for one in choices_of(values)]
     if not several or None in several:
         arguments.refuse(name, values, "one value, or several in a tuple, not None")
     if isinstance(values, tuple):
@@ -393,7 +393,7 @@ def _checked_values(name, values, check=arguments.positive_integer, optional=Fal
     return several if isinstance(values, list) else several[0]
 
 
-def _several(values):
+def choices_of(values: Any) -> Sequence[Any]:
     """Returns the values to choose among, or one value alone, as a sequence."""
     return values if isinstance(values, tuple | list) else (values,)
 

@@ -27,7 +27,7 @@ from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
 from keras_seqattn.tuning.records import CONSISTENCY, TrialRecord
-from keras_seqattn.tuning.space import DROPPING, TranslationSpace
+from keras_seqattn.tuning.space import DROPPING, TranslationSpace, choices_of
 
 OWN = "own"  # marks a user's own `build` in a study's file
 FACTOR = 1.0  # of consistency, for a run that overfits
@@ -139,6 +139,7 @@ class Task(Config):
     A subclass has the data as options, and these members:
 
     - `check(objective, workers)` raises an error for what cannot be recorded or shared;
+    - `prepare` does too, for data that suit no trial: it takes longer;
     - `identity` tells the task from others, and is kept in `study.json`;
     - `hypermodel` makes and fits the models;
     - `configuration(hp)` declares the space on `hp` and returns what it has chosen, or
@@ -152,6 +153,9 @@ class Task(Config):
     def __getstate__(self) -> dict[str, Any]:
         """Returns what is sent to workers: the options, not what was made of them."""
         return self.options()
+
+    def prepare(self) -> None:
+        """Makes what new trials share, if they share any."""
 
     def make_model(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """Makes the compiled and built model of hyperparameters."""
@@ -231,6 +235,12 @@ class TranslationTask(Task):
             self._check_batch_tokens()
         # Raises an error if no model can have the values that the search begins with.
         self.configuration(self.hyperparameters).count_parameters()
+
+    def prepare(self) -> None:
+        """Makes the tokenizer and batches of each size, or raises the error of one."""
+        sizes = self.space.vocabulary_size or self.vocabulary_size
+        for size in choices_of(sizes) if self.corpus is not None else ():
+            self.corpus.batches(size)
 
     def _check_batch_tokens(self):
         """Refuses batches too small for one pair, on which every trial would fail."""
@@ -346,8 +356,7 @@ class TranslationTask(Task):
             return 0.0
         center, space = self.space.center.model.options(), self.space
         options = {**center, "dropout": space.dropout, **space.options}
-        dropped = (options[name] for name in DROPPING)
-        if not any(any(x) if isinstance(x, tuple | list) else x for x in dropped):
+        if not any(any(choices_of(options[name])) for name in DROPPING):
             return 0.0
         sizes = self._batch_options
         has_room = sizes["batch_tokens"] >= 2 * sizes["bucket_lengths"][-1]

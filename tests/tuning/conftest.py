@@ -11,7 +11,7 @@ import keras
 import pytest
 
 from keras_seqattn import tuning
-from keras_seqattn.tuning import records, trials
+from keras_seqattn.tuning import records, tasks, trials
 
 LINES = (["one red dog", "two red dogs"], ["ein roter Hund", "zwei rote Hunde"])
 SPACE = tuning.TranslationSpace(model_dim=8, key_dim=(2, 4), num_heads=(1, 2, 4))
@@ -42,7 +42,8 @@ def simulated_fit(model, hp, study, record, epochs, is_done, *more):
 
 @pytest.fixture
 def simulated(monkeypatch):
-    """Makes a study take milliseconds: no models, no training."""
+    """Makes a study take milliseconds: no batches, no models, no training."""
+    monkeypatch.setattr(tasks.TranslationTask, "prepare", lambda self: None)
     monkeypatch.setattr(trials, "fit", simulated_fit)
     monkeypatch.setattr(tuning.TranslationHyperModel, "build", lambda self, hp: None)
     monkeypatch.setattr(keras.utils, "clear_session", lambda: None)

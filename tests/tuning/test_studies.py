@@ -392,6 +392,21 @@ def test_what_can_be_trained_on_two_copies(options, copied):
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocabulary_size": 9999}, "`vocabulary_size` must .*vocabulary_size=9999"),
+        ({"space": {"vocabulary_size": (290, 9)}}, ".*Received: vocabulary_size=9"),
+        ({"bucket_lengths": (2, 3)}, "`bucket_lengths` must have room for some pair"),
+    ],
+)
+def test_what_suits_no_trial_is_refused_before_the_first(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        program.study(tmp_path / "new", **options)
+    assert not (tmp_path / "new" / "study.json").exists()
+
+
+@pytest.mark.backends("torch")
 def test_a_study_around_a_consistency_makes_two_copies():
     """Such as one around the best of an earlier study."""
     (one,) = records.load_records(GOLDEN)[:1]
