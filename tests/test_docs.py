@@ -83,13 +83,13 @@ def tune_shortly(training, validation, max_seconds, **options):
     """Stands for an hour's search: one trial of one epoch on a few short lines."""
     short = {
         "space": tuning.TranslationSpace(
-            model_dim=8, encoder_layers=1, decoder_layers=1, vocabulary_size=320
+            model_dim=8, encoder_layers=1, decoder_layers=1, vocabulary_size=350
         ),
         "max_trials": 1,
         "epochs": 1,
         "verbose": False,
     }
-    pairs = [[side[:40] for side in part] for part in (training, validation)]
+    pairs = [[side[:99] for side in part] for part in (training, validation)]
     return _tune_translation(*pairs, max_seconds=max_seconds, **options, **short)
 
 
