@@ -282,7 +282,7 @@ class Standing:
         able, known = self._runs, self._known
         first = [r for r in able if known[0] in lineage(r, known)]
         if first and not self._has_ended(first[0]):
-            able = [r for r in able if not acts_early(r, known[0])]
+            able = [r for r in able if not acts_late(known[0], r)]
         for rung in reversed(range(RUNGS)):
             found = self._ranked(able, rung)
             if found:
@@ -356,7 +356,7 @@ class Standing:
         for rung in reversed(range(RUNGS - 1)):
             groups = {}
             for record in self._ranked(self._runs, rung):
-                kind = acts_late(record, first), acts_early(record, first)
+                kind = acts_late(record, first), acts_late(first, record)
                 groups.setdefault(kind, []).append(record)
             for group in groups.values():
                 for record in group[: len(group) // REDUCTION]:
@@ -383,12 +383,8 @@ class Standing:
         of them is returned.
         """
         rung = min(record.values.get(RUNG, RUNGS), RUNGS - 1)
-        epochs = self._rungs_of_first
+        epochs = self.rung_epochs(self._known[0])
         return max(r for r in range(RUNGS) if epochs[r] == epochs[rung])
-
-    @functools.cached_property
-    def _rungs_of_first(self):
-        return self.rung_epochs(self._known[0])
 
     def _is_too_long(self, step):
         """Returns whether a step takes more time than the leader's share leaves."""
@@ -480,10 +476,10 @@ def lineage(record: TrialRecord, known: Sequence[TrialRecord]) -> Iterator[Trial
         record = by_id.get(record.continued_from)
 
 
-def acts_late(record: TrialRecord, first: TrialRecord) -> bool:
-    """Returns whether a trial has more of what acts late than the study's first."""
-    for name in record.values.keys() & first.values.keys():
-        value, other = record.values[name], first.values[name]
+def acts_late(record: TrialRecord, than: TrialRecord) -> bool:
+    """Returns whether a trial has more of what acts late than a different one."""
+    for name in record.values.keys() & than.values.keys():
+        value, other = record.values[name], than.values[name]
         if not isinstance(value, int | float) or not isinstance(other, int | float):
             continue
         if name.endswith(LATE_IF_MORE) and value > other:
@@ -491,8 +487,3 @@ def acts_late(record: TrialRecord, first: TrialRecord) -> bool:
         if name.endswith(LATE_IF_LESS) and value < other:
             return True
     return False
-
-
-def acts_early(record: TrialRecord, first: TrialRecord) -> bool:
-    """Returns whether a trial has less of what acts late than the study's first."""
-    return acts_late(first, record)

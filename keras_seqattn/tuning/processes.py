@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Self
 
 import keras
 import keras_tuner
@@ -35,7 +34,7 @@ def run(settings: Settings) -> None:
     A worker that dies is started again; its trial goes on from its last epoch.
     """
     names = [f"worker{number}" for number in range(settings.workers)]
-    with ProcessGroup(settings) as group:
+    with contextlib.closing(ProcessGroup(settings)) as group:
         group.start("chief")
         for name in names:
             heartbeats.file_of(settings.directory, name).unlink(missing_ok=True)
@@ -77,7 +76,7 @@ def _supervise(group, directory, names):
 
 
 class ProcessGroup:
-    """The processes of a study, which end with the block that makes them."""
+    """The processes of a study."""
 
     def __init__(self, settings: Settings) -> None:
         # Each process reads this on its standard input.
@@ -85,11 +84,7 @@ class ProcessGroup:
         self._port, self._cores = _free_port(), _shares(settings.workers)
         self._processes = {}
 
-    def __enter__(self) -> Self:
-        """Begins without processes."""
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
+    def close(self) -> None:
         """Kills all processes; the study can go on from what they leave."""
         for process in self._processes.values():
             _end(process)

@@ -1,6 +1,5 @@
 """`tune` and `tune_translation`: the one call that begins and continues a study."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -207,7 +206,8 @@ def _study(task, given):
         settings.claim()
         tuner.run(settings)
         return Study(settings.directory, task)
-    with _in_use(settings.directory):
+    lock_directory(settings.directory, "call")
+    try:
         settings.claim()
         if settings.workers > 1:
             processes.run(settings)
@@ -218,17 +218,9 @@ def _study(task, given):
             settings.clock.limit = settings.max_seconds
             with settings.clock:
                 tuner.Tuner(settings).finish()
-    return Study(settings.directory, task)
-
-
-@contextlib.contextmanager
-def _in_use(directory):
-    """Keeps other calls out of a study's folder for as long as the block lasts."""
-    lock_directory(directory, "call")
-    try:
-        yield
     finally:
-        release_lock(directory / LOCK)
+        release_lock(settings.directory / LOCK)
+    return Study(settings.directory, task)
 
 
 def _sizes(vocabulary_size):

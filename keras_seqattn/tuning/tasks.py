@@ -379,26 +379,19 @@ class TranslationTask(Task):
         """Returns callbacks that average a trial's weights, and then score them."""
         made = record.configuration.average_callbacks()
         if objective in DECODED:
-            translating = self._translating(record.configuration)
+            shape = json.dumps(dataclasses.asdict(shape_of(record.configuration)))
+            translating = self._translating(shape)
             made.append(self.corpus.score(model.source_vocabulary_size, translating))
         return made
 
-    def _translating(self, configuration):
-        """Returns the model that translates for all trials of a configuration's shape.
+    @functools.cached_property
+    def _translating(self):
+        """Makes the model that translates for all trials of a shape, given in JSON.
 
         Compiling a model's search takes as long as two epochs of a small corpus.
         """
-        shape = shape_of(configuration)
-        made = self._made.pop(repr(shape), None) or shape.make_model()
-        while len(self._made) >= SHAPES:
-            del self._made[next(iter(self._made))]
-        self._made[repr(shape)] = made
-        return made
-
-    @functools.cached_property
-    def _made(self):
-        """The models that translate, by shape; the most recently used is last."""
-        return {}
+        make = functools.lru_cache(SHAPES)
+        return make(lambda shape: Configuration(**json.loads(shape)).make_model())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

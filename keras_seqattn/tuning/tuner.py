@@ -134,11 +134,7 @@ class Tuner(keras_tuner.Tuner):
                     f"{ended.reason}"
                 ) from ended
             return
-        except (
-            trials.OutOfTime,
-            keras_tuner.errors.FatalRuntimeError,
-            KeyboardInterrupt,
-        ):
+        except (trials.OutOfTime, KeyboardInterrupt, RuntimeError):  # or the disk
             # This start did not kill its process.
             record.fruitless_starts = max(0, record.fruitless_starts - 1)
             record.status = records.STOPPED
@@ -359,6 +355,5 @@ def is_worker() -> bool:
 
 def is_chief() -> bool:
     """Returns whether KerasTuner's variables make this process the chief."""
-    has_chief = "KERASTUNER_ORACLE_IP" in os.environ
-    # Where it is missing, KerasTuner says so.
-    return has_chief and "chief" in os.environ.get("KERASTUNER_TUNER_ID", "")
+    name = os.environ.get("KERASTUNER_TUNER_ID", "")  # KerasTuner says if it is missing
+    return "KERASTUNER_ORACLE_IP" in os.environ and "chief" in name

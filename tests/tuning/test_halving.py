@@ -113,13 +113,13 @@ def test_names_tell_what_acts_late():
 
     first = made(dropout_rate=0.1, lr=0.01)
     assert halving.acts_late(made(dropout_rate=0.2), first)
-    assert not halving.acts_early(made(dropout_rate=0.2), first)
-    assert halving.acts_early(made(lr=0.02), first)
+    assert not halving.acts_late(first, made(dropout_rate=0.2))
+    assert halving.acts_late(first, made(lr=0.02))
     first = made(num_layers=2, weight_decay=0.1, learning_rate="cosine")
     assert halving.acts_late(made(num_layers=3), first)
-    assert halving.acts_early(made(weight_decay=0.0), first)
+    assert halving.acts_late(first, made(weight_decay=0.0))
     assert not halving.acts_late(made(learning_rate="constant"), first)
-    assert not halving.acts_early(made(num_heads=2, units=3), first)
+    assert not halving.acts_late(first, made(num_heads=2, units=3))
 
 
 def test_the_leader_has_its_share_of_the_time():
