@@ -181,14 +181,25 @@ def translate(args, translator, total, journal):
     # uninterrupted one does.
     while block := list(itertools.islice(left, args.block)):
         lines = [line.decode().rstrip("\r\n") for line in block]
-        with warnings.catch_warnings(record=True) as noted:
-            # Each block has its own lines, which must not count as told before.
-            warnings.simplefilter("always", UserWarning)
+        with told(journal.lines):
             data = formatted(args, translator, lines, journal.lines).encode()
-        for text in sorted({str(warning.message) for warning in noted}):
-            print(f"\n{text} (lines[0] is line {journal.lines + 1:,} of the input.)")
         journal.append(gzip.compress(data) if is_gz else data, len(block))
         bar.add(len(block))
+
+
+@contextlib.contextmanager
+def told(first):
+    """Prints warnings, once each, with the number of the block's first line."""
+    with warnings.catch_warnings(record=True) as noted:
+        # Each block has its own lines, which must not count as told before.
+        warnings.simplefilter("always", UserWarning)
+        try:
+            yield
+        finally:
+            for text in dict.fromkeys(str(warning.message) for warning in noted):
+                if "lines[" in text:
+                    text += f" (lines[0] is line {first + 1:,} of the input.)"
+                print(f"\n{text}")
 
 
 def formatted(args, translator, lines, first):

@@ -117,6 +117,7 @@ class Terms:
         constraints: Any = None,
         prefix: Sequence[str] | None = None,
         room: Sequence[int] | None = None,
+        read: Sequence[str] | None = None,
         first: int = 0,
     ) -> list[Row]:
         """Returns the constraints of each line, as phrases of token ids.
@@ -125,7 +126,8 @@ class Terms:
         tuples of alternatives. `prefix` is what each translation begins with, or None.
         `room` is the number of tokens that each line's constraints may have together,
         or None: what the glossary adds beyond it is left out, with a warning. It
-        numbers the lines from `first`.
+        numbers the lines from `first`. `read` has what the model reads of each line,
+        which may be cut; None: all.
         """
         given = [[] for _ in lines]
         if constraints is not None:
@@ -138,36 +140,42 @@ class Terms:
             )
         before = [""] * len(given) if prefix is None else prefix
         room = [math.inf] * len(given) if room is None else room
-        rows, too_long = [], []
-        for wanted, line, text, most in zip(given, lines, before, room, strict=True):
-            wanted, row = dict.fromkeys(wanted), []
-            for choices in [
-                *wanted,
-                *(x for x in self._found(line) if x not in wanted),
-            ]:
+        read = lines if read is None else read
+        rows, too_long = [], set()
+        for number, (own, text) in enumerate(zip(given, before, strict=True)):
+            row = []
+            found = self._found(lines[number], read[number])
+            for choices in dict.fromkeys([*own, *found]):
                 if _says(text, choices):
                     continue
                 longer = [*row, self._ways(choices, text)]
-                if choices in wanted or count_tokens(longer) <= most:
+                if choices in own or count_tokens(longer) <= room[number]:
                     row = longer
-                elif len(rows) not in too_long:
-                    too_long.append(len(rows))
+                else:
+                    too_long.add(number)
             rows.append(row)
         if too_long:
             warnings.warn(
                 f"{len(too_long)} of {len(rows)} lines have phrases of the glossary "
                 "that do not fit the limit of their translation, and were left out. "
-                f"The first is lines[{first + too_long[0]}].",
+                f"The first is lines[{first + min(too_long)}].",
                 stacklevel=3,
             )
         return rows
 
-    def _found(self, line: str) -> list[tuple[str, ...]]:
-        """Returns what the glossary wants for a line, each once."""
+    def _found(self, line: str, read: str) -> list[tuple[str, ...]]:
+        """Returns what the glossary wants for a line of which the model reads a part.
+
+        A source phrase must be in both: the part may end within a word, or begin with
+        what the tokenizer puts before each line.
+        """
         if self._sources is None:
             return []
         sources = self._sources.findall(line)
-        return [*dict.fromkeys(self._glossary[source] for source in sources)]
+        if read != line:
+            kept = {*self._sources.findall(read)}
+            sources = [source for source in sources if source in kept]
+        return [self._glossary[source] for source in sources]
 
     def _ways(self, choices: Iterable[str], before: str) -> tuple[Phrase, ...]:
         """Returns the ways to write alternative phrases in a text after `before`."""

@@ -282,7 +282,7 @@ class Translator(TextModel):
         if constraints is not None or glossary is not None:
             terms = self._terms(search, glossary)
         model, sources = self.model, self._tokenize_with_end("lines", lines)
-        as_read = self._as_read(lines, sources)
+        read = lines if terms is None else self._as_read(lines, sources)
         if segmentations > 1:
             model = self._segmentation_ensemble(segmentations)
             sources = self._draw_segmentations(
@@ -295,7 +295,7 @@ class Translator(TextModel):
         rows = None
         if terms is not None:
             room = constraint_limits(model, sources, forced)
-            rows = terms.rows(as_read, constraints, prefix, room)
+            rows = terms.rows(lines, constraints, prefix, room, read)
         found = self._translate(
             model, sources, lines, search, forced, verbose, rows=rows
         )
@@ -337,11 +337,11 @@ class Translator(TextModel):
 
     def _as_read(self, lines, sources):
         """Returns lines without what `max_source_length` cut off their tokens."""
-        limit, detokenize = self.max_source_length, self.source_tokenizer.detokenize
-        return [
-            line if len(ids) < limit else detokenize([ids[:-1]])[0]
-            for line, ids in zip(lines, sources, strict=True)
-        ]
+        limit = self.max_source_length
+        cut = [i for i, ids in enumerate(sources) if len(ids) >= limit]
+        texts = self.source_tokenizer.detokenize([sources[i][:-1] for i in cut])
+        parts = dict(zip(cut, texts, strict=True))
+        return [parts.get(i, line) for i, line in enumerate(lines)]
 
     def _translate(
         self, model, sources, lines, search, forced, verbose, first=0, rows=None
@@ -431,8 +431,8 @@ class Translator(TextModel):
             rows = None
             if terms is not None:
                 room = constraint_limits(self.model, sources, forced)
-                as_read = self._as_read(block, sources)
-                rows = terms.rows(as_read, room=room, first=first)
+                read = self._as_read(block, sources)
+                rows = terms.rows(block, room=room, read=read, first=first)
             found = self._translate(
                 self.model,
                 sources,
@@ -614,9 +614,13 @@ class Translator(TextModel):
         else:
             (target_ids,) = self._tokenize("target", _checked_lines("target", [target]))
         read = np.array([[self.model.start_id, *target_ids]], "int32")
-        # To one of few lengths, since JAX compiles each operation anew for a shape.
-        length = padded_length(self.model, max(inputs.shape[1], read.shape[1]))
-        padded = (pad_to_length(x, length, self.model.pad_id) for x in (inputs, read))
+        # To few lengths, since JAX compiles each operation anew for a shape.
+        padded = (
+            pad_to_length(
+                ids, padded_length(self.model, ids.shape[1]), self.model.pad_id
+            )
+            for ids in (inputs, read)
+        )
         scores = self.model.attention_scores(*padded, kind)
         weights = keras.ops.convert_to_numpy(scores)[0]
         sources = _pieces(self.source_tokenizer, source_ids[:-1])
@@ -626,9 +630,8 @@ class Translator(TextModel):
             "encoder": (sources, sources),
             "decoder": (targets, ["<s>", *targets[:-1]]),
         }[kind]
-        return AttentionWeights(
-            seen, looking, weights[..., : len(looking), : len(seen)]
-        )
+        weights = weights[..., : len(looking), : len(seen)].copy()
+        return AttentionWeights(seen, looking, weights)
 
     def compile_report(self) -> decoding.CompileReport:
         """Counts what was compiled for this translator's searches.
@@ -740,10 +743,10 @@ def _pieces(tokenizer, ids):
     tokenizer calls it: "<0xC3>".
     """
     texts = tokenizer.detokenize([[token] for token in ids])
-    if hasattr(tokenizer, "pieces"):
-        pieces = tokenizer.pieces
+    names = getattr(tokenizer, "pieces", getattr(tokenizer, "vocabulary", None))
+    if names is not None:
         texts = [
-            text if text and "\ufffd" not in text else pieces[token]
+            text if text and "\ufffd" not in text else names[token]
             for text, token in zip(texts, ids, strict=True)
         ]
     return [*texts, "</s>"]

@@ -326,8 +326,8 @@ def test_what_a_glossary_adds_beyond_the_limit_is_left_out(translators):
 
 def test_a_glossary_is_not_for_what_was_cut_off(translators):
     model, tokenizer = translators["bytes"].model, ks.text.ByteTokenizer()
-    translator = ks.Translator(model, tokenizer, max_source_length=9)
-    read = translator.translate(["dog and "], glossary={"dog": "x"})
+    translator = ks.Translator(model, tokenizer, max_source_length=10)
+    read = translator.translate(["dog and c"], glossary={"dog": "x"})
     with pytest.warns(UserWarning, match="were cut there"):
         found = translator.translate(["dog and cat"], glossary={"dog": "x", "cat": "y"})
     assert found == read

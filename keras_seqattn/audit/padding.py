@@ -48,9 +48,10 @@ def check_padding_invariance(
     input where `masks` marks padding, otherwise in the vectors that the model's
     `Embedding` layers return for it. Neither may change the outputs of real positions.
 
-    An output that does not have the length of an input is compared as a whole. If it
-    has positions of its own, as behind a convolution with strides, choose those that
-    come from real positions alone, such as `select=lambda y: y[:, :real]`.
+    An output that does not have the length of an input is compared as a whole, and must
+    keep its length where `extra` is not 0. If it has positions of its own, as behind a
+    convolution with strides, choose those that come from real positions alone, such as
+    `select=lambda y: y[:, :real]`.
     Shapes: B batch, L length.
 
     Args:

@@ -48,7 +48,7 @@ def _check_process():
     if _COMPUTED_IN - {os.getpid()}:
         raise RuntimeError(
             "A process that was forked must not compute with the backend of one "
-            "that had computed before: it would hang. Start processes by "
+            "that had computed or loaded a model: it would hang. Start processes by "
             '`multiprocessing.get_context("spawn")`, or load the model after the '
             f"fork. Received: process {os.getpid()}, forked from {os.getppid()}."
         )
@@ -61,7 +61,7 @@ class CompiledFunction:
     A call takes (nested) NumPy arrays or tensors of the backend. Variables are read at
     each call, so a change of weights takes effect. Threads may share one instance. A
     call raises a `RuntimeError` in a process that was forked from one that had run a
-    program.
+    program or, on TensorFlow and JAX, loaded a translator.
 
     `num_programs` is the number of signatures compiled; `compile_seconds` is the total
     time of each signature's first call, which includes running it once.

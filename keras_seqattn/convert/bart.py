@@ -60,8 +60,8 @@ def mbart_options(checkpoint: Checkpoint) -> dict[str, Any]:
 def _options(checkpoint, attention_dropout=0.0, scale_embedding=False):
     """Returns the options that the three have in common.
 
-    What a configuration leaves out is as in transformers; the arguments are where the
-    three differ.
+    Rates and `scale_embedding` are transformers' where a configuration leaves them out;
+    the arguments are where the three differ.
     """
     option = checkpoint.option
     scaled = option("scale_embedding", default=scale_embedding)

@@ -34,8 +34,9 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
     """Makes one of our models from a trained model in Hugging Face's format.
 
     Token ids stay the same, and so do the logits, up to rounding. Architectures that
-    our models cannot represent are refused. What a configuration leaves out has
-    transformers' default; `layerdrop`, which skips layers in training, is ignored.
+    our models cannot represent are refused. Rates, `scale_embedding` and Mistral's
+    window have transformers' defaults where a configuration leaves them out;
+    `layerdrop`, which skips layers in training, is ignored.
 
     Args:
         source: A folder with `config.json` and `model.safetensors` (or its parts, with

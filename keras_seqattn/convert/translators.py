@@ -2,6 +2,7 @@
 
 import itertools
 import pathlib
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 UNKNOWN = "<unk>"
 # How the one language begins that all models of NLLB and mBART-50 were trained with.
 ENGLISH = "en"
+LANGUAGE = re.compile("[a-z]{2,3}_[A-Z][A-Za-z]+")  # of NLLB and mBART-50
 SHOWN = 5  # names in a message
 # What fairseq's vocabularies begin with, before the pieces of the SentencePiece model.
 FAIRSEQ = ["<s>", "<pad>", "</s>", UNKNOWN]
@@ -145,7 +147,7 @@ def _marian(folder, options, source, target):
                 prefix = [pieces.index(f">>{target}<<")]
             elif tags:
                 warnings.warn(
-                    "The model has several target languages, and no line gets one, "
+                    "The model needs a target language, and no line gets one, "
                     f"since `target` is None. Choose one of {_some(tags)}. In a line, "
                     f"'>>{tags[0]}<<' is plain text.",
                     stacklevel=3,
@@ -324,21 +326,25 @@ def _language_ids(folder, first):
     on. In the list of languages, those that were added may replace the others.
     """
     added, special = _added_ids(folder)
-    listed = _listed_languages(folder)
-    found = dict.fromkeys([*listed, *special])
-    languages = [token for token in found if not token.startswith("<")]
-    have_ids = {*languages} <= {*special}
-    has_english = any(language.startswith(ENGLISH) for language in languages)
-    if not languages or not (have_ids or has_english):
+    found = dict.fromkeys([*_listed_languages(folder), *special])
+    languages = [token for token in found if LANGUAGE.fullmatch(token)]
+    taken = {*added.values()}
+    free = (number for number in itertools.count(first) if number not in taken)
+    ids = {x: added[x] if x in added else next(free) for x in languages}
+    # The languages without listed ids are the trained model's, if English is among them
+    # and they reach the tokens that were added; "<mask>" may stand between.
+    unlisted = [x for x in languages if x not in added]
+    last = max((ids[x] for x in unlisted), default=0)
+    beyond = min((number for number in taken if number > last), default=last + 1)
+    has_english = any(language.startswith(ENGLISH) for language in unlisted)
+    if not languages or (unlisted and not (has_english and beyond <= last + 2)):
         refuse(
             "hold the languages as 'additional_special_tokens' in "
             "'special_tokens_map.json' or 'tokenizer_config.json', first those of the "
             "model that it was fine-tuned from",
             f"a folder with {_some(languages) or 'none'}",
         )
-    taken = {*added.values()}
-    free = (number for number in itertools.count(first) if number not in taken)
-    return {x: added[x] if x in added else next(free) for x in languages}
+    return ids
 
 
 def _listed_languages(folder):

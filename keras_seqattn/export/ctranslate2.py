@@ -112,9 +112,7 @@ def _fill_config(config, model, pieces, unknown_id):
 
 def _pieces(side, tokenizer):
     """Returns the text of each token id, by which CTranslate2 identifies tokens."""
-    if isinstance(tokenizer, ByteTokenizer):
-        return ["<pad>", "<s>", "</s>", "<unk>", *(f"<0x{b:02X}>" for b in range(256))]
-    if not isinstance(tokenizer, WITH_MODELS):
+    if not isinstance(tokenizer, (*WITH_MODELS, ByteTokenizer)):
         raise ValueError(
             f"`{side}_tokenizer` must be a `SentencePieceTokenizer`, a "
             "`MappedSentencePieceTokenizer` or a `ByteTokenizer` for CTranslate2, "

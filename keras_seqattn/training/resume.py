@@ -108,9 +108,10 @@ class Resume(keras.callbacks.Callback):
             begun, the same object may be fit again in one process. Without the method,
             one pass is begun and abandoned for each epoch that has ended, so that a
             resumed epoch gets its own order. It must not be the `validation_data` too,
-            since each validation is a pass. None: each pass is the same, or drawn from
-            the random numbers named above. Give None too if `fit` has `steps_per_epoch`
-            for data that continues past an epoch, such as an infinite
+            since each validation is a pass; on TensorFlow, `fit` must have no
+            `steps_per_epoch` for a `tf.data.Dataset`. None: each pass is the same, or
+            drawn from the random numbers named above. Give None too if `fit` has
+            `steps_per_epoch` for data that continues past an epoch, such as an infinite
             `tf.data.Dataset`; a resumed run then starts the data from its beginning.
         callbacks: List of those callbacks before this one in the same `fit` whose state
             is kept; a warning names any other whose state changes. None: all.

@@ -17,7 +17,7 @@ from tests.convert import families
 
 pytestmark = [
     pytest.mark.backends("torch"),
-    pytest.mark.filterwarnings("ignore:The model has several target languages"),
+    pytest.mark.filterwarnings("ignore:The model needs a target language"),
 ]
 
 to_model = ks.convert.model_from_huggingface
@@ -490,10 +490,19 @@ def special(*tokens):
         # None is hidden by one that was added, and each has its own id.
         (
             ["grt_Latn"],
-            special((50, "eng_Latn"), (51, "ar"), (52, "<mask>"), (53, "grt_Latn")),
+            special((50, "en_XX"), (51, "ar_AR"), (52, "<mask>"), (53, "grt_Latn")),
             {},
-            {"grt_Latn": 53, "eng_Latn": 50, "ar": 51},
+            {"grt_Latn": 53, "en_XX": 50, "ar_AR": 51},
         ),
+        # Other tokens are no languages, and both files have ids.
+        (
+            ["[NE]", "en_XX", "ar_AR", "grt_Latn"],
+            special((54, "[NE]"), (55, "dog")) | {"tokenizer_class": "x"},
+            {"grt_Latn": 53, "<mask>": 52},
+            {"en_XX": 50, "ar_AR": 51, "grt_Latn": 53},
+        ),
+        # Too few of the trained model's languages: which ids have they?
+        (["grt_Latn", "en_XX", "hi_IN"], {}, {"grt_Latn": 60}, "first those of"),
         # The others are counted without it.
         (
             ["xx_XX", "ar_AR", "en_XX"],

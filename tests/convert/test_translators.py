@@ -16,7 +16,7 @@ from tests.pairs import slow
 
 pytestmark = [
     pytest.mark.backends("torch"),
-    pytest.mark.filterwarnings("ignore:The model has several target languages"),
+    pytest.mark.filterwarnings("ignore:The model needs a target language"),
 ]
 
 # One by default: the models' own searches, and all tokenizers, are tried for all.

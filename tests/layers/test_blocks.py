@@ -469,6 +469,12 @@ def test_mask_and_its_second_name_are_one(rng, mask):
         ValueError, match=r"`mask` must be None where `x_mask`.*\(2, 4\)"
     ):
         layers.EncoderBlock(2, F)(x, mask=mask, x_mask=mask)
+
+
+def test_a_mask_given_twice_is_an_error(rng):
+    x, mask = rng.normal(size=(2, 4, F)), np.ones((2, 4), bool)
+    with pytest.raises(TypeError, match="multiple values for argument 'mask'"):
+        layers.EncoderBlock(2, F)(x, mask, mask=mask)
     with pytest.raises(ValueError, match=r"`mask` must be None.*\(2, 4\)"):
         layers.DecoderBlock(2, F)(x, mask=mask, target_mask=mask)
     with pytest.raises(ValueError, match=r"`mask` must be None.*\(2, 4\)"):

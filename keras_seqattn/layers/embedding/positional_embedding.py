@@ -172,11 +172,12 @@ class PositionalEmbedding(
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Notes whether the call is in reverse, and calls the layer."""
+        before = getattr(_CALL, "reverse", False)
         _CALL.reverse = kwargs.get("reverse", False)
         try:
             return super().__call__(*args, **kwargs)
         finally:
-            _CALL.reverse = False
+            _CALL.reverse = before
 
     def call(
         self,

@@ -35,10 +35,12 @@ class CarriesMask:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the layer; refuses two masks, since Keras fills one in for `call`."""
         names = arguments.names_of(type(self).call)[1:]
-        if "mask" in names:
-            place = names.index("mask")
-            kwargs = {**dict(zip(names[place:], args[place:], strict=False)), **kwargs}
-            args = args[:place]
+        place = names.index("mask") if "mask" in names else len(args)
+        by_place = dict(zip(names[place:], args[place:], strict=False))
+        # What does not fit the signature is left for Keras to refuse.
+        fits = len(args) <= len(names) and by_place.keys().isdisjoint(kwargs)
+        if "mask" in names and fits:
+            args, kwargs = args[:place], {**by_place, **kwargs}
             self._name_mask(kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -54,8 +56,9 @@ class CarriesMask:
                 f"the same. Received: mask of shape {np.shape(mask)}, "
                 f"{self.mask_name} of shape {np.shape(named)}."
             )
-        name = "mask" if named is None else self.mask_name
-        mask = kwargs.pop(name) if mask is None else mask
+        name = "mask"
+        if mask is None:
+            name, mask = self.mask_name, kwargs.pop(self.mask_name)
         # The values of a symbolic mask are seen when the model is called.
         is_symbolic = isinstance(mask, keras.KerasTensor)
         kwargs["mask"] = mask if is_symbolic else bool_mask(name, mask)
@@ -307,7 +310,8 @@ def _with_quantized(dtype, policy):
     maps = keras.dtype_policies.DTypePolicyMap
     if not isinstance(policy, maps) or isinstance(dtype, maps):
         return dtype
-    return maps(dtype, dict(policy))
+    quantized = {name: x for name, x in policy.items() if x.quantization_mode}
+    return maps(dtype, quantized)
 
 
 def _defining(cls, name):
