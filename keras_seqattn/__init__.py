@@ -5,12 +5,10 @@ that need more than keras and numpy are imported when first used.
 """
 
 import importlib
-import os
-import warnings
 from typing import TYPE_CHECKING, Any
 
 try:
-    import keras
+    import keras  # noqa: F401
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
     if missing not in ("tensorflow", "jax", "torch"):
@@ -37,14 +35,6 @@ if TYPE_CHECKING:
     from keras_seqattn import audit, convert, export, plotting, recipes, text, tuning
     from keras_seqattn.text_generator import TextGenerator
     from keras_seqattn.translator import Translator
-
-_chosen, _used = os.environ.get("KERAS_BACKEND"), keras.backend.backend()
-if _chosen and _chosen != _used:
-    warnings.warn(
-        f"KERAS_BACKEND was set to {_chosen!r} after Keras had been imported, so Keras "
-        f"computes with {_used}. Set it first; in a notebook restart the kernel.",
-        stacklevel=2,
-    )
 
 # The packages of extras without which a part cannot be imported.
 _EXTRAS = {"sentencepiece": "text", "keras_tuner": "tuning"}
