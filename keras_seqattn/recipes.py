@@ -211,6 +211,10 @@ class Configuration(Config):
     def average_callbacks(self) -> list[keras.callbacks.Callback]:
         """Makes the callback that validates, scores and keeps averaged weights.
 
+        The model has the averages only while it is validated and when `fit` ends. So
+        use no callback with `restore_best_weights`, or with `save_best_only` by a
+        validation score, beside it: what they keep are trained weights.
+
         Returns:
             List of one callback, which comes before all others in `fit`, except
             `TerminateOnDivergence`; empty without averages.

@@ -1,5 +1,6 @@
 """Callbacks that average the weights, and validate and score the averages."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -30,17 +31,7 @@ class _AveragedWeights(keras.callbacks.Callback):
         ones in the place of the averages when `fit` ends, or before these are computed.
         """
         others, name = callbacks_with(self), type(self).__name__
-        for other in others:
-            is_validated = str(getattr(other, "monitor", "")).startswith("val")
-            best = is_validated and getattr(other, "save_best_only", False)
-            if best or getattr(other, "restore_best_weights", False):
-                option = "save_best_only" if best else "restore_best_weights"
-                raise ValueError(
-                    f"`callbacks` must be without `{option}` beside `{name}`: it keeps "
-                    "trained weights, and the model has the averages while it is "
-                    "validated and when `fit` ends. "
-                    f"Received: {type(other).__name__}({option}=True)."
-                )
+        check_best_weights(others, name)
         swapping = keras.callbacks.SwapEMAWeights, _AveragedWeights
         for other in others:
             if isinstance(other, swapping) and other is not self:
@@ -238,6 +229,37 @@ class ScheduleFreeAverage(_AveragedWeights):
         if optimizer.use_ema:
             wanted = "False for `ScheduleFreeAdamW`, which has an average of its own"
             arguments.refuse("use_ema", True, wanted)
+
+
+def check_best_weights(
+    callbacks: Sequence[keras.callbacks.Callback], averaging: str, remedy: str = ""
+) -> None:
+    """Raises an error for a callback that keeps the best weights beside averages.
+
+    Args:
+        callbacks: The callbacks of one `fit`.
+        averaging: Name of the one that puts averages into the model only while this is
+            validated and when `fit` ends.
+        remedy: What ends the error, a space and a sentence, or "".
+
+    Raises:
+        ValueError: If one of the callbacks has `restore_best_weights`, or
+            `save_best_only` by a validation score.
+
+    Example:
+        >>> check_best_weights([keras.callbacks.EarlyStopping()], "SwapEMAWeights")
+    """
+    for other in callbacks:
+        is_validated = str(getattr(other, "monitor", "")).startswith("val")
+        best = is_validated and getattr(other, "save_best_only", False)
+        if best or getattr(other, "restore_best_weights", False):
+            option = "save_best_only" if best else "restore_best_weights"
+            raise ValueError(
+                f"`callbacks` must be without `{option}` beside `{averaging}`: it "
+                "keeps trained weights, and the model has the averages while it is "
+                "validated and when `fit` ends. "
+                f"Received: {type(other).__name__}({option}=True).{remedy}"
+            )
 
 
 def inner_optimizer(optimizer: Any) -> Any:

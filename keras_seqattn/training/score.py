@@ -12,6 +12,8 @@ from keras_seqattn.scheduling.generation import (
     forced_prefixes,
     source_limit,
 )
+from keras_seqattn.training.average import check_best_weights
+from keras_seqattn.training.callback_states import callbacks_with
 
 
 class TranslationScore(keras.callbacks.Callback):
@@ -28,7 +30,9 @@ class TranslationScore(keras.callbacks.Callback):
     Put it before the callbacks that read the logs: `EarlyStopping` and
     `ModelCheckpoint` (with `mode="max"`), `CSVLogger`, `Resume`. Put it after
     `SwapEMAWeights`: the lines are translated when the validation begins, and that
-    callback has then put the moving averages of the weights into the model. In an epoch
+    callback has then put the moving averages of the weights into the model. Without
+    `swap_on_epoch` it takes them out again before the epoch ends, so callbacks that
+    keep the best weights would keep trained ones: they are an error. In an epoch
     without validation, for lack of data or by `validation_freq`, the lines are
     translated at the end of the epoch, with the weights that are trained. So leave
     `validation_freq` at 1 to score averages: `every` counts from the first epoch, and
@@ -54,7 +58,9 @@ class TranslationScore(keras.callbacks.Callback):
 
     Raises:
         ValueError: If there are no lines, or not as many references as lines, or if
-            `every` or `lines` is not a positive integer.
+            `every` or `lines` is not a positive integer; when training begins, if a
+            callback has `restore_best_weights`, or `save_best_only` by a validation
+            score, beside a `SwapEMAWeights` without `swap_on_epoch`.
         ImportError: When training begins, if sacreBLEU is not installed.
 
     Example:
@@ -112,7 +118,15 @@ class TranslationScore(keras.callbacks.Callback):
         return epoch % self.every == 0 or epoch == last
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Forgets the scores of an earlier `fit`."""
+        """Forgets the scores of an earlier `fit`, and checks the other callbacks."""
+        others = callbacks_with(self)
+        if any(
+            isinstance(other, keras.callbacks.SwapEMAWeights)
+            and not other.swap_on_epoch
+            for other in others
+        ):
+            remedy = " Leave it out, or use `SwapEMAWeights(swap_on_epoch=True)`."
+            check_best_weights(others, "SwapEMAWeights", remedy)
         # Here, so that it fails before an epoch if it is missing.
         sacrebleu = arguments.package("sacrebleu", "score")
         self._metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}

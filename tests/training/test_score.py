@@ -12,10 +12,18 @@ from tests.small import translation_model
 
 SOURCES = ["a dog", "", "two", "more than the model's longest"]
 REFERENCES = ["ein roter Hund lief", "", "zwei", "zu lang"]
+X = np.ones((2, 1))
 
 
 def make_model(tokenizer):
     return translation_model(tokenizer.vocabulary_size, num_heads=1, max_length=8)
+
+
+def make_line(**options):
+    """Makes a model of one weight and a bias, which `TranslationScore` can watch."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1, **options), "mse")
+    return model
 
 
 @pytest.mark.backends("torch")
@@ -87,12 +95,10 @@ def test_the_logs_have_sacrebleu_s_figures(monkeypatch):
         return translations
 
     monkeypatch.setattr(TranslationScore, "_translate", translated)
-    x = np.ones((2, 1))
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = make_line()
     score = TranslationScore(SOURCES, REFERENCES, ByteTokenizer(), every=2)
     fit = {"epochs": 4, "callbacks": [score], "verbose": 0}
-    logs = model.fit(x, x, **fit).history  # Without validation: at the epoch's end.
+    logs = model.fit(X, X, **fit).history  # Without validation: at the epoch's end.
     assert scored == [model] * 3  # In epochs 0, 2 and 3.
     bleu = sacrebleu.corpus_bleu(translations, [REFERENCES])
     chrf = sacrebleu.corpus_chrf(translations, [REFERENCES])
@@ -101,8 +107,47 @@ def test_the_logs_have_sacrebleu_s_figures(monkeypatch):
     assert 0 < chrf.score < 100
     assert "tok:13a" in score.bleu_signature
     assert "nc:6" in score.chrf_signature
-    model.evaluate(x, x, callbacks=[score], verbose=0)  # No epoch's validation.
+    model.evaluate(X, X, callbacks=[score], verbose=0)  # No epoch's validation.
     assert len(scored) == 3
+
+
+def callbacks_of_averages(monkeypatch, *best, **options):
+    """Makes an average, a score, and what keeps the best weights."""
+    monkeypatch.setattr(TranslationScore, "_translate", lambda *_: REFERENCES)
+    score = TranslationScore(SOURCES, REFERENCES, ByteTokenizer())
+    return [keras.callbacks.SwapEMAWeights(**options), score, *best]
+
+
+@pytest.mark.parametrize(
+    "best",
+    [
+        keras.callbacks.ModelCheckpoint("x.keras", "val_bleu", save_best_only=True),
+        keras.callbacks.EarlyStopping("val_bleu", restore_best_weights=True),
+    ],
+    ids=["save_best_only", "restore_best_weights"],
+)
+def test_what_keeps_trained_weights_by_the_averages_score_is_refused(best, monkeypatch):
+    model = make_line(use_ema=True)
+    callbacks = callbacks_of_averages(monkeypatch, best)
+    fit = {"validation_data": (X, X), "callbacks": callbacks, "verbose": 0}
+    message = "must be without `.*_best.* beside `SwapEMA.*True.*swap_on_epoch=True"
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, X, **fit)
+
+
+def test_averages_that_stay_until_the_epoch_has_ended_can_be_saved(
+    tmp_path, monkeypatch
+):
+    path = str(tmp_path / "best.weights.h5")
+    options = {"save_best_only": True, "save_weights_only": True, "mode": "max"}
+    best = keras.callbacks.ModelCheckpoint(path, "val_bleu", **options)
+    callbacks = callbacks_of_averages(monkeypatch, best, swap_on_epoch=True)
+    model = make_line(use_ema=True)
+    fit = {"validation_data": (X, X), "callbacks": callbacks, "verbose": 0}
+    model.fit(X, X, batch_size=1, **fit)
+    averages = model.get_weights()
+    model.load_weights(path)
+    np.testing.assert_equal(model.get_weights(), averages)
 
 
 @pytest.mark.backends("torch")
