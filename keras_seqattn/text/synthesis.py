@@ -68,7 +68,7 @@ def synthesize(
             `score` and `target_tokenizer`.
         lines: Iterable of strings in a fixed order: a list, a generator, an open file.
         search: Search for this call; None: the translator's own. A `Sample` draws from
-            its own seed.
+            its own seed, for each line anew.
         num_hypotheses: Number of translations for each line.
         reverse: Whether the lines are the targets of the pairs, and their translations
             the sources.
@@ -210,7 +210,7 @@ class _Job:
     def translate(self, lines, first):
         """Returns the rows of a block of lines; `first` is its first line's number."""
         found = self.translator.translate(
-            lines, search=self.search, num_hypotheses=self.num_hypotheses
+            lines, search=self._search_from(first), num_hypotheses=self.num_hypotheses
         )
         numbers = [i for i, hypotheses in enumerate(found) for _ in hypotheses]
         lines = [lines[i] for i in numbers]
@@ -221,6 +221,21 @@ class _Job:
             {"line": first + i, "source": source, "target": target, "score": score}
             for i, source, target, score in zip(numbers, *sides, scores, strict=True)
         ]
+
+    def _search_from(self, first):
+        """Returns the search for a block of lines, whose first has this number.
+
+        A `Sample` draws by its seed and a line's place in the call, so each block after
+        the first gets its own seed.
+        """
+        search = self.search
+        if search is None:
+            search = getattr(self.translator, "search", None)
+        seed = getattr(search, "seed", None)
+        if seed is None or first == 1:
+            return self.search
+        (seed,) = np.random.SeedSequence((seed, first)).generate_state(1).tolist()
+        return dataclasses.replace(search, seed=seed)
 
     def _scores(self, lines, texts):
         """Returns the mean log-probability of each text's tokens, None without text."""

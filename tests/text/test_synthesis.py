@@ -263,6 +263,21 @@ def test_a_translator_makes_a_corpus(tmp_path):
         synthesize(translator, lines, search, path=path)
 
 
+def test_each_line_has_its_own_draws(tmp_path):
+    keras.utils.set_random_seed(0)
+    tokenizer, search = ByteTokenizer(), ks.decoding.Sample(seed=1)
+    model = translation_model(tokenizer.vocabulary_size, intermediate_dim=16)
+    translator = ks.Translator(model, tokenizer, search=search)
+    lines = ["line"] * 6  # in three blocks
+    whole, begun = tmp_path / "whole.jsonl", tmp_path / "begun.jsonl"
+    synthesize(translator, lines, path=whole)
+    rows = [json.loads(row) for row in whole.read_text("utf-8").splitlines()]
+    assert len({row["target"] for row in rows}) == len(lines)
+    for some in (lines[:2], lines):  # as after an interruption
+        synthesize(translator, some, search, path=begun)
+    assert begun.read_text("utf-8") == whole.read_text("utf-8")
+
+
 def test_a_search_is_refused_before_the_file_is_made(tmp_path):
     tokenizer = ByteTokenizer()
     model = translation_model(tokenizer.vocabulary_size, intermediate_dim=16)
