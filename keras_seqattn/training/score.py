@@ -20,12 +20,12 @@ class TranslationScore(keras.callbacks.Callback):
     """Translates lines during `fit`, and logs sacreBLEU's BLEU and chrF of them.
 
     It needs the extra `score`. The logs get `val_bleu` and `val_chrf`, from 0 to 100,
-    where larger is better. They are what `sacrebleu.corpus_bleu` and `corpus_chrf`
-    compute for the translations that a `Translator` of the same model and search
-    returns. sacreBLEU's signatures, which published scores should state, are
-    attributes. An empty line translates to "", and a line longer than the model's
-    `max_length` is cut. The search runs compiled (on torch eagerly), in a few programs
-    that later epochs reuse.
+    where larger is better. They are what `sacrebleu.corpus_bleu` (unless `bleu` is
+    given) and `corpus_chrf` compute for the translations that a `Translator` of the
+    same model and search returns. sacreBLEU's signatures, which published scores should
+    state, are attributes. An empty line translates to "", and a line longer than the
+    model's `max_length` is cut. The search runs compiled (on torch eagerly), in a few
+    programs that later epochs reuse.
 
     Put it before the callbacks that read the logs: `EarlyStopping` and
     `ModelCheckpoint` (with `mode="max"`), `CSVLogger`, `Resume`. Put it after
@@ -47,6 +47,9 @@ class TranslationScore(keras.callbacks.Callback):
         every: Number of epochs from one score to the next. The first and the last
             epoch are also scored; in epochs between, the logs repeat the last score.
         lines: Most lines to translate, spaced evenly over all lines; None: all.
+        bleu: A `sacrebleu.BLEU`, which computes `val_bleu`. Languages without spaces
+            between words need one: `sacrebleu.BLEU(tokenize="zh")` for Chinese,
+            "ja-mecab" for Japanese. None: sacreBLEU's default.
 
     Attributes:
         bleu_signature: sacreBLEU's signature of `val_bleu`, None before the first
@@ -83,6 +86,7 @@ class TranslationScore(keras.callbacks.Callback):
         search: Search | None = None,
         every: int = 1,
         lines: int | None = None,
+        bleu: Any = None,
     ) -> None:
         super().__init__()
         for name, lines_given in (("sources", sources), ("references", references)):
@@ -93,6 +97,8 @@ class TranslationScore(keras.callbacks.Callback):
             "target_tokenizer", target_tokenizer, tokenizer, "a tokenizer", True
         )
         checked_search("search", search)
+        metric = ("corpus_score", "get_signature")
+        arguments.offers("bleu", bleu, metric, "a `sacrebleu.BLEU`", True)
         if not len(sources) or len(sources) != len(references):
             raise ValueError(
                 "`sources` must hold lines, and `references` as many. Received: "
@@ -107,7 +113,7 @@ class TranslationScore(keras.callbacks.Callback):
         self.references = [references[i] for i in chosen]
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
-        self.search = search
+        self.search, self.bleu = search, bleu
         self.translations = self.bleu_signature = self.chrf_signature = None
         self._scores, self._epoch, self._is_scored = {}, None, False
 
@@ -129,7 +135,8 @@ class TranslationScore(keras.callbacks.Callback):
             check_best_weights(others, "SwapEMAWeights", remedy)
         # Here, so that it fails before an epoch if it is missing.
         sacrebleu = arguments.package("sacrebleu", "score")
-        self._metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
+        bleu = sacrebleu.BLEU() if self.bleu is None else self.bleu
+        self._metrics = {"bleu": bleu, "chrf": sacrebleu.CHRF()}
         self._scores, self._epoch = {}, None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

@@ -111,6 +111,17 @@ def test_the_logs_have_sacrebleu_s_figures(monkeypatch):
     assert len(scored) == 3
 
 
+def test_bleu_is_computed_by_the_given_metric(monkeypatch):
+    translations, references = ["我喜欢猫。", "他有狗。"], ["我很喜欢猫。", "他有狗。"]
+    monkeypatch.setattr(TranslationScore, "_translate", lambda *_: translations)
+    bleu = sacrebleu.BLEU(tokenize="zh")
+    score = TranslationScore(["a", "b"], references, ByteTokenizer(), bleu=bleu)
+    logs = make_line().fit(X, X, callbacks=[score], verbose=0).history
+    expected = sacrebleu.corpus_bleu(translations, [references], tokenize="zh").score
+    assert logs["val_bleu"] == [expected]
+    assert "tok:zh" in score.bleu_signature
+
+
 def callbacks_of_averages(monkeypatch, *best, **options):
     """Makes an average, a score, and what keeps the best weights."""
     monkeypatch.setattr(TranslationScore, "_translate", lambda *_: REFERENCES)
