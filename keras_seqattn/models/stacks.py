@@ -66,8 +66,9 @@ class Configured:
 
         They are for `training.Adam`. With them, and with the scales inside a model that
         has a `base_dim`, a step changes each layer's output by the same amount at every
-        width, so the best learning rate stays the same. The width of the feed-forwards,
-        and the number of heads if `key_dim` is fixed, should grow with `model_dim`.
+        width, so the best learning rate stays the same. As `model_dim` grows, so should
+        the width of the feed-forwards and the number of heads, but not the width of a
+        head, `key_dim`.
 
         Returns:
             A dict from regular expressions of weights' paths to factors. It covers the
@@ -81,7 +82,10 @@ class Configured:
 
         Reference:
             Yang et al. 2022, "Tensor Programs V", table 8. Differs: the kernels of the
-            values and queries are initialized as others are, not with 0.
+            values and queries are initialized as others are, not with 0; the scale of
+            attention's scores is left at 1 / sqrt(`key_dim`). It is right where
+            `key_dim` is the one at `base_dim`, b. Where heads grow wider instead, give
+            the scale of the paper: `attention={"scale": b**0.5 / key_dim}`.
         """
         # Blocks are `encoder_<i>` and `decoder_<i>`. Only Transformers have a factor.
         factor = getattr(self.config, "width_factor", 1.0)
