@@ -120,7 +120,10 @@ def rerank(
 
     Reference:
         Yee et al. 2019, "Simple and Effective Noisy Channel Modeling for Neural Machine
-        Translation". Differs: it scores only whole candidates.
+        Translation". Differs: it scores only whole candidates, and adds the scores as
+        they are given. The paper divides the own score by the number of target tokens,
+        as a `BeamSearch` with a `length_penalty` of 1 does, and the other scores by
+        that of source tokens.
     """
     sources = arguments.sequence("sources", sources, "a list of strings")
     sources = list(arguments.strings("sources", sources))
