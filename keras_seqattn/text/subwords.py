@@ -29,7 +29,9 @@ class Subwords:
 
     Reference:
         Provilkov et al. 2020, "BPE-Dropout"; Kudo 2018, "Subword Regularization",
-        section 3.3, drawing from all segmentations. Differs: none.
+        section 3.3, drawing from all segmentations. Differs: a merge that is left out
+        stays out, as in SentencePiece; the code of BPE-dropout tries it again after
+        each merge that is done.
     """
 
     def __init__(self, model: bytes, unknown_id: int) -> None:
