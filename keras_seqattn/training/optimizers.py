@@ -218,8 +218,9 @@ class Muon(Averaging):
     Reference:
         Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
         and, for the step's size, Liu et al. 2025, "Muon is Scalable for LLM Training".
-        `keras.optimizers.Muon` is the same for kernels of two axes. Differs: kernels of
-        attention, which Keras leaves to Adam, are matrices too.
+        With `weight_decay=0` and `adam_weight_decay=0`, which it has at 0.004 unless
+        they are given, `keras.optimizers.Muon` is the same for kernels of two axes.
+        Differs: kernels of attention, which Keras leaves to Adam, are matrices too.
     """
 
     def __init__(
