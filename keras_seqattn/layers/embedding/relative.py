@@ -137,8 +137,10 @@ class RelativeBias(_Bias):
         (1, 4, 5, 7)
 
     Reference:
-        Raffel et al. 2020, section 2.1. Differs: none; the bounds of the buckets are
-        computed in integers, so that no rounding moves them.
+        Raffel et al. 2020, section 2.1. Differs: the bounds of the buckets are computed
+        in integers, so that no rounding moves them; by name, `positions="relative"`
+        makes a table for each attention, where T5 has one for all layers of a stack,
+        and is bidirectional in a causal decoder too, where T5's is not.
     """
 
     def __init__(
