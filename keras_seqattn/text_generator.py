@@ -16,6 +16,7 @@ from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.scheduling.streaming import stream_tokens
 from keras_seqattn.text_model import (
+    SPECIAL_IDS,
     TextModel,
     check_tokenizer,
     checked_lines,
@@ -50,7 +51,8 @@ class TextGenerator(TextModel):
 
     Raises:
         ValueError: If `model` is not a language model, `tokenizer` has a vocabulary of
-            another size than the model, or `search` is not a search.
+            a different size than the model or a different start, end or padding, or
+            `search` is not a search.
 
     Example:
         >>> from keras_seqattn.models import LanguageModel
@@ -74,9 +76,9 @@ class TextGenerator(TextModel):
         tokenizer: TokenizerLike,
         search: Search | None = None,
     ) -> None:
-        protocol = ("encode", "step", "most_generated", "vocabulary_size")
+        protocol = ("encode", "step", "most_generated", "vocabulary_size", *SPECIAL_IDS)
         arguments.offers("model", model, protocol, "a language model")
-        check_tokenizer("tokenizer", tokenizer, model.vocabulary_size)
+        check_tokenizer("tokenizer", tokenizer, model, model.vocabulary_size)
         super().__init__(model, search)
         self.tokenizer = tokenizer
 

@@ -11,6 +11,8 @@ from keras_seqattn.backend.compile import note_variables
 from keras_seqattn.decoding.hypotheses import Hypotheses
 from keras_seqattn.decoding.methods import Search, checked_search
 
+SPECIAL_IDS = ("start_id", "end_id", "pad_id")
+
 
 class TextModel:
     """A model with its tokenizers and a search, saved in one file."""
@@ -61,8 +63,17 @@ class TextModel:
         return checked_search("search", self.search if search is None else search)
 
 
-def check_tokenizer(name: str, tokenizer: Any, size: int) -> None:
-    """Raises an error if a model of a vocabulary of `size` cannot have a tokenizer."""
+def check_tokenizer(
+    name: str,
+    tokenizer: Any,
+    model: DecodingModel,
+    size: int,
+    ids: Sequence[str] = SPECIAL_IDS,
+) -> None:
+    """Raises an error if a model of a vocabulary of `size` cannot have a tokenizer.
+
+    Of the special tokens named `ids`, those that the tokenizer has must be the model's.
+    """
     offered = ("tokenize", "detokenize", "vocabulary_size")
     arguments.offers(name, tokenizer, offered, "a tokenizer")
     if tokenizer.vocabulary_size != size:
@@ -70,6 +81,14 @@ def check_tokenizer(name: str, tokenizer: Any, size: int) -> None:
             f"`{name}` must be the one the model was trained with, of {size} entries. "
             f"Received: {name}.vocabulary_size={tokenizer.vocabulary_size}."
         )
+    for attribute in ids:
+        own, wanted = getattr(tokenizer, attribute, None), getattr(model, attribute)
+        if own is not None and own != wanted:
+            raise ValueError(
+                f"`{name}` must have the model's `{attribute}`, {wanted}. "
+                f"Received: {name}.{attribute}={own}. Build and train the model with "
+                "the `start_id`, `end_id` and `pad_id` of its tokenizer."
+            )
 
 
 def checked_lines(name: str, given: Any, first: int = 0) -> list[str]:

@@ -42,6 +42,7 @@ from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.scheduling.static import pad_to_length, padded_length
 from keras_seqattn.terminology import Terms, continuing_ids
 from keras_seqattn.text_model import (
+    SPECIAL_IDS,
     TextModel,
     check_tokenizer,
     checked_lines,
@@ -119,8 +120,9 @@ class Translator(TextModel):
         max_source_length: Largest number of tokens of a line, as given or found.
 
     Raises:
-        ValueError: If a tokenizer's vocabulary differs in size from the model's,
-            `search` is not a search, or `max_source_length` is out of range.
+        ValueError: If a tokenizer's vocabulary differs in size from the model's, or its
+            end, its padding or the target's start from the model's; if `search` is not
+            a search; or if `max_source_length` is out of range.
 
     Example:
         >>> from keras_seqattn.models import TranslationTransformer
@@ -146,15 +148,19 @@ class Translator(TextModel):
         max_source_length: int | None = None,
     ) -> None:
         sizes = ("source_vocabulary_size", "target_vocabulary_size")
-        protocol = ("encode", "step", "start_id", "end_id", "pad_id", *sizes)
+        protocol = ("encode", "step", *SPECIAL_IDS, *sizes)
         arguments.offers("model", model, protocol, "a translation model")
         check_tokenizer(
-            "source_tokenizer", source_tokenizer, model.source_vocabulary_size
+            "source_tokenizer",
+            source_tokenizer,
+            model,
+            model.source_vocabulary_size,
+            ids=("end_id", "pad_id"),  # no start is put before a source
         )
         if target_tokenizer is None:
             target_tokenizer = source_tokenizer
         check_tokenizer(
-            "target_tokenizer", target_tokenizer, model.target_vocabulary_size
+            "target_tokenizer", target_tokenizer, model, model.target_vocabulary_size
         )
         super().__init__(model, search)
         self.source_tokenizer = source_tokenizer

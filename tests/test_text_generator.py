@@ -204,6 +204,19 @@ def test_what_does_not_fit_is_an_error(generator, tokenizers):
         generator.stream(["one"])
 
 
+class Fairseq(ks.text.ByteTokenizer):
+    start_id, pad_id, end_id, unknown_id = range(4)
+
+
+@torch
+def test_special_tokens_that_the_model_lacks_are_an_error(generator):
+    message = "`tokenizer` must have the model's `start_id`, 1. .*tokenizer.start_id=0"
+    with pytest.raises(ValueError, match=message):
+        ks.TextGenerator(generator.model, Fairseq())
+    model = make_model(max_length=32, start_id=0, pad_id=1)
+    assert len(ks.TextGenerator(model, Fairseq())(["one"], 4)) == 1
+
+
 @torch
 def test_save_and_load(generator, tokenizers, tmp_path):
     path = tmp_path / "g.keras"

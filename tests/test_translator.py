@@ -263,6 +263,21 @@ def test_a_tokenizer_of_another_model_is_an_error(translator, sentencepiece):
         ks.Translator(translator.model, ks.text.ByteTokenizer(), sentencepiece)
 
 
+@pytest.mark.backends("torch")
+def test_special_tokens_that_the_model_lacks_are_an_error(translator):
+    class Other(ks.text.ByteTokenizer):
+        start_id, unknown_id = 3, 1
+
+    model, tokenizer = translator.model, translator.source_tokenizer
+    ks.Translator(model, Other(), tokenizer)  # no start is put before a source
+    with pytest.raises(ValueError, match="`target_tokenizer` must have the .*start_id"):
+        ks.Translator(model, tokenizer, Other())
+    Other.end_id = 7
+    message = "`source_tokenizer` must have the model's `end_id`, 2. .*end_id=7. Build"
+    with pytest.raises(ValueError, match=message):
+        ks.Translator(model, Other(), tokenizer)
+
+
 @pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("tensorflow", "torch")
 def test_attention_of_the_own_translation(translator):
