@@ -191,6 +191,8 @@ def plan_epochs(
 ) -> tuple[Epochs, int]:
     """Returns the epochs of tokenized corpora, and the number of pairs left out.
 
+    `tokenizers` has that of the sources and that of the targets. With one, the corpora
+    are texts, which are their own translations: only one side is tokenized and kept.
     Checks the arguments that `translation_batches` and `language_batches` share.
     """
     arguments.path("cache", cache, optional=True)
@@ -202,14 +204,18 @@ def plan_epochs(
     arguments.integer("seed", seed, 0)
     arguments.positive_integer("rows_multiple", rows_multiple)
     group = copies.number * rows_multiple  # the rows of a batch are a multiple of it
-    _check_budget(batch_tokens, bucket_lengths[-1], group)
+    kind = "text" if len(tokenizers) == 1 else "pair"
+    _check_budget(batch_tokens, bucket_lengths[-1], group, kind)
     if cache is None:
         lines, sizes = _read(corpora)
+        lines = lines[-len(tokenizers) :]
         plain = tokenize_sides(tokenizers, lines)
     else:
-        plain, sizes = cached_sides(cache, corpora, tokenizers)
+        both = (tokenizers[0], tokenizers[-1])
+        plain, sizes = cached_sides(cache, corpora, both)
+        plain = plain[-len(tokenizers) :]
     rows = rows_of(sizes, temperature, seed)
-    fits = _fits(lengths_of(plain)[rows], bucket_lengths)
+    fits = _fits(lengths_of(plain)[rows], bucket_lengths, kind)
     rows = rows[fits]
     drawn_lines = None
     if copies.sampling:  # then there is no cache
@@ -238,18 +244,18 @@ def _read(corpora):
     return [list(side) for side in sides], [len(corpus) for corpus in pairs]
 
 
-def _fits(lengths, bucket_lengths):
+def _fits(lengths, bucket_lengths, kind):
     """Returns which pairs fit into the longest bucket; warns if some do not."""
     longest = bucket_lengths[-1]
     fits = lengths <= longest
     if not fits.any():
         raise ValueError(
-            f"`bucket_lengths` must have room for some pair, at least {lengths.min()} "
-            f"tokens. Received: bucket_lengths={bucket_lengths!r}."
+            f"`bucket_lengths` must have room for some {kind}, at least "
+            f"{lengths.min()} tokens. Received: bucket_lengths={bucket_lengths!r}."
         )
     if not fits.all():
         warnings.warn(
-            f"{np.sum(~fits)} of {len(fits)} pairs are left out, being longer than "
+            f"{np.sum(~fits)} of {len(fits)} {kind}s are left out, being longer than "
             f"{longest} tokens, the last of `bucket_lengths`.",
             stacklevel=4,
         )
@@ -272,8 +278,8 @@ def check_tokenizers(given: Mapping[str, Any], cutoff: float = 0.0) -> None:
             )
 
 
-def _check_budget(batch_tokens, longest, group):
+def _check_budget(batch_tokens, longest, group, kind):
     if batch_tokens < longest * group:
-        rows = "a pair" if group == 1 else f"{group} rows"
+        rows = f"a {kind}" if group == 1 else f"{group} rows"
         wanted = f"at least {longest * group}, to hold {rows} of the longest bucket"
         arguments.refuse("batch_tokens", batch_tokens, wanted)

@@ -36,7 +36,7 @@ def make_batches(
         batches.pass_over = pass_over
     batches.shapes = set(epochs.buckets)
     batches.skipped = skipped
-    tokens = int(epochs.plain[1].lengths.sum())
+    tokens = int(epochs.plain[-1].lengths.sum())
     batches.target_tokens = tokens * epochs.copies.number
     return batches
 

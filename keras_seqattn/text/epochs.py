@@ -1,5 +1,6 @@
 """`Epochs`: the batches of a corpus as arrays, any batch of any epoch.
 
+The epochs of texts without translations have only the targets' side.
 Shapes: P pairs, R rows of a batch, L its length.
 """
 
@@ -28,9 +29,10 @@ class Epochs:
     """The batches of a corpus, each epoch with its own order and draws.
 
     Attributes:
-        tokenizers: The tokenizers of the sources and of the targets.
-        lines: The P sources and their targets if subwords are drawn, else None.
-        plain: The `Side`s of both without sampling, of pairs that all fit a bucket.
+        tokenizers: The tokenizer of each side: of the sources and of the targets, or of
+            texts alone.
+        lines: The P lines of each side if subwords are drawn, else None.
+        plain: The `Side`s without sampling, of pairs that all fit a bucket.
         buckets: The (rows, length) of each bucket.
         parts: Number of equal parts of a batch, over which its pairs are spread.
         bidirectional_epochs: Number of epochs, from the first, with both directions.
@@ -95,7 +97,7 @@ class Epochs:
     def _draws(self, number) -> Iterator[list]:
         """Yields drawn segmentations, and finally plain ones, which are shorter.
 
-        Each is a list with the two `Side`s of each of the copies' segmentations.
+        Each is a list with the `Side`s of each of the copies' segmentations.
         `number` counts epochs from 1; 0 is for the draws that only determine `steps`.
         """
         views = self.copies.segmentations
@@ -123,7 +125,7 @@ class Epochs:
 class Epoch:
     """The batches of one epoch.
 
-    `number` counts epochs from 0. `sides` are the two `Side`s of each of the copies'
+    `number` counts epochs from 0. `sides` are the `Side`s of each of the copies'
     segmentations, `plan` the (shape, pairs) of each batch.
     """
 
@@ -133,14 +135,17 @@ class Epoch:
     plan: Sequence[tuple[tuple[int, int], np.ndarray]]
 
     def batch(self, index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Returns a batch's "source_ids", "target_ids" and labels, int32 `(R, L)`."""
+        """Returns a batch's "source_ids", "target_ids" and labels, int32 `(R, L)`.
+
+        Texts without translations have no "source_ids".
+        """
         epochs, ((size, length), pairs) = self.epochs, self.plan[index]
         rows = _spread(pairs, size // epochs.copies.number, epochs.parts)
-        source_ids, labels = (
+        *sources, labels = (
             epochs.copies.side_by_side([side.padded(rows, length) for side in column])
             for column in zip(*self.sides, strict=True)
         )
-        inputs, labels = _arrays(source_ids, labels, epochs.tokenizers[1])
+        inputs, labels = _arrays(sources, labels, epochs.tokenizers[-1])
         return self._cut(inputs, index), labels
 
     def _cut(self, inputs, index):
@@ -163,7 +168,7 @@ def tokenize_sides(
     sampling: float = 0.0,
     seed: Sequence[int] = (),
 ) -> list[Side]:
-    """Tokenizes the sources and the targets, each with its own draws from `seed`."""
+    """Tokenizes the lines of each side, with its own draws from `seed`."""
     seeds = np.random.SeedSequence(seed).generate_state(len(lines)).tolist()
     return [
         Side.tokenized(tokenizer, column, sampling, seed)
@@ -173,7 +178,7 @@ def tokenize_sides(
 
 def lengths_of(sides: Sequence[Side]) -> np.ndarray:
     """Returns how many positions each pair needs, `(P,)`: those of its longer side."""
-    return np.maximum(sides[0].lengths, sides[1].lengths)
+    return np.max([side.lengths for side in sides], axis=0)
 
 
 def _spread(pairs, size, parts):
@@ -184,9 +189,13 @@ def _spread(pairs, size, parts):
     return rows.reshape(-1)
 
 
-def _arrays(source_ids, labels, target_tokenizer):
-    """Returns a batch's inputs and labels: the target's input is the labels shifted."""
+def _arrays(sources, labels, target_tokenizer):
+    """Returns a batch's inputs and labels: the target's input is the labels shifted.
+
+    `sources` holds the source ids, or nothing.
+    """
     starts = np.full((len(labels), 1), target_tokenizer.start_id, "int32")
     shifted = np.concatenate([starts, labels[:, :-1]], axis=1)
     target_ids = np.where(labels == target_tokenizer.pad_id, labels, shifted)
-    return {"source_ids": source_ids, "target_ids": target_ids}, labels
+    names = ("source_ids", "target_ids")[-1 - len(sources) :]
+    return dict(zip(names, (*sources, target_ids), strict=True)), labels

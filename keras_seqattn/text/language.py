@@ -61,10 +61,9 @@ def language_batches(
         [  1 115 114 105   0] [115 114 105   2   0]
     """
     check_tokenizers({"tokenizer": tokenizer})
-    # Each line is a pair with itself; `_shifted` drops the source.
     epochs, skipped = plan_epochs(
         [Corpus(lines, lines, names=("lines", "lines"))],
-        (tokenizer, tokenizer),
+        (tokenizer,),
         Copies(sampling=sampling),
         batch_tokens=batch_tokens,
         bucket_lengths=bucket_lengths,
@@ -73,8 +72,8 @@ def language_batches(
         rows_multiple=rows_multiple,
         cache=cache,
     )
-    return make_batches(epochs, skipped, arrange=_shifted)
+    return make_batches(epochs, skipped, arrange=_without_name)
 
 
-def _shifted(inputs, labels):
+def _without_name(inputs, labels):
     return inputs["target_ids"], labels

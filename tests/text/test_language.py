@@ -55,6 +55,27 @@ def test_sampling_draws_anew_by_the_seed():
     assert rows(first[0]) != rows(other[0])
 
 
+def test_each_line_is_tokenized_once():
+    class Counting(text.ByteTokenizer):
+        def tokenize(self, lines, sampling=0.0, seed=None):
+            counted.extend(lines)
+            return super().tokenize(lines)
+
+    lines, counted = ["one", "two"], []
+    text.language_batches(lines, Counting())
+    assert counted == lines
+
+
+def test_what_is_too_long_is_called_a_text():
+    options = {"batch_tokens": 16, "bucket_lengths": (16,)}
+    with pytest.warns(UserWarning, match="1 of 2 texts are left out"):
+        assert text.language_batches(["one", "x" * 16], TOKENIZER, **options).skipped
+    with pytest.raises(ValueError, match="must have room for some text, at least 17"):
+        text.language_batches(["x" * 16], TOKENIZER, **options)
+    with pytest.raises(ValueError, match="at least 64, to hold a text of the longest"):
+        text.language_batches(["one"], TOKENIZER, batch_tokens=16)
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
