@@ -192,7 +192,8 @@ def plan_epochs(
     """Returns the epochs of tokenized corpora, and the number of pairs left out.
 
     `tokenizers` has that of the sources and that of the targets. With one, the corpora
-    are texts, which are their own translations: only one side is tokenized and kept.
+    are texts, which are their own translations: only one side is tokenized and kept,
+    and blank lines are left out.
     Checks the arguments that `translation_batches` and `language_batches` share.
     """
     arguments.path("cache", cache, optional=True)
@@ -214,8 +215,11 @@ def plan_epochs(
         both = (tokenizers[0], tokenizers[-1])
         plain, sizes = cached_sides(cache, corpora, both)
         plain = plain[-len(tokenizers) :]
+    lengths = lengths_of(plain)
     rows = rows_of(sizes, temperature, seed)
-    fits = _fits(lengths_of(plain)[rows], bucket_lengths, kind)
+    if kind == "text":
+        rows = _without_blank(rows, lengths)
+    fits = _fits(lengths[rows], bucket_lengths, kind)
     rows = rows[fits]
     drawn_lines = None
     if copies.sampling:  # then there is no cache
@@ -242,6 +246,17 @@ def _read(corpora):
     pairs = [list(corpus.pairs()) for corpus in corpora]
     sides = zip(*itertools.chain.from_iterable(pairs), strict=True)
     return [list(side) for side in sides], [len(corpus) for corpus in pairs]
+
+
+def _without_blank(rows, lengths):
+    """Returns the rows of texts that have a token before their end."""
+    found = rows[lengths[rows] > 1]
+    if not len(found):
+        raise ValueError(
+            "`lines` must hold a line that is not blank. "
+            f"Received: lines of {len(rows)} blank ones."
+        )
+    return found
 
 
 def _fits(lengths, bucket_lengths, kind):

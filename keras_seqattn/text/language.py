@@ -28,7 +28,8 @@ def language_batches(
     are those of `translation_batches`.
 
     Args:
-        lines: List of strings or `TextLines`, each line a text of its own.
+        lines: List of strings or `TextLines`, each line a text of its own. Those
+            without a token, such as the blank lines of a file, are left out.
         tokenizer: Tokenizer of the lines.
         batch_tokens: Most positions in a batch, padding included; at least the last of
             `bucket_lengths` times `rows_multiple`.
@@ -46,10 +47,10 @@ def language_batches(
         What `translation_batches` returns, with the same attributes.
 
     Raises:
-        ValueError: If `lines` is empty or not a list of strings; if no line fits; if
-            the numbers given do not describe batches; if the tokenizer's `pad_id` is
-            its `end_id`; or if `cache` comes with `sampling`, holds other token ids, or
-            is being written by another process.
+        ValueError: If `lines` is not a list of strings, or all are blank; if no line
+            fits; if the numbers given do not describe batches; if the tokenizer's
+            `pad_id` is its `end_id`; or if `cache` comes with `sampling`, holds other
+            token ids, or is being written by another process.
 
     Example:
         >>> import numpy as np

@@ -66,6 +66,17 @@ def test_each_line_is_tokenized_once():
     assert counted == lines
 
 
+def test_blank_lines_are_left_out(tmp_path):
+    for cache in (None, tmp_path):
+        lines = ["", "one", "", "two"]
+        batches = text.language_batches(lines, TOKENIZER, cache=cache)
+        ((_, labels),) = batches.as_numpy_iterator()
+        assert (labels == TOKENIZER.end_id).sum() == 2
+        assert batches.target_tokens == 8 and batches.skipped == 0
+    with pytest.raises(ValueError, match="`lines` must hold a line.*of 2 blank ones"):
+        text.language_batches(["", ""], TOKENIZER)
+
+
 def test_what_is_too_long_is_called_a_text():
     options = {"batch_tokens": 16, "bucket_lengths": (16,)}
     with pytest.warns(UserWarning, match="1 of 2 texts are left out"):
