@@ -77,7 +77,7 @@ MOST_POSITIONS = 2**17
 class Plan(NamedTuple):
     """How many sentences are searched at once, and by which policy."""
 
-    size: int  # number of sentences that a program searches at once, its rows
+    size: int  # most sentences that a program searches at once, its rows
     continuous: bool  # whether more sentences wait in the program for a free row
     width: int = 1  # number of beams per sentence
 
@@ -214,7 +214,11 @@ def decode(
     """
     if prefix is not None:
         prefix = [row[row != model.pad_id].tolist() for row in prefix]
-    lists = source_ids.tolist()  # all of one length: their padding is left in
+    # Without the padding at their ends, so that those of similar length are together.
+    lists = [
+        row[: len(np.trim_zeros(row != model.pad_id, "b"))].tolist()
+        for row in source_ids
+    ]
     given = {"prefixes": prefix, "max_length": max_length, "constraints": constraints}
     numbers, parts = zip(*decode_lists(model, lists, search, **given), strict=True)
     length = max(part.token_ids.shape[-1] for part in parts)
@@ -276,9 +280,10 @@ def decode_lists(
             tables = make_constraints(rows, model.pad_id, table)
         own = (limits[batch], seeds[batch], prefix, tables)
         sentences = _sentences(model, some, length, *own)
-        options = _program_options(
-            model, method, size_of(length), sentences, max_length
-        )
+        size = size_of(length)
+        if not plan.continuous:
+            size = static.num_rows(len(batch), length, size)
+        options = _program_options(model, method, size, sentences, max_length)
         token_ids, scores, ended = _search(model, options, plan, sentences, to_the_end)
         longest = max(1, sentences.limits.max())
         token_ids = token_ids[ended, :, :longest]

@@ -11,7 +11,8 @@ capacity is used up. What is left goes on in batches of the tail's size, with th
 capacity. A batch of another size has the whole capacity from the beginning, and stops
 when all have ended.
 
-Batches and lengths are padded to few sizes, for which few programs are compiled.
+Batches and lengths are padded to few sizes, for which few programs are compiled: short
+batches of one search all to the same size, long ones to the next of `BATCH_SIZES`.
 Shapes: B sentences, S source length, P prefix length, L capacity.
 """
 
@@ -241,6 +242,22 @@ def search_batches(
     threads = min(compile.num_threads(), len(batches))
     for indices, found, _ in in_threads(lambda one: search(*one), batches, threads):
         yield indices, found
+
+
+def num_rows(count: int, length: int, most: int) -> int:
+    """Returns how many rows a program has for `count` sentences, at most `most`.
+
+    A batch of up to `LONG_SOURCE` tokens has `most`, so that few programs are compiled.
+    In a longer one the rows that only fill it would take longer than compiling.
+
+    Example:
+        >>> [num_rows(5, length, most=64) for length in (128, 256)]
+        [64, 8]
+    """
+    if length <= LONG_SOURCE:
+        return most
+    size = next(size for size in BATCH_SIZES if size >= count)
+    return min(most, max(size, compile.fewest_rows()))
 
 
 def in_batches(items: Any, size: int = BATCH_SIZES[-1]) -> Iterator[Any]:

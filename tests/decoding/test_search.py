@@ -10,7 +10,7 @@ from keras import ops
 from keras_seqattn import decoding
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens, pad_lists
-from keras_seqattn.scheduling import generation
+from keras_seqattn.scheduling import generation, static
 from tests.decoding.test_beam import log_softmax
 from tests.pairs import each_variant, named
 
@@ -371,6 +371,25 @@ def test_few_programs_serve_many_shapes(rng):
     assert all(program.compile_seconds > 0.0 for program in programs)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_a_lone_long_sentence_has_a_program_without_copies(rng, monkeypatch):
+    """And the short ones beside it are not padded to its length."""
+    model, shapes, search = Copier(), [], static.search_batch
+    model.max_length = None
+
+    def noted(model, options, sentences, *more):
+        shapes.append((options.size, sentences.source_ids.shape))
+        return search(model, options, sentences, *more)
+
+    monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 1)
+    monkeypatch.setattr(static, "search_batch", noted)
+    source_ids = np.pad(sources(20, 9, rng), [(0, 1), (0, 151)])
+    source_ids[20] = 4
+    check_reversed(decoding.generate(model, source_ids), source_ids)
+    alone = 2 if keras.backend.backend() == "tensorflow" else 1
+    assert shapes == [(alone, (1, 256)), (32, (20, 16))]
+
+
 @pytest.mark.parametrize(
     ("length", "max_length", "room"), [(3, None, 16), (20, None, 40), (9, 4, 4)]
 )
@@ -493,11 +512,11 @@ def test_coverage_needs_a_model_that_counts_it():
 def test_the_last_sentences_go_on_in_a_smaller_program(
     threads, sizes, rng, monkeypatch
 ):
-    """Of 64 sentences 10 are long: the others end, and these are taken out."""
+    """Of 64 sentences 7 are long: the others end, and these are taken out."""
     monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: threads)
     source_ids = np.zeros((64, 30), int)
     source_ids[:, :3] = rng.integers(3, V, size=(64, 3))
-    source_ids[::7] = rng.integers(3, V, size=(10, 30))
+    source_ids[::10] = rng.integers(3, V, size=(7, 30))
     model = Copier()
     model.sizes = []
     steps = model.step
