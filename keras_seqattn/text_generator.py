@@ -37,7 +37,7 @@ class TextGenerator(TextModel):
     its length, and continued; continuations come in the order of the prompts, without
     the prompts. An empty prompt is allowed: the model begins a text. A prompt's tokens,
     its start and one more must fit `model.max_length`, or 1,024 if the model has no
-    limit.
+    limit: build a model of longer texts with `max_length`.
 
     Args:
         model: A `LanguageModel`.
@@ -222,7 +222,8 @@ class TextGenerator(TextModel):
             if len(ids) > limit:
                 raise ValueError(
                     f"`{where}` must have at most {limit - 1} tokens. "
-                    f"Received: {where} of {len(ids) - 1} tokens."
+                    f"Received: {where} of {len(ids) - 1} tokens. Build the model "
+                    "with a larger `max_length`; without one it takes 1,024."
                 )
         return lists
 
