@@ -24,6 +24,11 @@ class Sample(Greedy):
     the one before left. The same seed gives the same samples on every backend. The
     samples of a sentence do not depend on the sentences searched beside it.
 
+    The W samples of a sentence share one reading of the source or the prompt, and one
+    cache of their tokens, over which each sample attends: this part of a step grows
+    with W * W. For many long samples, pass the sentence W times, with
+    `num_hypotheses=1`, which reads it W times.
+
     Args:
         temperature: Number of at least 1e-6 by which logits are divided; a value below
             1 favours probable tokens.
