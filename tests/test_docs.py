@@ -75,8 +75,23 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
         from tests.convert import families  # which imports transformers
 
         families.marian(tmp_path / "opus-mt-en-de")
+    if "tiny-llama" in (ROOT / document).read_text():
+        make_llama(tmp_path / "tiny-llama")
     monkeypatch.setattr(tuning, "tune_translation", tune_shortly)
     run(document)
+
+
+def make_llama(folder):
+    """Makes a small random model of Llama, with a tokenizer as Llama 2 has it."""
+    import transformers
+
+    from tests.convert import families
+
+    spm = families.make_spm()
+    size = len(families.pieces_of(spm)) + 1  # a row that no text has
+    config = transformers.LlamaConfig(vocab_size=size, **families.LLAMA_SIZES)
+    families.drawn(transformers.LlamaForCausalLM, config).save_pretrained(folder)
+    (folder / "tokenizer.model").write_bytes(spm)
 
 
 def tune_shortly(training, validation, max_seconds, **options):
