@@ -89,10 +89,10 @@ def main():
     done = {name: read(arguments.folder / name) for name in ROWS}
     done = {name: scores for name, scores in done.items() if scores}
     measures = [{"row": name, **scores} for name, scores in done.items()]
-    if arguments.picture:
-        draw(arguments.folder, done).savefig(arguments.picture, dpi=150)
     sections = [report(arguments.folder, done, validation[1])]
     rounds.publish(MODULE, measures, sections, arguments)
+    if arguments.picture:
+        draw(arguments.folder, done).savefig(arguments.picture, dpi=150)
 
 
 def parse():
@@ -112,7 +112,7 @@ def parse():
     )
     add("--together", type=rounds.count, default=1, help="rows trained at a time")
     add("--worker", action="store_true", help=argparse.SUPPRESS)
-    add("--picture", type=pathlib.Path, help="file for the learning curves, as PNG")
+    add("--picture", type=rounds.new_file, help="file for the learning curves, as PNG")
     rounds.add_output_options(parser)
     return parser.parse_args()
 

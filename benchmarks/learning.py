@@ -10,8 +10,6 @@ sacreBLEU's BLEU. The systems train one after the other, each with the whole mac
     python -m benchmarks.learning --data-dir DIRECTORY --until 20 --minutes 10
 """
 
-import pathlib
-
 import numpy as np
 
 from benchmarks import multi30k, pictures, rounds
@@ -29,9 +27,9 @@ def main():
         work(arguments.system, arguments.data_dir)
         return
     measures = [row for system in arguments.systems for row in learn(system, arguments)]
+    rounds.publish(MODULE, measures, [report(measures, arguments.until)], arguments)
     if arguments.picture:
         draw(measures, arguments.until).savefig(arguments.picture, dpi=150)
-    rounds.publish(MODULE, measures, [report(measures, arguments.until)], arguments)
 
 
 def parse():
@@ -40,7 +38,7 @@ def parse():
     add("--data-dir", help="folder with Multi30k's files; else downloaded")
     add("--until", type=float, default=25.0, help="BLEU at which training ends")
     add("--minutes", type=float, default=30.0, help="of training at most, each")
-    add("--picture", type=pathlib.Path, help="file for the curves of BLEU, as PNG")
+    add("--picture", type=rounds.new_file, help="file for the curves of BLEU, as PNG")
     rounds.add_output_options(parser)
     rounds.add_worker_options(parser, SYSTEMS)
     return parser.parse_args()

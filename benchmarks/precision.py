@@ -12,7 +12,6 @@ system is a policy on a backend, and has its own process for each seed.
 
 import argparse
 import os
-import pathlib
 import statistics
 
 from benchmarks import pictures, rounds
@@ -33,9 +32,9 @@ def main():
     if arguments.worker:
         return work(arguments)
     measures = measure(arguments)
+    rounds.publish(MODULE, measures, [report(measures)], arguments)
     if arguments.picture:
         draw(measures).savefig(arguments.picture, dpi=150)
-    rounds.publish(MODULE, measures, [report(measures)], arguments)
 
 
 def parse():
@@ -44,7 +43,7 @@ def parse():
     parser.add_argument("--preset", default="smoke", choices=presets, help="its recipe")
     points = "of 20 steps, at least 2; default: 20"
     parser.add_argument("--points", type=rounds.count, default=20, help=points)
-    parser.add_argument("--picture", type=pathlib.Path, help="file for the curves")
+    parser.add_argument("--picture", type=rounds.new_file, help="file for the curves")
     rounds.add_options(parser)
     rounds.add_worker_options(parser, SYSTEMS)
     parser.set_defaults(systems=DEFAULT_SYSTEMS)

@@ -223,6 +223,18 @@ def count(text):
     return int(text)
 
 
+def new_file(text):
+    """Reads the path of a file to write, and makes its folder; a `type` of argparse."""
+    path = pathlib.Path(text)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"must be in a folder that can be made. Received: {text!r}. {error}"
+        ) from None
+    return path
+
+
 def make_parser(module, description):
     """Makes a parser of `python -m module`, whose help keeps the lines as they are."""
     return argparse.ArgumentParser(
@@ -241,7 +253,7 @@ def add_options(parser, default_rounds=3):
 
 def add_output_options(parser):
     """Adds the options that every benchmark takes."""
-    parser.add_argument("--output", type=pathlib.Path, help="file for the JSON lines")
+    parser.add_argument("--output", type=new_file, help="file for the JSON lines")
     parser.add_argument(
         "--markdown", action="store_true", help="print tables and provenance alone"
     )
@@ -263,7 +275,6 @@ def show(measure, arguments):
 
 def write(path, measures):
     """Writes measures to a file, a JSON line each."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(measure) + "\n" for measure in measures))
 
 

@@ -43,18 +43,17 @@ def main():
     arguments = parse()
     if arguments.worker:
         return work(arguments.system, arguments.axes[0], arguments.size)
-    measures, sections = [], []
     if arguments.pictures:
         arguments.pictures.mkdir(parents=True, exist_ok=True)
-    for axis in arguments.axes:
-        own = measure(axis, arguments)
-        measures += own
-        sections.append(report(axis, own))
-        if arguments.pictures:
+    measures = [row for axis in arguments.axes for row in measure(axis, arguments)]
+    axes = rounds.grouped(measures, "axis")
+    sections = [report(axis, own) for axis, own in axes.items()]
+    rounds.publish(MODULE, measures, sections, arguments)
+    if arguments.pictures:
+        for axis, own in axes.items():
             picture = arguments.pictures / f"scale_{axis}.png"
             draw(axis, own).savefig(picture, dpi=150)
             rounds.note(f"{axis}: drawn in {picture}")
-    rounds.publish(MODULE, measures, sections, arguments)
 
 
 def parse():

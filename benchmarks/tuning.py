@@ -26,7 +26,6 @@ of the seeds.
 
 import itertools
 import math
-import pathlib
 import sys
 import tempfile
 import time
@@ -68,9 +67,9 @@ def main():
         measures.append(dict(system=system, round=number, **answer))
         rounds.note(f"round {number} {system}: BLEU {answer['bleu']:.2f}")
         rounds.show(measures[-1], arguments)
+    rounds.publish(MODULE, measures, [report(measures)], arguments)
     if arguments.picture:
         draw(measures).savefig(arguments.picture, dpi=150)
-    rounds.publish(MODULE, measures, [report(measures)], arguments)
 
 
 def parse():
@@ -84,7 +83,7 @@ def parse():
     add("--algorithm", default="halving", help=algorithm)
     add("--seed", type=int, default=0, help="of the first round")
     add("--together", action="store_true", help="all systems at the same time")
-    add("--picture", type=pathlib.Path, help="file for the picture")
+    add("--picture", type=rounds.new_file, help="file for the picture")
     rounds.add_options(parser, default_rounds=1)
     rounds.add_worker_options(parser, SYSTEMS)
     return parser.parse_args()

@@ -1,0 +1,50 @@
+"""What benchmarks of hours keep when something goes wrong at their end."""
+
+import importlib
+import sys
+
+import pytest
+
+from benchmarks import rounds
+
+pytestmark = pytest.mark.backends("torch")
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch):
+    monkeypatch.setattr(rounds, "start", lambda *given: {})
+    monkeypatch.setattr(rounds, "alternate", lambda *given: [])
+
+
+@pytest.mark.parametrize("name", ["ablations", "learning", "precision", "tuning"])
+def test_a_picture_that_fails_costs_no_measures(
+    name, nothing_runs, monkeypatch, tmp_path
+):
+    module = importlib.import_module(f"benchmarks.{name}")
+    options = ["--output", str(tmp_path / "results" / "measures.jsonl")]
+    options += ["--picture", str(tmp_path / "pictures" / "picture.png")]
+    if name == "ablations":
+        options += ["--folder", str(tmp_path / "rows")]
+        monkeypatch.setattr(module, "load", lambda *given: ([], []))
+        monkeypatch.setattr(module, "train_rows", lambda arguments: None)
+
+    def fail(*given):
+        assert (tmp_path / "pictures").is_dir()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(module, "draw", fail)
+    monkeypatch.setattr(sys, "argv", [name, *options])
+    with pytest.raises(ZeroDivisionError):
+        module.main()
+    assert (tmp_path / "results" / "measures.jsonl").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_said_at_once(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    path = str(tmp_path / "file" / "measures.jsonl")
+    parser = rounds.make_parser("benchmarks.any", "")
+    rounds.add_output_options(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--output", path])
+    message = f"must be in a folder that can be made. Received: {path!r}"
+    assert message in capsys.readouterr().err
