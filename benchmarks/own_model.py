@@ -196,8 +196,9 @@ def run_defaults(arguments, build, names, seconds, folder):
 
     hp = keras_tuner.HyperParameters()
     model, best = build(hp), f"{folder}/best.weights.h5"
+    watch = make_watch(seconds, stop, SCORE)
     callbacks = [
-        make_watch(seconds, stop, SCORE),
+        watch,
         keras.callbacks.ModelCheckpoint(
             best, SCORE, save_best_only=True, save_weights_only=True, mode="max"
         ),
@@ -207,6 +208,8 @@ def run_defaults(arguments, build, names, seconds, folder):
         model.fit(*names["train"], **options, callbacks=callbacks, verbose=0)
     except TimeIsOver:
         pass
+    if not watch.curve:
+        return None, 1, {}
     model.load_weights(best)
     return model, 1, hp.values
 
@@ -214,6 +217,7 @@ def run_defaults(arguments, build, names, seconds, folder):
 def run_tuned(arguments, build, names, seconds, folder):
     """Runs our study; returns its best model."""
     from keras_seqattn import tuning
+    from keras_seqattn.tuning import records
 
     study = tuning.tune(
         build,
@@ -225,6 +229,8 @@ def run_tuned(arguments, build, names, seconds, folder):
         directory=folder,
         verbose=False,
     )
+    if not any(record.epochs for record in records.load_records(folder)):
+        return None, len(study.table()), {}
     chosen = study.best_hyperparameters.values
     return study.best_model(), len(study.table()), chosen
 

@@ -3,9 +3,11 @@
 import importlib
 import sys
 
+import keras
+import numpy as np
 import pytest
 
-from benchmarks import rounds
+from benchmarks import own_model, rounds
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -48,3 +50,13 @@ def test_a_folder_that_cannot_be_made_is_said_at_once(monkeypatch, tmp_path, cap
         parser.parse_args(["--output", path])
     message = f"must be in a folder that can be made. Received: {path!r}"
     assert message in capsys.readouterr().err
+
+
+def test_defaults_without_a_whole_epoch_have_no_model(tmp_path):
+    def build(hp):
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=["accuracy"])
+        return model
+
+    names = dict.fromkeys(("train", "val"), (np.ones((2, 1)), np.ones((2, 1))))
+    assert own_model.run_defaults(None, build, names, 0, tmp_path) == (None, 1, {})
