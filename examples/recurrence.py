@@ -24,6 +24,7 @@ with installed(__doc__):
     import keras
     import numpy as np
     from matplotlib.figure import Figure
+    from outputs import make
 
     import keras_seqattn as ks
     from keras_seqattn.plotting.tokens import readable
@@ -34,6 +35,7 @@ COLOURS = {"recurrent": "#c2410c", "Transformer": "#1d4ed8"}
 def main():
     print_all_scripts()
     args = arguments()
+    make(args.output)
     recipes = {
         "recurrent": ks.recipes.RECIPES[f"gru-{args.preset}"],
         "Transformer": ks.recipes.RECIPES[args.preset],
@@ -155,7 +157,6 @@ def report(args, runs):
     for name in names:
         row = "".join(f"{run.results[name]:>14,}" for run in runs.values())
         print(f"{name:28}{row}")
-    args.output.mkdir(parents=True, exist_ok=True)
     numbers = {
         "backend": keras.backend.backend(),
         "corpus": args.corpus,

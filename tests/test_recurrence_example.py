@@ -86,6 +86,17 @@ def test_both_models_have_the_same_time(example, monkeypatch, tmp_path, capsys):
         assert one["seconds"] >= 3
 
 
+def test_an_output_that_is_no_folder_is_told_before_any_training(
+    example, monkeypatch, tmp_path
+):
+    output = tmp_path / "out"
+    output.write_text("")
+    options = ["--preset", "smoke", "--minutes", "0.01", "--output", str(output)]
+    monkeypatch.setattr(sys, "argv", ["recurrence.py", *options])
+    with pytest.raises(SystemExit, match="`--output` must be a new folder.*is a file"):
+        example.main()
+
+
 def test_defaults_follow_the_corpus(example, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["recurrence.py"])
     args = example.arguments()
