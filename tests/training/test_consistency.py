@@ -205,7 +205,7 @@ def test_all_equal_tokens_at_equal_places_pair(rows, index):
 @pytest.mark.parametrize("rows", [1, 4], ids=["one row", "no copies"])
 @pytest.mark.parametrize("pieces", [None, PIECES], ids=["labels", "pieces"])
 @pytest.mark.slow_on("jax")
-def test_what_is_no_copy_adds_exactly_nothing(rows, pieces):
+def test_what_is_no_copy_adds_exactly_nothing(rows, pieces, rng):
     labels = rng.integers(0, V, (rows, T)).astype("int32")
     labels[::2, 0], labels[1::2, 0] = 1, 2  # There "ab" does not become "a b".
     logits = rng.normal(size=(rows, T, V)).astype("float32")

@@ -225,7 +225,7 @@ DENSE = (5, 8), (8, 3)  # as the kernels of feed-forward layers
 
 @pytest.mark.slow_on("jax")
 @pytest.mark.parametrize("shape", DENSE)
-def test_muon_is_that_of_keras_where_a_kernel_has_two_axes(shape):
+def test_muon_is_that_of_keras_where_a_kernel_has_two_axes(shape, rng):
     kernels = [keras.Variable(ops.ones(shape), name="kernel") for _ in range(2)]
     biases = [keras.Variable(ops.ones(shape[1:]), name="bias") for _ in range(2)]
     of_keras = {**MUON, "weight_decay": None, "adam_weight_decay": None}
@@ -244,7 +244,7 @@ def test_muon_is_that_of_keras_where_a_kernel_has_two_axes(shape):
 @pytest.mark.parametrize(
     ("shape", "matrix"), [((6, 2, 3), (6, 6)), ((2, 3, 6), (6, 6)), ((8, 2, 2), (8, 4))]
 )
-def test_the_kernel_of_a_projection_is_a_matrix(shape, matrix):
+def test_the_kernel_of_a_projection_is_a_matrix(shape, matrix, rng):
     gradient = rng.normal(size=shape)
     weights = [keras.Variable(np.zeros(x), name="kernel") for x in (shape, matrix)]
     for weight in weights:
@@ -262,7 +262,9 @@ def test_the_kernel_of_a_projection_is_a_matrix(shape, matrix):
 
 @pytest.mark.slow_on("jax")
 @pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}])
-def test_muon_steps_matrices_of_one_size_together_as_one_by_one(options, monkeypatch):
+def test_muon_steps_matrices_of_one_size_together_as_one_by_one(
+    options, monkeypatch, rng
+):
     """Of both orientations; those without a gradient stay as they are."""
     shapes = [(4, 8), (8, 4), (2, 2, 8), (4, 4), (3, 4), (8, 4)]
     gradients = [rng.normal(size=(4, *shape)) for shape in shapes]
@@ -317,7 +319,7 @@ def test_muon_knows_matrices_by_their_names():
 
 @pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("jit_compile", [True, False])
-def test_muon_trains_and_is_restored(jit_compile, tmp_path):
+def test_muon_trains_and_is_restored(jit_compile, tmp_path, rng):
     if jit_compile and keras.backend.backend() == "torch":
         pytest.skip("torch compiles by Dynamo")
     keras.utils.set_random_seed(0)
