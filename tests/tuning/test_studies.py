@@ -51,6 +51,22 @@ def wait_for(path, process):
         time.sleep(0.05)
 
 
+def children(process_id):
+    lists = pathlib.Path(f"/proc/{process_id}/task").glob("*/children")
+    return [int(child) for path in lists for child in path.read_text().split()]
+
+
+def living(process_ids):
+    """Returns the set of a study's processes; one that has ended has no command."""
+    found = set()
+    for process_id in process_ids:
+        with contextlib.suppress(OSError):
+            command = pathlib.Path(f"/proc/{process_id}/cmdline").read_bytes()
+            if b"keras_seqattn.tuning.processes" in command:
+                found.add(process_id)
+    return found
+
+
 @pytest.mark.slow_on("tensorflow", "jax")
 def test_a_study_finds_a_model_that_scores_what_it_says(tmp_path):
     space = {"ema_momentum": 0.5, "dropout": 0.1, "encoder_layers": 1}
@@ -152,15 +168,19 @@ def test_two_workers_of_which_one_is_killed(tmp_path):
     process = start(tmp_path / "two", workers=2, **options)
     wait_for(tmp_path / "two" / "trial_0" / "best.weights.h5", process)
     record = records.TrialRecord.load(tmp_path / "two" / "trial_0")
+    family = living(children(process.pid))
     os.kill(int(record.owner.rpartition("-")[2]), signal.SIGKILL)
+    while len(family) < 4:  # the chief, two workers, and that which comes instead
+        assert process.poll() is None
+        time.sleep(0.05)
+        family |= living(children(process.pid))
     assert process.wait(timeout=600) == 0
     pairs = zip(found(tmp_path / "two"), found(tmp_path / "alone"), strict=True)
     for one, other in pairs:
         assert one[:2] == other[:2] == (other[0], "completed")
         assert math.isclose(one[3], other[3], rel_tol=1e-4)
     assert sum(r.starts for r in records.load_records(tmp_path / "two")) == 5
-    commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True)
-    assert "keras_seqattn.tuning.processes" not in commands.stdout
+    assert not living(family)
 
 
 @pytest.mark.slow
@@ -209,11 +229,6 @@ def runs_for(process, seconds):
     return False
 
 
-def children(process_id):
-    lists = pathlib.Path(f"/proc/{process_id}/task").glob("*/children")
-    return [int(child) for path in lists for child in path.read_text().split()]
-
-
 @pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax")
 def test_a_hundred_kills_of_parent_chief_and_workers_change_nothing(tmp_path):
@@ -249,11 +264,12 @@ def test_a_hundred_kills_of_parent_chief_and_workers_change_nothing(tmp_path):
 def test_nothing_outlives_a_killed_parent(tmp_path):
     process = start(tmp_path, workers=2, max_trials=9, epochs=50)
     wait_for(tmp_path / "trial_0" / "best.weights.h5", process)
+    family = living(children(process.pid))
+    assert len(family) == 3  # the chief and two workers
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     time.sleep(3)
-    commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True)
-    assert "keras_seqattn.tuning.processes" not in commands.stdout
+    assert not living(family)
 
 
 @pytest.mark.slow
