@@ -80,6 +80,21 @@ def test_the_distribution_holds_every_package_and_the_licence():
     assert (package / config["options.package_data"]["keras_seqattn"].strip()).exists()
 
 
+def test_the_source_distribution_holds_what_the_tests_read(monkeypatch):
+    egg_info = pytest.importorskip("setuptools.command.egg_info")
+    monkeypatch.chdir(ROOT)
+    held = egg_info.FileList()
+    for line in pathlib.Path("MANIFEST.in").read_text().splitlines():
+        if line[0] != "#":
+            held.process_template_line(line)
+    folders = ".ci", ".github", "benchmarks", "docs", "examples", "tests"
+    files = (path for folder in folders for path in pathlib.Path(folder).rglob("*"))
+    written = {str(path) for path in files if path.is_file() and path.suffix != ".pyc"}
+    assert written <= set(held.files)
+    assert {"mkdocs.yml", "CHANGELOG.md", "CONTRIBUTING.md"} <= set(held.files)
+    assert not [path for path in held.files if path.endswith(".pyc")]
+
+
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_a_missing_backend_is_named_with_the_remedy(backend):
