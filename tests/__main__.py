@@ -2,7 +2,8 @@
 
 `--backend NAME` chooses one, and may be given again; every other argument goes to
 pytest, so `python -m tests --backend jax tests/layers -x` is a part of the tests on
-JAX. Ends with a table, and with an error if a test failed on any backend.
+JAX. Ends with a table, and with an error if a test failed on any backend, or none
+ran.
 """
 
 import argparse
@@ -22,6 +23,7 @@ BACKENDS = ("tensorflow", "jax", "torch")
 # begins with its share of the files, whose tests share what they build and compile, and
 # takes tests from others when it has none left.
 PYTEST = (sys.executable, "-m", "pytest", "-n", "auto", "--dist", "worksteal")
+NO_TESTS = 5  # with which pytest ends where it selects none
 
 
 class Result(NamedTuple):
@@ -66,7 +68,8 @@ def print_table(results):
     print(f"\n{'backend':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
     for backend, passed, failed, skipped, seconds, status in results:
         row = f"{backend:<12}{passed:>8}{failed:>8}{skipped:>9}{seconds:>9.1f}"
-        print(row if status == 0 else f"{row}  pytest ended with status {status}")
+        ended = status in (0, NO_TESTS)
+        print(row if ended else f"{row}  pytest ended with status {status}")
     passed, failed, skipped = (
         sum(getattr(result, count) for result in results)
         for count in ("passed", "failed", "skipped")
@@ -75,7 +78,7 @@ def print_table(results):
 
 
 def main(arguments=None):
-    """Returns the exit status: 0 if every backend's tests passed."""
+    """Returns the exit status: 0 if tests ran, and all passed that did."""
     parser = argparse.ArgumentParser("python -m tests", allow_abbrev=False)
     parser.add_argument("--backend", action="append", choices=BACKENDS)
     options, pytest_arguments = parser.parse_known_args(arguments)
@@ -88,7 +91,9 @@ def main(arguments=None):
             )
     results = [run_backend(backend, pytest_arguments) for backend in backends]
     print_table(results)
-    return int(any(result.status for result in results))
+    statuses = {result.status for result in results}
+    # Files may have no test for a backend, or none that is slow there.
+    return int(0 not in statuses or not statuses <= {0, NO_TESTS})
 
 
 if __name__ == "__main__":

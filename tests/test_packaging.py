@@ -164,6 +164,21 @@ def test_runner_visits_the_chosen_backend_alone(pytest_runs):
     assert pytest_runs == [("jax", [])]
 
 
+@pytest.mark.parametrize(
+    ("statuses", "expected"), [((5, 0, 5), 0), ((5, 5, 5), 1), ((0, 1, 5), 1)]
+)
+def test_runner_needs_tests_on_one_backend_alone(statuses, expected, monkeypatch):
+    """Pytest ends with 5 where none of the chosen tests is for the backend."""
+    ended = iter(statuses)
+
+    def run(backend, arguments):
+        return runner.Result(backend, 0, 0, 0, 1.0, next(ended))
+
+    monkeypatch.setattr(runner, "run_backend", run)
+    monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: name)
+    assert runner.main([]) == expected
+
+
 def test_runner_counts_failures_and_errors(tmp_path):
     report = tmp_path / "report.xml"
     report.write_text(REPORT.format(failed=1))
