@@ -163,11 +163,9 @@ def check_requirement(requirements):
 def workplace(tmp_path_factory):
     """A folder with what the commands name: a translator, a text, a small Multi30k."""
     folder = tmp_path_factory.mktemp("workplace")
-    trained = ROOT / "runs" / "phrases-en-de-smoke" / "translator.keras"
-    if not trained.exists():  # the main job was not run; each process trains its own
-        command = [sys.executable, "examples/translation.py", "--preset", "smoke"]
-        trained = folder / "trained" / "translator.keras"
-        run([*command, "--output", str(trained.parent)], ROOT)
+    trained = folder / "trained" / "translator.keras"
+    command = [sys.executable, "examples/translation.py", "--preset", "smoke"]
+    run([*command, "--output", str(trained.parent)], ROOT)
     main_job = folder / "runs" / "phrases-en-de-default"
     main_job.mkdir(parents=True)
     for path in (folder / "FILE.keras", main_job / "translator.keras"):

@@ -206,6 +206,16 @@ def test_runner_refuses_a_backend_that_is_not_installed(monkeypatch, capsys):
     assert "Received: backend='torch'." in capsys.readouterr().err
 
 
+def test_ci_takes_nothing_from_earlier_runs_or_the_shell():
+    text = (ROOT / ".ci/run").read_text()
+    trainings = re.findall(r"^.*examples/translation\.py.*$", text, re.M)
+    assert len(trainings) == 2
+    assert all('--output "$work/' in line for line in trainings)
+    begin = text[: text.index("python examples")]
+    assert "export KERAS_BACKEND=tensorflow\n" in begin
+    assert begin.index("rm -rf build\n") < begin.index("pip install")
+
+
 def test_the_workflow_runs_what_a_clone_can_run():
     text = (ROOT / ".github/workflows/ci.yml").read_text()
     workflow = yaml.safe_load(text)
