@@ -216,6 +216,14 @@ def test_ci_takes_nothing_from_earlier_runs_or_the_shell():
     assert begin.index("rm -rf build\n") < begin.index("pip install")
 
 
+def test_ci_gives_the_python_that_it_looks_for():
+    (found,) = re.findall(
+        r"find_python \"\$turn\".*", (ROOT / ".ci/run").read_text(), re.S
+    )
+    entered = re.findall(r"^ +enter (.*)$", found, re.M)
+    assert entered == ['lowest-versions "$python"', '"python-$turn" "$python"']
+
+
 def test_the_workflow_runs_what_a_clone_can_run():
     text = (ROOT / ".github/workflows/ci.yml").read_text()
     workflow = yaml.safe_load(text)
