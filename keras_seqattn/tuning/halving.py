@@ -415,16 +415,15 @@ def latest_records(known: Sequence[TrialRecord]) -> list[TrialRecord]:
     that one can still go on. With the same values it would only fail again.
     """
     by_id = {record.trial_id: record for record in known}
-    continued = {
-        record.continued_from
-        for record in known
-        if record.continued_from is not None
-        and (
-            record.status in records.COUNTED
-            or records.trained_values(record.values)
-            == records.trained_values(by_id[record.continued_from].values)
-        )
-    }
+    trained, continued = records.trained_values, set()
+    for record in known:
+        if record.status in records.COUNTED:
+            continued.add(record.continued_from)
+            continue
+        # It may have failed before it took over any epochs.
+        source = by_id.get(record.values.get("tuner/trial_id"))
+        if source is not None and trained(source.values) == trained(record.values):
+            continued.add(source.trial_id)
     return [
         record
         for record in known

@@ -172,9 +172,12 @@ class Tuner(keras_tuner.Tuner):
         keras.utils.set_random_seed(settings.seed + int(record.trial_id))
         parent = hp.values.get("tuner/trial_id")
         model = self._make_model(hp, parent)
-        self._check_budget(model, record)
+        self._measure(model, record)
         if parent is not None:
             self._promote(record, parent, model)
+        excess = settings.excess(record.parameters, record.latency)
+        if excess is not None:
+            raise trials.TrialEnded(records.OVER_BUDGET, excess)
         if settings.warm_start and parent is None and not record.epochs:
             warm.start(model, record, settings)
             record.save()
@@ -310,8 +313,8 @@ class Tuner(keras_tuner.Tuner):
             adapt(record.state, self._task.make_model(hp), model)
         record.save()
 
-    def _check_budget(self, model, record):
-        """Ends a trial whose model has too many weights, or is too slow.
+    def _measure(self, model, record):
+        """Records how many weights a trial's model has, and how slow it is.
 
         The latency of each shape is measured once, and only if there is a limit.
         """
@@ -322,9 +325,6 @@ class Tuner(keras_tuner.Tuner):
             known = settings.known_latency(record.configuration)
             record.latency = decode_latency(model) if known is None else known
             record.save()
-        excess = settings.excess(record.parameters, record.latency)
-        if excess is not None:
-            raise trials.TrialEnded(records.OVER_BUDGET, excess)
 
 
 def run(settings: Settings, stream: TextIO | None = None) -> None:

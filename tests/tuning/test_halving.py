@@ -388,11 +388,13 @@ def test_epochs_that_get_worse_by_chance_end_no_training():
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.3])
-def test_a_continuation_that_failed_leaves_the_trial_before_it(dropout):
+@pytest.mark.parametrize("epochs", [[3.0, 2.3], []])
+def test_a_continuation_that_failed_leaves_the_trial_before_it(dropout, epochs):
     """Unless it had the same values: it would fail again."""
     first, weak = record(0, [3.0, 2.3]), record(2, [5.0])
     first.values = {"dropout": 0.1}
-    failed = record(1, [3.0, 2.3], status=records.OUT_OF_MEMORY)
-    failed.values, failed.continued_from = {"dropout": dropout}, "0"
+    failed = record(1, epochs, status=records.OUT_OF_MEMORY)
+    failed.values = {"dropout": dropout, "tuner/trial_id": "0"}
+    failed.continued_from = "0" if epochs else None
     latest = halving.latest_records([first, failed, weak])
     assert [one.trial_id for one in latest] == (["2"] if dropout == 0.1 else ["0", "2"])

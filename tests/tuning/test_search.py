@@ -470,6 +470,34 @@ def test_what_was_too_large_is_drawn_under_a_larger_budget(study, algorithm):
     assert 64 in set(more[more["status"] != "over budget"]["model_dim"])
 
 
+def test_halving_continues_once_what_a_smaller_budget_excludes(study, monkeypatch):
+    """And trains it under the larger one again."""
+    populate = oracles.SuccessiveHalving.populate_space
+
+    def stop_at(number):
+        def populate_before(self, trial_id):
+            if int(trial_id) == number:
+                raise RuntimeError("enough trials")
+            return populate(self, trial_id)
+
+        monkeypatch.setattr(
+            oracles.SuccessiveHalving, "populate_space", populate_before
+        )
+
+    stop_at(2)
+    with pytest.raises(RuntimeError, match="enough trials"):
+        study(max_trials=3, epochs=9)
+    begun = records.load_records(study.folder)
+    least = min(record.parameters for record in begun)
+    stop_at(50)  # not to go on without end
+    study(max_trials=2, epochs=9, max_parameters=least - 1)
+    known = records.load_records(study.folder)
+    over = [record for record in known if record.status == "over budget"]
+    assert {record.continued_from for record in over} == {r.trial_id for r in begun}
+    assert len(over) == len(begun) == 2
+    assert "over budget" not in statuses(study(max_trials=3, epochs=9))
+
+
 def test_a_study_goes_on_with_larger_budgets(study):
     first = study(algorithm="random", max_trials=4).table()
     same = study(algorithm="random", max_trials=4).table()
