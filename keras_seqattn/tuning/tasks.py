@@ -99,15 +99,6 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _digest_of_batch(batches: Any) -> str | None:
-    """Returns a short hash of the first batch; None where each pass has its own."""
-    found = {
-        _digest(keras.tree.map_structure(keras.ops.convert_to_numpy, next(iter(x), ())))
-        for x in (batches, batches)
-    }
-    return found.pop() if len(found) == 1 else None
-
-
 def _digest(data: Any) -> str | None:
     """Returns a short hash of arrays; None where some of the data are not arrays."""
     digest = hashlib.sha256()
@@ -264,8 +255,7 @@ class TranslationTask(Task):
             "center": None if center == RECIPES["own"] else repr(center),
         }
         if self.corpus is None:
-            batch = _digest_of_batch(self.validation)
-            return {**asked, "corpus": "batches", "validation": batch}
+            return {**asked, "corpus": "batches"}
         lengths = list(self._batch_options["bucket_lengths"])
         options = {**self._batch_options, "bucket_lengths": lengths}
         # Last: it depends on the options too, and `Settings.claim` names the first.
@@ -428,8 +418,6 @@ class CustomTask(Task):
         space = repr(hp.get_config()["space"])
         known = {"task": OWN, "space": space, "batch_size": self.batch_size or 32}
         known["build"] = hashlib.sha256(build.encode()).hexdigest()[:16]
-        if not isinstance(self.validation, tuple):
-            known["validation"] = _digest_of_batch(self.validation)
         # Last. It is None for datasets, and early versions did not write it.
         return known | {"data": _digest((self.train, self.validation))}
 
