@@ -22,7 +22,6 @@ from keras_seqattn.backend.parts import layers_of
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.recipes import RECIPES, Configuration, Recipe
 from keras_seqattn.training.average import inner_optimizer
-from keras_seqattn.training.resume import description_of
 from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
@@ -414,9 +413,12 @@ class CustomTask(Task):
     def identity(self) -> dict[str, Any]:
         """What tells it from other tasks, in values that JSON keeps."""
         hp = keras_tuner.HyperParameters()
-        build = json.dumps(description_of(self.make_model(hp)))  # with the defaults
+        model = self.make_model(hp)  # with the defaults
         space = repr(hp.get_config()["space"])
         known = {"task": OWN, "space": space, "batch_size": self.batch_size or 32}
+        # Not the configurations of layers, which hold seeds, and what Keras adds.
+        weights = [(*weight.shape, str(weight.dtype)) for weight in model.weights]
+        build = repr((type(model).__name__, weights))
         known["build"] = hashlib.sha256(build.encode()).hexdigest()[:16]
         # Last. It is None for datasets, and early versions did not write it.
         return known | {"data": _digest((self.train, self.validation))}

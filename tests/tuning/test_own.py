@@ -243,6 +243,25 @@ def test_another_build_on_the_same_folder_is_an_error(tmp_path):
         ks.tuning.Study(tmp_path).best_translator()
 
 
+def test_a_build_may_draw_seeds(tmp_path):
+    seeds = itertools.count()
+
+    def drawing(hp):
+        hp.Choice("more", [1, 2])
+        dropout = keras.layers.Dropout(0.1, seed=next(seeds))
+        model = keras.Sequential([keras.Input((6,)), dropout, keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        return model
+
+    for _ in range(2):
+        tune(tmp_path, drawing, max_trials=1, epochs=1)
+    path = tmp_path / "study.json"
+    asked = records.read_json(path)
+    del asked["build"]  # as early versions wrote it
+    records.write_json(path, asked)
+    tune(tmp_path, drawing, max_trials=1, epochs=1)
+
+
 def test_the_batches_of_a_dataset_may_change_with_each_pass(tmp_path):
     class Turning(Batches):
         passes = 0
