@@ -331,13 +331,16 @@ def _language_ids(folder, first):
     taken = {*added.values()}
     free = (number for number in itertools.count(first) if number not in taken)
     ids = {x: added[x] if x in added else next(free) for x in languages}
-    # The languages without listed ids are the trained model's, if English is among them
-    # and they reach the tokens that were added; "<mask>" may stand between.
+    # Ids that are listed with all special tokens are complete. Else the languages
+    # without one are the trained model's, if English is among them and they reach the
+    # tokens that were added; "<mask>" may stand between.
+    is_complete = {*languages} <= {*special}
     unlisted = [x for x in languages if x not in added]
     last = max((ids[x] for x in unlisted), default=0)
     beyond = min((number for number in taken if number > last), default=last + 1)
     has_english = any(language.startswith(ENGLISH) for language in unlisted)
-    if not languages or (unlisted and not (has_english and beyond <= last + 2)):
+    is_base = has_english and beyond <= last + 2
+    if not languages or not (is_complete or is_base):
         refuse(
             "hold the languages as 'additional_special_tokens' in "
             "'special_tokens_map.json' or 'tokenizer_config.json', first those of the "

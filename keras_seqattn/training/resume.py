@@ -207,7 +207,7 @@ class Resume(keras.callbacks.Callback):
                 "`model` must be built before `fit` to be resumed: call it on a batch. "
                 f"Received: an unbuilt model, {self.model.name!r}."
             )
-        self._description = description_of(self.model)
+        self._description = _description_of(self.model)
         self._seed, self._saved = from_first(self._take)
 
     def _take(self):
@@ -493,7 +493,7 @@ def adapt(directory: Path, before: keras.Model, after: keras.Model) -> None:
         for old, new in zip(before.weights, after.weights, strict=True)
     }
     saved["values"][0] = [known.get(id(v), array_of(v)) for v in after.variables]
-    saved["training"] = description_of(after)
+    saved["training"] = _description_of(after)
     write_snapshot(path, saved)
     # The save before is of the model `before`: after damage it must not be restored.
     (path.parent / _BEFORE).unlink(missing_ok=True)
@@ -503,8 +503,8 @@ def _callback(name, value):
     return arguments.instance(name, value, keras.callbacks.Callback, "a callback")
 
 
-def description_of(model: keras.Model) -> dict[str, Any]:
-    """Describes a training run, to distinguish it from others, in what JSON keeps."""
+def _description_of(model):
+    """Describes a training run, to distinguish it from others."""
     variables = [[list(v.shape), str(v.dtype)] for v in model.variables]
     try:
         config = {**model.get_config()}
