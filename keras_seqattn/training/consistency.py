@@ -169,7 +169,9 @@ def divergence(
     pairs = (-1, 2, log_probs.shape[-1])
     log_probs, probs = ops.reshape(log_probs, pairs), ops.reshape(probs, pairs)
     weights = ops.reshape(weights, (-1, 2, 1))
-    apart = log_probs - ops.flip(log_probs, axis=1)  # (P, 2, V)
+    flipped = ops.flip(log_probs, axis=1)
+    # Where both are -inf, a token that the model forbids, they are not apart.
+    apart = ops.where(log_probs == flipped, 0.0, log_probs - flipped)  # (P, 2, V)
     each = ops.sum(probs * apart, axis=-1, keepdims=True)  # KL(p || q), KL(q || p)
     # The gradient for the logits of p is p (apart - KL(p || q)) from the first KL, and
     # p - q from the second.

@@ -18,9 +18,12 @@ from keras_seqattn.training.consistency import Pairs, divergence
 BLOCK_LOGITS = 2_000_000
 
 
-def block_rows(vocabulary_size: int) -> int:
-    """Returns the number of tokens in a block: even, so that no pair is divided."""
-    rows = max(64, BLOCK_LOGITS // vocabulary_size)
+def block_rows(vocabulary_size: int, model_dim: int = 1) -> int:
+    """Returns the number of tokens in a block: even, so that no pair is divided.
+
+    Neither the logits of a block nor its vectors are more than `BLOCK_LOGITS` numbers.
+    """
+    rows = max(64, BLOCK_LOGITS // max(vocabulary_size, model_dim))
     return rows - rows % 2
 
 
@@ -160,7 +163,7 @@ def _blockwise(
 ):
     """Computes what `projected_crossentropy` returns, for the rows of one device."""
     blocks = _TokenBlocks(
-        labels, weights, kernel.shape[-1], label_smoothing, pairs, consistency
+        labels, weights, kernel.shape, label_smoothing, pairs, consistency
     )
 
     @autodiff.custom_gradient
@@ -239,15 +242,19 @@ class _TokenBlocks:
 
     Attributes:
         rows: Number of rows R in a block.
-        size: N rounded up to whole blocks.
+        size: N rounded up to whole blocks, at least one.
         place: Place of each token when the real ones come first, and among these the
             pairs, int32 `(N,)`.
     """
 
     def __init__(
-        self, labels, weights, vocabulary_size, label_smoothing, pairs, consistency
+        self, labels, weights, kernel_shape, label_smoothing, pairs, consistency
     ):
-        self.rows = block_rows(vocabulary_size)
+        model_dim, vocabulary_size = kernel_shape
+        length = ops.shape(labels)[0]
+        self.rows = block_rows(vocabulary_size, model_dim)
+        if isinstance(length, int):  # No block needs more rows than there are tokens.
+            self.rows = min(self.rows, max(2, length + length % 2))
         self._label_smoothing = label_smoothing
         self._pairs, self._consistency = pairs, consistency
         self._in_range, self._labels = _clip_labels(labels, vocabulary_size)
@@ -256,8 +263,7 @@ class _TokenBlocks:
         # long in an XLA program that contains a sort.
         real = weights != 0
         so_far = ops.cumsum(ops.cast(real, "int32"))  # Each token counts itself.
-        self._count = so_far[-1]
-        length = ops.shape(labels)[0]
+        self._count = ops.sum(ops.cast(real, "int32"))  # A replica may have no token.
         index = ops.arange(length, dtype="int32")
         # A token that is not real follows all real ones and `index - so_far` others.
         self.place = ops.where(real, so_far - 1, self._count + index - so_far)
@@ -267,7 +273,8 @@ class _TokenBlocks:
             so_far = ops.cumsum(ops.cast(alone, "int32"))
             self.place = ops.where(alone, pairs.count + so_far - 1, self.place)
             self.place = ops.where(paired, pairs.place, self.place)
-        self.size = length + -length % self.rows
+        larger = max if isinstance(length, int) else ops.maximum
+        self.size = larger(length + -length % self.rows, self.rows)
         # The token at each place. Places from N on hold token 0, with no weight: see
         # `is_filler` in `compute`.
         self._order = ops.scatter(self.place[:, None], index, (self.size,))

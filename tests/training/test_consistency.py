@@ -226,6 +226,21 @@ def test_extreme_logits_stay_finite():
     assert np.isfinite(gradient).all()
 
 
+def test_a_token_that_the_model_forbids_is_not_apart():
+    logits = np.zeros((4, 5), "float32")
+    logits[::2, 0] = logits[1::2, 1] = 1.0
+    logits[:, 4] = -np.inf
+    loss = MaskedCrossentropy(pad_id=-1, consistency=1.0)
+    labels = np.zeros((4, 1), "int32")
+    with_it, without = (
+        values_and_gradients(lambda x: loss(labels, x), [logits[:, None, :size]])
+        for size in (5, 4)
+    )
+    np.testing.assert_allclose(with_it[0], without[0], rtol=1e-6)
+    np.testing.assert_allclose(with_it[1][0][..., :4], without[1][0], atol=1e-7)
+    assert not with_it[1][0][..., 4].any()
+
+
 @pytest.mark.backends("tensorflow", "torch")  # JAX has no shapes that are not known.
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.slow_on("tensorflow")

@@ -364,3 +364,30 @@ def test_a_size_that_is_not_known_fits_one_that_is():
     loss = tf.function(MaskedCrossentropy(), input_signature=specs)
     labels, logits = np.ones((4, 6), "int32"), np.zeros((4, 6, 11), "float32")
     assert float(loss(labels, logits)) == pytest.approx(np.log(11))
+
+
+@pytest.mark.parametrize("tokens", [3, 64, 1000])
+def test_blocks_are_not_larger_than_what_they_hold(monkeypatch, tokens):
+    """A small vocabulary would allow blocks of far more vectors than there are."""
+    monkeypatch.setattr("keras_seqattn.training.crossentropy.BLOCK_LOGITS", 2**20)
+    ones = ops.ones((tokens,))
+    blocks = crossentropy._TokenBlocks(ones, ones, (512, 8), 0.0, None, 0.0)
+    assert blocks.size == tokens + tokens % 2
+    assert crossentropy.block_rows(8, 512) == 2**11
+
+
+@traced
+def test_a_replica_may_have_no_tokens():
+    import tensorflow as tf
+
+    @tf.function
+    def total(hidden, labels):
+        weights = ops.ones_like(labels, dtype="float32")
+        return projected_crossentropy(
+            hidden, ops.convert_to_tensor(KERNEL), labels, weights
+        )[0]
+
+    spec = tf.TensorSpec([None, D]), tf.TensorSpec([None], "int32")
+    compiled = total.get_concrete_function(*spec)
+    assert compiled(tf.zeros((0, D)), tf.zeros((0,), "int32")) == 0.0
+    assert compiled(tf.zeros((2, D)), tf.zeros((2,), "int32")) > 0.0
