@@ -18,6 +18,14 @@ def sizes(x: Tensor) -> tuple[int | Tensor, ...]:
     return tuple(-1 if size is None else size for size in shape)
 
 
+def as_int32(x: Any) -> Any:
+    """Returns an integer as it is, and a tensor of integers as int32.
+
+    TensorFlow adds no int64, such as NumPy's integers, to the int32 of positions.
+    """
+    return keras.ops.cast(x, "int32") if hasattr(x, "dtype") else x
+
+
 def largest(x: Tensor, axis: int, initial: float) -> Tensor:
     """Computes the maximum of `initial` and of `x` along an axis, which is kept.
 

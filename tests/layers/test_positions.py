@@ -219,3 +219,21 @@ def test_learned_positions_end():
         layer(np.zeros((1, 5, 2), "float32"))
     with pytest.raises(ValueError, match="max_length=4.*length 2, start=3"):
         layer(np.zeros((1, 2, 2), "float32"), start=3)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "relative", "alibi", "sinusoidal"])
+def test_an_offset_may_be_an_integer_of_numpy(rng, positions):
+    """Keras makes a tensor of it, int64 on TensorFlow."""
+    x = rng.normal(size=(1, 3, 8)).astype("float32")
+    if positions == "sinusoidal":
+        layer, options = layers.SinusoidalPositions(), "start"
+    else:
+        layer, options = layers.MultiHeadAttention(2, 4, positions=positions), "offset"
+    inputs = (x,) if options == "start" else (x, x)
+    for causal in (False, True) if len(inputs) > 1 else (None,):
+        given = {} if causal is None else {"use_causal_mask": causal}
+        expected = layer(*inputs, **{options: 2}, **given)
+        output = layer(*inputs, **{options: np.int64(2)}, **given)
+        np.testing.assert_allclose(
+            *map(ops.convert_to_numpy, (output, expected)), atol=1e-6
+        )

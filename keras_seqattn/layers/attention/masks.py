@@ -20,6 +20,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import tracing
+from keras_seqattn.backend.ops import as_int32
 from keras_seqattn.layers.distances import check_lengths
 from keras_seqattn.layers.shapes import check_tensor
 
@@ -272,7 +273,7 @@ def _distance(target_length, source_length, offset):
     """Returns how far each query stands behind each key: i + offset - j."""
     source_length = target_length if source_length is None else source_length
     check_lengths(target_length, source_length, offset)
-    rows = ops.arange(target_length, dtype="int32") + offset
+    rows = ops.arange(target_length, dtype="int32") + as_int32(offset)
     columns = ops.arange(source_length, dtype="int32")
     return rows[:, None] - columns[None, :]  # (T, S)
 

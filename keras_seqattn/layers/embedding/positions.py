@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.annotations import Tensor
+from keras_seqattn.backend.ops import as_int32
 from keras_seqattn.layers.shapes import check_batch
 
 
@@ -19,7 +20,7 @@ def positions_of(
     ... along `axis` of `x`.
     """
     if positions is None:
-        return ops.arange(ops.shape(x)[axis], dtype="int32") + start
+        return ops.arange(ops.shape(x)[axis], dtype="int32") + as_int32(start)
     positions = ops.convert_to_tensor(positions)
     dtype, shape = keras.backend.standardize_dtype(positions.dtype), positions.shape
     if "int" not in dtype or len(shape) not in (1, 2):

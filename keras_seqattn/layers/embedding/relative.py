@@ -11,6 +11,7 @@ Shapes: B batch, L length, T target length, S source length, H heads, G key and 
 heads, K key_dim.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -25,6 +26,7 @@ from keras_seqattn.annotations import (
     Shape,
     Tensor,
 )
+from keras_seqattn.backend.ops import as_int32
 from keras_seqattn.layers.distances import DistanceBias, check_lengths
 from keras_seqattn.layers.embedding.rotary import RotaryPositions
 from keras_seqattn.layers.shapes import check_built, check_rank, check_tensor
@@ -308,13 +310,14 @@ def positions_in_attention(
 
 def _behind(target_length, source_length, offset):
     """Returns all distances `(T + S - 1,)`, a query's position minus a key's."""
-    farthest = target_length - 1 + offset
+    farthest = target_length - 1 + as_int32(offset)
     distances = target_length + source_length - 1
     if isinstance(distances, int):
         distances = max(distances, 0)  # Two empty sequences have no distances.
     return farthest - ops.arange(distances, dtype="int32")
 
 
+@functools.cache
 def _bucket_table(size, max_distance):
     """Returns the bucket of each distance up to `max_distance` in one direction.
 

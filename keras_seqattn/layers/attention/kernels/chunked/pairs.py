@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from keras_seqattn.annotations import Seed, Tensor
+from keras_seqattn.backend.ops import as_int32
 from keras_seqattn.backend.random import computed_uniform
 from keras_seqattn.layers.attention import masks
 from keras_seqattn.layers.attention.kernels.chunked.blocks import Blocks
@@ -60,7 +61,7 @@ class BlockPairs:
         self.kv: Blocks = Blocks.of(ops.shape(key)[1], kv_longest)
         self.groups: int = key.shape[2]
         self.repeats: int = query.shape[2] // key.shape[2]
-        self._offset = offset
+        self._offset = as_int32(offset)
         # Query position p sees key position k if nearest <= p - k <= farthest; None is
         # no bound. `nearest` is negative in a window that is not causal, where later
         # keys are seen too, and None only without `causal` and a window.
