@@ -142,6 +142,13 @@ def test_a_long_line_is_trained_on():
     assert sum(map(len, tokenizer.tokenize(LINES))) < 0.7 * sum(map(len, LINES))
 
 
+@pytest.mark.parametrize("word", ["a" * 70_000, "\u2581" * 40_000], ids=["a", "mark"])
+def test_a_long_word_does_not_end_the_process(word):
+    """As it does in the trainer of SentencePiece 0.2.0, the lowest version."""
+    tokenizer = SentencePieceTokenizer.train([*LINES, word], 320)
+    assert tokenizer.detokenize(tokenizer.tokenize([word])) == [word]
+
+
 def test_lines_with_the_trainer_s_own_mark_are_trained_on():
     lines = ["zebra \u2585"] * 50
     tokenizer = SentencePieceTokenizer.train(lines, strict=False)
