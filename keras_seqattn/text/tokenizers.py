@@ -273,6 +273,7 @@ class SentencePieceTokenizer(SentencePieces):
         vocabulary_size: int = 8000,
         model_type: Literal["bpe", "unigram"] = "bpe",
         strict: bool = True,
+        character_coverage: float = 0.9995,
     ) -> Self:
         """Trains a tokenizer on text; the same lines always give the same one.
 
@@ -283,17 +284,20 @@ class SentencePieceTokenizer(SentencePieces):
             model_type: "bpe" or "unigram".
             strict: Whether it is an error if the text is too small for so many ids.
                 False: the tokenizer then has as many as the text allows.
+            character_coverage: Share of the text, from 0.98 to 1, whose characters have
+                a token each. The rarest others become bytes; with 1 none does.
 
         Returns:
             A `SentencePieceTokenizer`.
 
         Raises:
             ValueError: If `lines` holds no text or something other than strings, or
-                `vocabulary_size` does not suit the text; the message names the
-                nearest that does.
+                `vocabulary_size` does not suit the text (the message names the
+                nearest that does), or an argument is not as above.
         """
         arguments.choice("model_type", model_type, ("bpe", "unigram"))
         arguments.boolean("strict", strict)
+        arguments.number("character_coverage", character_coverage, 0.98, most=1)
         vocabulary_size = arguments.positive_integer("vocabulary_size", vocabulary_size)
         lines = list(check_lines(lines))
         model = io.BytesIO()
@@ -307,6 +311,7 @@ class SentencePieceTokenizer(SentencePieces):
                     model_writer=model,
                     vocab_size=max(SIZES[0], min(vocabulary_size, SIZES[1])),
                     model_type=model_type,
+                    character_coverage=character_coverage,
                     normalization_rule_tsv=rules,
                     denormalization_rule_tsv=inverse,
                     **LOSSLESS,
@@ -314,7 +319,12 @@ class SentencePieceTokenizer(SentencePieces):
             except RuntimeError as error:
                 largest = _largest_vocabulary(str(error))
                 if largest is not None and not strict:
-                    return cls.train(lines, largest, model_type)
+                    return cls.train(
+                        lines,
+                        largest,
+                        model_type,
+                        character_coverage=character_coverage,
+                    )
                 raise _training_error(str(error), lines, vocabulary_size) from error
         return cls(_without_paths(model.getvalue()))
 
@@ -394,12 +404,13 @@ def _trainable(line):
 def _without_paths(model):
     """Returns a model without what does not count once it is trained.
 
-    Paths differ from one run to the next, and `required_chars` came later than others.
+    Paths differ from one run to the next, and some options came later than others.
     """
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     proto.normalizer_spec.ClearField("normalization_rule_tsv")
     proto.denormalizer_spec.ClearField("normalization_rule_tsv")
-    proto.trainer_spec.ClearField("required_chars")
+    for option in ("required_chars", "character_coverage"):
+        proto.trainer_spec.ClearField(option)
     return proto.SerializeToString(deterministic=True)
 
 

@@ -10,6 +10,7 @@ import sentencepiece
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 
 from keras_seqattn.text import (
     ByteTokenizer,
@@ -166,6 +167,22 @@ def test_spaces_come_back_where_the_text_has_few(model_type, rest):
         assert tokenizer.detokenize(ids) == lines
 
 
+def test_rare_characters_have_tokens_if_all_are_covered():
+    lines = [*LINES * 50, "ქართული"]
+    for coverage, is_covered in ((0.9995, False), (1, True)):
+        tokenizer = SentencePieceTokenizer.train(
+            lines, 400, strict=False, character_coverage=coverage
+        )
+        assert ("ქ" in tokenizer.pieces) == is_covered
+
+
+def test_the_default_coverage_leaves_no_trace_in_the_model():
+    """So tokenizers are the same as those of before it was an argument."""
+    model = SentencePieceTokenizer.train(LINES, 320)._model
+    spec = sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec
+    assert not spec.HasField("character_coverage")
+
+
 def test_configuration_round_trip(tokenizer):
     config = json.loads(json.dumps(tokenizer.get_config()))
     other = type(tokenizer).from_config(config)
@@ -271,6 +288,7 @@ def test_bad_ids(tokenizer, ids, message):
         ({"vocabulary_size": 0}, r"must be a positive integer.*vocabulary_size=0"),
         ({"vocabulary_size": 9.5}, r"must be a positive integer.*_size=9.5"),
         ({"model_type": "word"}, r"one of \('bpe', 'unigram'\).*model_type='word'"),
+        ({"character_coverage": 0.9}, r"in \[0\.98, 1\]\. .*_coverage=0\.9"),
     ],
 )
 def test_bad_training(arguments, message):
