@@ -65,12 +65,13 @@ def translation_batches(
     are repeated as `temperature` says; batches mix pairs of all corpora.
 
     A corpus larger than memory is given as `TextLines` of its files, with a folder as
-    `cache`: its token ids are written there once, with a progress bar, and read from
-    disk when a batch needs them. Batches and their order are the same as for that
-    corpus in memory. Memory holds 24 bytes a pair. After an interruption the same call
-    continues where it stopped. Any later call with the same corpus and tokenizers reads
-    the cache, whatever its batches and in any number of processes. A file is the same
-    if its name, size and time of change are, so copy files with `cp -p`.
+    `cache`: its lines are read once, to find errors in them, then their token ids are
+    written there, with progress bars. A batch reads from disk what it needs. Batches
+    and their order are the same as for that corpus in memory. Memory holds 24 bytes a
+    pair. After an interruption the same call continues where it stopped. Any later call
+    with the same corpus and tokenizers reads the cache, whatever its batches and in any
+    number of processes. A file is the same if its name, size and time of change are, so
+    copy files with `cp -p`.
 
     Args:
         sources: List of strings or `TextLines`, or a dict from tags to these.

@@ -43,9 +43,10 @@ def cached_sides(
     """Returns both `Side`s, with ids on disk, and the number of pairs of each corpus.
 
     Tokenizes the corpora into a file in the folder, unless a complete one is there.
-    After an interruption the same call continues after the last block. It is an error
-    if the folder belongs to other corpora or tokenizers, or if another process is
-    writing to it.
+    Before the first block it reads all lines once, so that it finds an error in them
+    before it makes the folder. After an interruption the same call continues after the
+    last block. It is an error if the folder belongs to other corpora or tokenizers, or
+    if another process is writing to it.
     """
     path = pathlib.Path(directory, "tokens")
     both = _needs_both(corpora, tokenizers)
@@ -57,8 +58,11 @@ def cached_sides(
     journal = Journal(path, run, argument="cache")
     dtype = _dtype_of(tokenizers)
     if not _is_whole(journal):
+        unit = "pair" if both else "text"
+        if not journal.lines:  # Else an earlier call has read them.
+            _read_through(corpora, unit)
         with journal:
-            _write(journal, corpora, tokenizers, dtype, both)
+            _write(journal, corpora, tokenizers, dtype, both, unit)
     return _open(path, dtype, len(corpora), [x.pad_id for x in tokenizers])
 
 
@@ -124,9 +128,20 @@ def _dtype_of(tokenizers):
     return np.dtype("uint16" if max(sizes) <= 2**16 else "int32")
 
 
-def _write(journal, corpora, tokenizers, dtype, both):
+def _read_through(corpora, unit):
+    """Reads all pairs, which raises the error of a bad one, and shows the progress."""
+    bar = keras.utils.Progbar(None, unit_name=f"{unit} read")
+    pairs = itertools.chain.from_iterable(corpus.pairs() for corpus in corpora)
+    count = 0
+    for count, _ in enumerate(pairs, start=1):
+        if count % PAIRS_IN_A_BLOCK == 0:
+            bar.update(count)
+    bar.update(count, finalize=True)
+
+
+def _write(journal, corpora, tokenizers, dtype, both, unit):
     """Writes the blocks that are missing, and shows the progress in pairs."""
-    bar = keras.utils.Progbar(None, unit_name="pair")
+    bar = keras.utils.Progbar(None, unit_name=unit)
     pairs = (
         (number, *pair)
         for number, corpus in enumerate(corpora)

@@ -1,6 +1,7 @@
 """Token ids on the disk: the same batches as from memory, and nothing done twice."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -230,6 +231,25 @@ def test_a_damaged_file_is_said_to_be(damage, tmp_path):
     path.write_bytes(path.read_bytes()[damage])
     with pytest.raises(ValueError, match="`cache` must be whole, of .*Received"):
         translation_batches(*arguments, cache=tmp_path)
+
+
+def test_a_bad_line_is_told_before_any_line_is_tokenized(tmp_path):
+    path, cache = tmp_path / "lines.txt", tmp_path / "cache"
+    path.write_bytes(b"a\n" * 200 + b"\xff\n")
+    lines, tokenizer, Counting.count = TextLines(path), Counting(), 0
+    with pytest.raises(ValueError, match="must be UTF-8.*line 201"):
+        translation_batches(lines, lines, tokenizer, cache=cache)
+    assert Counting.count == 0
+    path.write_bytes(b"a\n" * 201)  # The same folder serves once it is corrected.
+    translation_batches(lines, lines, tokenizer, cache=cache)
+    assert Counting.count == 201
+
+
+@pytest.mark.parametrize(("targets", "unit"), [(SOURCES, "text"), (TARGETS, "pair")])
+def test_the_progress_counts_what_there_is(targets, unit, tmp_path, capsys):
+    translation_batches(SOURCES, targets, ByteTokenizer(), cache=tmp_path)
+    units = re.findall(r"s/([a-z]+(?: read)?)", capsys.readouterr().out)
+    assert set(units) == {unit, f"{unit} read"}
 
 
 def test_a_cache_that_is_being_written_is_refused(tmp_path):
