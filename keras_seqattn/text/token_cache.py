@@ -63,7 +63,8 @@ def cached_sides(
             _read_through(corpora, unit)
         with journal:
             _write(journal, corpora, tokenizers, dtype, both, unit)
-    return _open(path, dtype, len(corpora), [x.pad_id for x in tokenizers])
+    pad_ids = [x.pad_id for x in tokenizers]
+    return _open(path, dtype, len(corpora), pad_ids, journal.lines)
 
 
 def _needs_both(corpora, tokenizers):
@@ -172,9 +173,9 @@ def _block(corpus, sides, dtype):
     return data + bytes(-len(data) % 8)
 
 
-def _open(path, dtype, num_corpora, pad_ids):
+def _open(path, dtype, num_corpora, pad_ids, num_pairs):
     """Returns the sides, and the size of each corpus, from a complete file."""
-    with reading(path, "of token ids", "delete it, and it is made again"):
+    with reading(path, "of token ids", "delete its folder, and it is made again"):
         data = np.memmap(path, np.uint8, "r")
         sizes, lengths, starts = [0] * num_corpora, [], []
         for corpus, first, block in _blocks(data, dtype):
@@ -183,6 +184,9 @@ def _open(path, dtype, num_corpora, pad_ids):
             # `block` is (sides, pairs). The sum runs on through it: the ids of all
             # targets follow those of all sources.
             starts.append(first + block.cumsum().reshape(block.shape) - block)
+        # Where the file system has no locks, two processes may have written it.
+        if sum(sizes) != num_pairs:
+            raise ValueError(f"it holds {sum(sizes)} pairs, not {num_pairs}")
         lengths, starts = (np.concatenate(parts, axis=1) for parts in (lengths, starts))
     ids = data.view(dtype)
     # Where one side is stored, 0 and -1 are both that side.

@@ -1,6 +1,7 @@
 """Token ids on the disk: the same batches as from memory, and nothing done twice."""
 
 import itertools
+import json
 import re
 
 import numpy as np
@@ -270,6 +271,20 @@ def test_a_cache_that_is_being_written_is_refused(tmp_path):
         call(tmp_path / name)
         with held(lock):  # it is complete now, and only read
             call(tmp_path / name)
+
+
+def test_a_cache_that_two_processes_wrote_at_once_is_refused(tmp_path):
+    """As they may on a file system without locks: each block is there twice."""
+    arguments = SOURCES, TARGETS, ByteTokenizer()
+    translation_batches(*arguments, cache=tmp_path)
+    path, progress = (tmp_path / name for name in ("tokens", "tokens.progress"))
+    end = path.read_bytes()[-24:]
+    path.write_bytes(path.read_bytes()[:-24] + path.read_bytes()[:-24] + end)
+    stored = json.loads(progress.read_text("utf-8"))
+    stored["bytes"] = path.stat().st_size
+    progress.write_text(json.dumps(stored), "utf-8")
+    with pytest.raises(ValueError, match="delete its folder.*holds 80 pairs, not 40"):
+        translation_batches(*arguments, cache=tmp_path)
 
 
 def test_no_batch_is_made_of_what_a_resumed_epoch_has_behind(tmp_path, monkeypatch):
