@@ -106,9 +106,10 @@ def translation_batches(
             in the next. So two epochs have both directions of all pairs, and the number
             and shapes of their batches are unchanged. It needs one tokenizer for both
             sides and one corpus. 0: one direction from the start.
-        temperature: Number of at least 1, for several corpora. A corpus of n pairs,
-            where the largest has m, gives n (m / n)^(1 - 1 / temperature) pairs: 1
-            repeats nothing, 5 is usual, 100 makes all about as large as the largest.
+        temperature: Number of at least 1, for several corpora. A corpus of n pairs that
+            fit a bucket, where the largest has m, gives n (m / n)^(1 - 1 / temperature)
+            pairs: 1 repeats nothing, 5 is usual, 100 makes all about as large as the
+            largest.
         cache: Path of a folder for the token ids of this corpus alone, not with
             `sampling`; None: they stay in memory.
 
@@ -123,13 +124,13 @@ def translation_batches(
 
     Raises:
         ValueError: If the corpus is empty or its sides differ in length; if a
-            tokenizer's `pad_id` is its `end_id`; if no pair fits; if the numbers given
-            do not describe batches; if there is `cutoff` without a second copy, or with
-            a tokenizer that has no `unknown_id`; if `views` are not one for each copy,
-            or do not fit `sampling`; if there are `bidirectional_epochs` with two
-            tokenizers or several corpora; if the dicts differ in their tags; or if
-            `cache` comes with `sampling`, holds other token ids, or is being written by
-            another process.
+            tokenizer's `pad_id` is its `end_id`; if no pair of a corpus fits; if the
+            numbers given do not describe batches; if there is `cutoff` without a second
+            copy, or with a tokenizer that has no `unknown_id`; if `views` are not one
+            for each copy, or do not fit `sampling`; if there are `bidirectional_epochs`
+            with two tokenizers or several corpora; if the dicts differ in their tags;
+            or if `cache` comes with `sampling`, holds other token ids, or is being
+            written by another process.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -217,11 +218,13 @@ def plan_epochs(
         plain, sizes = cached_sides(cache, corpora, both)
         plain = plain[-len(tokenizers) :]
     lengths = lengths_of(plain)
-    rows = rows_of(sizes, temperature, seed)
+    found = np.arange(len(lengths))
     if kind == "text":
-        rows = _without_blank(rows, lengths)
-    fits = _fits(lengths[rows], bucket_lengths, kind)
-    rows = rows[fits]
+        found = _without_blank(found, lengths)
+    fits = _fits(lengths[found], bucket_lengths, kind)
+    found = found[fits]
+    sizes = _sizes_found(found, lengths, sizes, corpora, bucket_lengths)
+    rows = found[rows_of(sizes, temperature, seed)]
     drawn_lines = None
     if copies.sampling:  # then there is no cache
         drawn_lines = [[side[row] for row in rows] for side in lines]
@@ -276,6 +279,21 @@ def _fits(lengths, bucket_lengths, kind):
             stacklevel=4,
         )
     return fits
+
+
+def _sizes_found(found, lengths, sizes, corpora, bucket_lengths):
+    """Returns how many of the pairs found each corpus has; none is an error."""
+    ends = np.cumsum(sizes)
+    counts = np.diff(np.searchsorted(found, [0, *ends])).tolist()
+    parts = np.split(lengths, ends[:-1])
+    for corpus, count, part in zip(corpora, counts, parts, strict=True):
+        if not count:
+            raise ValueError(
+                f"`bucket_lengths` must have room for some pair of {corpus.tag!r}, at "
+                f"least {part.min()} tokens. Received: bucket_lengths="
+                f"{bucket_lengths!r}."
+            )
+    return counts
 
 
 def check_tokenizers(given: Mapping[str, Any], cutoff: float = 0.0) -> None:

@@ -576,6 +576,24 @@ def test_several_corpora_have_their_tags_and_shares():
         assert found == collections.Counter(expected + copies * french)
 
 
+def test_pairs_that_are_too_long_have_no_share():
+    sources = {"<de>": [*"01234567"], "<fr>": ["a", "b", "c" * 9]}
+    targets = {"<de>": [*"01234567"], "<fr>": ["x", "y", "z"]}
+    options = {"batch_tokens": 64, "bucket_lengths": (8,), "temperature": 1e9}
+    with pytest.warns(UserWarning, match="1 of 11 pairs are left out"):
+        dataset = translation_batches(sources, targets, BYTES, **options)
+    found = collections.Counter(pairs(arrays(dataset)))
+    assert found["<fr> a", "x"] == found["<fr> b", "y"] == 4
+    assert found.total() == 16 and dataset.skipped == 1
+    sources["<fr>"] = ["c" * 9] * 3
+    message = "some pair of '<fr>', at least 15 tokens. Received: bucket_lengths="
+    with (
+        pytest.warns(UserWarning, match="3 of 11"),
+        pytest.raises(ValueError, match=message),
+    ):
+        translation_batches(sources, targets, BYTES, **options)
+
+
 def test_what_is_left_of_a_share_is_drawn_by_the_seed():
     draws = [rows_of([100, 30], 1.25, seed)[100:].tolist() for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
