@@ -42,7 +42,8 @@ from keras_seqattn.training.variables import (
 
 # The files: the last save, the one before, and the sizes of `files` before any save.
 _LAST, _BEFORE, _BEGIN = "state.npz", "before.npz", "begin.npz"
-# The keys that every save has. `passes_before`, `first_epoch` and `files` came later.
+# The keys that every save has. `passes_before`, `first_epoch`, `files` and `batches`
+# came later.
 _SAVED = (
     *("training", "seed", "epoch", "batch"),
     *("stopped", "records", "values", "callbacks"),
@@ -125,8 +126,9 @@ class Resume(keras.callbacks.Callback):
 
     Raises:
         ValueError: If an argument is not as above; when training begins, if
-            `steps_per_epoch` is not the length of `data`, if another process or thread
-            uses the directory, if the directory belongs to a different model or
+            `steps_per_epoch` is not the length of `data`, if `data` has a different
+            length than when a save within an epoch was made, if another process or
+            thread uses the directory, if the directory belongs to a different model or
             optimizer, if the model is not built, if one of `callbacks` does not stand
             before this one in `fit`, or if every save is damaged.
 
@@ -311,7 +313,28 @@ class Resume(keras.callbacks.Callback):
                 f"epoch is a pass. Received: {steps} steps, of {batches}."
             )
 
+    def _num_batches(self):
+        """Returns the length of the data, None if they have none."""
+        try:
+            return len(self.data)
+        except TypeError:
+            return None
+
+    def _check_batches(self, saved):
+        """Raises an error if an epoch is to be resumed on data of a different length.
+
+        An epoch on different data may well begin after the last.
+        """
+        wanted, batches = saved.get("batches"), self._num_batches()
+        known = wanted is not None and batches is not None
+        if saved["batch"] and known and wanted != batches:
+            raise ValueError(
+                "`data` must be those of the run, which was saved within an epoch of "
+                f"{wanted} batches. Received: data with {batches}."
+            )
+
     def _restore(self, model, saved):
+        self._check_batches(saved)
         with reading(self.path, "that `Resume` saved for this run", REMEDY):
             self._assign(model, saved)
         epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
@@ -433,6 +456,7 @@ class Resume(keras.callbacks.Callback):
                 "seed": self._seed,
                 "epoch": epoch,
                 "batch": batch,
+                "batches": self._num_batches(),
                 "passes_before": self._passes_before,
                 "first_epoch": self._first_epoch,
                 "stopped": bool(model.stop_training),

@@ -649,6 +649,18 @@ def test_the_file_is_that_of_one_run(tmp_path):
 
 
 @pytest.mark.backends("torch")
+def test_an_epoch_is_resumed_on_data_of_the_same_length(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, epochs=1, every=2, interrupt=Interrupt(0, 3))
+    message = "`data` must be those of .* of 6 batches. Received: data with 12"
+    with pytest.raises(ValueError, match=message):
+        fit(tmp_path, epochs=1, every=2, data=batches(2))
+    fit(tmp_path, epochs=1, every=2)
+    # A further epoch may have more data.
+    assert fit(tmp_path, epochs=2, every=2, data=batches(2))[1].epoch == [0, 1]
+
+
+@pytest.mark.backends("torch")
 def test_a_run_continues_with_another_dropout(tmp_path):
     """A layer that drops nothing has no seed, so there are more variables."""
     x = {name: np.ones((4, 2), "int32") for name in ("source_ids", "target_ids")}
