@@ -111,6 +111,21 @@ def tune_shortly(training, validation, max_seconds, **options):
 _tune_translation = tuning.tune_translation
 
 
+@pytest.mark.backends("torch")
+def test_a_corpus_is_split_without_a_change_of_its_lines(tmp_path, monkeypatch):
+    """Neither a carriage return within one nor bytes that are not UTF-8 matter."""
+    monkeypatch.chdir(tmp_path)
+    lines = [b"a\rb\tc", b"\xe4\td", *(b"%d\te" % number for number in range(18))]
+    pathlib.Path("pairs.tsv").write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(lines))
+    page, section = "docs/how_to/own_corpus.md", "2. Keep some pairs apart"
+    ((_, block),) = blocks(page, "python", section)
+    with contextlib.redirect_stdout(None):
+        exec(block, {})
+    parts = [pathlib.Path(f"{name}.tsv").read_bytes() for name in ("val", "train")]
+    assert [part.count(b"\n") for part in parts] == [2, 18]
+    assert sorted(b"".join(parts)[:-1].split(b"\n")) == sorted(lines)
+
+
 @pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax")  # on torch it is one of the pages above
 def test_a_model_composed_by_hand_decodes_on_every_backend():
