@@ -23,7 +23,8 @@ class TextLines:
         paths: Path of a UTF-8 text file, or of one ending in `.gz`; or a list of such
             paths.
         column: Number from 0 of the column that holds the text, in files of
-            tab-separated columns. None: the whole line.
+            tab-separated columns. None: the whole line. A line may have further
+            columns, so a tab within a text goes unnoticed: it ends the column.
 
     Raises:
         ValueError: If an argument is not as above or a file does not exist; and during
