@@ -20,25 +20,30 @@ print(serve(lines=tf.constant(["two dogs"]))["translations"].numpy())
 a `SentencePieceTokenizer` or a `ByteTokenizer`.
 
 A folder for CTranslate2 holds no search: `ctranslate2.Translator.translate_batch` has
-its own defaults. With the arguments below it finds the same tokens as a `Translator`.
-Its scores are a little higher: the padding and start tokens are never generated, so the
-engine leaves them out of the softmax, while the `Translator`'s scores come from the
-model's softmax over the whole vocabulary. The less probability a model gives to these
-two tokens, the closer the scores are. Where beams compete, the difference may decide a
-near tie.
+its own defaults. With the arguments below it searches as a `Translator` does, but its
+scores are a little higher. The engine leaves tokens that may not be generated out of
+the softmax: padding and start, the end before `min_decoding_length`, and what would
+repeat an n-gram. The `Translator`'s scores come from the model's softmax over the whole
+vocabulary. The less probability a model gives to those tokens, the closer the scores
+are. A greedy search chooses the same tokens; where beams compete, the difference may
+decide.
 
 - `beam_size`, 2 by default: 1 for `Greedy()`, the `width` of a `BeamSearch`.
 - `length_penalty`, 1 by default: the `length_penalty` of a `BeamSearch` whose `penalty`
-  is "length"; 0 for `Greedy()`, because the engine would also divide its scores.
+  is "length"; 0 for `Greedy()`, because the engine would also divide its scores. The
+  engine also counts the tokens of a `target_prefix`.
 - `patience`, 1 by default: that of a `BeamSearch`. The engine has no equivalent of
   None, which searches as long as a better hypothesis may come; a large number comes
-  near.
+  near. The engine rounds `patience * beam_size`, a `BeamSearch` takes the next integer
+  up.
 - `min_decoding_length`, 1 by default, so that no translation is empty: the search's
   `min_length`, 0 if not set.
 - `max_decoding_length`, 256 by default: 2 S + 10 for a line of S tokens, its end
   included, and at most the model's `max_length`. One call has one limit for all lines.
 - `max_input_length`, 1024 by default: the translator's `max_source_length`.
-- `repetition_penalty` and `no_repeat_ngram_size`: as in the search.
+- `no_repeat_ngram_size`: the search's `no_repeat_ngram`.
+- `repetition_penalty` has no exact equivalent: the engine changes logits, before the
+  softmax, and a search log-probabilities.
 - `end_token`: with `stop_ids`, the texts of these and of the end token.
 
 A tokenizer with `prefix_ids`, such as the language for a multilingual model, puts them
