@@ -48,14 +48,17 @@ decide.
 
 A tokenizer with `prefix_ids`, such as the language for a multilingual model, puts them
 before each line. The folder does not: add their pieces (`tokenizer.pieces`) yourself,
-to the source's pieces, or as `target_prefix` if the tokenizer is the target's. It does
-not hold a tokenizer's `text_prefix` either, such as T5's: put it before each line.
+to the source's pieces, or as `target_prefix` if the tokenizer is the target's. The
+hypotheses then begin with them: `hypotheses[0][len(prefix):]` is without. It does not
+hold a tokenizer's `text_prefix` either, such as T5's: put it before each line.
 
 The engine's sources are the pieces into which SentencePiece cuts a line by
 `source.spm`, without an end token, which the engine adds by itself; `target.spm` joins
-what it returns. Leave out empty lines, whose translation is "". A tokenizer may also be
-a `MappedSentencePieceTokenizer`. For a `ByteTokenizer` there is no such file: the piece
-of byte b is `f"<0x{b:02X}>"`.
+what it returns. Take the breaks off the ends of lines first, and leave out lines that
+are empty or only whitespace, whose translation is "". A tokenizer may also be a
+`MappedSentencePieceTokenizer`. If it has pieces that `target.spm` lacks, their U+2581
+stays in a joined text: replace it by a space. For a `ByteTokenizer` there is no such
+file: the piece of byte b is `f"<0x{b:02X}>"`.
 
 An ONNX file holds the model alone. It maps int32 `source_ids` `(batch, source_length)`
 and `target_ids` `(batch, target_length)`, whose first token is the start token, to

@@ -30,7 +30,7 @@ def prepare(
     quantization: str | None = None,
     max_length: int | None = None,
 ) -> Callable[[pathlib.Path], None]:
-    """Returns the function that writes a CTranslate2 folder to the path it is given.
+    r"""Returns the function that writes a CTranslate2 folder to the path it is given.
 
     The folder holds the weights (`model.bin`), the vocabularies, and the SentencePiece
     models as `source.spm` and `target.spm`. To translate with it, CTranslate2 and
@@ -40,6 +40,7 @@ def prepare(
     engine = ctranslate2.Translator("folder")
     source = sentencepiece.SentencePieceProcessor(model_file="folder/source.spm")
     target = sentencepiece.SentencePieceProcessor(model_file="folder/target.spm")
+    lines = [line.rstrip("\r\n") for line in lines]
     found = engine.translate_batch(source.encode(lines, out_type=str), beam_size=4)
     translations = [target.decode(one.hypotheses[0]) for one in found]
     ```
@@ -48,7 +49,9 @@ def prepare(
     itself. The padding and start tokens are never generated. The translator's search is
     not exported: `keras_seqattn.export` says which arguments make the engine find the
     same. With a `ByteTokenizer` there are no SentencePiece models; the token of byte b
-    is then `f"<0x{b:02X}>"`.
+    is then `f"<0x{b:02X}>"`. With a `MappedSentencePieceTokenizer` the text of a
+    hypothesis, without the pieces `prefix` that it was made to begin with, is
+    `target.decode(hypothesis[len(prefix):]).replace("\u2581", " ").strip()`.
 
     In float32 the engine computes what the model does, up to rounding. With int8 the
     weights are rounded here, and by default the engine also computes in int8, which is

@@ -1,6 +1,8 @@
 """CTranslate2: the same numbers for every option it can express, else an error."""
 
+import inspect
 import json
+import re
 
 import keras
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.export import export_translator
-from keras_seqattn.export.ctranslate2 import _number_of_positions
+from keras_seqattn.export.ctranslate2 import _number_of_positions, prepare
 from tests.export.translators import make_translator
 from tests.pairs import case_id, every_pair
 from tests.small import make_sentencepiece
@@ -234,6 +236,52 @@ def test_the_folder_translates_as_the_translator_does(tmp_path):
     vocabulary = json.loads((tmp_path / "model/source_vocabulary.json").read_text())
     assert vocabulary[:4] == ["<pad>", "<s>", "</s>", "<unk>"]
     assert vocabulary[4 + 0x41] == "<0x41>"
+
+
+def test_the_documented_program_takes_lines_with_their_breaks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    translator = make_translator(None, make_sentencepiece(), max_length=None)
+    export_translator(translator, tmp_path / "folder", "ctranslate2")
+    (block,) = re.findall(r"```python\n(.*?)```", inspect.getdoc(prepare), re.S)
+    found = []
+    for end in ("", "\n", "\r\n"):
+        names = {"ctranslate2": ctranslate2, "sentencepiece": sentencepiece}
+        names["lines"] = [line + end for line in ("two dogs run", "park")]
+        exec(block, names)
+        found.append(names["translations"])
+    assert found[0] == found[1] == found[2] != ["", ""]
+
+
+def test_the_documented_text_of_a_mapped_tokenizer_s_hypotheses(tmp_path):
+    """The target's has pieces that its model lacks, and begins with a language."""
+    source = make_sentencepiece()
+    spelled = [*source.pieces, *(f"\u2581word{i}" for i in range(2000)), ">>de<<"]
+    language = len(spelled) - 1
+    target = ks.text.MappedSentencePieceTokenizer(
+        source._model, spelled, 0, 1, 2, 3, prefix_ids=[language]
+    )
+    translator = make_translator(None, source, target, scale=0.2)
+    engine = engine_of(translator, tmp_path)
+    source, target = (
+        sentencepiece.SentencePieceProcessor(
+            model_file=str(tmp_path / "model" / f"{side}.spm")
+        )
+        for side in ("source", "target")
+    )
+    (code,) = re.findall(r"`(target\.decode.*)`", inspect.getdoc(prepare))
+    lines, prefix, texts = ["two dogs run", "a man in a blue", "park"], [">>de<<"], []
+    for cut in source.encode(lines, out_type=str):
+        (one,) = engine.translate_batch(
+            [cut],
+            target_prefix=[prefix],
+            beam_size=1,
+            min_decoding_length=0,
+            max_decoding_length=min(2 * (len(cut) + 1) + 10, MAX_LENGTH),
+        )
+        names = {"target": target, "hypothesis": one.hypotheses[0], "prefix": prefix}
+        texts.append(eval(code, names))
+    assert texts == [text.strip() for text in translator(lines)]
+    assert any("word" in text for text in texts)
 
 
 @pytest.mark.parametrize(
