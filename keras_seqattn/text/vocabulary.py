@@ -23,7 +23,12 @@ class MappedSentencePieceTokenizer(SentencePieces):
     Each line may begin with given ids, such as the language for a multilingual model.
     `tokenize` returns them, so that batches and prefixes have them; `detokenize` leaves
     them out. A `Translator` forces them to come first in what it generates, and does
-    not score them. `convert.translator_from_huggingface` makes such tokenizers.
+    not score them.
+
+    A run of characters that the SentencePiece model does not know is one piece. Its id
+    is that of this text in `pieces`, if it is there, as in a vocabulary of two
+    languages with a model for each. In a tensor, and with `sampling`, it is always
+    `unknown_id`. `convert.translator_from_huggingface` makes such tokenizers.
 
     Args:
         model: Bytes of a SentencePiece model.
@@ -32,7 +37,7 @@ class MappedSentencePieceTokenizer(SentencePieces):
         pad_id: The id that pads a batch.
         start_id: The id a sentence starts with; it may equal another special id.
         end_id: The id a sentence ends with.
-        unknown_id: The id of pieces that are not among `pieces`.
+        unknown_id: The id of what is not among `pieces`.
         special_ids: Further ids that stand for no text.
         prefix_ids: Ids that each line begins with.
         text_prefix: Text put before each line.
@@ -97,18 +102,19 @@ class MappedSentencePieceTokenizer(SentencePieces):
             raise ValueError(
                 f"`model` must be {wanted}. Received: {len(model)} other bytes."
             ) from error
-        self._ids = self._ids_of_pieces()
+        numbers = {piece: number for number, piece in enumerate(self._pieces)}
+        self._ids = self._ids_of_pieces(numbers)
         special = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
         self._silent = {*special, *self.special_ids, *self.prefix_ids}
+        self._numbers = {x: i for x, i in numbers.items() if i not in self._silent}
 
     def _checked_ids(self, name, ids):
         last = self.vocabulary_size - 1
         given = arguments.sequence(name, ids, "a list of token ids")
         return [arguments.integer(name, token, 0, last) for token in given]
 
-    def _ids_of_pieces(self):
+    def _ids_of_pieces(self, numbers):
         """Returns the id of each piece of the model, a list."""
-        numbers = {piece: number for number, piece in enumerate(self._pieces)}
         size = self._processor.vocab_size()
         found = [numbers.get(self._processor.id_to_piece(i)) for i in range(size)]
         missing = found.count(None)
@@ -130,10 +136,22 @@ class MappedSentencePieceTokenizer(SentencePieces):
 
     def _encode(self, lines, sampling, seed):
         lines = [self.text_prefix + line for line in lines]
-        return [
-            [*self.prefix_ids, *(self._ids[number] for number in row)]
-            for row in super()._encode(lines, sampling, seed)
-        ]
+        rows = super()._encode(lines, sampling, seed)
+        found = [[self._ids[number] for number in row] for row in rows]
+        if not sampling:
+            unknown = self._processor.unk_id()
+            for line, row, ids in zip(lines, rows, found, strict=True):
+                if unknown in row:
+                    self._look_up_unknown(line, row, ids)
+        return [[*self.prefix_ids, *ids] for ids in found]
+
+    def _look_up_unknown(self, line, row, ids):
+        """Replaces the ids of runs that the vocabulary has and the model lacks."""
+        pieces = self._processor.encode(line, out_type=str)
+        unknown = self._processor.unk_id()
+        for place, (piece, number) in enumerate(zip(pieces, row, strict=True)):
+            if number == unknown:
+                ids[place] = self._numbers.get(piece, self.unknown_id)
 
     def _encode_tensor(self, strings, sampling):
         import tensorflow as tf

@@ -327,6 +327,40 @@ def test_a_model_with_other_special_ids_is_refused():
         SentencePieceTokenizer(model.getvalue())
 
 
+def sentencepiece_model(lines, size):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines * 20),
+        model_writer=model,
+        vocab_size=size,
+        model_type="bpe",
+        add_dummy_prefix=False,
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    return model.getvalue(), processor.id_to_piece(list(range(size)))
+
+
+def test_characters_unknown_to_the_model_may_be_a_piece_of_the_vocabulary():
+    """As in a Marian model's vocabulary of two languages, which has both models'."""
+    model, pieces = sentencepiece_model(["two dogs run", "dogs in a park"], 30)
+    _, foreign = sentencepiece_model(["北京", "上海"], 9)
+    assert "北京" in foreign
+    pieces = [*pieces, *(x for x in foreign if x not in pieces), "<pad>", "§§"]
+    pad, special = len(pieces) - 2, len(pieces) - 1
+    tokenizer = MappedSentencePieceTokenizer(
+        model, pieces, pad, 1, 2, 0, special_ids=[special]
+    )
+    ids = tokenizer.tokenize(["dogs 北京", "北京 海 dogs", "京北", "§§", "dogs"])
+    said = [[pieces[token] for token in row] for row in ids]
+    assert said[0][-1] == "北京" and "".join(said[0][:-1]) == "dogs\u2581"
+    assert said[1][0] == "北京" and "海" in said[1] and "<unk>" not in said[1]
+    # What a special token spells is plain text.
+    assert said[2] == said[3] == ["<unk>"]
+    texts = tokenizer.detokenize(ids)
+    assert texts[:2] == ["dogs 北京", "北京 海 dogs"] and texts[4] == "dogs"
+
+
 def test_draws_come_from_a_seed(tokenizer):
     sampling = 0.0 if isinstance(tokenizer, ByteTokenizer) else 0.3
     first, again, other = (
