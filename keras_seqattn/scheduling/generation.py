@@ -386,8 +386,8 @@ def _capacity(model: Any, length: int, max_length: int | None = None) -> int:
     if max_length is None:
         return _token_limit(model, length)
     own_limit = max_new_tokens(model, 0)
-    most = max_length if own_limit is None else min(max_length, own_limit)
-    return -(-most // SHORTEST) * SHORTEST
+    rounded = -(-max_length // SHORTEST) * SHORTEST
+    return rounded if own_limit is None else min(rounded, own_limit)
 
 
 def _limits(

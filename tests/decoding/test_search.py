@@ -501,6 +501,20 @@ def test_generate_says_which_length_is_wrong(max_length):
         decoding.generate(Copier(), np.array([[4]]), max_length=max_length)
 
 
+@pytest.mark.backends("torch")
+def test_a_state_is_never_longer_than_the_model_s_limit():
+    class Noted(Copier):
+        max_length = 20
+
+        def initial_state(self, memory, max_length, width=1):
+            asked.add(max_length)
+            return super().initial_state(memory, max_length, width)
+
+    asked = set()
+    found = decoding.generate(Noted(), np.array([[4, 5]]), max_length=18)
+    assert found.sequence(0) == [5, 4] and asked == {20}
+
+
 def test_coverage_needs_a_model_that_counts_it():
     search = decoding.BeamSearch(width=2, coverage_penalty=0.1)
     with pytest.raises(ValueError, match="`coverage_penalty` of 0.*penalty=0.1"):
