@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.decoding import Greedy, loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 from keras_seqattn.decoding.methods import SEED_STEP
-from keras_seqattn.decoding.protocol import default_max_length, length_limit
+from keras_seqattn.decoding.protocol import check_model, length_limit
+from keras_seqattn.scheduling.generation import check_coverage, token_limit
 from keras_seqattn.scheduling.static import Sentences, begin_search
 from keras_seqattn.text import ByteTokenizer, SentencePieceTokenizer
 
@@ -99,6 +99,7 @@ def prepare(
             "`target_tokenizer` must have no `prefix_ids`: a SavedModel forces no "
             f"first tokens. Received: target_tokenizer.prefix_ids={forced!r}."
         )
+    check_coverage(model, translator.search or Greedy())
     import tensorflow as tf
 
     max_length = max_length or translator.max_source_length
@@ -123,6 +124,16 @@ class _Graphs:
         self._source = translator.source_tokenizer
         self._target = translator.target_tokenizer
         self._batch_size, self._max_length = batch_size, max_length
+        # By the length of a source: the largest number of generated tokens.
+        self._limits = [token_limit(self.model, n) for n in range(max_length + 1)]
+        lengths = _source_lengths(max_length)
+        check_model(
+            self.model,
+            (batch_size, lengths[0]),
+            self._capacity(lengths[0]),
+            self.search.width,
+            self.search.needs_coverage,
+        )
         rows = tf.TensorSpec((batch_size,), tf.int32)
         self._searches = {
             length: tf.function(
@@ -130,7 +141,7 @@ class _Graphs:
             ).get_concrete_function(
                 tf.TensorSpec((batch_size, length), tf.int32), rows, rows
             )
-            for length in _source_lengths(max_length)
+            for length in lengths
         }
 
     def best(self, lines):
@@ -195,9 +206,7 @@ class _Graphs:
         real, rows = rows >= 0, tf.maximum(rows, 0)
         lengths = tf.gather(lengths, rows)
         source_ids = tf.gather(source_ids, rows)
-        most = length_limit(self.model) or tf.int32.max
-        limits = tf.minimum(default_max_length(lengths), most)
-        limits = tf.where(real, limits, 0)
+        limits = tf.where(real, tf.gather(self._limits, lengths), 0)
         # As `sequence_seeds` does, in a graph.
         seeds = tf.gather(numbers, rows) * SEED_STEP + seed
         given = limits, tf.cast(seeds, tf.int32)
@@ -226,13 +235,16 @@ class _Graphs:
         """Returns token ids `(B, N, L)`, ends included, and scores `(B, N)`."""
         model, search = self.model, self.search
         tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
-        default = default_max_length(source_ids.shape[1])
-        capacity = int(min(default, length_limit(model) or np.inf))
+        capacity = self._capacity(source_ids.shape[1])
         prefix = ops.zeros((source_ids.shape[0], 0), "int32")
         sentences = Sentences(source_ids, limits, seeds, prefix)
         state = begin_search(model, search, tokens, sentences, capacity, capacity)
         state = loop.run(search, model.step, state, tokens)
         return search.results(state.search_state)
+
+    def _capacity(self, length):
+        """Returns the most generated tokens of any source of up to a length."""
+        return max(1, *self._limits[: length + 1])
 
 
 def _source_lengths(max_length):

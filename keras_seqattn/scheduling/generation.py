@@ -363,7 +363,7 @@ def _program_options(
     max_length: int | None = None,
 ) -> ProgramOptions:
     """Checks the model; returns what the programs for sentences are compiled for."""
-    _check_coverage(model, method)
+    check_coverage(model, method)
     length = sentences.source_ids.shape[1]
     capacity = _capacity(model, length, max_length)
     limit = max(1, int(sentences.limits.max()))  # Prompts may leave a batch nothing.
@@ -384,7 +384,7 @@ def _program_options(
 def _capacity(model: Any, length: int, max_length: int | None = None) -> int:
     """Returns the largest number of generated tokens for sources of a padded length."""
     if max_length is None:
-        return _token_limit(model, length)
+        return token_limit(model, length)
     own_limit = max_new_tokens(model, 0)
     rounded = -(-max_length // SHORTEST) * SHORTEST
     return rounded if own_limit is None else min(rounded, own_limit)
@@ -395,10 +395,10 @@ def _limits(
 ) -> np.ndarray:
     """Returns the largest number of generated tokens of each sentence, int32 `(B,)`."""
     lengths = [len(ids) - list(ids).count(model.pad_id) for ids in sources]
-    return np.array([_token_limit(model, n, max_length) for n in lengths], "int32")
+    return np.array([token_limit(model, n, max_length) for n in lengths], "int32")
 
 
-def _token_limit(model: Any, source_length: int, max_length: int | None = None) -> int:
+def token_limit(model: Any, source_length: int, max_length: int | None = None) -> int:
     """Returns the number of generated tokens that the caller and the model allow."""
     limit = default_max_length(source_length) if max_length is None else max_length
     own_limit = max_new_tokens(model, source_length)
@@ -433,7 +433,8 @@ def forced_prefixes(tokenizer: Any, count: int) -> list[list[int]] | None:
     return [list(first)] * count if first else None
 
 
-def _check_coverage(model: Any, search: Search) -> None:
+def check_coverage(model: Any, search: Search) -> None:
+    """Raises an error if a search has a penalty that the model does not support."""
     if search.needs_coverage and "coverage" not in abilities(model):
         raise ValueError(
             "`search` must have a `coverage_penalty` of 0 for a model whose "

@@ -226,6 +226,27 @@ def test_a_translator_s_own_limit_is_kept(tmp_path):
 
 
 @tensorflow_only
+def test_a_model_may_generate_less_after_some_sources(tmp_path):
+    translator = make_translator(decoder_layers=1)
+    lines = ["abc", "x" * 20, "x"]
+    without = translator(lines)
+    translator.model.most_generated = lambda length: 22 - length
+    expected = translator(lines)
+    assert expected[1] != without[1]
+    found = served(translator, lines, tmp_path, batch_size=2)["serving_default"]
+    assert decoded(found["translations"]) == expected
+
+
+@tensorflow_only
+def test_a_coverage_penalty_needs_a_model_that_counts_it(tmp_path):
+    translator = make_translator(ks.decoding.BeamSearch(2, coverage_penalty=0.1))
+    translator.model.abilities = ()
+    with pytest.raises(ValueError, match="`search` must have a `coverage_penalty` of"):
+        export_translator(translator, tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+@tensorflow_only
 @pytest.mark.slow_on("tensorflow")
 def test_the_documented_program_loads_it(tmp_path):
     """Alone, with the import that TensorFlow has no tokenizer without."""
