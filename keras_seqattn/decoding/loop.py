@@ -25,7 +25,7 @@ from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import compile
 from keras_seqattn.decoding.beam_state import BeamState
 from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens, hypotheses
-from keras_seqattn.decoding.ids import checked_prefix
+from keras_seqattn.decoding.ids import check_range, checked_prefix
 from keras_seqattn.decoding.methods import (
     GreedyState,
     Search,
@@ -179,8 +179,9 @@ def search(
 
     Raises:
         ValueError: If `batch_size` or `max_length` is not a positive integer, `end_id`
-            is not in the vocabulary, `method` is not a search, `prefix` does not fit,
-            or `step` or `state` has other structures or shapes than these.
+            is not in the vocabulary, `method` is not a search, `prefix` does not fit
+            or holds an id for which there is no logit, or `step` or `state` has other
+            structures or shapes than these.
 
     Example:
         >>> import numpy as np
@@ -217,7 +218,8 @@ def search(
         return run(method, step, begun, tokens).search_state
 
     state = keras.tree.map_structure(compile.tensor_or_array, state)
-    check_step(step, state, batch_size, method.width, method.needs_coverage)
+    size = check_step(step, state, batch_size, method.width, method.needs_coverage)
+    check_range("prefix", prefix[prefix != pad_id], size)
     seeds = sequence_seeds(np.arange(batch_size), method)
     found = compile.CompiledFunction(program)(state, seeds, prefix)
     return hypotheses(*method.results(found), tokens)

@@ -40,7 +40,8 @@ class ByModel:
         return self._values[id(model)]
 
 
-# The widths that were checked already, each with or without coverage.
+# By model: the widths that were checked already, each with or without coverage, and the
+# size of the vocabulary that was found, None if unknown.
 _CHECKED = ByModel()
 _CHECKING = threading.Lock()
 
@@ -112,13 +113,13 @@ def check_model(
     max_length: int,
     width: int,
     coverage: bool = False,
-) -> None:
+) -> int | None:
     """Checks what a model's methods return without computing it.
 
     Each width is checked once, and once more with `coverage`. The logits and the state
     must have the protocol's shapes, and `step` must keep the state's structure, shapes
     and dtypes. `max_length` is the number of generated tokens that the state has memory
-    for.
+    for. Returns the size of the vocabulary, if known.
     """
     shape, seen = (source_shape[0], width), {}
 
@@ -130,15 +131,17 @@ def check_model(
         return token_ids
 
     with _CHECKING:
-        checked = _CHECKED.setdefault(model, set())
+        checked = _CHECKED.setdefault(model, {})
         if (width, coverage) not in checked:
             _trace(first_step, keras.KerasTensor(source_shape, "int32"), shape)
+            size, given = None, seen.get("given")
             if "given" in seen:
                 must = "`model.initial_state` must return"
-                _check_state(must, seen["given"], shape, coverage)
+                _check_state(must, given, shape, coverage)
             if "returned" in seen:
-                _check_returned("model.step", **seen, shape=shape)
-            checked.add((width, coverage))
+                size = _check_returned("model.step", given, seen["returned"], shape)
+            checked[width, coverage] = size
+        return checked[width, coverage]
 
 
 def check_step(
@@ -147,7 +150,7 @@ def check_step(
     batch_size: int,
     width: int,
     coverage: bool = False,
-) -> None:
+) -> int | None:
     """Checks a state and what a step function returns, as `check_model` does."""
     shape, seen = (batch_size, width), {}
     given = _describe(tree.map_structure(ops.convert_to_tensor, state))
@@ -158,8 +161,9 @@ def check_step(
         return token_ids
 
     _trace(first_step, given, shape)
-    if "returned" in seen:
-        _check_returned("step", given, seen["returned"], shape)
+    if "returned" not in seen:
+        return None
+    return _check_returned("step", given, seen["returned"], shape)
 
 
 class _Function(keras.Operation):
@@ -227,7 +231,10 @@ def _check_coverage(must, state, shape):
 
 
 def _check_returned(name, given, returned, shape):
-    """Checks what a step returned against the state that it was given."""
+    """Checks what a step returned against the state that it was given.
+
+    Returns the size of the vocabulary, if known.
+    """
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         raise ValueError(
             f"`{name}` must return a pair, (logits, state). Received: {returned!r}."
@@ -244,6 +251,7 @@ def _check_returned(name, given, returned, shape):
             f"`{name}` must return a state of the structure, shapes and dtypes that it "
             f"is given. Received: {difference}."
         )
+    return logits_shape[-1]
 
 
 def _difference(given, returned):

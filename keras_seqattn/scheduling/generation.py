@@ -34,6 +34,7 @@ from keras_seqattn.decoding.hypotheses import (
 )
 from keras_seqattn.decoding.ids import (
     check_prefix_lengths,
+    check_range,
     checked_ids,
     checked_prefix,
 )
@@ -159,10 +160,10 @@ def generate(
             generate; if `max_length` is more than the model can generate; if `search`
             is not a search, has a `coverage_penalty` that the model does not support,
             or is a `Sample` and there are `constraints`; if `prefix` or `constraints`
-            do not fit the limit of their sentence; if a phrase holds a special token or
-            one that the search never generates; or if `model` lacks a part of the
-            protocol, or a method of it returns structures or shapes that differ from
-            the protocol's.
+            do not fit the limit of their sentence, or hold an id outside the
+            vocabulary; if a phrase holds a special token or one that the search never
+            generates; or if `model` lacks a part of the protocol, or a method of it
+            returns structures or shapes that differ from the protocol's.
 
     Example:
         >>> import numpy as np
@@ -376,9 +377,20 @@ def _program_options(
     stops_early = size in static.TAILS  # The tail goes on with the whole capacity.
     if can_grow and stops_early:
         first = min(capacity, length + EXTRA_CAPACITY)
-    check_model(model, (size, length), first, method.width, method.needs_coverage)
+    coverage = method.needs_coverage
+    vocabulary_size = check_model(model, (size, length), first, method.width, coverage)
+    _check_forced(sentences, model.pad_id, vocabulary_size)
     tokens = SpecialTokens(model.start_id, model.end_id, model.pad_id)
     return ProgramOptions(without_seed(method), tokens, size, first, capacity)
+
+
+def _check_forced(sentences: Sentences, pad_id: int, size: int | None) -> None:
+    """Checks the ids of prefixes and phrases against the logits' size, if known."""
+    forced = {"prefix": sentences.prefix}
+    if sentences.constraints:
+        forced["constraints"] = sentences.constraints.tokens
+    for name, ids in forced.items():
+        check_range(name, ids[ids != pad_id], size)
 
 
 def _capacity(model: Any, length: int, max_length: int | None = None) -> int:

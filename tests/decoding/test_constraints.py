@@ -131,6 +131,18 @@ class Scripted:
 
 
 SOURCES = [[3, 4, 5], [6, 7], [8, 9, 10, 11], [5]]
+
+
+@pytest.mark.backends("torch")
+def test_phrases_have_logits():
+    """Though the model does not say how many there are."""
+    model = Scripted()
+    model.target_vocabulary_size = None
+    message = r"`constraints` must be in \[0, 12\).*ids from 5 to 12"
+    with pytest.raises(ValueError, match=message):
+        decoding.generate(model, SOURCES[:1], constraints=[[[5, 12]]])
+
+
 GIVEN = [
     [[5, 6, 7], [9]],
     [],

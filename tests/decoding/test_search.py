@@ -467,6 +467,16 @@ def test_forced_tokens_are_of_the_vocabulary(prefix):
 
 
 @pytest.mark.backends("torch")
+def test_forced_tokens_have_logits():
+    """Though the model does not say how many there are."""
+    prefix, message = [[4], [V]], r"`prefix` must be in \[0, 9\).*ids from 4 to 9"
+    with pytest.raises(ValueError, match=message):
+        decoding.generate(Copier(), [[4], [5]], prefix=prefix)
+    with pytest.raises(ValueError, match=message):
+        search(scripted(says([5], [5], length=1)), 2, 1, prefix=prefix)
+
+
+@pytest.mark.backends("torch")
 def test_a_prefix_must_fit_the_limit_of_its_own_sentence():
     """Of 2 tokens 14 are generated at most, of 8 tokens 26."""
     sources, prefixes = [[4] * 8, [5, 6]], [[7] * 20, [7] * 14]
