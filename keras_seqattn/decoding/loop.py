@@ -33,7 +33,7 @@ from keras_seqattn.decoding.methods import (
     sequence_seeds,
 )
 from keras_seqattn.decoding.processors import gather, log_softmax
-from keras_seqattn.decoding.protocol import check_step
+from keras_seqattn.decoding.protocol import check_leaves, check_step
 
 
 class LoopState(NamedTuple):
@@ -217,6 +217,7 @@ def search(
         begun = first_loop_state(state, first)
         return run(method, step, begun, tokens).search_state
 
+    check_leaves("`state` must have", state)
     state = keras.tree.map_structure(compile.tensor_or_array, state)
     size = check_step(step, state, batch_size, method.width, method.needs_coverage)
     check_range("prefix", prefix[prefix != pad_id], size)

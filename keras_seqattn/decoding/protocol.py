@@ -166,6 +166,19 @@ def check_step(
     return _check_returned("step", given, seen["returned"], shape)
 
 
+def check_leaves(must: str, state: State) -> None:
+    """Raises an error if a state holds anything but tensors, arrays and numbers.
+
+    `must` begins the error's message.
+    """
+    for path, x in _leaves(state).items():
+        # `_describe` makes strings of tensors that it cannot describe.
+        if not hasattr(x, "shape") and not isinstance(x, int | float | str):
+            raise ValueError(
+                f"{must} tensors alone. Received: state{_brackets(path)}={x!r}."
+            )
+
+
 class _Function(keras.Operation):
     """Wraps a function as an operation whose shapes Keras can trace."""
 
@@ -185,9 +198,11 @@ def _trace(function, given, shape):
 
 
 def _describe(tensors):
-    """Returns each tensor's shape and dtype; anything else becomes a string."""
+    """Replaces each tensor by its shape and dtype, or its class's name if not known."""
 
     def one(x):
+        if not hasattr(x, "shape"):
+            return x
         try:
             return keras.KerasTensor(x.shape, keras.backend.standardize_dtype(x.dtype))
         except (AttributeError, TypeError, ValueError):  # or a tensor of unknown rank
@@ -200,10 +215,12 @@ def _check_state(must, state, shape, coverage):
     """Checks the parts of a state, and the first axes of their tensors."""
     if not isinstance(state, dict) or (shape[1] > 1 and "beam" not in state):
         raise ValueError(f"{must} a part 'beam', in a dict. Received: {state!r}.")
+    check_leaves(must, state)
     for part, axes in (("beam", "B, W"), ("sentence", "B")):
         first = shape[: axes.count(",") + 1]
         for path, x in _leaves(state.get(part, {})).items():
-            if not isinstance(x, str) and not _agree(x.shape[: len(first)], first):
+            is_known = isinstance(x, keras.KerasTensor)
+            if is_known and not _agree(x.shape[: len(first)], first):
                 sizes = ", ".join(map(str, first))
                 raise ValueError(
                     f"{must} tensors of shape ({axes}, ...), here ({sizes}, ...), "
@@ -246,6 +263,7 @@ def _check_returned(name, given, returned, shape):
             f"`{name}` must return logits of shape (B, W, V), here ({shape[0]}, "
             f"{shape[1]}, V). Received: logits.shape={logits_shape}."
         )
+    check_leaves(f"`{name}` must return", state)
     if difference := _difference(given, state):
         raise ValueError(
             f"`{name}` must return a state of the structure, shapes and dtypes that it "
@@ -264,7 +282,7 @@ def _difference(given, returned):
         if path not in before:
             return f"a state with {place}, which is new"
         x, y = before[path], after[path]
-        if isinstance(x, str) or isinstance(y, str):
+        if not all(isinstance(one, keras.KerasTensor) for one in (x, y)):
             continue
         if not _agree(x.shape, y.shape):
             return f"{place}.shape={y.shape}, given {x.shape}"

@@ -170,6 +170,21 @@ def test_coverage_needs_a_state_that_counts_it(name):
         protocol.check_model(model, (2, 4), max_length=4, width=3, coverage=True)
 
 
+def test_none_is_no_tensor():
+    state = {"beam": {}, "sentence": {"mask": None}}
+    message = r" tensors alone. Received: state\['sentence'\]\['mask'\]=None"
+    with pytest.raises(ValueError, match="`state` must have" + message):
+        decoding.search(Model().step, state, batch_size=2, max_length=4)
+    model = Model()
+    model.initial_state = lambda memory, max_length, width: state
+    with pytest.raises(ValueError, match="`model.initial_state` must return" + message):
+        decoding.generate(model, SOURCE)
+    model = Model()
+    model.step = changed(lambda logits, _: (logits, state))
+    with pytest.raises(ValueError, match="`model.step` must return" + message):
+        decoding.generate(model, SOURCE)
+
+
 @pytest.mark.parametrize("name", ["encode", "initial_state", "step"])
 def test_a_method_must_be_there(name):
     model = Model()
