@@ -118,8 +118,9 @@ def check_model(
 
     Each width is checked once, and once more with `coverage`. The logits and the state
     must have the protocol's shapes, and `step` must keep the state's structure, shapes
-    and dtypes. `max_length` is the number of generated tokens that the state has memory
-    for. Returns the size of the vocabulary, if known.
+    and dtypes. So must `grow_state`, if the model has it, except that the lengths of
+    axes may differ. `max_length` is the number of generated tokens that the state has
+    memory for. Returns the size of the vocabulary, if known.
     """
     shape, seen = (source_shape[0], width), {}
 
@@ -128,6 +129,10 @@ def check_model(
         state = initial_state(model, memory, max_length, width, coverage)
         seen["given"] = _describe(state)
         seen["returned"] = _describe(model.step(token_ids, state, index))
+        if "grow" in abilities(model):
+            # From one step, since no more than `max_length` need be possible.
+            state = initial_state(model, memory, 1, width, coverage)
+            seen["grown"] = _describe(model.grow_state(state, max_length, index))
         return token_ids
 
     with _CHECKING:
@@ -140,6 +145,8 @@ def check_model(
                 _check_state(must, given, shape, coverage)
             if "returned" in seen:
                 size = _check_returned("model.step", given, seen["returned"], shape)
+            if "grown" in seen:
+                _check_grown(given, seen["grown"], shape, coverage)
             checked[width, coverage] = size
         return checked[width, coverage]
 
@@ -272,7 +279,17 @@ def _check_returned(name, given, returned, shape):
     return logits_shape[-1]
 
 
-def _difference(given, returned):
+def _check_grown(given, grown, shape, coverage):
+    """Checks what `grow_state` returned against a state like that it was given."""
+    _check_state("`model.grow_state` must return", grown, shape, coverage)
+    if difference := _difference(given, grown, with_shapes=False):
+        raise ValueError(
+            "`model.grow_state` must return a state of the structure and dtypes that "
+            f"it is given. Received: {difference}."
+        )
+
+
+def _difference(given, returned, with_shapes=True):
     """Returns a description of how a state differs from the one given, or None."""
     before, after = _leaves(given), _leaves(returned)
     for path in [*before, *after]:
@@ -284,7 +301,7 @@ def _difference(given, returned):
         x, y = before[path], after[path]
         if not all(isinstance(one, keras.KerasTensor) for one in (x, y)):
             continue
-        if not _agree(x.shape, y.shape):
+        if with_shapes and not _agree(x.shape, y.shape):
             return f"{place}.shape={y.shape}, given {x.shape}"
         if x.dtype != y.dtype:
             return f"{place}.dtype={y.dtype!r}, given {x.dtype!r}"

@@ -185,6 +185,53 @@ def test_none_is_no_tensor():
         decoding.generate(model, SOURCE)
 
 
+def with_grown(change):
+    return lambda state: {**state, "beam": {"count": change(state["beam"]["count"])}}
+
+
+GROWN = {
+    "a state key dropped": (
+        lambda state: {"beam": state["beam"]},
+        "a state of the structure and dtypes that it is given. "
+        "Received: a state without state['sentence']['ids'].",
+    ),
+    "another dtype": (
+        with_grown(lambda count: ops.cast(count, "int32")),
+        "a state of the structure and dtypes that it is given. "
+        "Received: state['beam']['count'].dtype='int32', given 'float32'.",
+    ),
+    "more beams": (
+        with_grown(lambda count: ops.concatenate([count, count], axis=1)),
+        "tensors of shape (B, W, ...), here (2, 3, ...), under 'beam'. "
+        "Received: state['beam']['count'].shape=(2, 6).",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROWN)
+def test_a_wrong_growth_is_told_what_is_wrong(name):
+    change, message = GROWN[name]
+    model = Model()
+    model.grow_state = lambda state, max_length, index: change(state)
+    message = re.escape(f"`model.grow_state` must return {message}")
+    with pytest.raises(ValueError, match=message):
+        protocol.check_model(model, (2, 4), max_length=4, width=3)
+
+
+def test_a_state_may_grow_by_any_length():
+    class Long(Model):
+        def initial_state(self, memory, max_length, width=1):
+            state = super().initial_state(memory, max_length, width)
+            places = ops.zeros((ops.shape(memory)[0], 2 * max_length))
+            return {**state, "sentence": {"ids": memory, "places": places}}
+
+        def grow_state(self, state, max_length, index):
+            places = ops.zeros((state["sentence"]["ids"].shape[0], max_length))
+            return {**state, "sentence": {**state["sentence"], "places": places}}
+
+    assert protocol.check_model(Long(), (2, 4), max_length=4, width=3) == V
+
+
 @pytest.mark.parametrize("name", ["encode", "initial_state", "step"])
 def test_a_method_must_be_there(name):
     model = Model()
