@@ -226,6 +226,8 @@ def count(text):
 def new_file(text):
     """Reads the path of a file to write, and makes its folder; a `type` of argparse."""
     path = pathlib.Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file. Received: {text!r}.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -220,11 +220,14 @@ def plan_epochs(
     lengths = lengths_of(plain)
     found = np.arange(len(lengths))
     if kind == "text":
-        found = _without_blank(found, lengths)
+        given = len(getattr(tokenizers[0], "prefix_ids", ()))
+        found = _without_blank(found, lengths - given)
     fits = _fits(lengths[found], bucket_lengths, kind)
     found = found[fits]
-    sizes = _sizes_found(found, lengths, sizes, corpora, bucket_lengths)
-    rows = found[rows_of(sizes, temperature, seed)]
+    if temperature > 1:
+        sizes = _sizes_found(found, lengths, sizes, corpora, bucket_lengths)
+        found = found[rows_of(sizes, temperature, seed)]
+    rows = found
     drawn_lines = None
     if copies.sampling:  # then there is no cache
         drawn_lines = [[side[row] for row in rows] for side in lines]

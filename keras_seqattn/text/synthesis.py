@@ -232,7 +232,8 @@ class _Job:
         if search is None:
             search = getattr(self.translator, "search", None)
         seed = getattr(search, "seed", None)
-        if seed is None or first == 1:
+        is_ours = dataclasses.is_dataclass(search) and isinstance(seed, int)
+        if not is_ours or first == 1:
             return self.search
         (seed,) = np.random.SeedSequence((seed, first)).generate_state(1).tolist()
         return dataclasses.replace(search, seed=seed)

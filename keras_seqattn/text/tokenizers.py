@@ -42,7 +42,7 @@ RESERVED = "\u2585"
 
 # At a word of more than 65,536 symbols, where an escaped character has two, the trainer
 # of SentencePiece 0.2.0 ends the whole process. So it gets such a word in parts.
-LONG_WORD = re.compile("[^ ]{10000}")
+LONG_WORD = re.compile("[^ ]{32000}")
 
 # Options that make a SentencePiece model lose nothing, and have our special ids.
 LOSSLESS = {
