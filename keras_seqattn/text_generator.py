@@ -39,9 +39,10 @@ class TextGenerator(TextModel):
     its start and one more must fit `model.max_length`, or 1,024 if the model has no
     limit: build a model of longer texts with `max_length`.
 
-    At most 64 prompts are searched at once, with 131,072 tokens of prompts and possible
-    continuations, whatever the model's size. Each takes memory for the keys and values
-    of all layers. For a large model, pass fewer prompts at a time.
+    A program searches at most 64 prompts at once, with 131,072 tokens of prompts and
+    possible continuations, whatever the model's size. Each takes memory for the keys
+    and values of all layers; on a CPU, TensorFlow and JAX run a program on each core.
+    For a large model, pass fewer prompts at a time.
 
     Args:
         model: A `LanguageModel`.

@@ -171,9 +171,10 @@ class LanguageModel(stacks.Configured, keras.Model):
         generated token attends to the M tokens before it, as a segment of one token
         does.
 
-        At most 64 prompts are searched at once, with 131,072 tokens of prompts and
-        possible continuations, whatever the model's size. Each takes memory for the
-        keys and values of all layers. For a large model, pass fewer prompts at a time.
+        A program searches at most 64 prompts at once, with 131,072 tokens of prompts
+        and possible continuations, whatever the model's size. Each takes memory for the
+        keys and values of all layers; on a CPU, TensorFlow and JAX run a program on
+        each core. For a large model, pass fewer prompts at a time.
 
         Args:
             prompt_ids: Int array `(B, P)`, each row padded at its end, or a list of

@@ -4,7 +4,7 @@ There are two policies. In static batches (`static`) sentences begin together. I
 continuous batching (`continuous`) a sentence begins when another has ended. `make_plan`
 chooses continuous batching if the model can begin a sentence late, several threads
 search, and there are more sentences than rows in their programs. It also says how many
-sentences a program searches at once. `_search` corrects the choice for a single
+sentences a program searches at once. `decode_lists` corrects the choice for a single
 program, which is a static batch if it takes no more sentences than it has rows.
 Shapes: B sentences, S source length, L capacity in generated tokens, P prefix length, N
 hypotheses.
@@ -282,10 +282,14 @@ def decode_lists(
         own = (limits[batch], seeds[batch], prefix, tables)
         sentences = _sentences(model, some, length, *own)
         size = size_of(length)
-        if not plan.continuous:
-            size = static.num_rows(len(batch), length, size)
+        # Even under a continuous plan it is a static batch if its rows take them all.
+        some_may_wait = plan.continuous and continuous.most_sentences(length) > size
+        if not some_may_wait:
+            size = static.num_rows(len(batch), length, size, plan.width)
         options = _program_options(model, method, size, sentences, max_length)
-        token_ids, scores, ended = _search(model, options, plan, sentences, to_the_end)
+        token_ids, scores, ended = _search(
+            model, options, some_may_wait, sentences, to_the_end
+        )
         longest = max(1, sentences.limits.max())
         token_ids = token_ids[ended, :, :longest]
         found = hypotheses(token_ids, scores[ended], options.tokens)
@@ -299,7 +303,7 @@ def decode_lists(
 def _search(
     model: Any,
     options: ProgramOptions,
-    plan: Plan,
+    some_may_wait: bool,
     sentences: Sentences,
     to_the_end: bool = True,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -308,9 +312,6 @@ def _search(
     Unless `to_the_end`, sentences that the program leaves unfinished stay so. Returns
     token ids `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
     """
-    most = continuous.most_sentences(sentences.source_ids.shape[1])
-    # Even under a continuous plan it is a static batch if its rows can take them all.
-    some_may_wait = plan.continuous and most > options.size
     search = continuous.search_continuously if some_may_wait else static.search_batch
     state = search(model, options, sentences, to_the_end)
     return *options.method.results(state), state.finished

@@ -244,11 +244,12 @@ def search_batches(
         yield indices, found
 
 
-def num_rows(count: int, length: int, most: int) -> int:
+def num_rows(count: int, length: int, most: int, width: int = 1) -> int:
     """Returns how many rows a program has for `count` sentences, at most `most`.
 
-    A batch of up to `LONG_SOURCE` tokens has `most`, so that few programs are compiled.
-    In a longer one the rows that only fill it would take longer than compiling.
+    Each row has `width` beams. A batch of up to `LONG_SOURCE` tokens has `most`, so
+    that few programs are compiled. In a longer one the rows that only fill it would
+    take longer than compiling.
 
     Example:
         >>> [num_rows(5, length, most=64) for length in (128, 256)]
@@ -257,7 +258,9 @@ def num_rows(count: int, length: int, most: int) -> int:
     if length <= LONG_SOURCE:
         return most
     size = next(size for size in BATCH_SIZES if size >= count)
-    return min(most, max(size, compile.fewest_rows()))
+    if size * width < compile.fewest_rows():
+        size = compile.fewest_rows()
+    return min(most, size)
 
 
 def in_batches(items: Any, size: int = BATCH_SIZES[-1]) -> Iterator[Any]:

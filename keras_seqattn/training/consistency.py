@@ -185,13 +185,15 @@ def divergence(
 def paired_divergence(logits: Tensor, pairs: Pairs, rows: int) -> Tensor:
     """Sums the weighted divergence of all pairs of logits `(N, V)`; 0 without pairs.
 
-    Pairs are taken in blocks of `rows` tokens, an even number, and the gradient is
-    computed together with the value. So apart from the gradient, only one block is held
-    in memory.
+    Pairs are taken in blocks of at most `rows` tokens, an even number, and the gradient
+    is computed together with the value. So apart from the gradient, only one block is
+    held in memory.
     """
     size, vocabulary_size = ops.shape(logits)
     if isinstance(size, int) and size == 0:  # There is no block.
         return ops.sum(ops.cast(logits, "float32"))
+    if isinstance(size, int):
+        rows = min(rows, size + size % 2)
     paired = pairs.weights != 0
     index = ops.arange(size, dtype="int32")
     rest = pairs.count + index - ops.cumsum(ops.cast(paired, "int32"))

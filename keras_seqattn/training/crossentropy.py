@@ -21,7 +21,8 @@ BLOCK_LOGITS = 2_000_000
 def block_rows(vocabulary_size: int, model_dim: int = 1) -> int:
     """Returns the number of tokens in a block: even, so that no pair is divided.
 
-    Neither the logits of a block nor its vectors are more than `BLOCK_LOGITS` numbers.
+    Neither its logits nor its vectors are more than `BLOCK_LOGITS` numbers, unless 64
+    rows are.
     """
     rows = max(64, BLOCK_LOGITS // max(vocabulary_size, model_dim))
     return rows - rows % 2

@@ -34,9 +34,9 @@ class TranslationScore(keras.callbacks.Callback):
     `swap_on_epoch` it takes them out again before the epoch ends, so callbacks that
     keep the best weights would keep trained ones: they are an error. In an epoch
     without validation, for lack of data or by `validation_freq`, the lines are
-    translated at the end of the epoch, with the weights that are trained. So leave
-    `validation_freq` at 1 to score averages: `every` counts from the first epoch, and
-    `validation_freq` to the last, so that other numbers fall on different epochs.
+    translated at the end of the epoch, with the weights that the model then has. So
+    leave `validation_freq` at 1 to score averages: `every` counts from the first epoch,
+    and `validation_freq` to the last, so that other numbers fall on different epochs.
 
     Args:
         sources: List of strings.
