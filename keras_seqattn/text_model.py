@@ -22,7 +22,8 @@ class TextModel:
     def __init__(self, model: DecodingModel, search: Search | None) -> None:
         checked_search("search", search)
         note_variables()
-        self.model, self.search = model, search
+        self.model: DecodingModel = model
+        self.search: Search | None = search
 
     def save(self, path: Path) -> None:
         """Writes model, tokenizers and search to one file.

@@ -74,7 +74,7 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
     if "opus-mt-en-de" in (ROOT / document).read_text():
         from tests.convert import families  # which imports transformers
 
-        families.marian(tmp_path / "opus-mt-en-de")
+        families.marian(tmp_path / "opus-mt-en-de", tags=())
     if "tiny-llama" in (ROOT / document).read_text():
         make_llama(tmp_path / "tiny-llama")
     monkeypatch.setattr(tuning, "tune_translation", tune_shortly)

@@ -176,7 +176,16 @@ def test_runner_needs_tests_on_one_backend_alone(statuses, expected, monkeypatch
 
     monkeypatch.setattr(runner, "run_backend", run)
     monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: name)
-    assert runner.main([]) == expected
+    assert runner.main(["tests/test_serve.py"]) == expected
+
+
+def test_runner_without_choice_needs_tests_on_all(monkeypatch):
+    def run(backend, arguments):
+        return runner.Result(backend, 0, 0, 0, 1.0, 5 if backend == "jax" else 0)
+
+    monkeypatch.setattr(runner, "run_backend", run)
+    monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: name)
+    assert runner.main([]) == 1
 
 
 def test_runner_counts_failures_and_errors(tmp_path):

@@ -92,10 +92,9 @@ def noise(model, scale=0.2):
     return model.eval()
 
 
-def marian(folder=None, separate=False):
+def marian(folder=None, separate=False, tags=(">>deu<<", ">>fra<<")):
     """Makes a Marian model of two SentencePiece models and one vocabulary, or two."""
     spms = [make_spm(), make_spm(vocab_size=60)]
-    tags = [">>deu<<", ">>fra<<"]
     sides = [pieces_of(spm)[3:] for spm in spms]
     shared = [*sides[0], *(x for x in sides[1] if x not in sides[0])]
     made = [
