@@ -40,10 +40,6 @@ SIZES = (len(SPECIAL_PIECES), 2**24)
 # SentencePiece's trainer leaves out lines with this character, which it reserves.
 RESERVED = "\u2585"
 
-# At a word of more than 65,536 symbols, where an escaped character has two, the trainer
-# of SentencePiece 0.2.0 ends the whole process. So it gets such a word in parts.
-LONG_WORD = re.compile("[^ ]{32000}")
-
 # Options that make a SentencePiece model lose nothing, and have our special ids.
 LOSSLESS = {
     "byte_fallback": True,
@@ -307,7 +303,7 @@ class SentencePieceTokenizer(SentencePieces):
             inverse.write_text("".join(f"{b}\t{a}\n" for a, b in ESCAPES))
             try:
                 sentencepiece.SentencePieceTrainer.train(
-                    sentence_iterator=map(_trainable, lines),
+                    sentence_iterator=(x.replace(RESERVED, " ") for x in lines),
                     model_writer=model,
                     vocab_size=max(SIZES[0], min(vocabulary_size, SIZES[1])),
                     model_type=model_type,
@@ -394,11 +390,6 @@ def refuse_sampling(sampling: float, kind: str) -> None:
     """Raises an error if there is sampling; `kind` says what allows none, and why."""
     if sampling:
         arguments.refuse("sampling", sampling, f"0 for {kind}")
-
-
-def _trainable(line):
-    """Returns a line as SentencePiece's trainer takes it."""
-    return LONG_WORD.sub(r"\g<0> ", line.replace(RESERVED, " "))
 
 
 def _without_paths(model):

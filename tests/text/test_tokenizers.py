@@ -145,7 +145,7 @@ def test_a_long_line_is_trained_on():
 
 @pytest.mark.parametrize("word", ["a" * 70_000, "\u2581" * 40_000], ids=["a", "mark"])
 def test_a_long_word_does_not_end_the_process(word):
-    """As it does in the trainer of SentencePiece 0.2.0, the lowest version."""
+    """As it did in SentencePiece's trainer before version 0.2.3."""
     tokenizer = SentencePieceTokenizer.train([*LINES, word], 320)
     assert tokenizer.detokenize(tokenizer.tokenize([word])) == [word]
 
