@@ -118,7 +118,7 @@ def body_of(text, beam):
 def ask(connection, text, beam):
     """Returns the status of one request, and the seconds until its answer."""
     begun = time.monotonic()
-    connection.request("POST", "/translate", body_of(text, beam))
+    connection.request("POST", "/translate", body_of(text, beam), JSON)
     answer = connection.getresponse()
     answer.read()
     return answer.status, time.monotonic() - begun
@@ -173,7 +173,8 @@ def described(met):
 def hang_up(port, count, beam):
     """Returns how long a client waits after `count` others have hung up."""
     body = body_of(line_of(random.Random(0)), beam)
-    head = f"POST /translate HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    headers = f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n"
+    head = f"POST /translate HTTP/1.1\r\n{headers}\r\n".encode()
     for _ in range(count):
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(head + body)

@@ -98,7 +98,7 @@ def make_server(app, host, port):
     server = waitress.server.create_server(
         app,
         sockets=[socket.create_server((host, port), family=family)],
-        threads=QUEUE + SPARE,
+        threads=QUEUE + SIZES[-1] + SPARE,  # those of a batch wait, too
         backlog=1024,
         connection_limit=1000,
         channel_timeout=ARRIVE,
@@ -281,8 +281,11 @@ def make_app(translator, **options):
 
     @app.post("/translate")
     def answer():
+        # Without it, any page in the user's browser could send a request.
+        if not flask.request.is_json:
+            raise BadRequest("`request` must have the content type application/json.")
         try:
-            given = flask.request.get_json(force=True)
+            given = flask.request.get_json()
         except BadRequest:
             raise BadRequest("`request` must be JSON in UTF-8.") from None
         if not isinstance(given, dict):

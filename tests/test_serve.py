@@ -25,6 +25,7 @@ pytestmark = pytest.mark.backends("torch")
 
 pytest.importorskip("flask")
 pytest.importorskip("waitress")
+JSON = {"Content-Type": "application/json"}
 HOSTILE = "<img src=x onerror='window.attacked = 1'>"
 
 
@@ -319,6 +320,13 @@ def test_ctrl_c_ends_it_without_a_traceback(example, stub, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("Stopped.\n")
 
 
+def test_a_form_of_another_page_is_refused(client):
+    """Without the content type a browser would ask the server first."""
+    answer = client.post("/translate", data='{"text": "a"}', content_type="text/plain")
+    assert answer.status_code == 400
+    assert "content type application/json" in answer.json["error"]
+
+
 def test_programs_are_compiled_at_the_start(example, stub, monkeypatch, capsys):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     report = ks.decoding.CompileReport(7, 1.5)
@@ -354,7 +362,7 @@ def ask(address, text="a dog", beam=1):
     connection = http.client.HTTPConnection(address.split("/")[2], timeout=20)
     with contextlib.closing(connection):
         body = json.dumps({"text": text, "beam": beam})
-        connection.request("POST", "/translate", body)
+        connection.request("POST", "/translate", body, JSON)
         answer = connection.getresponse()
         answer.read()
     return answer.status, answer.getheader("Retry-After"), time.monotonic() - begun
@@ -428,7 +436,8 @@ def test_nobody_waits_longer_than_the_limit(example, stub):
 
 def test_the_work_of_clients_that_are_gone_is_dropped(example, stub, crowd, workers):
     body = json.dumps({"text": "gone", "beam": 1})
-    request = f"POST /translate HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    headers = f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n"
+    request = f"POST /translate HTTP/1.1\r\n{headers}\r\n{body}"
     with served(example, stub) as address:
         host, port = address.split("/")[2].split(":")
         stub.free.clear()

@@ -51,8 +51,9 @@ def _files(index: pathlib.Path) -> list[str]:
         files = set(found["weight_map"].values())
     except (AttributeError, KeyError, TypeError, ValueError):
         files = {None}
-    if not all(isinstance(name, str) for name in files):
-        _refuse(index, "which does not name files of tensors")
+    # A name with a folder could be that of any file.
+    if not all(isinstance(x, str) and x == pathlib.PurePath(x).name for x in files):
+        _refuse(index, "which does not name files of tensors beside it")
     return sorted(files)
 
 
@@ -73,11 +74,13 @@ def read_file(path: pathlib.Path) -> dict[str, np.ndarray]:
     if not isinstance(header, dict):
         _refuse(path)
     header.pop("__metadata__", None)
-    return {name: _array(path, begin, size, about) for name, about in header.items()}
+    # Mapped once, since each mapping keeps a file open, and a process may open few.
+    data = np.memmap(path, "uint8", "r")[begin:]
+    return {name: _array(path, data, about) for name, about in header.items()}
 
 
-def _array(path, begin, size, about: Any) -> np.ndarray:
-    """Maps the tensor that an entry of the header is about."""
+def _array(path, data, about: Any) -> np.ndarray:
+    """Returns the tensor in the data that an entry of the header is about."""
     about = about if isinstance(about, dict) else {}
     dtype, shape = about.get("dtype"), about.get("shape")
     offsets = about.get("data_offsets")
@@ -87,11 +90,9 @@ def _array(path, begin, size, about: Any) -> np.ndarray:
     if dtype not in DTYPES:
         _refuse(path, f"with a tensor of dtype {dtype!r}, which is not a float type")
     count = math.prod(shape)
-    if begin + last > size or last - first != count * DTYPES[dtype].itemsize:
+    if last > len(data) or last - first != count * DTYPES[dtype].itemsize:
         _refuse(path, "which is cut off")
-    if not count:
-        return np.zeros(shape, DTYPES[dtype])
-    return np.memmap(path, DTYPES[dtype], "r", begin + first, tuple(shape))
+    return data[first:last].view(DTYPES[dtype]).reshape(shape)
 
 
 def _are_sizes(values: Any, count: int | None = None) -> bool:

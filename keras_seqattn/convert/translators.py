@@ -246,6 +246,12 @@ def _tagged(spm, pieces, options, tags, source, target, text="{}"):
     for name, value in (("source", source), ("target", target)):
         arguments.choice(name, value, tuple(tags))
     texts = {number: text.format(tag) for tag, number in tags.items()}
+    size = _vocabulary_size(options, "source")
+    if max(texts) >= size:
+        refuse(
+            f"have a vocabulary of at most {size} entries, as many as its model",
+            f"a language with the id {max(texts)}",
+        )
     behind = range(len(pieces), 1 + max(texts))
     pieces = [*pieces, *(texts.get(i, f"<unused_{i}>") for i in behind)]
     special = sorted({*texts, *behind})

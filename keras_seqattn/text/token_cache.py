@@ -203,8 +203,12 @@ def _blocks(data, dtype):
         corpus, sides, pairs = data[at : at + _HEADER].view("int64").tolist()
         if corpus == _END:
             return
+        if sides not in (1, 2) or min(corpus, pairs) < 0:
+            raise ValueError("a block of it is damaged")
         at, end = at + _HEADER, at + _HEADER + 4 * sides * pairs
         lengths = data[at:end].view("int32").reshape(sides, pairs)
+        if lengths.min(initial=0) < 0:
+            raise ValueError("a block of it is damaged")
         yield corpus, end // dtype.itemsize, lengths
         at = end + int(lengths.sum()) * dtype.itemsize
         at += -at % 8

@@ -148,7 +148,14 @@ def test_a_header_that_does_not_describe_its_tensors(copy, about):
 
 
 @pytest.mark.parametrize(
-    "index", ["{}", "[", '{"weight_map": []}', '{"weight_map": {"x": 1}}']
+    "index",
+    [
+        "{}",
+        "[",
+        '{"weight_map": []}',
+        '{"weight_map": {"x": 1}}',
+        '{"weight_map": {"x": "../model.safetensors"}}',
+    ],
 )
 def test_an_index_that_does_not_name_files(copy, index):
     folder = copy("marian")

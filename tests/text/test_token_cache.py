@@ -234,6 +234,21 @@ def test_a_damaged_file_is_said_to_be(damage, tmp_path):
         translation_batches(*arguments, cache=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("at", "number", "dtype"), [(8, 3, "int64"), (16, -1, "int64"), (24, -14, "int32")]
+)
+def test_a_block_that_leads_back_is_damaged(at, number, dtype, tmp_path):
+    """Such a block could be read again and again."""
+    arguments = SOURCES, TARGETS, ByteTokenizer()
+    translation_batches(*arguments, cache=tmp_path)
+    path = tmp_path / "tokens"
+    changed = bytearray(path.read_bytes())
+    changed[at : at + np.dtype(dtype).itemsize] = np.array([number], dtype).tobytes()
+    path.write_bytes(changed)
+    with pytest.raises(ValueError, match="a block of it is damaged"):
+        translation_batches(*arguments, cache=tmp_path)
+
+
 def test_a_bad_line_is_told_before_any_line_is_tokenized(tmp_path):
     path, cache = tmp_path / "lines.txt", tmp_path / "cache"
     path.write_bytes(b"a\n" * 200 + b"\xff\n")
