@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import errno
 import os
 import pathlib
 import platform
@@ -57,8 +58,14 @@ def replacing(path: Path) -> Iterator[pathlib.Path]:
         unfinished.unlink(missing_ok=True)
     if os.name == "posix":  # Elsewhere a folder cannot be opened.
         folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        try:
+            os.fsync(folder)
+        except OSError as error:
+            # Some file systems cannot do that with a folder.
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(folder)
 
 
 def keep_copy(path: Path, copy: Path) -> None:

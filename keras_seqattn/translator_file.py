@@ -1,5 +1,6 @@
 """One file for model, tokenizers and search, as one object of Keras."""
 
+import threading
 from typing import Any
 
 import keras
@@ -7,6 +8,9 @@ import keras
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
 from keras_seqattn.files import reading, replacing
+
+# Held while models are without their optimizers: a second thread would find none.
+_SAVING = threading.Lock()
 
 
 def write(whole: Any, path: Path, kind: type) -> None:
@@ -22,15 +26,16 @@ def write(whole: Any, path: Path, kind: type) -> None:
     if parts.get("target_tokenizer") is parts.get("source_tokenizer"):
         parts.pop("target_tokenizer", None)
     models = list(_models(whole.model))
-    optimizers = [getattr(model, "optimizer", None) for model in models]
-    try:
-        for model in models:
-            model.optimizer = None
-        with replacing(path) as unfinished:
-            kind(**parts).save(unfinished)
-    finally:
-        for model, optimizer in zip(models, optimizers, strict=True):
-            model.optimizer = optimizer
+    with _SAVING:
+        optimizers = [getattr(model, "optimizer", None) for model in models]
+        try:
+            for model in models:
+                model.optimizer = None
+            with replacing(path) as unfinished:
+                kind(**parts).save(unfinished)
+        finally:
+            for model, optimizer in zip(models, optimizers, strict=True):
+                model.optimizer = optimizer
 
 
 def _models(model):
@@ -47,7 +52,9 @@ def read(cls: type, path: Path, kind: type) -> Any:
 
     written = f"that `{cls.__name__}.save` wrote"
     with reading(path, written, "save or copy it again"):
-        file = keras.saving.load_model(path)
+        # Keras would also download a model from an address, or read a folder.
+        with open(path, "rb"):
+            file = keras.saving.load_model(path)
     if not isinstance(file, kind):
         parts = " and ".join(f"`{name}`" for name in kind.parts[:2])
         raise ValueError(

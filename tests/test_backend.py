@@ -87,6 +87,16 @@ def test_variables_that_change_are_seen():
     assert function.num_programs == 1
 
 
+@pytest.mark.backends("jax")
+def test_weights_that_a_training_step_has_are_an_error():
+    """As within an epoch of `fit`, without `callback.model`."""
+    weight = keras.Variable(np.ones(2, "float32"))
+    double = CompiledFunction(lambda x: x * weight, [weight])
+    weight._value = weight._initializer = None
+    with pytest.raises(RuntimeError, match="`model` must not be within an epoch"):
+        double(np.ones(2, "float32"))
+
+
 def test_it_is_traced_once_where_the_backend_compiles():
     calls = []
 

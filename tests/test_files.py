@@ -4,6 +4,7 @@ import concurrent.futures
 import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 
@@ -111,6 +112,17 @@ def test_an_error_of_the_file_system_lets_everyone_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(files.fcntl, "lockf", refuse)
     assert take_lock(tmp_path / "lock") is None
     release_lock(tmp_path / "lock")
+
+
+def test_a_folder_need_not_be_written_through(tmp_path, monkeypatch):
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not with a folder")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with replacing(tmp_path / "file") as unfinished:
+        unfinished.write_text("whole")
+    assert (tmp_path / "file").read_text() == "whole"
 
 
 def test_a_file_keeps_its_mode_and_a_link_its_file(tmp_path):

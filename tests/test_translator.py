@@ -439,6 +439,9 @@ def test_a_file_of_something_else_is_an_error(tmp_path):
     remedy = "Load another with `keras.saving.load_model`.*other.keras.*a Sequential"
     with pytest.raises(ValueError, match=remedy):
         ks.Translator.load(path)
+    for path in ("hf://someone/model", tmp_path):  # Keras would download the first.
+        with pytest.raises(ValueError, match=WROTE):
+            ks.Translator.load(path)
     message = f"{WROTE}.*missing.keras', which does not exist"
     with pytest.raises(ValueError, match=message):
         ks.Translator.load(tmp_path / "missing.keras")

@@ -206,7 +206,20 @@ def _compile_jax(function, variables):
             return function(*args)
 
     program = jax.jit(stateless)
-    return lambda *args: program([variable.value for variable in variables], *args)
+
+    def run(*args):
+        try:
+            values = [variable.value for variable in variables]
+        except TypeError as error:  # Keras has taken them away.
+            raise RuntimeError(
+                "`model` must not be within an epoch of `fit`, where on JAX only the "
+                "training step has its weights. In a callback, read `callback.model` "
+                "first, which fetches them; in a different thread, use a second "
+                "copy that is loaded from a file."
+            ) from error
+        return program(values, *args)
+
+    return run
 
 
 def _compile_torch(function, variables):

@@ -98,12 +98,12 @@ def _replaced(path):
         made, old = pathlib.Path(folder, "new", path.name), pathlib.Path(folder, "old")
         made.parent.mkdir()
         yield made
-        if os.path.lexists(path):  # even a link to nothing
-            path.rename(old)
         try:
+            if os.path.lexists(path):  # even a link to nothing
+                path.rename(old)
             made.rename(path)
-        except OSError:
-            if os.path.lexists(old):
+        except BaseException:  # Ctrl-C, too
+            if os.path.lexists(old) and not os.path.lexists(path):
                 old.rename(path)
             raise
 

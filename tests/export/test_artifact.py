@@ -78,17 +78,20 @@ def test_an_error_leaves_everything_as_it_was(tmp_path, writes):
     assert tree(tmp_path) == ["model", "model/file"]
 
 
-def test_what_cannot_be_renamed_leaves_the_old_one(tmp_path, writes, monkeypatch):
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_what_cannot_be_renamed_leaves_the_old_one(
+    tmp_path, writes, monkeypatch, error
+):
     path = export(tmp_path / "model")
     rename = pathlib.Path.rename
 
     def broken(self, target):
         if self.parent.name == "new":
-            raise OSError("another device")
+            raise error("another device")
         return rename(self, target)
 
     monkeypatch.setattr(pathlib.Path, "rename", broken)
-    with pytest.raises(OSError, match="another device"):
+    with pytest.raises(error, match="another device"):
         export(path, overwrite=True)
     assert (path / "file").read_text() == "new"
     assert tree(tmp_path) == ["model", "model/file"]

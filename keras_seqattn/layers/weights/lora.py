@@ -35,11 +35,11 @@ class KeepsLora:
         if not self.lora_enabled:
             super().save_own_variables(store)
             return
-        self.lora_enabled = False  # else the factors would be merged
-        try:
-            super().save_own_variables(store)
-        finally:
-            self.lora_enabled = True
+        # Keras would merge the factors. A twin without them is saved, since other
+        # threads may be computing with this layer.
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__, lora_enabled=False)
+        super(KeepsLora, twin).save_own_variables(store)
         store["lora_a"], store["lora_b"] = (x.value for x in self._factors())
         store["lora_scale"] = ops.convert_to_tensor(
             self.lora_alpha / self.lora_rank, "float32"
@@ -55,12 +55,13 @@ class KeepsLora:
         super().load_own_variables(values)
         a, b, scale = saved
         if self.lora_enabled:
-            if scale is not None:
-                self.lora_alpha = float(ops.convert_to_numpy(scale)) * self.lora_rank
             factors = self._factors()
             factors[0].assign(before if a is None else a)
             if b is not None:
-                factors[1].assign(b)
+                # The layer's own scale stays, since compiled programs have it.
+                own = self.lora_alpha / self.lora_rank
+                ratio = 1.0 if scale is None else ops.convert_to_numpy(scale) / own
+                factors[1].assign(ops.array(b) * ratio)
         elif a is not None and self.quantization_mode:
             raise ValueError(
                 "`model` must have LoRA enabled to load factors beside quantized "
