@@ -51,7 +51,9 @@ def prepare(
     same. With a `ByteTokenizer` there are no SentencePiece models; the token of byte b
     is then `f"<0x{b:02X}>"`. With a `MappedSentencePieceTokenizer` the text of a
     hypothesis, without the pieces `prefix` that it was made to begin with, is
-    `target.decode(hypothesis[len(prefix):]).replace("\u2581", " ").strip()`.
+    `target.decode(hypothesis[len(prefix):]).replace("\u2581", " ").strip()`. Special
+    pieces that the engine generates behind it, such as "<unk>", are part of that text;
+    a `Translator` drops them.
 
     In float32 the engine computes what the model does, up to rounding. With int8 the
     weights are rounded here, and by default the engine also computes in int8, which is

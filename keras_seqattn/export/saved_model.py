@@ -125,7 +125,7 @@ class _Graphs:
         self._target = translator.target_tokenizer
         self._batch_size, self._max_length = batch_size, max_length
         # By the length of a source: the largest number of generated tokens.
-        self._limits = [token_limit(self.model, n) for n in range(max_length + 1)]
+        self._limits = [int(token_limit(self.model, n)) for n in range(max_length + 1)]
         lengths = _source_lengths(max_length)
         check_model(
             self.model,

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -232,7 +233,7 @@ class _Job:
         if search is None:
             search = getattr(self.translator, "search", None)
         seed = getattr(search, "seed", None)
-        is_ours = dataclasses.is_dataclass(search) and isinstance(seed, int)
+        is_ours = dataclasses.is_dataclass(search) and isinstance(seed, Integral)
         if not is_ours or first == 1:
             return self.search
         (seed,) = np.random.SeedSequence((seed, first)).generate_state(1).tolist()

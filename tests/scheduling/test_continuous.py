@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_seqattn import decoding, models
+from keras_seqattn.backend import compile
 from keras_seqattn.decoding.constrained import with_constraints
 from keras_seqattn.decoding.constraints import Phrase
 from keras_seqattn.scheduling import continuous, generation, static
@@ -253,6 +254,25 @@ def test_what_waits_once_more_is_found_once(rng, monkeypatch, worthwhile):
     again = sum(map(len, ends)) - len(lists)
     assert again == sum(np.sum(~ended) for ended in ends)
     assert (again > 8) == (worthwhile < 1e3)
+
+
+def test_a_long_sentence_has_no_copies_beside_it(rng, monkeypatch):
+    """Its program takes fewer sentences than it would have rows."""
+    model, sizes = transformer(), []
+    monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
+    searched = static.search_batch
+
+    def recorded(model, options, sentences, *rest):
+        if sentences.source_ids.shape[1] > 256:
+            sizes.append(options.size)
+        return searched(model, options, sentences, *rest)
+
+    monkeypatch.setattr(static, "search_batch", recorded)
+    lists = [*mixed_lists(rng, 80), [5] * 300]
+    for search in (decoding.Greedy(), decoding.BeamSearch(2)):
+        decode_all(model, lists, search)
+    fewest = compile.fewest_rows()
+    assert sizes == [fewest, -(-fewest // 2)]
 
 
 def test_few_sentences_wait_with_longer_ones():

@@ -592,6 +592,11 @@ def test_pairs_that_are_too_long_have_no_share():
         pytest.raises(ValueError, match=message),
     ):
         translation_batches(sources, targets, BYTES, **options)
+    with pytest.warns(UserWarning, match="3 of 11"):  # It has no share to keep.
+        dataset = translation_batches(
+            sources, targets, BYTES, **(options | {"temperature": 1.0})
+        )
+    assert len(pairs(arrays(dataset))) == 8
 
 
 def test_what_is_left_of_a_share_is_drawn_by_the_seed():

@@ -1,6 +1,7 @@
 """Corpora that a translator makes: which pairs are left out, and how it resumes."""
 
 import json
+import types
 
 import keras
 import numpy as np
@@ -263,9 +264,10 @@ def test_a_translator_makes_a_corpus(tmp_path):
         synthesize(translator, lines, search, path=path)
 
 
-def test_each_line_has_its_own_draws(tmp_path):
+@pytest.mark.parametrize("seed", [1, np.int64(1)], ids=["int", "int64"])
+def test_each_line_has_its_own_draws(tmp_path, seed):
     keras.utils.set_random_seed(0)
-    tokenizer, search = ByteTokenizer(), ks.decoding.Sample(seed=1)
+    tokenizer, search = ByteTokenizer(), ks.decoding.Sample(seed=seed)
     model = translation_model(tokenizer.vocabulary_size, intermediate_dim=16)
     translator = ks.Translator(model, tokenizer, search=search)
     lines = ["line"] * 6  # in three blocks
@@ -276,6 +278,15 @@ def test_each_line_has_its_own_draws(tmp_path):
     for some in (lines[:2], lines):  # as after an interruption
         synthesize(translator, some, search, path=begun)
     assert begun.read_text("utf-8") == whole.read_text("utf-8")
+
+
+def test_the_search_of_an_own_translator_stays_its_own():
+    class Own(Scripted):
+        search = types.SimpleNamespace(seed=1)
+
+    translator = Own()
+    synthesize(translator, ["one", "two", "long"])  # in two blocks
+    assert [options["search"] for options in translator.options] == [None, None]
 
 
 def test_a_search_is_refused_before_the_file_is_made(tmp_path):
