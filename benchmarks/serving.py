@@ -27,6 +27,7 @@ import threading
 import time
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "examples" / "serve.py"
+JSON = {"Content-Type": "application/json"}
 WORDS = (
     "a two man woman dog child red blue small runs sits plays in on near park".split()
 )
