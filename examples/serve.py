@@ -48,8 +48,9 @@ MAX_TOKENS = 128
 WIDTHS = (1, 4, 8)
 SIZES = (1, 16)
 MAX_BEAM = WIDTHS[-1]
-# At most QUEUE requests wait, each in a thread. SPARE further threads answer all other
-# requests. A refused client is told to retry after RETRY_AFTER seconds.
+# At most QUEUE requests wait, each in a thread, beside those of the batch that is being
+# translated. SPARE further threads answer all other requests. A refused client is told
+# to retry after RETRY_AFTER seconds.
 QUEUE = 64
 SPARE = 8
 RETRY_AFTER = 2
@@ -272,6 +273,9 @@ def make_app(translator, **options):
     translator.max_source_length = limit
 
     def done(given, width=None):
+        # Browsers say which page has sent a request.
+        if flask.request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+            raise BadRequest("`request` must not come from a page of a different site.")
         gone = flask.request.environ.get("waitress.client_disconnected")
         return worker.do(given, width, gone or (lambda: False))
 
@@ -281,7 +285,7 @@ def make_app(translator, **options):
 
     @app.post("/translate")
     def answer():
-        # Without it, any page in the user's browser could send a request.
+        # Without it, a browser would send the request of any page without asking.
         if not flask.request.is_json:
             raise BadRequest("`request` must have the content type application/json.")
         try:

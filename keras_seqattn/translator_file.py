@@ -10,7 +10,7 @@ from keras_seqattn.annotations import Path
 from keras_seqattn.files import reading, replacing
 
 # Held while models are without their optimizers: a second thread would find none.
-_SAVING = threading.Lock()
+_SAVING = threading.RLock()
 
 
 def write(whole: Any, path: Path, kind: type) -> None:

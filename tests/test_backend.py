@@ -93,7 +93,7 @@ def test_weights_that_a_training_step_has_are_an_error():
     weight = keras.Variable(np.ones(2, "float32"))
     double = CompiledFunction(lambda x: x * weight, [weight])
     weight._value = weight._initializer = None
-    with pytest.raises(RuntimeError, match="`model` must not be within an epoch"):
+    with pytest.raises(RuntimeError, match="`model` must not be within `fit`"):
         double(np.ones(2, "float32"))
 
 

@@ -327,6 +327,13 @@ def test_a_form_of_another_page_is_refused(client):
     assert "content type application/json" in answer.json["error"]
 
 
+def test_a_page_of_another_site_gets_no_answer(client):
+    address = "/attention?text=a&translation=b"
+    for site, status in (("cross-site", 400), ("same-origin", 200), (None, 200)):
+        headers = {"Sec-Fetch-Site": site} if site else {}
+        assert client.get(address, headers=headers).status_code == status
+
+
 def test_programs_are_compiled_at_the_start(example, stub, monkeypatch, capsys):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     report = ks.decoding.CompileReport(7, 1.5)

@@ -212,10 +212,10 @@ def _compile_jax(function, variables):
             values = [variable.value for variable in variables]
         except TypeError as error:  # Keras has taken them away.
             raise RuntimeError(
-                "`model` must not be within an epoch of `fit`, where on JAX only the "
-                "training step has its weights. In a callback, read `callback.model` "
-                "first, which fetches them; in a different thread, use a second "
-                "copy that is loaded from a file."
+                "`model` must not be within `fit`, `evaluate` or `predict`, where on "
+                "JAX only their own step has its weights. In a callback, read "
+                "`callback.model` first, which fetches them; in a different thread, "
+                "use a second copy that is loaded from a file."
             ) from error
         return program(values, *args)
 

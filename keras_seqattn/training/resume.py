@@ -334,13 +334,13 @@ class Resume(keras.callbacks.Callback):
             )
 
     def _restore(self, model, saved):
+        self._check_batches(saved)
         with reading(self.path, "that `Resume` saved for this run", REMEDY):
             self._assign(model, saved)
         epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
+        _begin_at(model, epoch)
         if epoch < self.params["epochs"]:
             self._begin_passes(saved["epoch"] - self._first_epoch, saved["batch"])
-            self._check_batches(saved)  # Now, as data may grow from epoch to epoch.
-        _begin_at(model, epoch)
 
     def _assign(self, model, saved):
         """Restores the saved state of model, optimizer and callbacks."""
