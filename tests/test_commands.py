@@ -186,7 +186,7 @@ def workplace(tmp_path_factory):
         rows = (f"{source}\t{target}\n" for source, target in zip(*pairs, strict=True))
         (folder / f"{split}.tsv").write_text("".join(rows), encoding="utf-8")
         (folder / f"{split}.fr.tsv").write_bytes((folder / f"{split}.tsv").read_bytes())
-    families.marian(folder / "opus-mt-en-de")
+    families.marian(folder / "opus-mt-en-de", tags=())
     families.t5(folder / "t5-small")
     (folder / "news.en.gz").write_bytes(
         (folder / "DIRECTORY" / "val.en.gz").read_bytes()
