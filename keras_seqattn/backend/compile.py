@@ -31,7 +31,7 @@ CPU_LIMIT = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
 def note_variables() -> None:
-    """Notes that this process has a model, whose variables the backend holds.
+    """Records that this process has a model, whose variables the backend holds.
 
     TensorFlow and JAX start threads for them, which a forked process will not have.
     """

@@ -246,12 +246,7 @@ def _tagged(spm, pieces, options, tags, source, target, text="{}"):
     for name, value in (("source", source), ("target", target)):
         arguments.choice(name, value, tuple(tags))
     texts = {number: text.format(tag) for tag, number in tags.items()}
-    size = _vocabulary_size(options, "source")
-    if max(texts) >= size:
-        refuse(
-            f"have a vocabulary of at most {size} entries, as many as its model",
-            f"a language with the id {max(texts)}",
-        )
+    _check_size(options, "source", 1 + max(texts))  # before so many pieces are made
     behind = range(len(pieces), 1 + max(texts))
     pieces = [*pieces, *(texts.get(i, f"<unused_{i}>") for i in behind)]
     special = sorted({*texts, *behind})
@@ -261,15 +256,21 @@ def _tagged(spm, pieces, options, tags, source, target, text="{}"):
     ]
 
 
+def _check_size(options, side, count):
+    """Returns the size of a side's vocabulary, if the model has room for `count`."""
+    size = _vocabulary_size(options, side)
+    if count > size:
+        refuse(
+            f"have a vocabulary of at most {size} entries, as many as its model",
+            f"{count} entries",
+        )
+    return size
+
+
 def _tokenizer(spm, pieces, options, special, prefix=(), text_prefix="", side="source"):
     from keras_seqattn.text import MappedSentencePieceTokenizer
 
-    size = _vocabulary_size(options, side)
-    if len(pieces) > size:
-        refuse(
-            f"have a vocabulary of at most {size} entries, as many as its model",
-            f"{len(pieces)} entries",
-        )
+    size = _check_size(options, side, len(pieces))
     # The model may have rows for further ids, which no text has.
     spare = range(len(pieces), size)
     special = [*special, *spare]

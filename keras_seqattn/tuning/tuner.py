@@ -91,7 +91,7 @@ class Tuner(keras_tuner.Tuner):
         self.save()  # The last request may have drawn values over budget.
 
     def leave(self) -> None:
-        """Has a worker ask until it is told to stop: its chief ends only after that."""
+        """Asks for trials until the worker is told to stop; then its chief can end."""
         stopped = kt_trials.TrialStatus.STOPPED
         while is_worker() and self.oracle.create_trial(self.tuner_id).status != stopped:
             time.sleep(IDLE_SECONDS)

@@ -45,7 +45,7 @@ class CarriesMask:
         return super().__call__(*args, **kwargs)
 
     def _name_mask(self, kwargs):
-        """Gives the mask in the arguments of a call, as bools, the name `mask`."""
+        """Renames the mask in the arguments of a call to `mask`, and makes it bools."""
         mask, named = kwargs.get("mask"), kwargs.get(self.mask_name)
         if mask is None and named is None:
             return
