@@ -84,6 +84,28 @@ def test_layers_take_what_is_empty(batch, target, source):
         assert np.isfinite(output).all()
 
 
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("kernel", ["explicit", "chunked"])
+def test_what_is_empty_may_be_known_only_to_the_running_program(kernel):
+    import tensorflow as tf
+
+    layer = layers.MultiHeadAttention(2, 4, positions="relative", implementation=kernel)
+    layer(ones(2, 4, 8), ones(2, 5, 8))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, 8))] * 2)
+    def differentiate(x, y):
+        with tf.GradientTape() as tape:
+            tape.watch((x, y))
+            output = layer(x, y)
+        return output, tape.gradient(output, (x, y, layer.positions.weights[0].value))
+
+    for batch, target, source in [*SIZES, (2, 0, 1), (2, 1, 0)]:
+        x, y = ones(batch, target, 8), ones(batch, source, 8)
+        output, gradients = differentiate(x, y)
+        assert output.shape == x.shape
+        assert all(np.isfinite(tf.convert_to_tensor(d)).all() for d in gradients)
+
+
 @pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("shape", [(2, 0, 4, 8), (2, 3, 0, 8), (0, 3, 4, 8)])
 @pytest.mark.parametrize("axes", [None, (1,)])

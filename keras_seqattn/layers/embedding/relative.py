@@ -314,6 +314,9 @@ def _behind(target_length, source_length, offset):
     distances = target_length + source_length - 1
     if isinstance(distances, int):
         distances = max(distances, 0)  # Two empty sequences have no distances.
+    elif ops.is_tensor(distances):
+        # Two empty sequences of unknown length have one, which broadcasts.
+        distances = ops.maximum(distances, 1)
     return farthest - ops.arange(distances, dtype="int32")
 
 

@@ -30,7 +30,10 @@ class Blocks(NamedTuple):
     def of(cls, total: int | Tensor, longest: int) -> "Blocks":
         """Returns the fewest blocks that `longest` allows, as short as they can be."""
         if not isinstance(total, int):  # `length` must be an integer.
-            return cls(total, longest, -(-total // longest))
+            count = -(-total // longest)
+            if ops.is_tensor(count):
+                count = ops.maximum(count, 1)
+            return cls(total, longest, count)
         count = max(1, -(-total // longest))
         return cls(total, max(1, -(-total // count)), count)
 
