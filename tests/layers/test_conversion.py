@@ -68,6 +68,16 @@ def test_keeps_the_precision_and_what_is_frozen(inputs):
     np.testing.assert_allclose(numpy(ours(*inputs)), numpy(layer(*inputs)), atol=0.02)
 
 
+@pytest.mark.backends("torch")
+def test_a_projection_that_is_frozen_stays_frozen(inputs):
+    layer = theirs({})
+    layer(*inputs)
+    layer.key_dense.trainable = False
+    ours = layers.MultiHeadAttention.from_keras(layer)
+    frozen = [w.path.partition("/")[2] for w in ours.non_trainable_weights]
+    assert frozen == ["key/kernel", "key/bias"]
+
+
 def test_an_unbuilt_layer_gives_an_unbuilt_layer():
     ours = layers.MultiHeadAttention.from_keras(theirs({"flash_attention": True}))
     assert not ours.built
@@ -142,3 +152,27 @@ def test_refuses_weights_in_another_order(inputs):
     layer(*inputs)
     with pytest.raises(ValueError, match="Received: weights .*'key/kernel.*'query/ker"):
         layers.MultiHeadAttention.from_keras(layer)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("hook", ["call", "_compute_attention", "_masked_softmax"])
+def test_refuses_a_subclass_that_computes_something_else(hook):
+    def other(self, query, value):
+        return query
+
+    subclass = type("Other", (keras.layers.MultiHeadAttention,), {hook: other})
+    message = f"`layer` must compute what .*Received: Other.{hook}"
+    with pytest.raises(ValueError, match=message):
+        layers.MultiHeadAttention.from_keras(subclass(2, 3))
+
+
+@pytest.mark.backends("torch")
+def test_takes_a_subclass_with_a_constructor_of_its_own(inputs):
+    class Named(keras.layers.MultiHeadAttention):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    layer = Named(2, 3)
+    expected = numpy(layer(*inputs))
+    ours = layers.MultiHeadAttention.from_keras(layer)
+    np.testing.assert_allclose(numpy(ours(*inputs)), expected, atol=1e-5)

@@ -230,8 +230,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     def from_keras(cls, layer: keras.layers.Layer, **options: Any) -> Self:
         """Makes a layer that computes what one of Keras's does, with its weights.
 
-        It differs from Keras's layer in three ways. A query that is masked, or sees no
-        key, gets zeros from its heads, where Keras averages all values. An input keeps
+        It differs from Keras's layer in four ways. A query that is masked, or sees no
+        key, gets zeros from its heads, where Keras averages all values. A `query_mask`
+        that is given counts: Keras's layer reads only the implicit one. An input keeps
         its implicit mask: Keras's layer removes it from its inputs, so that the next
         layer to use the same tensor sees its padding. And a mask that would be added to
         the scores is refused: see `attention_mask`.
@@ -247,7 +248,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             A `MultiHeadAttention`, built if `layer` is.
 
         Raises:
-            ValueError: If `layer` is of a different class, or its weights do not fit.
+            ValueError: If `layer` is of a different class, or of a subclass that
+                overrides a method such as `call`, or its weights do not fit.
 
         Example:
             >>> import keras
