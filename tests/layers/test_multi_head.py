@@ -199,6 +199,29 @@ def test_a_masked_key_has_weight_zero_whatever_the_axes(axes, implicit):
     np.testing.assert_array_equal(seen, expected.get(axes, expected[None]))
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("name", "shape", "wanted"),
+    [
+        ("query_mask", (2, 5), r"\(2, 3, 4\)"),
+        ("value_mask", (2, 4, 3), r"\(2, 3, 4\)"),
+        ("key_mask", (4,), r"\(2, 3, 4\)"),
+        ("query_mask", (2, 3, 4, 1), r"\(2, 3, 4\)"),
+        ("attention_mask", (4,), r"\(2, 3, None, 4, 4\)"),
+        ("attention_mask", (3, 4), r"\(2, 3, None, 4, 4\)"),
+        ("attention_mask", (2, 3, 2, 4, 5), r"\(2, 3, None, 4, 4\)"),
+    ],
+)
+def test_a_mask_must_fit_the_axes(name, shape, wanted):
+    x = np.zeros((2, 3, 4, D))
+    layer = layers.MultiHeadAttention(2, 3, attention_axes=2)
+    message = (
+        rf"`{name}` must broadcast to {wanted}.*{name}.shape={re.escape(str(shape))}"
+    )
+    with pytest.raises(ValueError, match=message):
+        layer(x, x, **{name: np.ones(shape, bool)})
+
+
 @pytest.mark.parametrize("axes", [3, 4, -1, (1, 1), (1, -3)])
 def test_axes_must_be_those_of_the_inputs(axes):
     x = np.zeros((2, 3, 3, D))

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from keras import ops
 
+from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
+from keras_seqattn.layers.attention.masks import bool_mask
 
 
 class Folding:
@@ -60,27 +62,32 @@ class Folding:
         _, source = self._sizes(keys)
         return ops.reshape(x, (*batch, queries.shape[-2], *target, *source))
 
-    def sequence_mask(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
+    def sequence_mask(self, name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
         """Folds the mask of an input `x` into `(B, L)`.
 
         The mask has all axes of `x` but the last, or only the first and those that are
         attended over; it is then the same for the rest of the batch.
         """
+        mask = bool_mask(name, mask)
         if self.trivial or mask is None:
             return mask
         batch, lengths = self._sizes(x)
-        axes = len(batch) + len(lengths)
-        if len(mask.shape) == axes:
+        missing = len(batch) + len(lengths) - len(mask.shape)
+        if missing == 0:
+            _check_fits(name, mask, 0, 0, ops.shape(x)[:-1])
             mask = ops.transpose(mask, (*self.batch, *self.axes))
-        for _ in range(axes - len(mask.shape)):
+        else:
+            _check_fits(name, mask, 1, missing, (*batch, *lengths))
+        for _ in range(missing):
             mask = ops.expand_dims(mask, 1)
         mask = ops.broadcast_to(mask, (*batch, *lengths))
         return ops.reshape(mask, (math.prod(batch), math.prod(lengths)))
 
     def pair_mask(
-        self, mask: Tensor | None, query: Tensor, value: Tensor
+        self, name: str, mask: Tensor | None, query: Tensor, value: Tensor
     ) -> Tensor | None:
         """Folds a mask of pairs, as Keras aligns it, into `(B, H, T, S)`."""
+        mask = bool_mask(name, mask)
         if self.trivial or mask is None:
             return mask
         batch, target = self._sizes(query)
@@ -88,7 +95,10 @@ class Folding:
         # As in Keras, the axes that are missing between the batch and the lengths are
         # those of the heads and of the folded batch.
         lengths = 2 * len(self.axes)
-        for _ in range(len(batch) + 1 + lengths - len(mask.shape)):
+        missing = len(batch) + 1 + lengths - len(mask.shape)
+        sizes = (*batch, None, *target, *source)  # The number of heads is not known.
+        _check_fits(name, mask, len(mask.shape) - lengths, missing, sizes)
+        for _ in range(missing):
             mask = ops.expand_dims(mask, -lengths - 1)
         heads = mask.shape[len(batch)]
         mask = ops.broadcast_to(mask, (*batch, heads, *target, *source))
@@ -103,3 +113,22 @@ class Folding:
         target = [query_shape[axis] for axis in self.axes]
         source = [value_shape[axis] for axis in self.axes]
         return (*batch, num_heads, *target, *source)
+
+
+def _check_fits(name, mask, place, missing, sizes):
+    """Raises an error if a mask does not broadcast, with axes it lacks, to `sizes`.
+
+    It lacks `missing` axes, which belong at index `place` of its shape.
+    """
+    shape = tuple(mask.shape)
+    aligned = (*shape[:place], *[1] * missing, *shape[place:])
+    fits = place >= 0 <= missing and all(
+        arguments.may_be(have, 1, want)
+        for have, want in zip(aligned, sizes, strict=True)
+    )
+    if not fits:
+        sizes = tuple(size if isinstance(size, int) else None for size in sizes)
+        raise ValueError(
+            f"`{name}` must broadcast to {sizes}, the inputs' sizes (None = any). "
+            f"Received: {name}.shape={shape}."
+        )

@@ -363,12 +363,12 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         """Attends from each vector of `query` to those of `value`."""
         checks.check_scores_wanted(self.flash_attention, return_attention_scores)
         checks.check_inputs(query, value, key)
-        fold, to_bool = self._folding, masks.bool_mask
+        fold = self._folding
         mask = masks.input_masks(
-            fold.sequence_mask(to_bool("query_mask", query_mask), query),
-            fold.sequence_mask(to_bool("value_mask", value_mask), value),
-            fold.sequence_mask(to_bool("key_mask", key_mask), value),
-            fold.pair_mask(to_bool("attention_mask", attention_mask), query, value),
+            fold.sequence_mask("query_mask", query_mask, query),
+            fold.sequence_mask("value_mask", value_mask, value),
+            fold.sequence_mask("key_mask", key_mask, value),
+            fold.pair_mask("attention_mask", attention_mask, query, value),
         )
         output, scores = self._attend_by(
             fold,
