@@ -202,6 +202,17 @@ def test_order_of_keys_is_unseen_and_order_of_queries_is_kept(kernel, seed):
     np.testing.assert_allclose(numpy(permuted), numpy(output)[:, queries], atol=1e-5)
 
 
+@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_result_of_float64_is_float64(rng, kernel):
+    query, key, value, mask, _ = draw(rng, mask="heads")
+    query, key, value = (ops.cast(x, "float64") for x in (query, key, value))
+    output = layers.dot_product_attention(
+        query, key, value, mask=mask, implementation=kernel
+    )
+    assert keras.backend.standardize_dtype(output.dtype) == "float64"
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @each_variant("bias", named(None, "heads"), on_jax=["heads"])

@@ -73,4 +73,5 @@ def weighted_sum(
     weights = ops.reshape(weights, (batch, groups, heads // groups * target, source))
     output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))  # (B, G, R T, V)
     output = ops.reshape(output, (batch, heads, target, value_dim))
-    return ops.transpose(output, (0, 2, 1, 3))
+    # Keras's product of float64 is float32 on torch.
+    return ops.cast(ops.transpose(output, (0, 2, 1, 3)), value.dtype)
