@@ -122,7 +122,7 @@ def test_a_translation_model_takes_the_options(options):
     assert found.token_ids.shape == (2, 1, 5)
 
 
-def test_the_two_documented_differences_from_keras():
+def test_the_documented_differences_from_keras():
     embedding = keras.layers.Embedding(9, 8, mask_zero=True)
     ids = np.array([[3, 4, 0]])
     theirs = keras.layers.MultiHeadAttention(2, 4)
@@ -137,3 +137,10 @@ def test_the_two_documented_differences_from_keras():
     np.testing.assert_allclose(output[:, :2], expected[:, :2], atol=1e-5)
     np.testing.assert_array_equal(output[:, 2], 0)  # the output's bias
     assert np.abs(expected[:, 2]).max() > 0
+    x = keras.ops.convert_to_numpy(x)
+    given = {"query_mask": np.array([[True, False, True]])}
+    hidden, seen = (
+        keras.ops.convert_to_numpy(y(x, x, **given)) for y in (ours, theirs)
+    )
+    np.testing.assert_array_equal(hidden[:, 1], 0)
+    np.testing.assert_allclose(seen, keras.ops.convert_to_numpy(theirs(x, x)))
