@@ -302,3 +302,50 @@ def test_dollar_signs_are_text(tmp_path):
     *_, importance, lines = drawings[-1].axes
     assert texts(importance.get_yticklabels()) == ["pat$_$"]
     assert "$a_$" in texts(lines.texts)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (5, 1), (1, 5)])
+def test_the_labels_of_a_small_map_are_within_the_figure(rows, columns):
+    weights = np.ones((rows, columns))
+    figure = plotting.attention_map(weights, ["a"] * columns, ["b"] * rows)
+    figure.draw_without_rendering()
+    for label in (figure.get_supxlabel(), figure.get_supylabel()):
+        (text,) = (one for one in figure.texts if one.get_text() == label)
+        extent = text.get_window_extent()
+        assert figure.bbox.containsx(extent.x0) and figure.bbox.containsx(extent.x1)
+        assert figure.bbox.containsy(extent.y0) and figure.bbox.containsy(extent.y1)
+
+
+@pytest.mark.parametrize(("highest", "fewest", "most"), [(5e3, 9, 16), (5e5, 5, 8)])
+def test_a_perplexity_over_many_decades_has_few_labels(highest, fewest, most):
+    (panel,) = plotting.learning_curves({"perplexity": [highest, 2.0]}).axes
+    low, high = panel.get_ylim()
+    ticks = panel.get_yticklabels(which="both")
+    shown = [t for t in ticks if t.get_text() and low <= t.get_position()[1] <= high]
+    assert fewest <= len(shown) <= most
+
+
+def test_a_study_has_its_legend_below_its_panels():
+    figure = plotting.study(Study(2.0, 1.0, 3.0))
+    assert [panel.get_legend() for panel in figure.axes] == [None] * 4
+    (legend,) = figure.legends
+    names = ["best so far", "Pareto front", "completed"]
+    assert texts(legend.get_texts()) == names
+    figure.draw_without_rendering()
+    below = legend.get_window_extent().y1
+    assert all(panel.get_tightbbox().y0 >= below for panel in figure.axes)
+
+
+@pytest.mark.parametrize(
+    ("scores", "front"),
+    [((2.0, 1.0, 3.0), [2.0, 1.0, 1.0]), ((1.0, 2.0), [1.0, 1.0]), ((2.0,), [2.0] * 2)],
+)
+def test_the_pareto_front_reaches_to_the_largest_model(scores, front):
+    _, panel, *_ = plotting.study(Study(*scores)).axes
+    (line,) = panel.lines
+    assert line.get_ydata().tolist() == front
+    assert line.get_xdata()[-1] == len(scores)
+
+
+def test_a_study_of_one_trial_says_so():
+    assert plotting.study(Study(2.0)).get_suptitle() == "1 trial, best val_loss 2"

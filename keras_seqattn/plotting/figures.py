@@ -88,7 +88,9 @@ def attention_map(
     sides = source_labels, target_labels
     below, beside = (font_size / 110 * max(map(len, side)) for side in sides)
     width = heads * (columns * cell + 0.2) + beside + 1.4
-    figure = new_figure((width, layers * (rows * cell + 0.3) + below + 0.8))
+    height = layers * (rows * cell + 0.3) + below + 0.8
+    # At least as wide and high as the labels of the axes.
+    figure = new_figure((max(width, 2.8), max(height, 2.3)))
     axes = figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
     for (layer, head), panel in np.ndenumerate(axes):
         image = panel.imshow(panels[layer, head], vmin=0, vmax=1, cmap="Blues")
@@ -201,7 +203,9 @@ def _draw_metric(panel, columns, x, name):
     if name == "perplexity":
         panel.set_yscale("log", subs=(2, 3, 5))
         panel.yaxis.set_major_formatter("{x:g}")
-        panel.yaxis.set_minor_formatter("{x:g}")
+        low, high = panel.get_ylim()
+        if high < 1e4 * low:  # else they would stand one upon another
+            panel.yaxis.set_minor_formatter("{x:g}")
     panel.set_xlabel(LABELS.get(x, x), parse_math=False)
     panel.set_ylabel(LABELS.get(name, name), parse_math=False)
     panel.xaxis.get_major_locator().set_params(integer=x == "epoch")

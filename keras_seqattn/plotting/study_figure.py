@@ -4,6 +4,7 @@ The study may be any object with these members of `keras_seqattn.tuning.Study`:
 `table()`, `hyperparameters()`, `importance()`, `objective` and `direction`.
 """
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ COLOURS = {
     "paused": "#2563eb",
     "pruned": "#a16207",
     "running": "#64748b",
-    "stopped": "#64748b",
+    "stopped": "#7c3aed",
 }
 BEST_COLOUR, LINE_COLOUR = "#c2410c", "#0f766e"
 MOST_AXES = 9  # of parallel coordinates that can still be told apart
@@ -74,11 +75,21 @@ def study(study: "Study", title: str | None = None) -> "Figure":
     _draw_importance(panels["importance"], shares)
     _draw_lines(panels["lines"], scored, study, shares)
     _tell_statuses(panels["time"], table)
+    # Below, where no point lies behind it.
+    handles, labels = panels["size"].get_legend_handles_labels()
+    handles, labels = [*panels["time"].lines, *handles], ["best so far", *labels]
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=len(labels),
+        frameon=False,
+        fontsize=8,
+    )
     scores = scored["score"]
     best = scores.max() if study.direction == "max" else scores.min()
-    draw_title(
-        figure, title or f"{len(scored)} trials, best {study.objective} {best:.4g}"
-    )
+    count = f"{len(scored)} trial{'s' * (len(scored) > 1)}"
+    draw_title(figure, title or f"{count}, best {study.objective} {best:.4g}")
     return figure
 
 
@@ -101,8 +112,8 @@ def _draw_size(panel, scored, study):
     sizes = scored["parameters"].to_numpy(float)
     front = pareto_front(sizes, scored["score"].to_numpy(float), study.direction)
     panel.plot(
-        sizes[front],
-        scored["score"].to_numpy(float)[front],
+        [*sizes[front], sizes.max()],  # The last one beats all larger models too.
+        scored["score"].to_numpy(float)[[*front, front[-1]]],
         color=BEST_COLOUR,
         drawstyle="steps-post",
         label="Pareto front",
@@ -110,7 +121,6 @@ def _draw_size(panel, scored, study):
     _scatter(panel, sizes, scored)
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
     panel.locator_params(axis="x", nbins=5)
-    panel.legend(frameon=False, fontsize=8)
     _label(panel, "weights", NAMES.get(study.objective, study.objective))
 
 
@@ -250,8 +260,10 @@ def _scatter(panel, x, scored):
 def _tell_statuses(panel, table):
     """Writes how many trials have each status, including those without a score."""
     counts = table["status"].value_counts()
-    text = ", ".join(f"{count} {status}" for status, count in counts.items())
-    panel.set_title(text, fontsize=8, loc="left")
+    # Non-breaking spaces, so that a line ends only after a comma.
+    each = (f"{count} {status}" for status, count in counts.items())
+    text = ", ".join(one.replace(" ", "\xa0") for one in each)
+    panel.set_title(textwrap.fill(text, 56), fontsize=8, loc="left")
 
 
 def _label(panel, x, y):
